@@ -1,0 +1,3 @@
+"""ds_minimodel: extend a pretrained masked language model to new languages by mini-model adaptation."""
+
+__version__ = "0.1.0"
