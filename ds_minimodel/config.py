@@ -1,0 +1,311 @@
+"""The recipe: one typed, strict YAML file that drives every step.
+
+Configuration flows one way, recipe -> plan -> DeepSpeed JSON. A recipe is frozen once read; an unknown key,
+a wrong type or values that contradict each other are refused with file, line and key.
+"""
+
+import difflib
+import re
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import (BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt,
+                      Strict, ValidationError, field_validator, model_validator)
+
+from ds_minimodel.errors import UserError
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+System = Literal["bl_base", "bl_small", "minijoint", "minipost", "multijoint"]
+OneOrMore = Annotated[list[str], Field(min_length=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Languages(Section):
+    source: str
+    targets: OneOrMore
+
+    @model_validator(mode="after")
+    def _differ(self):
+        if self.source in self.targets or len(set(self.targets)) < len(self.targets):
+            raise ValueError("the source and the targets must all be different languages")
+        return self
+
+    @property
+    def all(self):
+        return [self.source, *self.targets]
+
+
+class TokenizerSection(Section):
+    vocab_size: PositiveInt = 50_000
+    character_coverage: Share = 0.9998
+    input_sentences: PositiveInt = 5_000_000
+
+
+class Data(Section):
+    text: dict[str, OneOrMore]                      # language -> files or globs (.txt .gz .xz .zst)
+    blocks: Literal["complete", "complete_doc", "none"] = "complete"
+    min_words: dict[str, NonNegativeInt] = {}       # language -> documents with fewer words are dropped
+    shard_tokens: PositiveInt = 2**30
+    workers: PositiveInt | None = None              # processes that tokenise; all cores where not given
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _one_file_is_a_list(cls, text):
+        if not isinstance(text, dict):
+            return text
+        return {language: [files] if isinstance(files, str) else files for language, files in text.items()}
+
+
+class Model(Section):
+    num_layers: PositiveInt = 12
+    hidden_size: PositiveInt = 768
+    num_heads: PositiveInt = 12
+    ffn_size: PositiveInt = 3072
+    max_positions: PositiveInt = 512
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.1
+
+    @model_validator(mode="after")
+    def _heads_divide(self):
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"num_heads {self.num_heads} does not divide hidden_size {self.hidden_size}")
+        return self
+
+
+class Mini(Section):
+    depth: PositiveInt = 4                          # N: layers of the mini-model that come from the body
+    new_layers: PositiveInt = 2                     # minipost: layers trained on top of them
+    depths: Annotated[list[PositiveInt], Field(min_length=1)] = [4, 8, 12]      # multijoint: one head each
+
+
+class MaskedLm(Section):
+    """One training run with the masked-language-model loss."""
+    steps: PositiveInt = 125_000
+    batch_size: PositiveInt = 2048                  # sequences an optimizer step, over all ranks
+    seq_length: PositiveInt = 512
+    lr: PositiveFloat = 7e-4
+    warmup_steps: NonNegativeInt = 10_000
+    mask_prob: Share = 0.15
+    weight_decay: NonNegativeFloat = 0.01
+    beta1: Probability = 0.9
+    beta2: Probability = 0.98
+    eps: PositiveFloat = 1e-6
+    clip: NonNegativeFloat = 0.0                    # gradient norm; 0: no clipping
+
+
+class Adapt(MaskedLm):
+    train_output_bias: bool = True
+    train_positions: bool = False
+    train_embedding_norm: bool = False
+    depth_schedule: list[Annotated[tuple[PositiveInt, Share], Strict(False)]] = []   # (depth, share of the steps)
+    snapshot_every: PositiveInt | None = None       # packs kept for the training curves
+    snapshot_at: list[PositiveInt] = []
+
+    @model_validator(mode="after")
+    def _shares_sum_to_one(self):
+        if self.depth_schedule and abs(sum(share for _, share in self.depth_schedule) - 1) > 1e-6:
+            raise ValueError("the shares of depth_schedule must sum to 1")
+        return self
+
+    def snapshots(self):
+        """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""
+        every = range(0, self.steps + 1, self.snapshot_every) if self.snapshot_every else []
+        return sorted({0, self.steps, *every, *(step for step in self.snapshot_at if step < self.steps)})
+
+    def depth_at(self, step):
+        """Depth of the mini-model that `depth_schedule` gives for optimizer step `step` (from 0)."""
+        end = 0.0
+        for depth, share in self.depth_schedule:
+            end += share * self.steps
+            if step < round(end):
+                return depth
+        return self.depth_schedule[-1][0]
+
+
+class Task(Section):
+    kind: Literal["classification", "pair", "qa"]
+    train: str
+    test: dict[str, str]
+    labels: list[str] | None = None
+    lr: PositiveFloat | None = None                 # these four: where not given, those of `finetune`
+    epochs: PositiveInt | None = None
+    batch_size: PositiveInt | None = None
+    max_length: PositiveInt | None = None
+    question_length: PositiveInt = 64               # qa only, in tokens
+    stride: PositiveInt = 128
+    answer_length: PositiveInt = 30
+
+
+class Finetune(Section):
+    tasks: dict[str, Task] = {}
+    seeds: PositiveInt = 5
+    epochs: PositiveInt = 3
+    batch_size: PositiveInt = 32
+    max_length: PositiveInt = 512
+    lr: PositiveFloat = 1e-5
+    warmup_ratio: Probability = 0.06
+    weight_decay: NonNegativeFloat = 0.01
+    beta1: Probability = 0.9
+    beta2: Probability = 0.98
+    eps: PositiveFloat = 1e-6
+    clip: NonNegativeFloat = 0.0
+
+    def of(self, task_name, key):
+        """`key` as the task sets it, else as `finetune` does."""
+        own = getattr(self.tasks[task_name], key)
+        return getattr(self, key) if own is None else own
+
+
+class Engine(Section):
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    micro_batch_size: PositiveInt = 32              # sequences a rank and a forward pass
+
+
+class Checkpoint(Section):
+    every: PositiveInt = 1000                       # optimizer steps
+    keep_last: PositiveInt = 2
+
+
+class Recipe(Section):
+    workdir: str
+    seed: NonNegativeInt = 1
+    systems: Annotated[list[System], Field(min_length=1)]
+    languages: Languages
+    tokenizer: TokenizerSection = TokenizerSection()
+    data: Data
+    model: Model = Model()
+    mini: Mini = Mini()
+    pretrain: MaskedLm = MaskedLm()
+    build_mini: MaskedLm = MaskedLm()
+    adapt: Adapt = Adapt()
+    finetune: Finetune = Finetune()
+    engine: Engine = Engine()
+    checkpoint: Checkpoint = Checkpoint()
+
+    @model_validator(mode="after")
+    def _parts_agree(self):
+        layers, depth = self.model.num_layers, self.mini.depth
+        if depth > layers or (depth == layers and {"bl_small", "minipost"} & set(self.systems)):
+            raise ValueError(f"mini.depth {depth} must be below model.num_layers {layers}")
+        if "multijoint" in self.systems and (self.mini.depths != sorted(set(self.mini.depths))
+                                             or self.mini.depths[-1] != layers):
+            raise ValueError(f"mini.depths {self.mini.depths} must rise and end at model.num_layers {layers}")
+        if self.adapt.depth_schedule:
+            if "multijoint" not in self.systems:
+                raise ValueError("adapt.depth_schedule needs the system multijoint")
+            unknown = {depth for depth, _ in self.adapt.depth_schedule} - set(self.mini.depths)
+            if unknown:
+                raise ValueError(f"adapt.depth_schedule: depth {min(unknown)} is not one of mini.depths")
+        elif "multijoint" in self.systems and depth not in self.mini.depths:
+            raise ValueError(f"mini.depth {depth} is not one of mini.depths, and no adapt.depth_schedule is given")
+        lengths = {"pretrain": self.pretrain.seq_length, "build_mini": self.build_mini.seq_length,
+                   "adapt": self.adapt.seq_length}
+        lengths |= {f"finetune.tasks.{name}": self.finetune.of(name, "max_length") for name in self.finetune.tasks}
+        for name, length in lengths.items():
+            if length > self.model.max_positions:
+                raise ValueError(f"{name}: sequences of {length} tokens do not fit model.max_positions "
+                                 f"{self.model.max_positions}")
+        missing = [language for language in self.languages.all if language not in self.data.text]
+        if missing:
+            raise ValueError(f"data.text has no files for {missing[0]}")
+        return self
+
+
+class _Yaml(yaml.SafeLoader):
+    """YAML 1.2 scalars: `no` stays a language code, and 7e-4 is a number."""
+
+
+_Yaml.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers
+            if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:float",
+                            re.compile(r"^[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$"), list("-+.0123456789"))
+
+
+def load_recipe(path, overrides=()):
+    """Read the recipe at `path` and apply `key=value` overrides (`adapt.lr=1e-3`).
+
+    Paths inside a recipe are relative to the current folder. Raises UserError for anything wrong.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        values, tree = yaml.load(text, _Yaml), yaml.compose(text, _Yaml)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such recipe") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot read the recipe ({error})") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise UserError(f"{path}:{mark.line + 1 if mark else 1}: not valid YAML "
+                        f"({getattr(error, 'problem', error)})") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a recipe is a mapping of keys to values; see recipes/quickstart.yaml")
+    for override in overrides:
+        _apply(values, override)
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise UserError(_one_line(path, tree, error)) from None
+
+
+def _apply(values, override):
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"{override!r}: an override has the form key=value, for example adapt.lr=1e-3")
+    *sections, last = key.split(".")
+    for section in sections:
+        if not isinstance(values.setdefault(section, {}), dict):
+            raise UserError(f"{override}: {section} is a value, not a section")
+        values = values[section]
+    try:
+        values[last] = yaml.load(text, _Yaml)
+    except yaml.YAMLError:
+        raise UserError(f"{override}: {text!r} is not a valid YAML value") from None
+
+
+def _one_line(path, tree, error):
+    first, *others = error.errors()
+    where = [str(part) for part in first["loc"] if part != "tuple"]
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = "unknown key" + _suggestion(where)
+    elif first["type"] == "missing":
+        message = "this key is missing"
+    more = f" (and {len(others)} more)" if others else ""
+    line = _line_of(tree, where)
+    return f"{path}{f':{line}' if line else ''}: {'.'.join(where) or 'recipe'}: {message}{more}"
+
+
+def _suggestion(where):
+    section = Recipe
+    for name in where[:-1]:
+        field = getattr(section, "model_fields", {}).get(name)
+        section = field.annotation if field else None
+    known = list(getattr(section, "model_fields", {}))
+    close = difflib.get_close_matches(where[-1], known, 1)
+    return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
+
+
+def _line_of(node, where):
+    """Line (from 1) of the key path `where` in the composed YAML, or of the deepest part that the file has."""
+    line = None
+    for part in where:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == part), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line + 1, found[1]
+        elif isinstance(node, yaml.SequenceNode) and part.isdigit() and int(part) < len(node.value):
+            node = node.value[int(part)]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
