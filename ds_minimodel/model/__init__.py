@@ -1,0 +1,1 @@
+"""The transformer, its heads, and what trains in each step."""

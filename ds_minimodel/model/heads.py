@@ -1,0 +1,97 @@
+"""Models that are trained: the body with a language and a loss. `forward(batch)` gives sums of losses.
+
+A batch is a dict of tensors (shapes as in transformer.py): tokens (B,S), lengths (B), read (B,M), targets,
+keys (B). The sums are divided by the global count of loss terms in the training loop, so that the result does
+not depend on how a batch is split.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ds_minimodel import ops
+from ds_minimodel.model.transformer import Body, LanguagePack, init_weights
+
+IGNORE = -100
+
+
+def encode(pack, body, batch, depths=None):
+    """Hidden states at the positions that `batch` reads, by depth."""
+    noise = body.noise(batch.get("keys"))
+    return body(pack(batch["tokens"]), batch.get("lengths"), noise, batch.get("read"), depths)
+
+
+class MaskedLanguageModel(nn.Module):
+    """Body and language pack under the masked-language-model loss of every head (or of one depth)."""
+
+    def __init__(self, body_config, vocab_size):
+        super().__init__()
+        self.pack = LanguagePack(vocab_size, body_config.hidden_size)
+        self.body = Body(body_config)
+        self.loss_names = [f"depth_{depth}" for depth in body_config.head_depths]
+
+    def forward(self, batch):
+        """Sum of cross-entropy over the targets for each head -> (heads,) fp32.
+
+        batch["depth"], where given, selects the one head of that depth and the layers below it.
+        """
+        depths = (batch["depth"],) if "depth" in batch else self.body.config.head_depths
+        hidden = encode(self.pack, self.body, batch, depths)
+        targets_P = batch["targets"].flatten()
+        return torch.stack([
+            ops.linear_cross_entropy(self.body.heads[str(depth)](hidden[depth].flatten(0, 1)),
+                                     self.pack.tokens, self.pack.bias, targets_P) for depth in depths])
+
+
+class SequenceClassifier(nn.Module):
+    """Classification of a sentence or a pair from `<s>` (RoBERTa's head)."""
+    loss_names = ["loss"]
+
+    def __init__(self, body_config, vocab_size, num_labels):
+        super().__init__()
+        self.pack = LanguagePack(vocab_size, body_config.hidden_size)
+        self.body = Body(body_config)
+        self.dense = nn.Linear(body_config.hidden_size, body_config.hidden_size)
+        self.out = nn.Linear(body_config.hidden_size, num_labels)
+        self.apply(init_weights)
+
+    def logits(self, batch):
+        """(B, labels)"""
+        (x_B1H,) = encode(self.pack, self.body, batch).values()
+        noise, site = self.body.noise(batch.get("keys")), 1 + 3 * self.body.config.num_layers
+        x_B1H = ops.dropout(x_B1H, noise.p, noise.rows(site, batch["read"]))
+        x_B1H = torch.tanh(self.dense(x_B1H))
+        return self.out(ops.dropout(x_B1H, noise.p, noise.rows(site + 1, batch["read"])))[:, 0]
+
+    def forward(self, batch):
+        """Sum of cross-entropy over the examples -> (1,) fp32."""
+        return F.cross_entropy(self.logits(batch).float(), batch["targets"][:, 0], ignore_index=IGNORE,
+                               reduction="sum")[None]
+
+
+class SpanExtractor(nn.Module):
+    """Extractive question answering: a start and an end score for every token."""
+    loss_names = ["loss"]
+
+    def __init__(self, body_config, vocab_size):
+        super().__init__()
+        self.pack = LanguagePack(vocab_size, body_config.hidden_size)
+        self.body = Body(body_config)
+        self.out = nn.Linear(body_config.hidden_size, 2)
+        self.apply(init_weights)
+
+    def logits(self, batch):
+        """(B, S, 2); tokens past a row's length are -inf."""
+        (x_BSH,) = encode(self.pack, self.body, batch).values()
+        logits_BS2 = self.out(x_BSH).float()
+        if batch.get("lengths") is None:
+            return logits_BS2
+        positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
+        return logits_BS2.masked_fill((positions_S >= batch["lengths"][:, None])[..., None], -torch.inf)
+
+    def forward(self, batch):
+        """Sum over the examples of the mean of the start and the end cross-entropy -> (1,) fp32."""
+        logits_BS2, targets_B2 = self.logits(batch), batch["targets"]
+        losses = [F.cross_entropy(logits_BS2[..., end], targets_B2[:, end], ignore_index=IGNORE, reduction="sum")
+                  for end in (0, 1)]
+        return ((losses[0] + losses[1]) / 2)[None]

@@ -1,0 +1,184 @@
+"""RoBERTa's encoder (post-LN) with masked-LM heads at any set of depths.
+
+Numerics follow fairseq's RoBERTa: LayerNorm after the embeddings, exact GELU, learned positions of which the
+first real one is row 2, weights N(0, 0.02), biases 0.
+
+Shapes: B batch, S sequence, M positions read, Q queries, H hidden, N heads, D = H/N, F feed-forward,
+V vocabulary, P rows.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ds_minimodel import ops
+
+PAD = 1
+FIRST_POSITION = 2              # fairseq keeps rows 0 and 1 of the position table for padding
+LAYER_NORM_EPS = 1e-5
+INIT_STD = 0.02
+OPS_PER_LAYER = 3               # dropout sites: attention probabilities, attention output, feed-forward output
+
+
+@dataclass(frozen=True)
+class BodyConfig:
+    """Architecture of a body. `head_depths`: the numbers of layers after which a masked-LM head reads."""
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    ffn_size: int
+    max_positions: int
+    head_depths: tuple[int, ...] = ()
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+
+
+class Noise:
+    """Dropout of one forward pass: every bit is a function of (sample key, site, position, element).
+
+    `keys_B` are the samples' keys (int32). So the bits do not depend on how a batch is split over ranks and
+    micro-batches, nor on which positions a layer computes.
+    """
+
+    def __init__(self, keys_B, p=0.0, attention_p=0.0):
+        self.keys_B, self.p, self.attention_p = keys_B, p, attention_p
+
+    def rows(self, site, positions):
+        """Row keys (B, S) for dropout site `site` at `positions` (S,) or (B, M); None without dropout."""
+        return ops.row_keys(self.keys_B, site, positions) if self.p else None
+
+    def attention_rows(self, site, positions, num_heads):
+        """Row keys (B, N, Q) for the attention probabilities of `num_heads` heads."""
+        if not self.attention_p:
+            return None
+        rows_BQ = ops.row_keys(self.keys_B, site, positions)
+        heads_N = torch.arange(1, num_heads + 1, dtype=torch.int32, device=rows_BQ.device)
+        return ops.hash32(rows_BQ[:, None, :] + heads_N[None, :, None] * ops.GOLDEN)
+
+
+SILENT = Noise(None)            # no dropout: evaluation
+
+
+def gather_rows(x_BSH, read_BM):
+    """Rows of each sequence at the positions `read_BM` -> (B, M, H)."""
+    return x_BSH.gather(1, read_BM[..., None].expand(-1, -1, x_BSH.shape[-1]))
+
+
+class Layer(nn.Module):
+    """One post-LN transformer layer."""
+
+    def __init__(self, config, index):
+        super().__init__()
+        hidden, self.num_heads, self.site = config.hidden_size, config.num_heads, 1 + OPS_PER_LAYER * index
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.attention_out = nn.Linear(hidden, hidden)
+        self.attention_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
+        self.ffn_in = nn.Linear(hidden, config.ffn_size)
+        self.ffn_out = nn.Linear(config.ffn_size, hidden)
+        self.ffn_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
+
+    def forward(self, x_BSH, lengths_B, noise, read_BM=None):
+        """Hidden states after the layer: (B, S, H), or (B, M, H) where only the positions `read_BM` are wanted.
+
+        Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
+        """
+        B, S, H = x_BSH.shape
+        if read_BM is None:
+            x_BQH, positions = x_BSH, torch.arange(S, device=x_BSH.device)
+            q_BQH, k_BSH, v_BSH = self.qkv(x_BSH).split(H, dim=-1)
+        else:
+            x_BQH, positions = gather_rows(x_BSH, read_BM), read_BM
+            q_BQH = F.linear(x_BQH, self.qkv.weight[:H], self.qkv.bias[:H])
+            k_BSH, v_BSH = F.linear(x_BSH, self.qkv.weight[H:], self.qkv.bias[H:]).split(H, dim=-1)
+        heads = (self.num_heads, H // self.num_heads)
+        context_BNQD = ops.attention(
+            q_BQH.unflatten(-1, heads).transpose(1, 2),         # (B, N, Q, D)
+            k_BSH.unflatten(-1, heads).transpose(1, 2),         # (B, N, S, D)
+            v_BSH.unflatten(-1, heads).transpose(1, 2),
+            lengths_B, noise.attention_p, noise.attention_rows(self.site, positions, self.num_heads))
+        attended_BQH = self.attention_out(context_BNQD.transpose(1, 2).flatten(2))
+        x_BQH = self._add_and_norm(self.attention_norm, attended_BQH, x_BQH, noise, self.site + 1, positions)
+        inner_BQF = ops.bias_gelu(F.linear(x_BQH, self.ffn_in.weight), self.ffn_in.bias)
+        return self._add_and_norm(self.ffn_norm, self.ffn_out(inner_BQF), x_BQH, noise, self.site + 2, positions)
+
+    @staticmethod
+    def _add_and_norm(norm, x, residual, noise, site, positions):
+        return ops.residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps,
+                                       noise.p, noise.rows(site, positions))
+
+
+class MaskedLmHead(nn.Module):
+    """dense -> GELU -> LayerNorm; the output projection is the language's embedding matrix."""
+
+    def __init__(self, hidden_size):
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size, eps=LAYER_NORM_EPS)
+
+    def forward(self, x_PH):
+        inner = ops.bias_gelu(F.linear(x_PH, self.dense.weight), self.dense.bias)
+        return ops.residual_layer_norm(inner, None, self.norm.weight, self.norm.bias, self.norm.eps)
+
+
+class LanguagePack(nn.Module):
+    """A language: token embeddings, tied as output projection, and its own output bias."""
+
+    def __init__(self, vocab_size, hidden_size):
+        super().__init__()
+        self.tokens = nn.Parameter(torch.empty(vocab_size, hidden_size).normal_(0, INIT_STD))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        with torch.no_grad():
+            self.tokens[PAD] = 0
+
+    def forward(self, tokens_BS):
+        return F.embedding(tokens_BS, self.tokens, padding_idx=PAD)
+
+
+class Body(nn.Module):
+    """Positions, embedding norm, layers and masked-LM heads: all that is not a language."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.positions = nn.Parameter(torch.empty(config.max_positions + FIRST_POSITION, config.hidden_size))
+        self.embedding_norm = nn.LayerNorm(config.hidden_size, eps=LAYER_NORM_EPS)
+        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
+        self.heads = nn.ModuleDict({str(depth): MaskedLmHead(config.hidden_size) for depth in config.head_depths})
+        self.apply(init_weights)
+        with torch.no_grad():
+            self.positions.normal_(0, INIT_STD)[PAD] = 0
+
+    def noise(self, keys_B):
+        """Dropout for one forward pass in the module's present mode (training or evaluation)."""
+        return Noise(keys_B, self.config.dropout, self.config.attention_dropout) if self.training else SILENT
+
+    def forward(self, embedded_BSH, lengths_B, noise, read_BM=None, depths=None):
+        """Hidden states at the positions read, by depth: {depth: (B, M, H)}.
+
+        embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is padded.
+        read_BM: positions wanted, None for all (then (B, S, H)). depths: rising; None: the last layer.
+        Layers above the deepest are not run, and that one only at the positions read.
+        """
+        depths = depths or (self.config.num_layers,)
+        S = embedded_BSH.shape[1]
+        positions_1SH = self.positions[FIRST_POSITION:FIRST_POSITION + S][None]
+        norm = self.embedding_norm
+        x_BSH = ops.residual_layer_norm(embedded_BSH, positions_1SH.expand_as(embedded_BSH), norm.weight,
+                                        norm.bias, norm.eps)
+        x_BSH = ops.dropout(x_BSH, noise.p, noise.rows(0, torch.arange(S, device=x_BSH.device)))
+        hidden = {}
+        for depth, layer in enumerate(self.layers[:depths[-1] - 1], 1):
+            x_BSH = layer(x_BSH, lengths_B, noise)
+            if depth in depths:
+                hidden[depth] = x_BSH if read_BM is None else gather_rows(x_BSH, read_BM)
+        hidden[depths[-1]] = self.layers[depths[-1] - 1](x_BSH, lengths_B, noise, read_BM)
+        return hidden
+
+
+def init_weights(module):
+    """fairseq's initialisation of linear layers: N(0, 0.02), biases 0."""
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, 0, INIT_STD)
+        nn.init.zeros_(module.bias)
