@@ -1,0 +1,14 @@
+"""The operators that the model is made of: torch references, and compiled kernels where built.
+
+Functions take and return plain tensors; gradients, tracing and the choice of the implementation are
+torch's dispatcher's work (library.py).
+"""
+from .attention import attention
+from .cross_entropy import linear_cross_entropy
+from .dropout import dropout, hash32, row_keys
+from .gelu import bias_gelu
+from .norm import residual_layer_norm
+from .softmax import masked_softmax
+
+__all__ = ["attention", "bias_gelu", "dropout", "hash32", "linear_cross_entropy", "masked_softmax",
+           "residual_layer_norm", "row_keys"]

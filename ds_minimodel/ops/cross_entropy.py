@@ -1,0 +1,141 @@
+"""Linear layer and cross-entropy over a large vocabulary, never holding all logits.
+
+Shape legend: P positions, H hidden, V vocabulary, R rows of one chunk.
+
+The forward pass turns the logits of a chunk into their gradient in place. When all positions fit in
+one chunk, that gradient is kept and the backward pass makes its two products; otherwise the
+products are made chunk by chunk in the forward pass and only scaled in the backward pass.
+"""
+import torch
+
+from .library import accumulation_dtype, define, differentiate
+
+IGNORED = -100
+# Rows of logits held at once. Fewer make the products too thin, more only cost memory.
+CHUNK_ROWS = {"cpu": 320, "cuda": 2048}
+
+
+def _loss_and_logit_grad_reference(logits, bias, targets, needs_grad):
+    scores = logits.to(accumulation_dtype(logits.dtype)) + bias
+    log_normaliser = torch.logsumexp(scores, -1)
+    used = targets != IGNORED
+    column = torch.where(used, targets, 0)[:, None]
+    losses = torch.where(used, log_normaliser - scores.gather(-1, column)[:, 0], 0)
+    if needs_grad:
+        probs = scores.sub_(log_normaliser[:, None]).exp_()
+        probs.scatter_add_(-1, column, probs.new_full((), -1.0).expand(column.shape))
+        logits.copy_(probs.mul_(used[:, None]))
+    return losses.sum()
+
+
+def _loss_and_logit_grad_fake(logits, bias, targets, needs_grad):
+    return logits.new_empty((), dtype=accumulation_dtype(logits.dtype))
+
+
+# The logits come without the bias, and leave as d loss / d logits if needs_grad.
+_loss_and_logit_grad_ = define(
+    "cross_entropy_(Tensor(a!) logits, Tensor bias, Tensor targets, bool needs_grad) -> Tensor",
+    _loss_and_logit_grad_reference, _loss_and_logit_grad_fake)
+
+
+def _chunk_rows(x):
+    return CHUNK_ROWS.get(x.device.type, CHUNK_ROWS["cuda"])
+
+
+def _is_one_chunk(x):
+    return x.shape[0] <= _chunk_rows(x)
+
+
+def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, needs_bias):
+    needs_grad = needs_x or needs_weight or needs_bias
+    dtype = accumulation_dtype(x.dtype)
+    if _is_one_chunk(x):
+        logits_PV = x @ weight.T
+        loss = _loss_and_logit_grad_(logits_PV, bias, targets, needs_grad)
+        empty = x.new_empty(0)
+        return (loss, logits_PV if needs_grad else empty, empty.clone(),
+                empty.to(dtype, copy=True), empty.to(dtype, copy=True))
+
+    loss = x.new_zeros((), dtype=dtype)
+    grad_x = torch.empty_like(x) if needs_x else x.new_empty(0)
+    grad_weight = weight.new_zeros(weight.shape if needs_weight else 0, dtype=dtype)
+    grad_bias = weight.new_zeros(bias.shape if needs_bias else 0, dtype=dtype)
+    buffer_RV = x.new_empty(_chunk_rows(x), weight.shape[0])
+    for start in range(0, x.shape[0], _chunk_rows(x)):
+        x_RH = x[start:start + _chunk_rows(x)]
+        logits_RV = torch.mm(x_RH, weight.T, out=buffer_RV[:x_RH.shape[0]])
+        loss += _loss_and_logit_grad_(logits_RV, bias, targets[start:start + _chunk_rows(x)], needs_grad)
+        if needs_x:
+            torch.mm(logits_RV, weight, out=grad_x[start:start + _chunk_rows(x)])
+        if needs_weight:
+            grad_weight += logits_RV.T @ x_RH
+        if needs_bias:
+            grad_bias += logits_RV.sum(0, dtype=dtype)
+    return loss, x.new_empty(0), grad_x, grad_weight, grad_bias
+
+
+def _forward_fake(x, weight, bias, targets, needs_x, needs_weight, needs_bias):
+    needs_grad = needs_x or needs_weight or needs_bias
+    dtype = accumulation_dtype(x.dtype)
+    loss = x.new_empty((), dtype=dtype)
+    if _is_one_chunk(x):
+        logits = x.new_empty((x.shape[0], weight.shape[0]) if needs_grad else 0)
+        return loss, logits, x.new_empty(0), x.new_empty(0, dtype=dtype), x.new_empty(0, dtype=dtype)
+    return (loss, x.new_empty(0), x.new_empty(x.shape if needs_x else 0),
+            x.new_empty(weight.shape if needs_weight else 0, dtype=dtype),
+            x.new_empty(bias.shape if needs_bias else 0, dtype=dtype))
+
+
+_forward = define(
+    "linear_cross_entropy(Tensor x, Tensor weight, Tensor bias, Tensor targets, bool needs_x, "
+    "bool needs_weight, bool needs_bias) "
+    "-> (Tensor loss, Tensor grad_logits, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
+    _forward_implementation, _forward_fake)
+
+
+def _setup_context(ctx, inputs, output):
+    x, weight, bias, *_ = inputs
+    _, grad_logits, grad_x, grad_weight, grad_bias = output
+    ctx.bias_dtype, ctx.weight_dtype = bias.dtype, weight.dtype
+    ctx.one_chunk = _is_one_chunk(x)
+    if ctx.one_chunk:
+        ctx.save_for_backward(grad_logits, x, weight)
+    else:
+        ctx.save_for_backward(grad_x, grad_weight, grad_bias)
+
+
+def _backward(ctx, grad_loss):
+    needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+    grad_x = grad_weight = grad_bias = None
+    if ctx.one_chunk:
+        grad_logits_PV, x_PH, weight_VH = ctx.saved_tensors
+        scale = grad_loss.to(x_PH.dtype)
+        if needs_x:
+            grad_x = grad_logits_PV @ weight_VH * scale
+        if needs_weight:
+            grad_weight = grad_logits_PV.T @ (x_PH * scale)
+        if needs_bias:
+            sums = grad_logits_PV.sum(0, dtype=grad_loss.dtype)
+            grad_bias = (sums * grad_loss).to(ctx.bias_dtype)
+    else:
+        saved_x, saved_weight, saved_bias = ctx.saved_tensors
+        if needs_x:
+            grad_x = (saved_x * grad_loss).to(saved_x.dtype)
+        if needs_weight:
+            grad_weight = (saved_weight * grad_loss).to(ctx.weight_dtype)
+        if needs_bias:
+            grad_bias = (saved_bias * grad_loss).to(ctx.bias_dtype)
+    return grad_x, grad_weight, grad_bias, None, None, None, None
+
+
+differentiate(_forward, _setup_context, _backward)
+
+
+def linear_cross_entropy(x, weight, bias, targets):
+    """Sum of cross-entropies of x @ weight.T + bias, a float32 scalar.
+
+    x: (P,H). weight: (V,H). bias: (V,). targets: (P,) int64, rows of -100 count nothing.
+    Gradients are made only for those of x, weight and bias that require them.
+    """
+    tracks = torch.is_grad_enabled()
+    return _forward(x, weight, bias, targets, *(tracks and t.requires_grad for t in (x, weight, bias)))[0]

@@ -1,0 +1,48 @@
+"""gelu(x + bias), exact (erf), as in RoBERTa. Shapes: x (..., F), bias (F,)."""
+import torch
+import torch.nn.functional as F
+
+from .library import accumulation_dtype, define, differentiate
+
+
+def _forward_reference(x, bias):
+    return F.gelu(x + bias.to(x.dtype))
+
+
+def _forward_fake(x, bias):
+    return x.new_empty(x.shape)
+
+
+def _backward_reference(grad, x, bias, trains):
+    grad_x = torch.ops.aten.gelu_backward(grad, x + bias.to(x.dtype))
+    if not trains:
+        return grad_x, bias.new_empty(0)
+    sums = grad_x.flatten(0, -2).sum(0, dtype=accumulation_dtype(x.dtype))
+    return grad_x, sums.to(bias.dtype)
+
+
+def _backward_fake(grad, x, bias, trains):
+    return x.new_empty(x.shape), bias.new_empty(bias.shape if trains else 0)
+
+
+_forward = define("bias_gelu(Tensor x, Tensor bias) -> Tensor", _forward_reference, _forward_fake)
+_backward_op = define("bias_gelu_backward(Tensor grad, Tensor x, Tensor bias, bool trains) "
+                      "-> (Tensor grad_x, Tensor grad_bias)", _backward_reference, _backward_fake)
+
+
+def _setup_context(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx, grad):
+    trains = ctx.needs_input_grad[1]
+    grad_x, grad_bias = _backward_op(grad, *ctx.saved_tensors, trains)
+    return grad_x, grad_bias if trains else None
+
+
+differentiate(_forward, _setup_context, _backward)
+
+
+def bias_gelu(x, bias):
+    """gelu(x + bias) with the exact erf; with a frozen bias the backward pass skips its reduction."""
+    return _forward(x, bias)

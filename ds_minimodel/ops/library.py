@@ -1,0 +1,46 @@
+"""How an operator of this package is made known to torch.
+
+Every operator lives in the namespace `dsmm`. Its torch reference serves any device and dtype
+(key CompositeExplicitAutograd); compiled code, where it is built, adds faster implementations under
+the keys CPU and CUDA (loading.py). A backward pass is an operator of its own, so that it too can be
+compiled, traced and replaced.
+"""
+import torch
+
+NAMESPACE = "dsmm"
+
+
+def define(schema, reference, fake):
+    """Register one operator and return it as a callable.
+
+    schema: the torch schema without namespace, `name(Tensor x, …) -> Tensor`.
+    reference: the implementation in torch, right for every device and dtype.
+    fake: shapes, dtypes and devices of the outputs, for tracing.
+    """
+    name, signature = schema.split("(", 1)
+    qualified = f"{NAMESPACE}::{name}"
+    torch.library.define(qualified, "(" + signature, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.impl(qualified, "CompositeExplicitAutograd", reference)
+    torch.library.register_fake(qualified, fake)
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def differentiate(op, setup_context, backward):
+    """Give `op` a gradient through its first output; its other outputs only serve backward(ctx, grad)."""
+
+    def save(ctx, inputs, output):
+        # Else torch fills in zeros as gradients of the outputs that nothing but the backward reads.
+        ctx.set_materialize_grads(False)
+        if isinstance(output, tuple):
+            ctx.mark_non_differentiable(*output[1:])
+        setup_context(ctx, inputs, output)
+
+    def run(ctx, grad, *_):
+        return (None,) * len(op._schema.arguments) if grad is None else backward(ctx, grad)
+
+    torch.library.register_autograd(op, run, setup_context=save)
+
+
+def accumulation_dtype(dtype):
+    """The dtype that sums are kept in: float64 for float64, else float32."""
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,108 @@
+"""LayerNorm(residual + dropout(x)), the joint at the end of every sublayer, in one pass.
+
+Shapes: x, residual (..., H); weight, bias (H,); row_keys (...) int32.
+"""
+import torch
+
+from .dropout import drop
+from .library import accumulation_dtype, define, differentiate
+
+
+def _parameters(total, *parameters):
+    """Parameters in the dtype that torch's LayerNorm takes beside `total`.
+
+    On the CPU float32 parameters keep its statistics in float32; CUDA does so always, and wants
+    one dtype.
+    """
+    dtype = accumulation_dtype(total.dtype) if total.device.type == "cpu" else total.dtype
+    return [parameter.to(dtype) for parameter in parameters]
+
+
+def _forward_reference(x, residual, weight, bias, eps, p, row_keys):
+    total = drop(x, p, row_keys)
+    if residual is not None:
+        total = residual + total
+    weight, bias = _parameters(total, weight, bias)
+    out, mean, rstd = torch.native_layer_norm(total, total.shape[-1:], weight, bias, eps)
+    saved = total if _has_own_total(residual, row_keys) else x.new_empty(0)
+    return out, saved.contiguous(), mean.flatten(), rstd.flatten()
+
+
+def _has_own_total(residual, row_keys):
+    """Whether the normalised sum differs from x, and so has to be saved beside it."""
+    return residual is not None or row_keys is not None
+
+
+def _forward_fake(x, residual, weight, bias, eps, p, row_keys):
+    statistic = x.new_empty(x.shape[:-1].numel(), dtype=accumulation_dtype(x.dtype))
+    total = x.new_empty(x.shape if _has_own_total(residual, row_keys) else 0)
+    return x.new_empty(x.shape), total, statistic, torch.empty_like(statistic)
+
+
+def _backward_reference(grad, total, mean, rstd, weight, p, row_keys, has_residual, trains):
+    (weight_like,) = _parameters(total, weight)
+    statistics = [*total.shape[:-1], 1]
+    grad_total, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
+        grad.contiguous(), total, total.shape[-1:], mean.view(statistics), rstd.view(statistics),
+        weight_like, weight_like, [True, trains, trains])
+    grad_x = drop(grad_total, p, row_keys)
+    empty = grad.new_empty(0)
+    return (grad_x if grad_x is not grad_total or not has_residual else empty,
+            grad_total if has_residual else empty,
+            grad_weight.to(weight.dtype) if trains else weight.new_empty(0),
+            grad_bias.to(weight.dtype) if trains else weight.new_empty(0))
+
+
+def _backward_fake(grad, total, mean, rstd, weight, p, row_keys, has_residual, trains):
+    shape = total.shape
+    needs_own_grad_x = row_keys is not None or not has_residual
+    return (grad.new_empty(shape if needs_own_grad_x else 0), grad.new_empty(shape if has_residual else 0),
+            weight.new_empty(weight.shape if trains else 0), weight.new_empty(weight.shape if trains else 0))
+
+
+_forward = define(
+    "residual_layer_norm(Tensor x, Tensor? residual, Tensor weight, Tensor bias, float eps, float p, "
+    "Tensor? row_keys) -> (Tensor out, Tensor total, Tensor mean, Tensor rstd)",
+    _forward_reference, _forward_fake)
+
+# grad_x is empty where it equals grad_residual (no dropout); an output may not alias another.
+_backward_op = define(
+    "residual_layer_norm_backward(Tensor grad, Tensor total, Tensor mean, Tensor rstd, Tensor weight, "
+    "float p, Tensor? row_keys, bool has_residual, bool trains) "
+    "-> (Tensor grad_x, Tensor grad_residual, Tensor grad_weight, Tensor grad_bias)",
+    _backward_reference, _backward_fake)
+
+
+def _setup_context(ctx, inputs, output):
+    x, residual, weight, _, _, ctx.p, row_keys = inputs
+    _, total, mean, rstd = output
+    ctx.has_residual = residual is not None
+    ctx.save_for_backward(total if total.numel() else x, mean, rstd, weight, row_keys)
+
+
+def _backward(ctx, grad):
+    total, mean, rstd, weight, row_keys = ctx.saved_tensors
+    trains = ctx.needs_input_grad[2] or ctx.needs_input_grad[3]
+    grad_x, grad_residual, grad_weight, grad_bias = _backward_op(
+        grad, total, mean, rstd, weight, ctx.p, row_keys, ctx.has_residual, trains)
+    if not ctx.has_residual:
+        grad_residual = None
+    elif row_keys is None:
+        grad_x = grad_residual
+    if not trains:
+        grad_weight = grad_bias = None
+    return grad_x, grad_residual, grad_weight, grad_bias, None, None, None
+
+
+differentiate(_forward, _setup_context, _backward)
+
+
+def residual_layer_norm(x, residual, weight, bias, eps, p=0.0, row_keys=None):
+    """LayerNorm(residual + dropout(x)) over the last axis; residual may be None.
+
+    Statistics and sums are kept in float32 (float64 for float64). With frozen weight and bias the
+    backward pass skips their reductions.
+    """
+    if p == 0:
+        row_keys = None
+    return _forward(x, residual, weight, bias, eps, p, row_keys)[0]

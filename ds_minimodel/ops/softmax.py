@@ -1,0 +1,68 @@
+"""Softmax over the keys of attention, scaled, masked by length, with dropout.
+
+Shape legend: B batch, N heads, Q queries, K keys.
+"""
+import torch
+
+from .dropout import drop
+from .library import accumulation_dtype, define, differentiate
+
+
+def _forward_reference(scores, lengths, scale, p, row_keys):
+    scaled = scores.to(accumulation_dtype(scores.dtype)) * scale
+    if lengths is not None:
+        num_keys = scores.shape[-1]
+        masked_BK = torch.arange(num_keys, device=scores.device) >= lengths[:, None]
+        scaled = scaled.masked_fill(masked_BK[:, None, None, :], -torch.inf)
+    # A sample without keys is a row of -inf alone, whose softmax is nan; it attends to nothing.
+    probs = torch.softmax(scaled, -1).nan_to_num(0.0) if lengths is not None else torch.softmax(scaled, -1)
+    probs = probs.to(scores.dtype)
+    if row_keys is None:
+        return probs, probs.new_empty(0)
+    return drop(probs, p, row_keys), probs
+
+
+def _forward_fake(scores, lengths, scale, p, row_keys):
+    return scores.new_empty(scores.shape), scores.new_empty(0 if row_keys is None else scores.shape)
+
+
+def _backward_reference(grad, probs, scale, p, row_keys):
+    dtype = accumulation_dtype(probs.dtype)
+    grad = drop(grad.to(dtype), p, row_keys)
+    return (torch._softmax_backward_data(grad, probs.to(dtype), -1, dtype) * scale).to(probs.dtype)
+
+
+def _backward_fake(grad, probs, scale, p, row_keys):
+    return probs.new_empty(probs.shape)
+
+
+# probs is empty where it equals out (no dropout); an output may not alias another.
+_forward = define("masked_softmax(Tensor scores, Tensor? lengths, float scale, float p, Tensor? row_keys) "
+                  "-> (Tensor out, Tensor probs)", _forward_reference, _forward_fake)
+_backward_op = define("masked_softmax_backward(Tensor grad, Tensor probs, float scale, float p, "
+                      "Tensor? row_keys) -> Tensor", _backward_reference, _backward_fake)
+
+
+def _setup_context(ctx, inputs, output):
+    _, _, ctx.scale, ctx.p, row_keys = inputs
+    out, probs = output
+    ctx.save_for_backward(out if row_keys is None else probs, row_keys)
+
+
+def _backward(ctx, grad):
+    probs, row_keys = ctx.saved_tensors
+    return _backward_op(grad, probs, ctx.scale, ctx.p, row_keys), None, None, None, None
+
+
+differentiate(_forward, _setup_context, _backward)
+
+
+def masked_softmax(scores, lengths, scale, p=0.0, row_keys=None):
+    """dropout(softmax(scale * scores)) over the last axis, in float32 inside.
+
+    scores: (B,N,Q,K). lengths: (B,) int32 or None: keys at or after a sample's length get
+    probability 0; a sample of length 0 gets 0 everywhere. row_keys: (B,N,Q) int32.
+    """
+    if p == 0:
+        row_keys = None
+    return _forward(scores, lengths, scale, p, row_keys)[0]
