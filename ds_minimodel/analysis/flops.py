@@ -187,7 +187,7 @@ def recipe_costs(systems, *, num_layers, hidden_size, ffn_size, vocab_size, mini
 
     `pretrain`, `build_mini` and `adapt` hold steps, batch_size, seq_length and mask_prob of those steps (other
     keys are not read); `adapt` is the cost of one language and may hold `depth_schedule`, [[depth, share of
-    the steps], ...], which multijoint follows; without it multijoint adapts at its shallowest head.
+    the steps], ...], which multijoint follows; without it multijoint adapts at `mini_depth`.
     The pretraining of minipost is bl_base's: a recipe with both pays for it once. V100 days follow the formula.
     """
     def work(step):
@@ -196,10 +196,10 @@ def recipe_costs(systems, *, num_layers, hidden_size, ffn_size, vocab_size, mini
 
     mini_layers = mini_depth + new_layers
     head_depths = {"bl_base": [num_layers], "bl_small": [mini_depth], "minipost": [num_layers],
-                   "minijoint": sorted({mini_depth, num_layers}), "multijoint": sorted({*depths, num_layers})}
+                   "minijoint": sorted({mini_depth, num_layers}), "multijoint": depths}
     schedules = {"bl_base": [(num_layers, 1)], "bl_small": [(mini_depth, 1)], "minipost": [(mini_layers, 1)],
                  "minijoint": [(mini_depth, 1)],
-                 "multijoint": adapt.get("depth_schedule") or [(min(depths, default=mini_depth), 1)]}
+                 "multijoint": adapt.get("depth_schedule") or [(mini_depth, 1)]}
     rows = []
     for system in systems:
         costs = {"pretrain": step_flops("pretrain", work(pretrain), head_depths[system])}
