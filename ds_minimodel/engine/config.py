@@ -1,0 +1,67 @@
+"""From a recipe's numbers to DeepSpeed's configuration. Nothing flows back."""
+
+from dataclasses import dataclass
+
+from ds_minimodel.errors import UserError
+
+NEVER = 10**9
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One training run, resolved: all that the loop needs to know."""
+    steps: int
+    batch_size: int                 # samples an optimizer step, over all ranks
+    lr: float
+    warmup_steps: int
+    weight_decay: float
+    beta1: float
+    beta2: float
+    eps: float
+    clip: float
+    zero_stage: int
+    precision: str                  # fp32, bf16 or fp16
+    micro_batch_size: int           # at most this many samples a rank and a forward pass
+    checkpoint_every: int
+    keep_last: int
+    tokens_per_step: int = 0        # for the rate that metrics show
+    flops_per_step: float = 0.0     # by the paper's formula
+    executed_flops_per_step: float = 0.0
+
+    def lr_at(self, step):
+        """Learning rate of optimizer step `step` (from 0): linear warm-up, then linear decay to 0."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        return self.lr * (self.steps - step) / max(1, self.steps - self.warmup_steps)
+
+
+def split_batch(batch_size, micro_batch_size, world_size):
+    """(samples a micro-batch, micro-batches a step) on each rank; UserError where the ranks do not divide."""
+    if batch_size % world_size:
+        raise UserError(f"batch_size {batch_size} cannot be divided among {world_size} ranks; choose a multiple of "
+                        f"{world_size} or another number of ranks")
+    per_rank = batch_size // world_size
+    micro = min(micro_batch_size, per_rank)
+    if per_rank % micro:
+        raise UserError(f"engine.micro_batch_size {micro} does not divide the {per_rank} samples that each of "
+                        f"{world_size} ranks has a step (batch_size {batch_size}); choose a divisor")
+    return micro, per_rank // micro
+
+
+def deepspeed_config(run, world_size):
+    """The JSON that DeepSpeed is given for `run` on `world_size` ranks."""
+    micro, accumulation = split_batch(run.batch_size, run.micro_batch_size, world_size)
+    config = {
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": run.clip,
+        "steps_per_print": NEVER,
+        "zero_optimization": {"stage": run.zero_stage},
+    }
+    if run.precision == "bf16":
+        config["bf16"] = {"enabled": True}
+        if accumulation > 1 and run.zero_stage > 0:
+            config["data_types"] = {"grad_accum_dtype": "fp32"}
+    elif run.precision == "fp16":
+        config["fp16"] = {"enabled": True, "initial_scale_power": 7}    # fairseq's initial loss scale, 128
+    return config

@@ -1,0 +1,52 @@
+"""metrics.jsonl and TensorBoard events of a run."""
+
+import json
+from pathlib import Path
+
+from ds_minimodel.files import atomic_write
+
+
+class Metrics:
+    """Appends one record a call to `folder`/metrics.jsonl and to TensorBoard; does nothing where not `enabled`.
+
+    A resumed run drops the records after `start_step`, which it is about to write again.
+    """
+
+    def __init__(self, folder, start_step, enabled):
+        self.enabled = enabled
+        if not enabled:
+            return
+        from torch.utils.tensorboard import SummaryWriter
+
+        path = Path(folder) / "metrics.jsonl"
+        kept = [line for line in read_lines(path) if line["step"] <= start_step]
+        with atomic_write(path, "w") as file:
+            file.writelines(json.dumps(line) + "\n" for line in kept)
+        self.file = open(path, "a", encoding="utf-8")
+        self.events = SummaryWriter(Path(folder) / "events", purge_step=start_step + 1)
+
+    def write(self, record):
+        if not self.enabled:
+            return
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+        for name, value in record.items():
+            if name != "step":
+                self.events.add_scalar(name, value, record["step"])
+
+    def close(self):
+        if self.enabled:
+            self.file.close()
+            self.events.close()
+
+
+def read_lines(path):
+    """Records of a metrics.jsonl; a last line cut short by a kill is left out."""
+    path, records = Path(path), []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+    return records

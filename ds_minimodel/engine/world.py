@@ -1,0 +1,96 @@
+"""Start of the ranks, whoever started the process: ourselves, deepspeed, torchrun or mpirun."""
+
+import logging
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from ds_minimodel import ops
+from ds_minimodel.errors import UserError
+
+
+def launched():
+    """Whether a launcher started this process as one of several ranks."""
+    return "RANK" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks that train together. `host_group` carries small numbers between hosts without the device."""
+    rank: int
+    size: int
+    device: torch.device
+    host_group: object
+
+    @property
+    def is_main(self):
+        return self.rank == 0
+
+    def sum(self, *numbers):
+        """Sums over ranks of host integers; never waits for the device."""
+        if self.size == 1:
+            return numbers
+        total = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(total, group=self.host_group)
+        return tuple(total.tolist())
+
+    def from_main(self, compute):
+        """The value that `compute()` gives on rank 0, on every rank; its UserError is raised on every rank."""
+        if self.size == 1:
+            return compute()
+        outcome = [None, None]
+        if self.is_main:
+            try:
+                outcome[0] = compute()
+            except UserError as error:
+                outcome[1] = error
+        dist.broadcast_object_list(outcome, src=0, group=self.host_group)
+        if outcome[1] is not None:
+            raise outcome[1]
+        return outcome[0]
+
+    def barrier(self):
+        if self.size > 1:
+            dist.barrier(group=self.host_group)
+
+
+def start():
+    """Join the ranks (a world of one where no launcher is involved) and return the World."""
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # On CPUs DeepSpeed would compile a shared-memory all-reduce at start: a minute of work that fails without
+    # a compiler, hangs on a stale lock and leaks /dev/shm. gloo gives the same sums.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    accelerator = deepspeed.get_accelerator()
+    if not dist.is_initialized():
+        if not launched():
+            dist.init_process_group(accelerator.communication_backend_name(), store=dist.HashStore(), rank=0,
+                                    world_size=1)
+            os.environ.setdefault("LOCAL_RANK", "0")
+        deepspeed.init_distributed(verbose=False)
+    device = torch.device(accelerator.device_name(int(os.environ["LOCAL_RANK"])))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        ops.configure_cpu()
+    host_group = dist.group.WORLD if device.type == "cpu" else dist.new_group(backend="gloo")
+    return World(dist.get_rank(), dist.get_world_size(), device, host_group)
+
+
+def resolve_precision(precision, device):
+    """The precision that `auto` means on `device`; UserError for one that the device does not have.
+
+    auto: bf16 where matrix products in it are fast (Ampere or newer, AVX512-BF16 or AMX), fp16 on older
+    GPUs, else fp32.
+    """
+    if device.type == "cuda":
+        fast_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
+        return ("bf16" if fast_bf16 else "fp16") if precision == "auto" else precision
+    if precision == "fp16":
+        raise UserError("engine.precision: fp16 needs a GPU; use bf16, fp32 or auto")
+    if precision == "auto":
+        return "bf16" if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else "fp32"
+    return precision

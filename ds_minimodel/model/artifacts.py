@@ -1,0 +1,115 @@
+"""What people exchange: bodies and language packs, as safetensors with a manifest; nothing is a pickle.
+
+Body, mini-model, task model: `config.json`, `model.safetensors`, `manifest.json`.
+Language pack: `tokenizer.model`, `embeddings.safetensors`, `manifest.json`.
+All of one family carry the same `space`, the hash of the pretrained body and embeddings that they descend
+from. A pack fits a body of its own space and no other.
+"""
+
+import hashlib
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import atomic_folder, read_json, read_manifest, write_json, write_manifest
+from ds_minimodel.model.transformer import BodyConfig
+
+BODY_WEIGHTS = "model.safetensors"
+PACK_WEIGHTS = "embeddings.safetensors"
+TOKENIZER = "tokenizer.model"
+
+
+@dataclass
+class BodyArtifact:
+    """A body as on disk. `tensors` has the names of the module's state dict; `task` is set on task models."""
+    config: BodyConfig
+    tensors: dict
+    space: str
+    task: dict | None = None
+
+
+@dataclass
+class PackArtifact:
+    """A language as on disk: `tensors` tokens (V, H), bias (V), and what else was trained with them.
+
+    A name that starts with `body.` replaces that tensor of the body while the pack is plugged in.
+    """
+    language: str
+    tensors: dict
+    space: str
+    facts: dict = field(default_factory=dict)
+
+
+def space_of(*tensor_dicts):
+    """Hash of named tensors (names, shapes and bits): the identity of an embedding space."""
+    digest = hashlib.sha256()
+    for tensors in tensor_dicts:
+        for name in sorted(tensors):
+            tensor = tensors[name].contiguous()
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def save_body(folder, artifact, kind, **facts):
+    """Write a body (`kind`: body, mini-model or task-model); `facts` go into the manifest."""
+    with atomic_folder(folder) as temporary:
+        config = {"architecture": asdict(artifact.config), "space": artifact.space, "task": artifact.task}
+        write_json(temporary / "config.json", config)
+        save_file({name: tensor.contiguous() for name, tensor in artifact.tensors.items()}, temporary / BODY_WEIGHTS)
+        write_manifest(temporary, kind=kind, space=artifact.space, **facts)
+
+
+def load_body(folder):
+    """Read a body, mini-model or task model; UserError where it is missing or damaged."""
+    read_manifest(folder)
+    config = read_json(Path(folder) / "config.json")
+    architecture = config["architecture"]
+    architecture["head_depths"] = tuple(architecture["head_depths"])
+    return BodyArtifact(BodyConfig(**architecture), _load(Path(folder) / BODY_WEIGHTS), config["space"],
+                        config["task"])
+
+
+def save_pack(folder, artifact, tokenizer_folder, **facts):
+    """Write a language pack with its tokenizer; `facts` (steps, EFLOPs, parents …) go into the manifest."""
+    with atomic_folder(folder) as temporary:
+        save_file({name: tensor.contiguous() for name, tensor in artifact.tensors.items()}, temporary / PACK_WEIGHTS)
+        shutil.copyfile(Path(tokenizer_folder) / TOKENIZER, temporary / TOKENIZER)
+        write_manifest(temporary, kind="language-pack", language=artifact.language, space=artifact.space,
+                       vocab_size=len(artifact.tensors["tokens"]), **artifact.facts, **facts)
+
+
+def load_pack(folder, space=None):
+    """Read a language pack; UserError where it is damaged or, with `space`, where it belongs to another body."""
+    manifest = read_manifest(folder)
+    if manifest.get("kind") != "language-pack":
+        raise UserError(f"{folder}: a {manifest.get('kind')}, not a language pack")
+    if space is not None and manifest["space"] != space:
+        raise UserError(f"{folder}: this pack was trained for embedding space {manifest['space']}, the body has "
+                        f"{space}; use a pack adapted to this body, or adapt one")
+    return PackArtifact(manifest["language"], _load(Path(folder) / PACK_WEIGHTS), manifest["space"])
+
+
+def plug(model, pack):
+    """Put a pack's tensors into `model` (its `pack` and, where the pack carries them, tensors of its body).
+
+    The model's pack must already have the vocabulary's size.
+    """
+    state = model.state_dict()
+    for name, tensor in pack.tensors.items():
+        target = name if name.startswith("body.") else f"pack.{name}"
+        if target not in state or state[target].shape != tensor.shape:
+            raise UserError(f"language pack {pack.language}: {name} of shape {tuple(tensor.shape)} does not fit "
+                            "this model")
+        state[target].copy_(tensor)
+
+
+def _load(path):
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: damaged or unreadable ({error}); delete its folder and run the step again") from None

@@ -1,0 +1,69 @@
+"""Mini-models: a prefix of the stack with its head (MiniJoint), or with new layers between them (MiniPost).
+
+Plain functions on names and tensors, applied to artifacts before a module is built.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from ds_minimodel.model.artifacts import BodyArtifact
+from ds_minimodel.model.transformer import INIT_STD, PAD, Body
+
+
+def without_heads(config):
+    return replace(config, head_depths=())
+
+
+def prefix(body, depth):
+    """The bottom `depth` layers of `body` with the head that reads there, as a body of its own."""
+    keep = {name: tensor for name, tensor in body.tensors.items() if _belongs(name, depth)}
+    return BodyArtifact(replace(body.config, num_layers=depth, head_depths=(depth,)), keep, body.space)
+
+
+def with_new_layers(body, depth, new_layers, seed):
+    """MiniPost's mini-model: the bottom `depth` layers, `new_layers` random ones, the body's own head on top.
+
+    The random layers are a function of `seed`. Returns a body of depth + new_layers layers.
+    """
+    (head_depth,) = body.config.head_depths
+    total = depth + new_layers
+    config = replace(body.config, num_layers=total, head_depths=(total,))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        tensors = Body(config).state_dict()
+    for name in tensors:
+        if name.startswith("heads."):
+            tensors[name] = body.tensors[name.replace(f"heads.{total}.", f"heads.{head_depth}.", 1)]
+        elif not is_layer_from(name, depth):
+            tensors[name] = body.tensors[name]
+    return BodyArtifact(config, tensors, body.space)
+
+
+def is_layer_from(name, first):
+    """Whether parameter `name` of a body belongs to a layer with index >= `first`."""
+    part = name.split(".")
+    return part[0] == "layers" and int(part[1]) >= first
+
+
+def _belongs(name, depth):
+    part = name.split(".")
+    return part[1] == str(depth) if part[0] == "heads" else not is_layer_from(name, depth)
+
+
+def overlap_init(target_pieces, source_pieces, source_tensors, seed):
+    """A target language's first pack: rows of pieces that the source has too are copied, the rest N(0, 0.02).
+
+    pieces: the vocabularies as strings in id order, special tokens included (paper, footnote 1). The padding
+    row is 0. Returns ({"tokens": (V, H), "bias": (V,)}, number of rows copied).
+    """
+    source_tokens, source_bias = source_tensors["tokens"], source_tensors["bias"]
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.empty(len(target_pieces), source_tokens.shape[1]).normal_(0, INIT_STD, generator=generator)
+    bias = torch.zeros(len(target_pieces))
+    source_ids = {piece: index for index, piece in enumerate(source_pieces)}
+    shared = [(index, source_ids[piece]) for index, piece in enumerate(target_pieces) if piece in source_ids]
+    into, out_of = (torch.tensor(ids) for ids in zip(*shared))
+    tokens[into], bias[into] = source_tokens[out_of], source_bias[out_of]
+    tokens[PAD] = 0
+    return {"tokens": tokens, "bias": bias}, len(shared)
