@@ -1,0 +1,52 @@
+"""Text in several scripts, drawn from word lists, and what is made from it: a vocabulary, a store."""
+
+import random
+
+import pytest
+
+from ds_minimodel.data.tokenizer import train_tokenizer
+
+ALPHABETS = {"latin": "abcdefghijklmnoprstuvwzäöüßéç", "greek": "αβγδεζηθικλμνξοπρστυφχψωάέή",
+             "cyrillic": "абвгдежзийклмнопрстуфхцчшщыьэюя", "thai": "กขคงจฉชซญดตถทนบปผพฟมยรลวสหอ",
+             "han": "一二三四五六七八九十人口手足山川日月水火木金土大小中上下左右天地"}
+VOCAB_SIZE = 600
+
+
+def make_words(draw, alphabet, count=250):
+    return ["".join(draw.choices(alphabet, k=draw.randint(1, 7))) for _ in range(count)]
+
+
+def make_corpus(num_documents, seed=0):
+    """Documents (lists of lines), each in one script, its words as unequal in frequency as real ones."""
+    draw = random.Random(seed)
+    scripts = [(make_words(draw, alphabet), "" if name in ("thai", "han") else " ")
+               for name, alphabet in ALPHABETS.items()]
+    weights = [1 / (rank + 1) for rank in range(250)]
+    corpus = []
+    for _ in range(num_documents):
+        words, space = draw.choice(scripts)
+        corpus.append([space.join(draw.choices(words, weights, k=draw.randint(2, 14))) + "."
+                       for _ in range(draw.randint(1, 9))])
+    return corpus
+
+
+def write_corpus(path, corpus):
+    path.write_text("\n\n".join("\n".join(lines) for lines in corpus) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def corpus():
+    return make_corpus(600)
+
+
+@pytest.fixture(scope="session")
+def text_file(corpus, tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("text") / "text.txt", corpus)
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(text_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
+    train_tokenizer([text_file], folder, VOCAB_SIZE, character_coverage=0.9998, input_sentences=5000)
+    return folder

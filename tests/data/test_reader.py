@@ -1,0 +1,143 @@
+"""Reading raw text: every compression, chunk borders, and each way in which a file can be wrong."""
+
+import gzip
+import lzma
+import random
+
+import pytest
+import zstandard
+
+from ds_minimodel.data import reader
+from ds_minimodel.data.reader import Position, documents, find_files, read_chunks, read_documents
+from ds_minimodel.errors import UserError
+
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress,
+            ".zst": lambda data: zstandard.ZstdCompressor().compress(data)}
+WORDS = "the model reads text; ein Wörterbuch für alle, ένα λεξικό για όλους 一部词典 พจนานุกรม".split()
+
+
+def make_documents(count, seed=0):
+    draw = random.Random(seed)
+    return [[" ".join(draw.choices(WORDS, k=draw.randint(3, 12))) for _ in range(draw.randint(1, 8))]
+            for _ in range(count)]
+
+
+def as_text(docs, line_end="\n"):
+    return (line_end * 2).join(line_end.join(lines) for lines in docs) + line_end
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(reader, "CHUNK_BYTES", 2000)
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_documents_are_read_back(tmp_path, small_chunks, suffix, line_end):
+    docs = make_documents(200)
+    path = tmp_path / f"text.txt{suffix}"
+    path.write_bytes(COMPRESS[suffix](as_text(docs, line_end).encode()))
+    assert list(read_documents([path])) == docs
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_files_of_several_streams_are_read_to_the_end(tmp_path, suffix):
+    docs = make_documents(20)
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(b"".join(COMPRESS[suffix](as_text([doc]).encode() + b"\n") for doc in docs))
+    assert list(read_documents([path])) == docs
+
+
+def test_blank_lines_of_any_number_and_white_space_part_documents(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("\ufeff\n\n a \n\tb\u2028c\n \t\n\n\nd\n\n".encode())
+    assert list(read_documents([path])) == [["a", "b\u2028c"], ["d"]]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_reading_starts_again_at_any_chunk(tmp_path, small_chunks, suffix):
+    paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
+    for seed, path in enumerate(paths):
+        path.write_bytes(COMPRESS[suffix](as_text(make_documents(60, seed)).encode()))
+    whole = list(read_chunks(paths))
+    assert len(whole) > 10
+    for number in range(0, len(whole), 3):
+        assert list(read_chunks(paths, whole[number].end)) == whole[number + 1:]
+
+
+def test_chunks_are_the_whole_text_and_bounded(tmp_path, small_chunks):
+    path = tmp_path / "text.txt"
+    text = as_text(make_documents(100)).encode()
+    path.write_bytes(text)
+    chunks = list(read_chunks([path]))
+    assert b"".join(chunk.data for chunk in chunks) == text
+    assert max(len(chunk.data) for chunk in chunks) <= 2000
+    assert all(chunk.data.endswith(b"\n\n") for chunk in chunks[:-1])
+    assert chunks[-1].end == Position(0, len(text), text.count(b"\n") + 1)
+
+
+def test_text_without_blank_lines_or_line_ends_is_cut(tmp_path, small_chunks):
+    lines = [line for doc in make_documents(100) for line in doc]
+    no_blanks, no_ends, no_spaces = (tmp_path / name for name in ("a", "b", "c"))
+    no_blanks.write_text("\n".join(lines), encoding="utf-8")
+    no_ends.write_text(" ".join(lines), encoding="utf-8")
+    no_spaces.write_text("辞典" * 3000, encoding="utf-8")
+    assert [line for doc in read_documents([no_blanks]) for line in doc] == lines
+    assert " ".join(line for doc in read_documents([no_ends]) for line in doc) == " ".join(lines)
+    assert "".join(line for doc in read_documents([no_spaces]) for line in doc) == "辞典" * 3000
+
+
+def test_globs_are_sorted_and_files_come_once(tmp_path):
+    for name in ("b.txt", "a.txt", "sub/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x\n")
+    found = find_files([tmp_path / "b.txt", f"{tmp_path}/*.txt", f"{tmp_path}/**/*.txt"])
+    assert [str(path.relative_to(tmp_path)) for path in found] == ["b.txt", "a.txt", "sub/c.txt"]
+
+
+def test_names_with_brackets_are_found(tmp_path):
+    (tmp_path / "text[1].txt").write_text("x\n")
+    assert find_files([tmp_path / "text[1].txt"]) == [tmp_path / "text[1].txt"]
+
+
+def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):
+    path = tmp_path / "text.txt"
+    text = as_text(make_documents(50))
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode() + b"fine\nbad \xff byte\n")
+    with pytest.raises(UserError, match=rf"text.txt:{text.count(chr(10)) + 2}: not UTF-8"):
+        list(read_documents([path]))
+
+
+@pytest.mark.parametrize("name, content, message", [
+    ("empty.txt", b"", "the file is empty"),
+    ("blank.txt", b" \n\n\n", "holds no text"),
+    ("blank.gz", gzip.compress(b"\n"), "holds no text"),
+    ("plain.gz", b"not compressed", "cannot be read"),
+    ("plain.xz", b"not compressed", "cannot be read"),
+    ("plain.zst", b"not compressed", "cannot be read"),
+])
+def test_files_without_text_are_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}: .*{message}"):
+        list(read_documents([tmp_path / name]))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_cut_short_and_damaged_files_are_refused(tmp_path, suffix):
+    whole = COMPRESS[suffix](as_text(make_documents(5000)).encode())
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 0xFF
+    for name, data in {"short": whole[:len(whole) // 2], "almost": whole[:-3], "flipped": bytes(flipped)}.items():
+        path = tmp_path / f"{name}{suffix}"
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=f"{name}{suffix}:"):
+            list(read_documents([path]))
+
+
+def test_missing_files_are_refused(tmp_path):
+    with pytest.raises(UserError, match="nowhere.txt: no such text file"):
+        find_files([tmp_path / "nowhere.txt"])
+    with pytest.raises(UserError, match="no file matches"):
+        find_files([f"{tmp_path}/*.xz"])
+    with pytest.raises(UserError, match="no such text file"):
+        find_files([tmp_path])
