@@ -24,9 +24,18 @@ class RunConfig:
     micro_batch_size: int           # at most this many samples a rank and a forward pass
     checkpoint_every: int
     keep_last: int
-    tokens_per_step: int = 0        # for the rate that metrics show
-    flops_per_step: float = 0.0     # by the paper's formula
-    executed_flops_per_step: float = 0.0
+    tokens_per_step: int            # for the rates that metrics show
+    # Cost of a step by the paper's formula and as executed, in FLOPs: (steps, formula, executed) for each phase.
+    phases: tuple[tuple[int, float, float], ...]
+
+    def flops_until(self, step):
+        """(formula, executed) FLOPs of the first `step` steps."""
+        formula = executed = 0.0
+        for steps, formula_per_step, executed_per_step in self.phases:
+            taken = min(step, steps)
+            formula, executed = formula + taken * formula_per_step, executed + taken * executed_per_step
+            step -= taken
+        return formula, executed
 
     def lr_at(self, step):
         """Learning rate of optimizer step `step` (from 0): linear warm-up, then linear decay to 0."""

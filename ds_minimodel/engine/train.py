@@ -143,14 +143,14 @@ class _Meter:
         losses = (self.sums / steps).tolist()
         seconds = now - self.last_time
         self.sums, self.last_step, self.last_time = 0, step, now
-        run = self.run
+        run, previous = self.run, step - steps
+        formula, executed = run.flops_until(step)
         record = {"step": step, "loss": sum(losses) / len(losses), "lr": run.lr_at(step - 1)}
         if len(losses) > 1:
             record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses)}
         record |= {"tokens_per_second": steps * run.tokens_per_step / seconds,
-                   "tflops_per_second": steps * run.flops_per_step / seconds / 1e12,
-                   "eflops": step * run.flops_per_step / 1e18,
-                   "executed_eflops": step * run.executed_flops_per_step / 1e18,
+                   "tflops_per_second": (formula - run.flops_until(previous)[0]) / seconds / 1e12,
+                   "eflops": formula / 1e18, "executed_eflops": executed / 1e18,
                    "memory_gib": _peak_memory(self.world.device) / 2**30}
         return record
 

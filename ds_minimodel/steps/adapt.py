@@ -1,0 +1,93 @@
+"""Step 2: train a target language's embeddings over a frozen mini-model (or body) -> language pack.
+
+Packs are also kept at the recipe's snapshot steps, from step 0 (overlap only) on, for the training curves.
+"""
+
+from ds_minimodel.data.mlm import mlm_sampler
+from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.engine.train import train
+from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, save_pack
+from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.mini import overlap_init, prefix
+from ds_minimodel.steps.jobs import Job
+from ds_minimodel.steps.systems import BODY_OF
+from ds_minimodel.steps.training import load_into, masked_lm_cost, masked_lm_run, micro_batches, train_only
+
+
+def jobs(recipe, layout):
+    source, found = recipe.languages.source, []
+    for system in recipe.systems:
+        inputs = {"seed": recipe.seed, "adapt": recipe.adapt.model_dump(), "blocks": recipe.data.blocks,
+                  "depth": recipe.mini.depth, "precision": recipe.engine.precision}
+        parents = [layout.pretrain(BODY_OF[system]), layout.tokenizer(source)]
+        parents += [layout.build_mini()] if system == "minipost" else []
+        for language in recipe.languages.targets:
+            found.append(Job(layout.adapt(system, language), {**inputs, "language": language},
+                             (*parents, layout.tokenizer(language), layout.tokens(language)),
+                             lambda world, system=system, language=language:
+                             _adapt(recipe, layout, system, language, world)))
+    return found
+
+
+def _adapt(recipe, layout, system, language, world):
+    section, folder = recipe.adapt, layout.adapt(system, language)
+    sampler = mlm_sampler(layout.tokens(language), layout.tokenizer(language), recipe.data.blocks,
+                          section.seq_length, section.mask_prob, recipe.seed)
+    mini = _frozen_model(recipe, layout, system)
+    source = load_pack(layout.pretrain(BODY_OF[system]) / "pack", mini.space)
+    pieces = [Tokenizer(layout.tokenizer(name)).pieces() for name in (language, recipe.languages.source)]
+    initial, copied = overlap_init(*pieces, source.tensors, recipe.seed)
+    module = MaskedLanguageModel(mini.config, sampler.vocab_size)
+    load_into(module, mini.tensors, "body.")
+    load_into(module, initial, "pack.")
+    train_only(module, lambda name: _trains(name, section))
+
+    scheduled = system == "multijoint" and section.depth_schedule
+    run = masked_lm_run(recipe, section, world, _phases(recipe, sampler.vocab_size, mini.config, scheduled))
+    batches = micro_batches(sampler, run, world)
+
+    def save(step, weights, target):
+        tensors = dict(initial)
+        tensors |= {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
+        if world.is_main:
+            save_pack(target, PackArtifact(language, tensors, mini.space), layout.tokenizer(language), steps=step,
+                      eflops=run.flops_until(step)[0] / 1e18, initialisation="overlap", rows_copied=copied)
+
+    weights = train(module, _at_scheduled_depth(batches, section) if scheduled else batches, run, world,
+                    folder / "run", f"adapt {system} {language}", section.snapshots()[:-1],
+                    lambda step, weights: save(step, weights, folder / "snapshots" / f"step-{step:08}"))
+    save(run.steps, weights, folder / "pack")
+
+
+def _frozen_model(recipe, layout, system):
+    """The body that embeddings are trained over: mini-model, or the whole body for the baselines."""
+    if system == "minipost":
+        return load_body(layout.build_mini() / "mini")
+    body = load_body(layout.pretrain(BODY_OF[system]) / "body")
+    whole = system in ("bl_base", "bl_small") or (system == "multijoint" and recipe.adapt.depth_schedule)
+    return body if whole else prefix(body, recipe.mini.depth)
+
+
+def _trains(name, section):
+    if name.startswith("pack."):
+        return name == "pack.tokens" or section.train_output_bias
+    return ((name == "body.positions" and section.train_positions)
+            or (name.startswith("body.embedding_norm.") and section.train_embedding_norm))
+
+
+def _phases(recipe, vocab_size, config, scheduled):
+    """(steps, Cost of one step) for each depth that step 2 trains at."""
+    section = recipe.adapt
+    if not scheduled:
+        return [(section.steps, masked_lm_cost(recipe, section, vocab_size, "adapt", config.head_depths))]
+    depths = [section.depth_at(step) for step in range(section.steps)]
+    return [(depths.count(depth), masked_lm_cost(recipe, section, vocab_size, "adapt", (depth,)))
+            for depth, _ in section.depth_schedule]
+
+
+def _at_scheduled_depth(batches, section):
+    """The batches of a step with the depth that the schedule gives it.
+
+    What trains stays the same over a switch of depth, so the optimizer's state goes on untouched.
+    """
+    return lambda step: [{**batch, "depth": section.depth_at(step)} for batch in batches(step)]

@@ -1,0 +1,39 @@
+"""Step 1: pretrain each body with its heads on the source language -> body + source pack."""
+
+import torch
+
+from ds_minimodel.data.mlm import mlm_sampler
+from ds_minimodel.engine.train import train
+from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack, space_of
+from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.steps.jobs import Job
+from ds_minimodel.steps.systems import bodies, body_config, model_inputs
+from ds_minimodel.steps.training import below, masked_lm_cost, masked_lm_run, micro_batches
+
+
+def jobs(recipe, layout):
+    source = recipe.languages.source
+    inputs = {"seed": recipe.seed, "pretrain": recipe.pretrain.model_dump(), "blocks": recipe.data.blocks,
+              "precision": recipe.engine.precision}
+    return [Job(layout.pretrain(body), {**inputs, **model_inputs(recipe, body)},
+                (layout.tokenizer(source), layout.tokens(source)),
+                lambda world, body=body: _pretrain(recipe, layout, body, world)) for body in bodies(recipe)]
+
+
+def _pretrain(recipe, layout, body, world):
+    section, source, folder = recipe.pretrain, recipe.languages.source, layout.pretrain(body)
+    sampler = mlm_sampler(layout.tokens(source), layout.tokenizer(source), recipe.data.blocks, section.seq_length,
+                          section.mask_prob, recipe.seed)
+    torch.manual_seed(recipe.seed)
+    module = MaskedLanguageModel(body_config(recipe, body), sampler.vocab_size)
+    config = module.body.config
+    cost = masked_lm_cost(recipe, section, sampler.vocab_size, "pretrain", config.head_depths)
+    run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
+    weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", f"pretrain {body}")
+    if world.is_main:
+        body_tensors, pack_tensors = below(weights, "body."), below(weights, "pack.")
+        space = space_of(body_tensors, pack_tensors)
+        eflops = run.flops_until(run.steps)[0] / 1e18
+        save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=run.steps, eflops=eflops)
+        save_pack(folder / "pack", PackArtifact(source, pack_tensors, space), layout.tokenizer(source),
+                  steps=run.steps, eflops=eflops)
