@@ -106,9 +106,12 @@ class Adapt(MaskedLm):
     snapshot_at: list[PositiveInt] = []
 
     @model_validator(mode="after")
-    def _shares_sum_to_one(self):
+    def _schedule_is_sound(self):
         if self.depth_schedule and abs(sum(share for _, share in self.depth_schedule) - 1) > 1e-6:
             raise ValueError("the shares of depth_schedule must sum to 1")
+        depths = [depth for depth, _ in self.depth_schedule]
+        if depths != sorted(set(depths)):
+            raise ValueError("the depths of depth_schedule must rise")
         return self
 
     def snapshots(self):
