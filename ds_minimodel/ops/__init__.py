@@ -7,8 +7,11 @@ from .attention import attention
 from .cross_entropy import linear_cross_entropy
 from .dropout import dropout, hash32, row_keys
 from .gelu import bias_gelu
+from .loading import backend, load_cpu_kernels
 from .norm import residual_layer_norm
 from .softmax import masked_softmax
 
-__all__ = ["attention", "bias_gelu", "dropout", "hash32", "linear_cross_entropy", "masked_softmax",
+load_cpu_kernels()  # after the operators above are defined
+
+__all__ = ["attention", "backend", "bias_gelu", "dropout", "hash32", "linear_cross_entropy", "masked_softmax",
            "residual_layer_norm", "row_keys"]

@@ -1,13 +1,14 @@
 """How an operator of this package is made known to torch.
 
-Every operator lives in the namespace `dsmm`. Its torch reference serves any device and dtype
-(key CompositeExplicitAutograd); compiled code, where it is built, adds faster implementations under
-the keys CPU and CUDA (loading.py). A backward pass is an operator of its own, so that it too can be
-compiled, traced and replaced.
+Every operator lives in the namespace `dsmm`. Its torch reference serves any device and dtype (key
+CompositeExplicitAutograd); compiled code, where it is built, serves the dtypes that it knows on its
+device (loading.py). A backward pass is an operator of its own, so that it too can be compiled,
+traced and replaced.
 """
 import torch
 
 NAMESPACE = "dsmm"
+REFERENCES = {}  # operator name -> its torch reference, which compiled code stands in for
 
 
 def define(schema, reference, fake):
@@ -22,6 +23,7 @@ def define(schema, reference, fake):
     torch.library.define(qualified, "(" + signature, tags=torch.Tag.pt2_compliant_tag)
     torch.library.impl(qualified, "CompositeExplicitAutograd", reference)
     torch.library.register_fake(qualified, fake)
+    REFERENCES[name] = reference
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 

@@ -26,32 +26,32 @@ def _forward_fake(scores, lengths, scale, p, row_keys):
     return scores.new_empty(scores.shape), scores.new_empty(0 if row_keys is None else scores.shape)
 
 
-def _backward_reference(grad, probs, scale, p, row_keys):
+def _backward_reference(grad, probs, lengths, scale, p, row_keys):
     dtype = accumulation_dtype(probs.dtype)
     grad = drop(grad.to(dtype), p, row_keys)
     return (torch._softmax_backward_data(grad, probs.to(dtype), -1, dtype) * scale).to(probs.dtype)
 
 
-def _backward_fake(grad, probs, scale, p, row_keys):
+def _backward_fake(grad, probs, lengths, scale, p, row_keys):
     return probs.new_empty(probs.shape)
 
 
 # probs is empty where it equals out (no dropout); an output may not alias another.
 _forward = define("masked_softmax(Tensor scores, Tensor? lengths, float scale, float p, Tensor? row_keys) "
                   "-> (Tensor out, Tensor probs)", _forward_reference, _forward_fake)
-_backward_op = define("masked_softmax_backward(Tensor grad, Tensor probs, float scale, float p, "
-                      "Tensor? row_keys) -> Tensor", _backward_reference, _backward_fake)
+_backward_op = define("masked_softmax_backward(Tensor grad, Tensor probs, Tensor? lengths, float scale, "
+                      "float p, Tensor? row_keys) -> Tensor", _backward_reference, _backward_fake)
 
 
 def _setup_context(ctx, inputs, output):
-    _, _, ctx.scale, ctx.p, row_keys = inputs
+    _, lengths, ctx.scale, ctx.p, row_keys = inputs
     out, probs = output
-    ctx.save_for_backward(out if row_keys is None else probs, row_keys)
+    ctx.save_for_backward(out if row_keys is None else probs, lengths, row_keys)
 
 
 def _backward(ctx, grad):
-    probs, row_keys = ctx.saved_tensors
-    return _backward_op(grad, probs, ctx.scale, ctx.p, row_keys), None, None, None, None
+    probs, lengths, row_keys = ctx.saved_tensors
+    return _backward_op(grad, probs, lengths, ctx.scale, ctx.p, row_keys), None, None, None, None
 
 
 differentiate(_forward, _setup_context, _backward)

@@ -1,0 +1,26 @@
+// The kernels for one instruction set. The including file sets the compiler's target and
+// DSMM_ISA, the namespace of that instruction set.
+#ifdef __AVX512BW__
+#include <immintrin.h>
+#endif
+#include "kernels.h"
+
+namespace dsmm::DSMM_ISA {
+namespace {
+#include "vec.h"
+#include "dropout.h"
+#include "norm.h"
+#include "gelu.h"
+#include "softmax.h"
+#include "cross_entropy.h"
+}  // namespace
+
+template <class T>
+constexpr Kernels<T> table() {
+  return {norm_forward<T>, norm_backward<T>, gelu_forward<T>, gelu_backward<T>,
+          softmax_forward<T>, softmax_backward<T>, cross_entropy<T>, dropout_rows<T>};
+}
+
+extern const Kernels<float> float_kernels = table<float>();
+extern const Kernels<bf16> bf16_kernels = table<bf16>();
+}  // namespace dsmm::DSMM_ISA

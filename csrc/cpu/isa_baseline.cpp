@@ -1,0 +1,2 @@
+#define DSMM_ISA baseline
+#include "isa.inl"

@@ -1,0 +1,150 @@
+// Sixteen float lanes, written with the compiler's vector extensions, so that one source serves
+// AVX-512, AVX2 and any other machine. Included once for each instruction set (see isa_*.cpp),
+// inside that set's own namespace; nothing from the standard library may come in here, or its
+// inline functions would be compiled for one instruction set and run on another.
+//
+// float and bfloat16 in memory, float in registers. A row is walked in whole vectors and one part
+// at its end: loads of a part fill the missing lanes with zeros, stores leave memory beyond it alone.
+
+#define DSMM_INLINE inline __attribute__((always_inline))
+#define DSMM_KERNEL __attribute__((flatten))  // everything that a kernel calls is inlined into it
+
+constexpr long kLanes = 16;
+typedef float F32 __attribute__((vector_size(64)));
+typedef int32_t I32 __attribute__((vector_size(64)));
+typedef uint32_t U32 __attribute__((vector_size(64)));
+typedef uint16_t U16 __attribute__((vector_size(32)));
+
+struct Whole {};
+struct Part { long lanes; };
+
+DSMM_INLINE F32 splat(float value) { return value - F32{}; }
+DSMM_INLINE U32 splat(uint32_t value) { return value - U32{}; }
+DSMM_INLINE I32 lane_numbers() { return I32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
+
+DSMM_INLINE F32 widen(U16 halves) { return (F32)(__builtin_convertvector(halves, U32) << 16); }
+
+// Round to nearest even. A nan stays one: rounding could carry its payload into the sign.
+DSMM_INLINE U16 narrow(F32 value) {
+  U32 bits = (U32)value;
+  bits += 0x7fff + ((bits >> 16) & 1);
+  bits = value == value ? bits : splat(0x7fc00000u);
+  return __builtin_convertvector(bits >> 16, U16);
+}
+
+template <class V, class T>
+DSMM_INLINE V load_raw(const T* from, Whole) {
+  V value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+template <class V, class T>
+DSMM_INLINE void store_raw(T* to, V value, Whole) { __builtin_memcpy(to, &value, sizeof value); }
+
+#ifdef __AVX512BW__
+DSMM_INLINE __mmask16 first(Part part) { return (__mmask16)((1u << part.lanes) - 1); }
+template <class V>
+DSMM_INLINE V load_raw(const float* from, Part part) { return (V)_mm512_maskz_loadu_ps(first(part), from); }
+template <class V>
+DSMM_INLINE V load_raw(const bf16* from, Part part) { return (V)_mm256_maskz_loadu_epi16(first(part), from); }
+DSMM_INLINE void store_raw(float* to, F32 value, Part part) {
+  _mm512_mask_storeu_ps(to, first(part), (__m512)value);
+}
+DSMM_INLINE void store_raw(bf16* to, U16 value, Part part) {
+  _mm256_mask_storeu_epi16(to, first(part), (__m256i)value);
+}
+#else
+template <class V, class T>
+DSMM_INLINE V load_raw(const T* from, Part part) {
+  T lanes[kLanes] = {};
+  for (long i = 0; i < part.lanes; ++i) lanes[i] = from[i];
+  return load_raw<V>(lanes, Whole{});
+}
+template <class V, class T>
+DSMM_INLINE void store_raw(T* to, V value, Part part) {
+  T lanes[kLanes];
+  store_raw(lanes, value, Whole{});
+  for (long i = 0; i < part.lanes; ++i) to[i] = lanes[i];
+}
+#endif
+
+template <class P> DSMM_INLINE F32 load(const float* from, P part) { return load_raw<F32>(from, part); }
+template <class P> DSMM_INLINE F32 load(const bf16* from, P part) { return widen(load_raw<U16>(from, part)); }
+template <class P> DSMM_INLINE void store(float* to, F32 value, P part) { store_raw(to, value, part); }
+template <class P> DSMM_INLINE void store(bf16* to, F32 value, P part) { store_raw(to, narrow(value), part); }
+
+// What a value becomes when it is stored as T and read back.
+template <class T> DSMM_INLINE F32 rounded(F32 value);
+template <> DSMM_INLINE F32 rounded<float>(F32 value) { return value; }
+template <> DSMM_INLINE F32 rounded<bf16>(F32 value) { return widen(narrow(value)); }
+
+// value in the lanes of the part, `other` in those beyond it.
+DSMM_INLINE F32 only(F32 value, Whole, float) { return value; }
+DSMM_INLINE F32 only(F32 value, Part part, float other) {
+  return lane_numbers() < (int32_t)part.lanes ? value : splat(other);
+}
+
+// body(i, part) for each vector of a row of n elements that starts at i.
+template <class Body>
+DSMM_INLINE void for_row(long n, Body body) {
+  long i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(i, Whole{});
+  if (i < n) body(i, Part{n - i});
+}
+
+DSMM_INLINE F32 larger(F32 a, F32 b) { return a > b ? a : b; }
+
+typedef float F32x8 __attribute__((vector_size(32)));
+typedef float F32x4 __attribute__((vector_size(16)));
+#define DSMM_REDUCE(NAME, COMBINE8, COMBINE4, COMBINE1)                             \
+  DSMM_INLINE float NAME(F32 v) {                                                   \
+    F32x8 low8 = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);             \
+    F32x8 high8 = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);      \
+    F32x8 a = COMBINE8(low8, high8);                                                \
+    F32x4 low4 = __builtin_shufflevector(a, a, 0, 1, 2, 3);                         \
+    F32x4 high4 = __builtin_shufflevector(a, a, 4, 5, 6, 7);                        \
+    F32x4 b = COMBINE4(low4, high4);                                                \
+    return COMBINE1(COMBINE1(b[0], b[2]), COMBINE1(b[1], b[3]));                    \
+  }
+#define DSMM_PLUS(a, b) ((a) + (b))
+#define DSMM_LARGER(a, b) ((a) > (b) ? (a) : (b))
+DSMM_REDUCE(sum_of, DSMM_PLUS, DSMM_PLUS, DSMM_PLUS)
+DSMM_REDUCE(largest_of, DSMM_LARGER, DSMM_LARGER, DSMM_LARGER)
+
+// exp to about 1 ulp (Cephes expf). Below -87.3 the result stays at the smallest normal float;
+// the comparisons are written so that a nan passes through.
+DSMM_INLINE F32 exp_of(F32 x) {
+  x = x < -87.3f ? splat(-87.3f) : x;
+  x = x > 88.f ? splat(88.f) : x;
+  const F32 magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
+  F32 n = (x * 1.44269504088896341f + magic) - magic;
+  F32 r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  F32 p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * r) * r + (r + 1.f);
+  I32 power = (__builtin_convertvector(n, I32) + 127) << 23;
+  return p * (F32)power;
+}
+
+struct Normal { F32 cdf, density_sqrt_2pi; };
+
+// Distribution function of the standard normal, through erfc of Abramowitz and Stegun 7.1.26
+// (absolute error 1.5e-7), and exp(-x^2 / 2), which comes with it.
+DSMM_INLINE Normal normal_of(F32 x) {
+  F32 a = x * 0.70710678118654752f;
+  F32 magnitude = (F32)((U32)a & 0x7fffffffu);
+  F32 e = exp_of(-(a * a));
+  F32 t = 1.f / (magnitude * 0.3275911f + 1.f);
+  F32 p = splat(1.061405429f);
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  F32 upper_tail = (0.5f * p) * t * e;
+  return {x < 0.f ? upper_tail : 1.f - upper_tail, e};
+}
