@@ -49,7 +49,6 @@ class Data(Section):
     text: dict[str, OneOrMore]                      # language -> files or globs (.txt .gz .xz .zst)
     blocks: Literal["complete", "complete_doc", "none"] = "complete"
     min_words: dict[str, NonNegativeInt] = {}       # language -> documents with fewer words are dropped
-    shard_tokens: PositiveInt = 2**30
     workers: PositiveInt | None = None              # processes that tokenise; all cores where not given
 
     @field_validator("text", mode="before")

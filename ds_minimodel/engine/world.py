@@ -51,6 +51,14 @@ class World:
             raise outcome[1]
         return outcome[0]
 
+    def gather(self, value):
+        """The picklable `value` of every rank, in the order of ranks, on every rank."""
+        if self.size == 1:
+            return [value]
+        values = [None] * self.size
+        dist.all_gather_object(values, value, group=self.host_group)
+        return values
+
     def barrier(self):
         if self.size > 1:
             dist.barrier(group=self.host_group)

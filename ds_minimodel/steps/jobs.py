@@ -1,8 +1,9 @@
 """Where artifacts lie, and whether one is complete, to be continued, or made from another recipe.
 
-A job makes what lies in one folder. `job.json` there records what it is made from: the parts of the recipe
-that matter to it and the identity of its parents. The same inputs mean the same artifact; so a complete job is
-skipped, an unfinished one goes on, and one made from other inputs is refused, never overwritten.
+A job makes all that lies in one folder. A record beside the folder (`NAME.job.json`) says what it is made
+from: the parts of the recipe that matter to it and the identity of its parents. The same inputs mean the same
+artifacts; so a complete job is skipped, an unfinished one goes on, and one made from other inputs is refused,
+never overwritten.
 """
 
 import hashlib
@@ -13,8 +14,6 @@ from typing import Callable
 
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import MANIFEST, read_json, read_manifest, sha256_of_file, sha256_of_json, write_json
-
-RECORD = "job.json"
 
 
 @dataclass(frozen=True)
@@ -57,56 +56,72 @@ class Layout:
     def evaluate(self, system, task):
         return self.root / "evaluate" / system / task
 
+    def baselines(self):
+        return self.root / "evaluate" / "baselines"
+
     def report(self):
         return self.root / "report"
 
 
-def _identity(folder):
-    """Hash of all that a complete job made."""
-    record = read_json(Path(folder) / RECORD)
-    if not record["complete"]:
-        raise UserError(f"{folder}: not finished; run that step first")
-    return sha256_of_json(record)
+def _record_of(folder):
+    return folder.with_name(f"{folder.name}.job.json")
 
 
 def _inputs(job):
     parents = {}
     for folder in job.parents:
-        if not (folder / RECORD).is_file():
-            raise UserError(f"{folder}: missing; run the step that makes it, or `ds-minimodel run`")
-        parents[str(folder)] = _identity(folder)
+        record = read_json(_record_of(folder)) if _record_of(folder).is_file() else {"complete": False}
+        if not record["complete"]:
+            raise UserError(f"{folder}: missing or not finished; run the step that makes it, or `ds-minimodel run`")
+        parents[str(folder)] = sha256_of_json(record)
     return {**job.inputs, "parents": parents}
 
 
-def begin(job, rebuild=False):
-    """Record the start of `job`; False where it is complete and nothing is to be done.
+def is_complete(job):
+    """Whether `job` has nothing left to do; UserError where it was made from other inputs or is damaged."""
+    path = _record_of(job.folder)
+    if not path.is_file():
+        return False
+    record, inputs = read_json(path), _inputs(job)
+    if record["inputs"] != inputs:
+        raise UserError(f"{job.folder}: made from another recipe or other data "
+                        f"({_first_difference(record['inputs'], inputs)}); use another workdir, or give --rebuild "
+                        "to move it aside and make it again")
+    artifacts = [job.folder / name for name in record.get("artifacts", {})]
+    if not record["complete"] or not all(artifact.is_dir() for artifact in artifacts):
+        return False
+    for artifact in artifacts:
+        read_manifest(artifact)
+    return True
 
-    UserError where the folder was made from other inputs, unless `rebuild`: then it is moved aside.
-    """
-    inputs, path = _inputs(job), job.folder / RECORD
-    if path.is_file():
-        record = read_json(path)
-        if record["inputs"] != inputs:
-            if not rebuild:
-                raise UserError(f"{job.folder}: made from another recipe or other data "
-                                f"({_first_difference(record['inputs'], inputs)}); use another workdir, or give "
-                                "--rebuild to move it aside and make it again")
-            _move_aside(job.folder, record)
-        elif record["complete"]:
-            for artifact in record["artifacts"]:
-                read_manifest(job.folder / artifact)
-            return False
-    write_json(path, {"inputs": inputs, "complete": False})
+
+def begin(job):
+    """Record the start of `job`; False where it is complete and nothing is to be done."""
+    if is_complete(job):
+        return False
+    write_json(_record_of(job.folder), {"inputs": _inputs(job), "complete": False})
     return True
 
 
 def finish(job):
-    """Record that `job` is complete, with the hashes of the artifacts that it made."""
-    manifests = sorted(job.folder.glob(f"**/{MANIFEST}"))
-    artifacts = {str(path.parent.relative_to(job.folder)): sha256_of_file(path)
-                 for path in manifests if "checkpoints" not in path.parts}
-    write_json(job.folder / RECORD, {"inputs": _inputs(job), "complete": True, "artifacts": artifacts})
+    """Record that `job` is complete, with the hashes of the artifacts that it made, and drop its checkpoints."""
+    manifests = [path for path in sorted(job.folder.glob(f"**/{MANIFEST}")) if "checkpoints" not in path.parts]
+    artifacts = {str(path.parent.relative_to(job.folder)): sha256_of_file(path) for path in manifests}
+    write_json(_record_of(job.folder), {"inputs": _inputs(job), "complete": True, "artifacts": artifacts})
     shutil.rmtree(job.folder / "run" / "checkpoints", ignore_errors=True)
+
+
+def move_aside_if_stale(job):
+    """Rename what was made from other inputs than `job` has now to NAME.old-HASH; nothing is lost."""
+    path = _record_of(job.folder)
+    if not path.is_file():
+        return
+    record = read_json(path)
+    if record["inputs"] != _inputs(job):
+        suffix = f".old-{sha256_of_json(record)[:8]}"
+        path.rename(path.with_name(path.name + suffix))
+        if job.folder.exists():
+            job.folder.rename(job.folder.with_name(job.folder.name + suffix))
 
 
 def fingerprint_of_text(files):
@@ -127,10 +142,3 @@ def _first_difference(old, new, prefix=""):
                 return _first_difference(before, after, f"{prefix}{key}.")
             return f"{prefix}{key}: {before} -> {after}"[:200]
     return "no visible difference"
-
-
-def _move_aside(folder, record):
-    target = folder.with_name(f"{folder.name}.old-{sha256_of_json(record)[:8]}")
-    if target.exists():
-        shutil.rmtree(target)
-    folder.rename(target)

@@ -25,3 +25,8 @@ def model_inputs(recipe, body):
     """What of the recipe decides the architecture of `body`, for a job's record."""
     config = body_config(recipe, body)
     return {"model": recipe.model.model_dump(), "head_depths": list(config.head_depths)}
+
+
+def finetune_seeds(recipe):
+    """Seeds of the independent finetuning runs."""
+    return range(recipe.seed, recipe.seed + recipe.finetune.seeds)

@@ -1,0 +1,111 @@
+"""Step 4: plug each language's packs into each task model and score it on the language's test data.
+
+All packs of a language are scored, from the unadapted one (step 0) to the last, for the training curves; the
+source language is scored with its own pack.
+"""
+
+from itertools import groupby, product
+from operator import itemgetter
+
+import numpy as np
+import torch
+
+from ds_minimodel.data import tasks
+from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.engine.world import resolve_precision
+from ds_minimodel.files import atomic_folder, read_manifest, write_json, write_manifest
+from ds_minimodel.model.artifacts import load_body, load_pack, plug
+from ds_minimodel.progress import Progress
+from ds_minimodel.steps.jobs import Job
+from ds_minimodel.steps.systems import BODY_OF, finetune_seeds
+from ds_minimodel.steps.task_data import read_examples, task_inputs, task_module
+from ds_minimodel.steps.training import load_into, to_torch
+
+MAX_TOKENS = 16_384             # padded tokens of one forward pass
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def jobs(recipe, layout):
+    found = []
+    for system, (name, task) in product(recipe.systems, recipe.finetune.tasks.items()):
+        languages = [language for language in recipe.languages.all if language in task.test]
+        inputs = {"task": task_inputs(recipe, name, [task.test[language] for language in languages]),
+                  "languages": languages, "seeds": list(finetune_seeds(recipe)), "precision": recipe.engine.precision}
+        targets = [language for language in languages if language != recipe.languages.source]
+        parents = (*(layout.finetune(BODY_OF[system], name, seed) for seed in finetune_seeds(recipe)),
+                   *(layout.adapt(system, language) for language in targets),
+                   *(layout.tokenizer(language) for language in languages))
+        found.append(Job(layout.evaluate(system, name), inputs, parents,
+                         lambda world, system=system, name=name: _evaluate(recipe, layout, system, name, world)))
+    return found
+
+
+def _evaluate(recipe, layout, system, name, world):
+    task = recipe.finetune.tasks[name]
+    packs = [(language, pack) for language in recipe.languages.all if language in task.test
+             for pack in _packs(recipe, layout, system, language)][world.rank::world.size]
+    dtype = DTYPES[resolve_precision(recipe.engine.precision, world.device)]
+    progress = Progress(f"evaluate {system} {name}", len(packs) * recipe.finetune.seeds, "scores",
+                        quiet=not world.is_main)
+    rows = []
+    for language, of_language in groupby(packs, key=itemgetter(0)):
+        folders = [folder for _, folder in of_language]
+        tokenizer = Tokenizer(layout.tokenizer(language))
+        data = None
+        for seed in finetune_seeds(recipe):
+            model = load_body(layout.finetune(BODY_OF[system], name, seed) / "model")
+            labels = model.task["labels"]
+            data = data or read_examples(recipe, name, task.test[language], tokenizer, labels)
+            module = task_module(task.kind, model.config, tokenizer.vocab_size, labels)
+            load_into(module, model.tensors)
+            module.eval().to(world.device, dtype)
+            for folder in folders:
+                plug(module, load_pack(folder, model.space))
+                manifest = read_manifest(folder)
+                in_source = language == recipe.languages.source
+                rows.append({"system": system, "task": name, "language": language, "seed": seed,
+                             "step": 0 if in_source else manifest["steps"],
+                             "eflops": 0.0 if in_source else manifest["eflops"],
+                             "score": _score(module, task, *data)})
+                progress.update(len(rows))
+    progress.close()
+    rows = sorted((row for part in world.gather(rows) for row in part),
+                  key=lambda row: (row["language"], row["seed"], row["step"]))
+    if world.is_main:
+        with atomic_folder(layout.evaluate(system, name)) as folder:
+            write_json(folder / "scores.json", rows)
+            write_manifest(folder, kind="scores")
+
+
+def _packs(recipe, layout, system, language):
+    """Folders of a language's packs, by rising step."""
+    if language == recipe.languages.source:
+        return [layout.pretrain(BODY_OF[system]) / "pack"]
+    folder = layout.adapt(system, language)
+    return [*sorted((folder / "snapshots").glob("step-*")), folder / "pack"]
+
+
+@torch.inference_mode()
+def _score(module, task, encoded, records):
+    """Accuracy, or F1 for questions, in points."""
+    device = next(module.parameters()).device
+    examples = encoded.examples if task.kind == "qa" else encoded
+    if task.kind != "qa":
+        predicted = np.zeros(len(examples), dtype=np.int64)
+        for index, batch in tasks.evaluation_batches(examples, MAX_TOKENS):
+            predicted[index] = _logits(module, batch, device).argmax(-1)
+        return tasks.score_classification(predicted, records.targets)["accuracy"]
+    first, last = np.zeros((2, len(examples)), dtype=np.int64)
+    score = np.zeros(len(examples))
+    for index, batch in tasks.evaluation_batches(examples, MAX_TOKENS):
+        logits_BS2 = _logits(module, batch, device)
+        first[index], last[index], score[index] = tasks.best_spans(
+            logits_BS2[..., 0], logits_BS2[..., 1], encoded, index, answer_length=task.answer_length)
+    answers = tasks.answer_texts(records, encoded, first, last, score)
+    return tasks.score_qa(answers, records)["f1"]
+
+
+def _logits(module, batch, device):
+    tensors = {name: value.to(device) if isinstance(value, torch.Tensor) else value
+               for name, value in to_torch(batch).items()}
+    return module.logits(tensors).float().cpu().numpy()

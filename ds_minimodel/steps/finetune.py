@@ -1,0 +1,62 @@
+"""Step 3: finetune each body on each task in the source language, embeddings frozen -> a task model a seed."""
+
+import torch
+
+from ds_minimodel.analysis.flops import Work, finetune_flops
+from ds_minimodel.data import tasks
+from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.engine.train import train
+from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, save_body
+from ds_minimodel.model.mini import without_heads
+from ds_minimodel.steps.jobs import Job
+from ds_minimodel.steps.systems import bodies, finetune_seeds
+from ds_minimodel.steps.task_data import labels_of, read_examples, task_inputs, task_module
+from ds_minimodel.steps.training import load_into, micro_batches, run_config, train_only
+
+
+def jobs(recipe, layout):
+    found = []
+    optimizer = recipe.finetune.model_dump(exclude={"tasks", "seeds", "epochs", "batch_size", "lr", "max_length"})
+    for body in bodies(recipe):
+        for name, task in recipe.finetune.tasks.items():
+            inputs = {"finetune": optimizer, "task": task_inputs(recipe, name, [task.train]),
+                      "precision": recipe.engine.precision}
+            found += [Job(layout.finetune(body, name, seed), {**inputs, "seed": seed},
+                          (layout.pretrain(body), layout.tokenizer(recipe.languages.source)),
+                          lambda world, body=body, name=name, seed=seed:
+                          _finetune(recipe, layout, body, name, seed, world)) for seed in finetune_seeds(recipe)]
+    return found
+
+
+def _finetune(recipe, layout, body_name, name, seed, world):
+    section, task = recipe.finetune, recipe.finetune.tasks[name]
+    tokenizer = Tokenizer(layout.tokenizer(recipe.languages.source))
+    labels = None if task.kind == "qa" else labels_of(task)
+    encoded, _ = read_examples(recipe, name, task.train, tokenizer, labels)
+    examples = encoded.examples if task.kind == "qa" else encoded
+    batch_size = section.of(name, "batch_size")
+    sampler = tasks.TaskSampler(examples, batch_size, seed)
+
+    body = load_body(layout.pretrain(body_name) / "body")
+    pack = load_pack(layout.pretrain(body_name) / "pack", body.space)
+    config = without_heads(body.config)
+    torch.manual_seed(seed)
+    module = task_module(task.kind, config, tokenizer.vocab_size, labels)
+    load_into(module, {key: tensor for key, tensor in body.tensors.items() if not key.startswith("heads.")}, "body.")
+    load_into(module, pack.tensors, "pack.")
+    train_only(module, lambda key: not key.startswith("pack."))
+
+    steps = sampler.updates_per_epoch * section.of(name, "epochs")
+    mean_length = round(float(examples.lengths.mean()))
+    work = Work(config.hidden_size, config.ffn_size, tokenizer.vocab_size, mean_length, 0.0, batch_size)
+    cost = finetune_flops(work, config.num_layers, len(labels or ("start", "end")), task.kind)
+    run = run_config(recipe, section, world, steps=steps, batch_size=batch_size, lr=section.of(name, "lr"),
+                     warmup_steps=round(section.warmup_ratio * steps), tokens_per_step=batch_size * mean_length,
+                     phases=((steps, cost.formula, cost.executed),))
+    folder = layout.finetune(body_name, name, seed)
+    weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run",
+                    f"finetune {body_name} {name} seed {seed}")
+    if world.is_main:
+        facts = {"name": name, "kind": task.kind, "labels": labels}
+        save_body(folder / "model", BodyArtifact(config, weights, body.space, facts), "task-model", seed=seed,
+                  steps=steps, eflops=run.flops_until(steps)[0] / 1e18)
