@@ -74,7 +74,7 @@ def _explain(message, text, vocab_size):
     least = re.search(r"Vocabulary size is smaller than required_chars. \d+ vs (\d+)", message)
     if least:
         return UserError(f"tokenizer.vocab_size={vocab_size}: the text ({where}) has so many characters "
-                         f"that it needs more than {int(least[1]) + 1}; raise it or lower "
+                         f"that it needs at least {int(least[1]) + 1}; raise it or lower "
                          "tokenizer.character_coverage")
     return UserError(f"{where}: SentencePiece cannot train on this text ({message})")
 

@@ -98,10 +98,10 @@ def test_largest_possible_vocabulary_is_named_and_works(tmp_path, text_file):
 
 
 def test_smallest_possible_vocabulary_is_named_and_works(tmp_path, text_file):
-    with pytest.raises(UserError, match="vocab_size=20.*more than") as error:
+    with pytest.raises(UserError, match="vocab_size=20.*at least") as error:
         train_tokenizer([text_file], tmp_path / "out", 20, 0.9998, SENTENCES)
-    least = int(re.search(r"more than (\d+)", str(error.value))[1])
-    train_tokenizer([text_file], tmp_path / "out", least + 1, 0.9998, SENTENCES)
+    least = int(re.search(r"at least (\d+)", str(error.value))[1])
+    train_tokenizer([text_file], tmp_path / "out", least, 0.9998, SENTENCES)
 
 
 def test_an_error_in_the_text_is_the_error_of_training(tmp_path, text_file):

@@ -1,0 +1,174 @@
+"""Raw text to a token store: streaming, over several processes, resumed where a run was killed.
+
+The text decides where a shard ends (after a fixed amount of it), not the tokens or the number of
+workers. So every shard can be made by itself, by any process on any machine, with the same bytes.
+"""
+
+import contextlib
+import functools
+import itertools
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ds_minimodel import files
+from ds_minimodel.data import EOS
+from ds_minimodel.data.reader import Position, documents, find_files, read_chunks
+from ds_minimodel.data.store import id_type, shard_name, write_shard
+from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.workers import ordered_map
+from ds_minimodel.errors import UserError
+
+SHARD_BYTES = 1 << 28                # text of a shard
+
+
+def prepare(text, tokenizer_folder, out, min_words=0, workers=1, shard_bytes=SHARD_BYTES, progress=None):
+    """Tokenise the files that the paths and globs `text` name into the token store `out`.
+
+    Documents of fewer than `min_words` words are dropped. A killed run leaves OUT.partial with its
+    complete shards and OUT.progress.json; the next one with the same text and settings goes on after
+    them. The store is the same, byte for byte, however often the work was interrupted and whatever the
+    number of `workers`. `progress(documents, tokens, tokens_per_second)` is called as work is done.
+
+    Raises UserError for text that cannot be read (see reader.py), for text of which nothing is left,
+    and for a disk that cannot be written.
+    """
+    paths = find_files(text)
+    tokenizer = Tokenizer(tokenizer_folder)
+    settings = {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size,
+                "min_words": min_words, "shard_bytes": shard_bytes}
+    journal = _Journal(out, {**settings, "text": [_version(path) for path in paths]})
+    jobs = _in_shards(read_chunks(paths, journal.position), journal.shards, shard_bytes)
+    encode = functools.partial(_encode_chunk, tokenizer_folder, min_words)
+    report = _reporter(journal.tokens, progress)
+    with contextlib.closing(ordered_map(encode, jobs, workers)) as encoded:
+        for number, parts in itertools.groupby(encoded, key=lambda part: part.shard):
+            with write_shard(journal.folder, number, tokenizer.vocab_size, tokenizer.sha256) as add:
+                for part in parts:
+                    add(part.tokens, part.lengths)
+                    journal.count(part)
+                    report(journal.documents, journal.tokens)
+            journal.commit()
+    if not journal.documents:
+        raise UserError(f"{', '.join(map(str, text))}: no document is left "
+                        f"({journal.dropped} have fewer than min_words={min_words} words)")
+    journal.finish(kind="token_store", text=[[path.name, path.stat().st_size] for path in paths], **settings)
+
+
+class _Part(NamedTuple):
+    """A tokenised chunk: ids of its documents one after another, and the number of ids of each."""
+    shard: int
+    end: Position
+    tokens: np.ndarray
+    lengths: np.ndarray
+    dropped: int
+
+
+def _in_shards(chunks, first, shard_bytes):
+    """Number the chunks by shard, from `first` on; each shard holds shard_bytes of text or a bit more."""
+    size = 0
+    for chunk in chunks:
+        yield first, chunk
+        size += len(chunk.data)
+        if size >= shard_bytes:
+            first, size = first + 1, 0
+
+
+def _encode_chunk(tokenizer_folder, min_words, job):
+    """Tokenise a (shard, chunk): each line ends in </s>, each document in one more."""
+    shard, chunk = job
+    tokenizer = _open_tokenizer(tokenizer_folder)
+    tokens, lengths, dropped = [], [], 0
+    for document in documents(chunk):
+        if min_words and sum(len(line.split()) for line in document) < min_words:
+            dropped += 1
+            continue
+        before = len(tokens)
+        for sentence in tokenizer.encode(document):
+            if sentence:             # nothing is left of some lines, such as one zero-width space
+                tokens += sentence
+                tokens.append(EOS)
+        if len(tokens) > before:
+            tokens.append(EOS)
+            lengths.append(len(tokens) - before)
+    return _Part(shard, chunk.end, np.array(tokens, id_type(tokenizer.vocab_size)),
+                 np.array(lengths, np.int64), dropped)
+
+
+@functools.lru_cache(maxsize=1)
+def _open_tokenizer(folder):
+    """Each worker process opens its tokenizer once."""
+    return Tokenizer(folder)
+
+
+def _version(path):
+    """What changes when a file of text is replaced."""
+    facts = path.stat()
+    return [str(path), facts.st_size, facts.st_mtime_ns]
+
+
+def _reporter(tokens_before, progress):
+    start = time.monotonic()
+
+    def report(documents, tokens):
+        if progress:
+            progress(documents, tokens, (tokens - tokens_before) / max(time.monotonic() - start, 1e-9))
+
+    return report
+
+
+class _Journal:
+    """What is done of a store: complete shards in OUT.partial, the rest in OUT.progress.json.
+
+    `job` describes the text and the settings; what another job left is thrown away.
+    """
+
+    def __init__(self, out, job):
+        self.out = Path(out)
+        self.folder = self.out.with_name(f"{self.out.name}.partial")
+        self.path = self.out.with_name(f"{self.out.name}.progress.json")
+        self.job = job
+        facts = files.read_json(self.path) if self.path.exists() else {}
+        shards = facts.get("shards", 0)
+        complete = {shard_name(number) + suffix for number in range(shards) for suffix in (".bin", ".idx")}
+        left = set(os.listdir(self.folder)) if self.folder.exists() else set()
+        if facts.get("job") != job or not complete <= left:
+            facts, complete = {}, set()
+        with files.clear_write_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for name in left - complete:
+                (self.folder / name).unlink()
+        self.position = Position(*facts.get("position", Position()))
+        self.shards = facts.get("shards", 0)
+        self.documents = facts.get("documents", 0)
+        self.tokens = facts.get("tokens", 0)
+        self.dropped = facts.get("dropped", 0)
+
+    def count(self, part):
+        self.position = part.end
+        self.documents += len(part.lengths)
+        self.tokens += len(part.tokens)
+        self.dropped += part.dropped
+
+    def commit(self):
+        """A shard is complete: a later run will start after it."""
+        self.shards += 1
+        files.write_json(self.path, {"job": self.job, "position": self.position, **self._totals()})
+
+    def finish(self, **facts):
+        """All shards are complete: give the store its name, in place of an older one."""
+        files.write_manifest(self.folder, **self._totals(), **facts)
+        with files.clear_write_errors(self.out):
+            if self.out.exists():
+                shutil.rmtree(self.out)
+            os.replace(self.folder, self.out)
+            files.sync_folder(self.out.parent)
+            self.path.unlink()
+
+    def _totals(self):
+        return {"shards": self.shards, "documents": self.documents, "tokens": self.tokens,
+                "dropped": self.dropped}

@@ -1,0 +1,50 @@
+"""A parallel map over processes that keeps the order and holds few items at once."""
+
+import collections
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from ds_minimodel.errors import UserError
+
+
+def ordered_map(function, items, workers):
+    """Yield function(item) for each item, in order, computed by `workers` processes (1: in this one).
+
+    Two items a worker are under way at any time. Raises UserError where a worker was killed; an error
+    in `function` is raised here in its item's turn.
+    """
+    if workers == 1:
+        yield from map(function, items)
+        return
+    context = multiprocessing.get_context("spawn")       # fork is not safe beside the threads of torch
+    with ProcessPoolExecutor(workers, context, initializer=_follow_parent) as pool:
+        pending = collections.deque()
+        try:
+            for item in items:
+                pending.append(pool.submit(function, item))
+                if len(pending) == 2 * workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool:
+            raise UserError("a worker process was killed (out of memory?); what is complete is kept: "
+                            "run again, with fewer data.workers") from None
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _follow_parent():
+    """Leave Ctrl-C to the parent, and end when it ends: a killed one cannot tell its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch():
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

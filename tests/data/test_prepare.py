@@ -1,0 +1,177 @@
+"""Preparing a store: what is in it, and that workers and kills change no byte of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ds_minimodel.data import EOS
+from ds_minimodel.data.prepare import prepare
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.errors import UserError
+
+SHARD_BYTES = 30_000
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+
+
+@pytest.fixture(scope="module")
+def reference(text_file, tokenizer_folder, tmp_path_factory):
+    """The store that every other way of preparing must equal."""
+    out = tmp_path_factory.mktemp("reference") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+        prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
+    return out
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def assert_done(out, reference):
+    assert content(out) == content(reference)
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+
+
+def test_sentences_end_in_eos_and_documents_in_one_more(reference, corpus, tokenizer_folder):
+    tokenizer = Tokenizer(tokenizer_folder)
+    store = TokenStore(reference, tokenizer.sha256)
+    assert len(content(reference)) > 2 * 3
+    assert store.num_documents == len(corpus)
+    for number, lines in enumerate(corpus):
+        expected = [id for ids in tokenizer.encode(lines) for id in [*ids, EOS]] + [EOS]
+        assert store.read(*store.document(number)).tolist() == expected
+
+
+def test_lines_and_documents_of_no_piece_are_left_out(tmp_path, tokenizer_folder):
+    text = tmp_path / "text.txt"
+    text.write_text("abc\n\u200b\nabc\n\n\u200b\n\nabc\n")
+    prepare([text], tokenizer_folder, tmp_path / "store")
+    store = TokenStore(tmp_path / "store")
+    assert store.num_documents == 2
+    assert (store.read(0, store.num_tokens) == EOS).sum() == 2 + 1 + 1 + 1
+
+
+def test_short_documents_are_dropped(tmp_path, tokenizer_folder):
+    text = tmp_path / "text.txt"
+    text.write_text("one two\nthree\n\none two three four\n\nfive\n")
+    prepare([text], tokenizer_folder, tmp_path / "store", min_words=3)
+    assert TokenStore(tmp_path / "store").num_documents == 2
+    with pytest.raises(UserError, match="no document is left.*min_words=9"):
+        prepare([text], tokenizer_folder, tmp_path / "none", min_words=9)
+    assert not (tmp_path / "none").exists()
+
+
+def test_shards_without_documents_are_read(tmp_path, tokenizer_folder):
+    text = tmp_path / "text.txt"
+    text.write_text("one\n\n" * 2000 + "one two three\n\n" + "one\n\n" * 3000)
+    prepare([text], tokenizer_folder, tmp_path / "store", min_words=3, shard_bytes=5000)
+    store = TokenStore(tmp_path / "store")
+    assert store.num_documents == 1 and store.document(0) == (0, store.num_tokens)
+
+
+def test_progress_is_reported(tmp_path, text_file, tokenizer_folder):
+    calls = []
+    prepare([text_file], tokenizer_folder, tmp_path / "store", progress=lambda *facts: calls.append(facts))
+    store = TokenStore(tmp_path / "store")
+    assert calls[-1][:2] == (store.num_documents, store.num_tokens) and calls[-1][2] > 0
+    assert calls == sorted(calls, key=lambda facts: facts[:2]) and len(calls) > 10
+
+
+def test_an_older_store_is_replaced(tmp_path, text_file, tokenizer_folder, reference):
+    other = tmp_path / "other.txt"
+    other.write_text("abc\n")
+    prepare([other], tokenizer_folder, tmp_path / "out" / "store")
+    prepare([text_file], tokenizer_folder, tmp_path / "out" / "store", shard_bytes=SHARD_BYTES)
+    assert_done(tmp_path / "out" / "store", reference)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(calls):
+    """A progress callback that ends the run at its call number `calls`."""
+    seen = []
+
+    def progress(*facts):
+        seen.append(facts)
+        if len(seen) == calls:
+            raise Stop
+
+    return progress
+
+
+@pytest.mark.parametrize("calls, complete", [(1, 0), (9, 1), (25, 3)])
+def test_an_interrupted_run_goes_on_after_its_last_shard(tmp_path, text_file, tokenizer_folder, reference,
+                                                         calls, complete):
+    out = tmp_path / "store"
+    with pytest.raises(Stop):
+        prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES, progress=stop_after(calls))
+    assert not out.exists()
+    kept = {path.name: path.stat().st_ino for path in (tmp_path / "store.partial").iterdir()}
+    assert len(kept) == 2 * complete
+    prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
+    assert_done(out, reference)
+    assert all((out / name).stat().st_ino == inode for name, inode in kept.items())
+
+
+def test_what_another_job_left_is_thrown_away(tmp_path, text_file, tokenizer_folder, reference):
+    out = tmp_path / "store"
+    with pytest.raises(Stop):
+        prepare([text_file], tokenizer_folder, out, min_words=5, shard_bytes=SHARD_BYTES,
+                progress=stop_after(20))
+    prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
+    assert_done(out, reference)
+
+
+SCRIPT = """
+import sys, time
+from ds_minimodel.data import prepare, reader
+
+def slowly(*facts):
+    print(*facts, flush=True)
+    time.sleep(0.05)
+
+if __name__ == "__main__":
+    reader.CHUNK_BYTES = 5000
+    text, tokenizer, out, workers = sys.argv[1:]
+    prepare.prepare([text], tokenizer, out, workers=int(workers), shard_bytes=30_000, progress=slowly)
+"""
+
+
+def test_killed_runs_end_with_the_same_bytes_and_leave_no_process(tmp_path, text_file, tokenizer_folder, reference):
+    """Two runs of two workers are killed, at other places; the third one ends."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    out = tmp_path / "out" / "store"
+    command = [sys.executable, script, text_file, tokenizer_folder, out, "2"]
+    for lines in (8, 12):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "."})
+        for _ in range(lines):
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        started = time.monotonic()
+        process.stdout.read()                    # ends when the last process that holds the pipe has ended
+        assert process.wait() == -signal.SIGKILL
+        assert time.monotonic() - started < 10
+        assert list(out.parent.glob("store.partial/*.idx")) and not out.exists()
+    assert list(out.parent.glob("store.partial/*.tmp*"))
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env={**os.environ, "PYTHONPATH": "."})
+    assert_done(out, reference)
+
+
+def test_bad_text_in_a_worker_is_the_users_error(tmp_path, text_file, tokenizer_folder):
+    text = tmp_path / "text.txt"
+    text.write_bytes(text_file.read_bytes() + b"\n\xff\n")
+    with pytest.raises(UserError, match="text.txt:.*not UTF-8"):
+        prepare([text], tokenizer_folder, tmp_path / "store", workers=2, shard_bytes=SHARD_BYTES)
+    assert not (tmp_path / "store").exists()

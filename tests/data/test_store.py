@@ -1,0 +1,107 @@
+"""Token stores: what is written is read back across shards; a wrong file is refused."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from ds_minimodel.data.store import TokenStore, id_type, write_shard
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import write_manifest
+
+HASH = "ab" * 32
+
+
+def make_store(folder, shards, vocab_size):
+    """`shards`: for each shard a list of documents, each a list of ids."""
+    folder.mkdir()
+    for number, docs in enumerate(shards):
+        with write_shard(folder, number, vocab_size, HASH) as add:
+            for doc in docs:
+                add(doc, [len(doc)])
+    write_manifest(folder, kind="token_store", shards=len(shards), vocab_size=vocab_size, tokenizer_sha256=HASH)
+    return folder
+
+
+def random_shards(vocab_size):
+    draw = np.random.default_rng(0)
+    return [[draw.integers(0, vocab_size, draw.integers(1, 30)).tolist() for _ in range(size)]
+            for size in (7, 1, 0, 20, 3)]
+
+
+@pytest.mark.parametrize("vocab_size, id_bytes", [(600, 2), (65536, 2), (65537, 4), (250_000, 4)])
+def test_tokens_and_documents_are_read_back_across_shards(tmp_path, vocab_size, id_bytes):
+    shards = random_shards(vocab_size)
+    docs = [doc for shard in shards for doc in shard]
+    tokens = [id for doc in docs for id in doc]
+    store = TokenStore(make_store(tmp_path / "store", shards, vocab_size), HASH)
+    assert (store.num_tokens, store.num_documents) == (len(tokens), len(docs))
+    assert store.read(0, 1).dtype.itemsize == id_type(vocab_size).itemsize == id_bytes
+    assert [store.read(*store.document(number)).tolist() for number in range(len(docs))] == docs
+    for start in range(0, len(tokens) + 1, 5):
+        for stop in range(start, len(tokens) + 1, 7):
+            assert store.read(start, stop).tolist() == tokens[start:stop]
+
+
+def test_the_hash_is_of_the_content(tmp_path):
+    one = TokenStore(make_store(tmp_path / "one", [[[4, 5], [6]]], 600))
+    same = TokenStore(make_store(tmp_path / "same", [[[4, 5], [6]]], 600))
+    other = TokenStore(make_store(tmp_path / "other", [[[4, 5], [7]]], 600))
+    assert one.sha256 == same.sha256 != other.sha256
+
+
+def test_an_error_leaves_no_shard(tmp_path):
+    with pytest.raises(RuntimeError):
+        with write_shard(tmp_path, 0, 600, HASH) as add:
+            add([1, 2], [2])
+            raise RuntimeError
+    assert not list(tmp_path.iterdir())
+
+
+def change_header(path, at, value):
+    data = bytearray(path.read_bytes())
+    data[at:at + len(value)] = value
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("at, value, message", [
+    (0, b"NOTMAGIC", "not the index of a token store"),
+    (8, struct.pack("<I", 99), "format version 99"),
+    (12, struct.pack("<I", 4), "not of the size"),
+    (16, struct.pack("<Q", 500), "another vocabulary"),
+    (24, struct.pack("<Q", 12345), "not of the size"),
+    (32, struct.pack("<Q", 12345), "not of the size"),
+    (40, b"\0" * 32, "another vocabulary"),
+])
+def test_wrong_headers_are_refused(tmp_path, at, value, message):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    change_header(folder / "00003.idx", at, value)
+    with pytest.raises(UserError, match=f"00003.*{message}"):
+        TokenStore(folder)
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    with pytest.raises(UserError, match="store: made with another tokenizer"):
+        TokenStore(folder, "cd" * 32)
+
+
+@pytest.mark.parametrize("name", ["00000.bin", "00003.idx"])
+def test_missing_and_truncated_shards_are_refused(tmp_path, name):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(UserError, match=name):
+        TokenStore(folder)
+    path.unlink()
+    with pytest.raises(UserError, match=name):
+        TokenStore(folder)
+
+
+def test_other_folders_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        TokenStore(tmp_path)
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": {}, "kind": "body"}))
+    with pytest.raises(UserError, match="not a token store"):
+        TokenStore(tmp_path)
