@@ -163,7 +163,10 @@ def _peak_memory(device):
 
 
 class _StopSignals:
-    """Remembers SIGINT or SIGTERM instead of dying of it; a second one takes its usual course."""
+    """Remembers SIGINT or SIGTERM instead of dying of it; only a second SIGINT stops at once.
+
+    Launchers send SIGTERM after the terminal's SIGINT, which must not cut the saving short.
+    """
 
     def __init__(self):
         self.received, self.old = None, {}
@@ -177,9 +180,11 @@ class _StopSignals:
             signal.signal(number, handler)
 
     def _receive(self, number, _frame):
-        self.received = number
-        log.warning("stopping after this step; the state is being saved")
-        self.__exit__()
+        if self.received == number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received is None:
+            log.warning("stopping after this step; the state is being saved")
+        self.received = self.received or number
 
 
 class _Prefetch:

@@ -8,12 +8,8 @@ import torch
 import torch.distributed as dist
 
 from ds_minimodel import ops
+from ds_minimodel.engine.launch import launched
 from ds_minimodel.errors import UserError
-
-
-def launched():
-    """Whether a launcher started this process as one of several ranks."""
-    return "RANK" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,164 @@
+"""The front door. Nothing heavy is imported before a command needs it."""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+
+from ds_minimodel import __version__
+from ds_minimodel.errors import UserError
+
+STEPS = {
+    "tokenizer": "train a SentencePiece vocabulary for each language",
+    "prepare": "tokenise the raw text into token stores",
+    "pretrain": "step 1: train the bodies with their heads on the source language",
+    "build-mini": "step 1b: train MiniPost's new layers",
+    "adapt": "step 2: train each target language's embeddings over a frozen mini-model",
+    "finetune": "step 3: finetune the bodies on the tasks in the source language",
+    "evaluate": "step 4: plug the languages in and score them",
+    "report": "write tables, curves and costs as one page",
+}
+USER_ERROR, FAILURE = 2, 1
+
+
+def main(arguments=None):
+    """Run one command and exit: 0 done, 2 the user's mistake (one line on standard error), 1 anything else."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    rank = os.environ.get("RANK", "0")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    try:
+        options = _parse(arguments)
+        sys.exit(options.run(options) or 0)
+    except UserError as error:
+        print(f"ds-minimodel: {'' if rank == '0' else f'rank {rank}: '}{error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    except KeyboardInterrupt:
+        print("ds-minimodel: interrupted; the same command goes on from what is complete", file=sys.stderr)
+        sys.exit(FAILURE)
+    except BrokenPipeError:
+        os._exit(FAILURE)
+
+
+def _parse(arguments):
+    parser = argparse.ArgumentParser(prog="ds-minimodel", description="Extend a pretrained masked language model "
+                                     "to new languages by mini-model adaptation.")
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--local_rank", help=argparse.SUPPRESS)     # the deepspeed launcher adds it
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_recipe_command(commands, "run", "the whole pipeline; safe to interrupt and repeat", _run, ranks=True)
+    for step, text in STEPS.items():
+        on_ranks = step not in ("tokenizer", "prepare", "report")
+        _add_recipe_command(commands, step, text, _run_step, ranks=on_ranks).set_defaults(step=step)
+    flops = _add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed",
+                                _flops)
+    flops.add_argument("--json", action="store_true", help="print JSON")
+    fetch = commands.add_parser("fetch-sample", help="fetch real text and tasks from Debian's packages")
+    _add_sample_arguments(fetch)
+    commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
+        run=_doctor)
+    options, rest = parser.parse_known_args(arguments)
+    overrides = [text for text in rest if "=" in text and not text.startswith("-")]
+    unknown = [text for text in rest if text not in overrides]
+    if unknown or (overrides and not hasattr(options, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(unknown or overrides)}")
+    if overrides:
+        options.overrides = [*options.overrides, *overrides]
+    return options
+
+
+def _add_recipe_command(commands, name, text, run, ranks=False):
+    command = commands.add_parser(name, help=text, description=text)
+    command.add_argument("recipe", metavar="RECIPE", help="YAML file, see recipes/")
+    command.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="replace a value, e.g. adapt.lr=1e-3")
+    command.add_argument("--local_rank", help=argparse.SUPPRESS)
+    command.add_argument("--rebuild", action="store_true",
+                         help="move aside what was made from another recipe, and make it again")
+    if ranks:
+        command.add_argument("--ranks", type=int, metavar="N", help="ranks that the deepspeed launcher starts here")
+        command.add_argument("--hostfile", metavar="FILE", help="hosts for the deepspeed launcher")
+        command.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_sample_arguments(parser):
+    parser.add_argument("--set", default="quickstart", choices=("quickstart", "repro"),
+                        help="how much: one source and one task, or all")
+    parser.add_argument("--out", default="data/sample", metavar="FOLDER")
+    parser.add_argument("--languages", metavar="L,L", help="language codes, the source first")
+    parser.set_defaults(run=_fetch_sample)
+
+
+def _recipe(options):
+    from ds_minimodel.config import load_recipe
+
+    overrides = list(options.overrides)
+    if getattr(options, "zero", None) is not None:
+        overrides.append(f"engine.zero_stage={options.zero}")
+    return load_recipe(options.recipe, overrides), overrides
+
+
+def _run(options):
+    from ds_minimodel.engine.launch import launched, restart_with_malloc_settings
+
+    if launched():
+        raise UserError("run: start it without a launcher and give --ranks or --hostfile; launchers take single steps")
+    recipe, overrides = _recipe(options)
+    restart_with_malloc_settings()
+    for step in STEPS:
+        code = _do_step(step, recipe, overrides, options)
+        if code:
+            return code
+    return 0
+
+
+def _run_step(options):
+    recipe, overrides = _recipe(options)
+    return _do_step(options.step, recipe, overrides, options)
+
+
+def _do_step(step, recipe, overrides, options):
+    from ds_minimodel.engine.launch import launch, restart_with_malloc_settings
+    from ds_minimodel.steps import pipeline
+
+    if step not in pipeline.ON_RANKS:
+        pipeline.run_step(step, recipe, rebuild=options.rebuild)
+        return 0
+    restart_with_malloc_settings()
+    if options.ranks is not None or options.hostfile:
+        if pipeline.is_pending(step, recipe, options.rebuild):
+            rebuild = ["--rebuild"] if options.rebuild else []
+            return launch([step, options.recipe, *overrides, *rebuild], options.ranks, options.hostfile)
+        return 0
+    from ds_minimodel.engine.train import Stopped
+    from ds_minimodel.engine.world import start
+
+    try:
+        pipeline.run_step(step, recipe, start(), options.rebuild)
+    except Stopped as stopped:
+        print(f"ds-minimodel: {stopped}", file=sys.stderr)
+        sys.exit(0 if stopped.signal_number == signal.SIGTERM else FAILURE)
+    return 0
+
+
+def _flops(options):
+    from ds_minimodel.analysis.render import to_markdown
+    from ds_minimodel.analysis.tables import cost_table
+    from ds_minimodel.steps.costs import costs
+
+    rows = costs(_recipe(options)[0])
+    print(json.dumps({"rows": rows}, indent=1) if options.json else to_markdown("Costs", [cost_table(rows)]))
+
+
+def _fetch_sample(options):
+    from ds_minimodel.sample.command import run
+
+    return run(options)
+
+
+def _doctor(_options):
+    from ds_minimodel.doctor import report
+
+    print(report())
