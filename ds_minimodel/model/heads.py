@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.model.transformer import Body, LanguagePack, init_weights
+from ds_minimodel.model.transformer import Body, LanguagePack, first_site, init_weights
 
 IGNORE = -100
 
@@ -58,7 +58,8 @@ class SequenceClassifier(nn.Module):
     def logits(self, batch):
         """(B, labels)"""
         (x_B1H,) = encode(self.pack, self.body, batch).values()
-        noise, site = self.body.noise(batch.get("keys")), 1 + 3 * self.body.config.num_layers
+        config = self.body.config
+        noise, site = self.body.noise(batch.get("keys")), first_site(config, config.num_layers)
         x_B1H = ops.dropout(x_B1H, noise.p, noise.rows(site, batch["read"]))
         x_B1H = torch.tanh(self.dense(x_B1H))
         return self.out(ops.dropout(x_B1H, noise.p, noise.rows(site + 1, batch["read"])))[:, 0]

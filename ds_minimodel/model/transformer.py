@@ -19,7 +19,6 @@ PAD = 1
 FIRST_POSITION = 2              # fairseq keeps rows 0 and 1 of the position table for padding
 LAYER_NORM_EPS = 1e-5
 INIT_STD = 0.02
-OPS_PER_LAYER = 3               # dropout sites: attention probabilities, attention output, feed-forward output
 
 
 @dataclass(frozen=True)
@@ -46,19 +45,20 @@ class Noise:
         self.keys_B, self.p, self.attention_p = keys_B, p, attention_p
 
     def rows(self, site, positions):
-        """Row keys (B, S) for dropout site `site` at `positions` (S,) or (B, M); None without dropout."""
+        """Row keys (B, S) of dropout `site` at `positions` (S,) or (B, M); None without dropout."""
         return ops.row_keys(self.keys_B, site, positions) if self.p else None
 
-    def attention_rows(self, site, positions, num_heads):
-        """Row keys (B, N, Q) for the attention probabilities of `num_heads` heads."""
-        if not self.attention_p:
-            return None
-        rows_BQ = ops.row_keys(self.keys_B, site, positions)
-        heads_N = torch.arange(1, num_heads + 1, dtype=torch.int32, device=rows_BQ.device)
-        return ops.hash32(rows_BQ[:, None, :] + heads_N[None, :, None] * ops.GOLDEN)
+    def attention_rows(self, sites, positions):
+        """Row keys (B, N, Q) of the attention probabilities, one of `sites` (a range) for each head."""
+        return ops.row_keys(self.keys_B, sites, positions) if self.attention_p else None
 
 
 SILENT = Noise(None)            # no dropout: evaluation
+
+
+def first_site(config, layer):
+    """Number of the first dropout of a layer; site 0 is the embeddings'. A layer has one a head and two more."""
+    return 1 + (config.num_heads + 2) * layer
 
 
 def gather_rows(x_BSH, read_BM):
@@ -71,7 +71,10 @@ class Layer(nn.Module):
 
     def __init__(self, config, index):
         super().__init__()
-        hidden, self.num_heads, self.site = config.hidden_size, config.num_heads, 1 + OPS_PER_LAYER * index
+        hidden, self.num_heads = config.hidden_size, config.num_heads
+        first = first_site(config, index)
+        self.head_sites = range(first, first + self.num_heads)
+        self.sites = (first + self.num_heads, first + self.num_heads + 1)
         self.qkv = nn.Linear(hidden, 3 * hidden)
         self.attention_out = nn.Linear(hidden, hidden)
         self.attention_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
@@ -97,11 +100,11 @@ class Layer(nn.Module):
             q_BQH.unflatten(-1, heads).transpose(1, 2),         # (B, N, Q, D)
             k_BSH.unflatten(-1, heads).transpose(1, 2),         # (B, N, S, D)
             v_BSH.unflatten(-1, heads).transpose(1, 2),
-            lengths_B, noise.attention_p, noise.attention_rows(self.site, positions, self.num_heads))
+            lengths_B, noise.attention_p, noise.attention_rows(self.head_sites, positions))
         attended_BQH = self.attention_out(context_BNQD.transpose(1, 2).flatten(2))
-        x_BQH = self._add_and_norm(self.attention_norm, attended_BQH, x_BQH, noise, self.site + 1, positions)
+        x_BQH = self._add_and_norm(self.attention_norm, attended_BQH, x_BQH, noise, self.sites[0], positions)
         inner_BQF = ops.bias_gelu(F.linear(x_BQH, self.ffn_in.weight), self.ffn_in.bias)
-        return self._add_and_norm(self.ffn_norm, self.ffn_out(inner_BQF), x_BQH, noise, self.site + 2, positions)
+        return self._add_and_norm(self.ffn_norm, self.ffn_out(inner_BQF), x_BQH, noise, self.sites[1], positions)
 
     @staticmethod
     def _add_and_norm(norm, x, residual, noise, site, positions):
