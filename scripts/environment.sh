@@ -1,0 +1,94 @@
+# shellcheck shell=bash
+# Sourced by the other scripts: `prepare_environment EXTRAS` leaves a shell whose python has ds_minimodel,
+# its compiled kernels where they can be built, and the named extras ("report,sample").
+#
+# Where it installs: the active virtual environment, else .venv in the repository. If the python that makes
+# .venv has a new enough torch already (a CUDA build, say), .venv uses that one and does not replace it.
+#
+# What can be set:
+#   PYTHON           the python that makes .venv                  (python3)
+#   DSMM_TORCH_SPEC  what pip installs where there is no torch    (torch==2.13.0); options may follow it, such
+#                    as "torch==2.13.0 --index-url URL" with PyTorch's index of CPU or older CUDA builds
+#   DSMM_PIP_ARGS    options for every pip call, such as "--no-index --find-links FOLDER"
+#   DSMM_BUILD_OPS   compiled kernels: auto, 0 (none), cpu, 1 (a failure to build is fatal)   (auto)
+
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+# Does python $1 have the torch that pyproject.toml asks for? Reads metadata: importing torch takes seconds.
+has_torch() {
+    "$1" - <<'END'
+import importlib.metadata, re, sys, tomllib
+numbers = lambda text: tuple(int(n) for n in re.findall(r"\d+", text)[:2])
+dependencies = tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]
+needed = next(line for line in dependencies if line.startswith("torch>="))
+try:
+    sys.exit(numbers(importlib.metadata.version("torch")) < numbers(needed))
+except importlib.metadata.PackageNotFoundError:
+    sys.exit(1)
+END
+}
+
+check_version() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+        || fail "$1 is $("$1" --version 2>&1): ds_minimodel needs Python 3.11 or newer; set PYTHON to one"
+}
+
+enter_virtual_environment() {
+    local python=${PYTHON:-python3} options=()
+    if [ -z "${VIRTUAL_ENV:-}" ]; then
+        command -v "$python" >/dev/null || fail "$python not found: install Python 3.11 or newer, or set PYTHON"
+        check_version "$python"
+        VIRTUAL_ENV=$root/.venv
+        # One that a killed run left unfinished, or whose python has gone, is made anew.
+        if ! "$VIRTUAL_ENV/bin/python" -m pip --version >/dev/null 2>&1; then
+            if has_torch "$python"; then
+                options=(--system-site-packages)
+            fi
+            "$python" -m venv --clear "${options[@]}" "$VIRTUAL_ENV" \
+                || fail "$python cannot make a virtual environment: install its venv module (Debian: python3-venv)"
+        fi
+    fi
+    export VIRTUAL_ENV PATH="$VIRTUAL_ENV/bin:$PATH"
+    unset PYTHONHOME
+    check_version python
+    python -m pip --version >/dev/null 2>&1 || fail "no pip in $VIRTUAL_ENV: run python -m ensurepip there"
+}
+
+# Hash of all that decides what gets installed and compiled.
+installation_hash() {
+    {
+        echo "$root $1 ${DSMM_BUILD_OPS:-auto}"
+        python -c 'import importlib.metadata as m, sys; print(sys.version, m.version("torch"))'
+        find pyproject.toml ds_minimodel/__init__.py setup.py csrc -type f -print0 | sort -z | xargs -0 sha256sum
+    } | sha256sum | cut -d' ' -f1
+}
+
+pip_install() {
+    # shellcheck disable=SC2086
+    python -m pip install --quiet --disable-pip-version-check ${DSMM_PIP_ARGS:-} "$@" \
+        || fail "pip could not install: $* (its own message is above)"
+}
+
+prepare_environment() {
+    local extras=$1 stamp
+    enter_virtual_environment
+    stamp=$VIRTUAL_ENV/ds_minimodel-${extras//,/-}.stamp
+    if has_torch python && [ "$(cat "$stamp" 2>/dev/null)" = "$(installation_hash "$extras")" ]; then
+        return
+    fi
+    echo "installing ds_minimodel[$extras] into $VIRTUAL_ENV" >&2
+    pip_install "setuptools>=77" wheel
+    if ! has_torch python; then
+        # shellcheck disable=SC2086
+        pip_install ${DSMM_TORCH_SPEC:-torch==2.13.0}
+    fi
+    pip_install --no-build-isolation --editable ".[$extras]"
+    installation_hash "$extras" > "$stamp"
+}

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Environment, then all tests. Arguments go to pytest: bash scripts/test.sh -k resume
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+start=$SECONDS
+prepare_environment report,sample,zstd,test
+echo "environment ready after $((SECONDS - start)) s" >&2
+
+export OMP_NUM_THREADS=1
+if ! command -v nvidia-smi >/dev/null; then
+    export DS_ACCELERATOR=cpu
+fi
+python -m pytest -q --durations=10 tests "$@"

@@ -1,0 +1,131 @@
+"""The order of imports that DESIGN.md gives, short files, and a light front door."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "ds_minimodel"
+MAX_LINES = 350
+
+BASE = {"errors", "files", "progress", "config"}
+LIBRARY = BASE | {"ops", "parallel", "model", "data"}
+# What each part may import besides itself. A part that is not listed here is refused.
+ALLOWED = {
+    "__init__": set(),
+    "errors": set(),
+    "files": {"errors"},
+    "progress": set(),
+    "config": {"errors", "files"},
+    "ops": BASE,
+    "parallel": BASE,
+    "model": BASE | {"ops", "parallel"},
+    "data": BASE | {"ops", "parallel"},
+    "engine": BASE | {"ops", "parallel"},            # an nn.Module and an iterable; not the model or the data
+    "analysis": BASE,                                # reads metrics.jsonl and manifests
+    "sample": {"errors", "files", "progress"},
+    "interop": LIBRARY,
+    "steps": LIBRARY | {"engine", "analysis"},
+    "cli": LIBRARY | {"engine", "analysis", "sample", "interop", "steps"},
+    "__main__": {"cli"},
+}
+STEPS = {"tokenizer", "prepare", "pretrain", "build_mini", "adapt", "finetune", "evaluate", "report"}
+HEAVY = ["torch", "deepspeed", "numpy", "sentencepiece", "safetensors", "sklearn", "matplotlib", "lxml"]
+
+
+def imported_modules(path, module):
+    """Absolute dotted names that `path` (the module `module`) imports, at any depth of its code.
+
+    `from a import b` gives a.b: b may be a module.
+    """
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[:1 - node.level or None] if node.level else []
+            source = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def faults(package):
+    """One line for each import in the folder `package` that breaks the order."""
+    parts = {path.stem for path in package.iterdir() if path.is_dir() or path.suffix == ".py"}
+    for path in sorted(package.rglob("*.py")):
+        inside = path.relative_to(package).with_suffix("").parts
+        part = inside[0]
+        if part not in ALLOWED:
+            yield f"{path}: {part} has no place in the order of imports"
+            continue
+        names = inside[:-1] if inside[-1] == "__init__" else inside
+        for name in imported_modules(path, ".".join([package.name, *names])):
+            root, *rest = name.split(".")
+            if root == "deepspeed" and part != "engine":
+                yield f"{path}: only engine imports deepspeed"
+            if root != package.name or not rest or rest[0] not in parts:
+                continue
+            if rest[0] != part and rest[0] not in ALLOWED[part]:
+                yield f"{path}: {part} must not import {rest[0]}"
+            if rest[0] == "steps" and inside[-1] in STEPS and STEPS.intersection(rest[1:2]):
+                yield f"{path}: a step must not import a step ({rest[1]})"
+
+
+def test_imports_follow_the_order():
+    assert list(faults(PACKAGE)) == []
+
+
+@pytest.mark.parametrize("file, code, fault", [
+    ("files.py", "import ds_minimodel.config", "files must not import config"),
+    ("config.py", "from ds_minimodel import ops", "config must not import ops"),
+    ("ops/norm.py", "def f():\n    from ds_minimodel.model import heads", "ops must not import model"),
+    ("ops/norm.py", "from ..model.heads import Head", "ops must not import model"),
+    ("engine/loop.py", "from ds_minimodel.data.store import Store", "engine must not import data"),
+    ("analysis/table.py", "from ds_minimodel.model import heads", "analysis must not import model"),
+    ("steps/adapt.py", "from ds_minimodel.steps.pretrain import run", "a step must not import a step (pretrain)"),
+    ("steps/adapt.py", "from . import pretrain", "a step must not import a step (pretrain)"),
+    ("data/store.py", "import torch, deepspeed.comm", "only engine imports deepspeed"),
+    ("novelty.py", "", "novelty has no place in the order of imports"),
+])
+def test_a_wrong_import_is_found(tmp_path, file, code, fault):
+    package = tmp_path / "ds_minimodel"
+    for part in ALLOWED:
+        (package / part).mkdir(parents=True)
+    (package / file).write_text(code)
+    assert [line.split(": ")[1] for line in faults(package)] == [fault]
+
+
+@pytest.mark.parametrize("file, code", [
+    ("steps/adapt.py", "from ds_minimodel.steps import common\nfrom ds_minimodel.engine import loop"),
+    ("steps/run.py", "from ds_minimodel.steps import adapt, pretrain"),
+    ("engine/loop.py", "import deepspeed\nfrom . import plan\nfrom ds_minimodel import __version__"),
+])
+def test_a_right_import_passes(tmp_path, file, code):
+    package = tmp_path / "ds_minimodel"
+    for part in ALLOWED:
+        (package / part).mkdir(parents=True)
+    (package / file).write_text(code)
+    assert list(faults(package)) == []
+
+
+def test_files_are_short():
+    lines = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {path: count for path, count in lines.items() if count > MAX_LINES} == {}
+
+
+@pytest.mark.skipif(not (PACKAGE / "cli.py").exists(), reason="the command line is not written yet")
+def test_help_imports_nothing_heavy():
+    script = f"""
+import runpy, sys
+sys.argv = ["ds-minimodel", "--help"]
+try:
+    runpy.run_module("ds_minimodel", run_name="__main__")
+except SystemExit as stop:
+    assert not stop.code, stop.code
+print("heavy:", [name for name in {HEAVY} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+    assert "run" in done.stdout
