@@ -1,1 +1,1 @@
-"""What a run cost and what it bought: FLOPs, compute to near-maximal performance, tables, plots, the report."""
+"""What a run cost and what it bought: FLOPs, compute to near-maximal performance, tables, plots, report."""

@@ -38,8 +38,8 @@ NEVER = Estimate(math.inf, math.inf, math.inf)
 class Speedup(NamedTuple):
     """Mean over languages of baseline compute / system compute.
 
-    `mean` is None where no language has a ratio; `excluded` names the languages that have none: one of the two
-    never reaches the target, or the system needs no compute at all.
+    `mean` is None where no language has a ratio; `excluded` names the languages that have none: one of the
+    two never reaches the target, or the system needs no compute at all.
     """
 
     mean: float | None
@@ -93,7 +93,8 @@ def compute_to_reach(curve, target):
             if before is None:
                 return Estimate(point.eflops, 0.0, point.eflops)
             share = (target - before.mean) / (point.mean - before.mean)
-            return Estimate(before.eflops + share * (point.eflops - before.eflops), before.eflops, point.eflops)
+            eflops = before.eflops + share * (point.eflops - before.eflops)
+            return Estimate(eflops, before.eflops, point.eflops)
         before = point
     return NEVER
 
@@ -126,7 +127,7 @@ def speedup(estimates, system, task):
 
 
 def mean_compute(estimates, system, task):
-    """(mean EFLOPs over the languages that reach the target or None, languages that never do): Table 3's avg."""
+    """Table 3's avg: (mean EFLOPs over the languages that reach the target or None, those that never do)."""
     of_languages = {language: estimate.eflops for (name, of_task, language), estimate in estimates.items()
                     if (name, of_task) == (system, task) and language != AVERAGE}
     never = [language for language, eflops in of_languages.items() if eflops == math.inf]

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 from ds_minimodel.analysis.flops import EFLOPS_PER_V100_DAY
 
-SYSTEM_NAMES = {"bl_base": "BL_BASE", "bl_small": "BL_SMALL", "minipost": "MiniPost", "minijoint": "MiniJoint",
-                "multijoint": "MultiJoint"}  # in the order of the paper's tables
+SYSTEM_NAMES = {  # in the order of the paper's tables
+    "bl_base": "BL_BASE", "bl_small": "BL_SMALL", "minipost": "MiniPost", "minijoint": "MiniJoint",
+    "multijoint": "MultiJoint"}
 
 
 class Unit(NamedTuple):

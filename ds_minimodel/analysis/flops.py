@@ -7,7 +7,7 @@ The paper's formulas assume that every layer runs at every position and that a f
 forward pass twice. What is executed differs from that:
 - the last layer computes queries, attention output and feed-forward only at the positions that are read;
 - the backward pass of the two attention products (QK^T, and the product with V) goes to both operands, also
-  where the weights are frozen (the "additional backward computation" that the paper's footnote 11 leaves out);
+  where weights are frozen (the "additional backward computation" that the paper's footnote 11 leaves out);
 - in step 1b the lowest trainable layer leaves out only the gradient of its input, not its whole dL/dx.
 
 Symbols: s positions, h hidden size, f feed-forward size, V vocabulary, p share of positions that are read.
@@ -185,10 +185,10 @@ def recipe_costs(systems, *, num_layers, hidden_size, ffn_size, vocab_size, mini
                  pretrain, build_mini, adapt):
     """Rows {"system", "step", "formula_eflops", "executed_eflops", "v100_days"} for each system of a recipe.
 
-    `pretrain`, `build_mini` and `adapt` hold steps, batch_size, seq_length and mask_prob of those steps (other
-    keys are not read); `adapt` is the cost of one language and may hold `depth_schedule`, [[depth, share of
-    the steps], ...], which multijoint follows; without it multijoint adapts at `mini_depth`.
-    The pretraining of minipost is bl_base's: a recipe with both pays for it once. V100 days follow the formula.
+    `pretrain`, `build_mini` and `adapt` hold steps, batch_size, seq_length and mask_prob of those steps
+    (other keys are not read); `adapt` is the cost of one language and may hold `depth_schedule`,
+    [[depth, share of the steps], ...], which multijoint follows; without it multijoint adapts at `mini_depth`.
+    The pretraining of minipost is bl_base's: a recipe with both pays for it once. V100 days are the formula's.
     """
     def work(step):
         return Work(hidden_size, ffn_size, vocab_size, step["seq_length"], step["mask_prob"],

@@ -22,19 +22,18 @@ TURKISH_XQUAD = {"bl_base": [2.2], "minipost": [1.2], "minijoint": [INF]}  # Tab
 
 
 def rows_of_curve(system, points, task="xnli", language="de", seeds=(1,)):
-    return [{"system": system, "task": task, "language": language, "seed": seed, "step": step, "eflops": eflops,
-             "score": score} for seed in seeds for step, eflops, score in points]
+    return [{"system": system, "task": task, "language": language, "seed": seed, "step": step,
+             "eflops": eflops, "score": score} for seed in seeds for step, eflops, score in points]
 
 
 def rows_that_reach_target_after(days_of_system, task):
-    """Curves that rise linearly from 0 to near-maximal performance (95 of 100) in the days of each language."""
+    """Curves that rise linearly from 0 to near-maximal performance (95 of 100) in the days of a language."""
     rows = []
     for system, days in days_of_system.items():
         for number, value in enumerate(days):
             eflops = value * EFLOPS_PER_V100_DAY
-            reached = [(1000, eflops, 95.0)] if eflops < INF else [(1000, 20.0, 50.0)]
-            rows += rows_of_curve(system, [(0, 0.0, 0.0), *reached, (125000, 54.1, 100.0 if eflops < INF else 60)],
-                                  task, f"language {number}")
+            rise = [(1000, eflops, 95.0), (125000, 54.1, 100.0)] if eflops < INF else [(125000, 54.1, 60.0)]
+            rows += rows_of_curve(system, [(0, 0.0, 0.0), *rise], task, f"language {number}")
     return rows
 
 
@@ -43,7 +42,8 @@ def estimates_of(rows):
 
 
 def test_the_interpolation_example_of_section_3():
-    (curve,) = curves.training_curves(rows_of_curve("minipost", [(5000, 1.17, 48.0), (10000, 2.34, 52.0)])).values()
+    rows = rows_of_curve("minipost", [(5000, 1.17, 48.0), (10000, 2.34, 52.0)])
+    (curve,) = curves.training_curves(rows).values()
     estimate = curves.compute_to_reach(curve, 50.0)
     assert estimate == pytest.approx((1.755, 1.17, 2.34))
 
@@ -112,6 +112,7 @@ def test_points_are_means_over_seeds_in_order_of_steps():
 
 def test_language_averages_keep_seeds_apart_and_skip_steps_that_a_language_lacks():
     rows = rows_of_curve("bl_base", [(0, 0, 30.0), (10, 1, 50.0)], language="de", seeds=(1, 2))
-    rows += rows_of_curve("bl_base", [(0, 0, 20.0), (10, 1, 40.0), (15, 2, 41.0)], language="tr", seeds=(1, 2))
+    rows += rows_of_curve("bl_base", [(0, 0, 20.0), (10, 1, 40.0), (15, 2, 41.0)], language="tr",
+                          seeds=(1, 2))
     average = curves.training_curves(curves.with_language_average(rows))["bl_base", "xnli", "avg"]
     assert average == [(0, 0.0, 25.0, 0.0, 2), (10, 1.0, 45.0, 0.0, 2)]
