@@ -1,0 +1,98 @@
+"""Encoded examples, and the batches that training and evaluation make of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ds_minimodel.data import PAD
+from ds_minimodel.data.random import permute, sample_key
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Examples:
+    """N token sequences laid end to end.
+
+    tokens: (T,) int32. bounds: (N+1,) int64, sequence i is tokens[bounds[i]:bounds[i+1]].
+    targets: (N, M) int64. reads_start: the head reads position 0 only (else every position).
+    """
+    tokens: np.ndarray
+    bounds: np.ndarray
+    targets: np.ndarray
+    reads_start: bool
+
+    def __len__(self):
+        return len(self.targets)
+
+    @property
+    def lengths(self):
+        return np.diff(self.bounds)
+
+    def batch(self, index, keys, ignored=None):
+        """Batch dict of the examples `index` (B,), padded to the longest, with dropout keys (B,) uint32.
+
+        ignored: (B,) bool, rows that give no loss.
+        """
+        starts, lengths = self.bounds[index], self.lengths[index]
+        real = np.arange(lengths.max()) < lengths[:, None]
+        tokens = np.full(real.shape, PAD, dtype=np.int64)
+        tokens[real] = self.tokens[(starts[:, None] + np.arange(real.shape[1]))[real]]
+        targets = self.targets[index]
+        if ignored is not None:
+            targets[ignored] = IGNORED
+        batch = {"tokens": tokens, "lengths": lengths.astype(np.int32), "targets": targets,
+                 "keys": np.asarray(keys, dtype=np.uint32).view(np.int32),
+                 "count": len(index) - (0 if ignored is None else int(ignored.sum()))}
+        if self.reads_start:
+            batch["read"] = np.zeros((len(index), 1), dtype=np.int64)
+        return batch
+
+
+def join(sequences, targets, reads_start):
+    """Examples of a list of N integer arrays and their targets, (N,) or (N, M)."""
+    bounds = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences], dtype=np.int64)])
+    targets = np.asarray(targets, dtype=np.int64).reshape(len(sequences), -1)
+    return Examples(np.concatenate(sequences).astype(np.int32), bounds, targets, reads_start)
+
+
+class TaskSampler:
+    """Training batches as a function of (seed, sample number); nothing is remembered between calls.
+
+    An epoch is `updates_per_epoch` = ceil(N / batch_size) updates. Sample numbers run through all
+    epochs; those that fill an epoch's last batch stand for no example and give no loss.
+    """
+
+    def __init__(self, examples, batch_size, seed):
+        self.examples = examples
+        self.seed = seed
+        self.updates_per_epoch = -(-len(examples) // batch_size)
+        self.epoch_size = self.updates_per_epoch * batch_size
+        self._filler = int(examples.lengths.argmin())
+
+    def rows(self, first, last):
+        """Batch of the global samples `first` … `last - 1` (any piece of an update's samples)."""
+        epoch, place = np.divmod(np.arange(first, last), self.epoch_size)
+        ignored = place >= len(self.examples)
+        index = np.full(len(place), self._filler)
+        index[~ignored] = permute(place[~ignored], len(self.examples), self.seed, epoch[~ignored])
+        keys = sample_key(self.seed, epoch, np.where(ignored, place, index))
+        return self.examples.batch(index, keys, ignored)
+
+
+def evaluation_batches(examples, max_tokens, rank=0, world_size=1):
+    """Yield (index (B,), batch) of this rank: longest first, at most `max_tokens` padded tokens a batch.
+
+    Each example comes on some rank whatever the number of ranks, and every rank gets the same number
+    of batches, so that collectives inside the model match (ZeRO-3); the last round may repeat a batch.
+    """
+    lengths = examples.lengths
+    order = np.argsort(-lengths, kind="stable")
+    cuts = [0]
+    while cuts[-1] < len(order):
+        cuts.append(cuts[-1] + max(1, max_tokens // int(lengths[order[cuts[-1]]])))
+    num_batches = len(cuts) - 1
+    for turn in range(rank, -(-num_batches // world_size) * world_size, world_size):
+        number = turn % num_batches
+        index = order[cuts[number]:cuts[number + 1]]
+        yield index, examples.batch(index, np.zeros(len(index)))

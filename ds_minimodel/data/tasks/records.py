@@ -1,0 +1,171 @@
+"""Sentences with labels, read from JSONL, CSV and TSV files."""
+
+import csv
+import io
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ds_minimodel.errors import UserError
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a table are called.
+
+    texts: the one or two columns of text. label: the column of labels. language: the column that
+    says a row's language, in files that mix them. spellings: {another spelling: label}.
+    left_out: labels whose rows are no examples.
+    """
+    texts: tuple[str, ...]
+    label: str = "label"
+    language: str | None = None
+    spellings: dict[str, str] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
+
+
+SENTENCE = Columns(("text",))
+PAIR = Columns(("sentence1", "sentence2"))       # PAWS-X too
+# MultiNLI 1.0 marks pairs without a majority label "-". XNLI's translated training files have other
+# columns and one other spelling (facebookresearch/XNLI#11).
+MULTINLI = Columns(("sentence1", "sentence2"), "gold_label", left_out=frozenset("-"))
+XNLI = Columns(("sentence1", "sentence2"), "gold_label", "language", {"contradictory": "contradiction"})
+XNLI_TRAIN = Columns(("premise", "hypo"), "label", spellings={"contradictory": "contradiction"})
+
+
+@dataclass(frozen=True)
+class Records:
+    """Labelled sentences or pairs: one list of N texts a column, targets (N,) int64 into `labels`."""
+    texts: tuple[list[str], ...]
+    targets: np.ndarray
+    labels: tuple[str, ...]
+
+
+def read_table(path, columns=SENTENCE, labels=None, language=None):
+    """Records of a .jsonl, .csv, .tsv or .txt (tab-separated) file with named columns.
+
+    labels: the task's labels in order of their ids; where None, those of this file, sorted. Labels
+    are matched by name, numbers by their digits. language: keep the rows of this language only
+    (needs `columns.language`).
+    Raises UserError with file and line for whatever is missing, damaged or not of the task.
+    """
+    texts = tuple([] for _ in columns.texts)
+    names, lines = [], []
+    for line, row in table_rows(path):
+        where = f"{path}:{line}"
+        if language is not None and text_field(row, columns.language, where) != language:
+            continue
+        name = _label(row, columns, where)
+        if name in columns.left_out:
+            continue
+        for column, name_of_column in zip(texts, columns.texts, strict=True):
+            column.append(text_field(row, name_of_column, where))
+        names.append(name)
+        lines.append(line)
+    if not names:
+        of_language = f" in '{language}'" if language else ""
+        raise UserError(f"{path}: no examples{of_language}; a task needs some")
+    labels = tuple(sorted(set(names)) if labels is None else labels)
+    ids = {name: number for number, name in enumerate(labels)}
+    for line, name in zip(lines, names, strict=True):
+        if name not in ids:
+            raise UserError(f"{path}:{line}: label '{name}' is not one of the task's ({', '.join(labels)})")
+    return Records(texts, np.array([ids[name] for name in names], dtype=np.int64), labels)
+
+
+def table_rows(path):
+    """Yield (line number, {column: value}) of each row; values of .csv and .tsv files are text."""
+    readers = {".jsonl": _jsonl_rows, ".csv": _csv_rows, ".tsv": _tsv_rows, ".txt": _tsv_rows}
+    suffix = Path(path).suffix
+    if suffix not in readers:
+        raise UserError(f"{path}: the name must end in what the table is: {', '.join(readers)} (tabs)")
+    return readers[suffix](path, read_text(path))
+
+
+def read_text(path):
+    """The whole of a UTF-8 file (a byte order mark is dropped); UserError where that cannot be."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path in the recipe") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[:error.start].count(b"\n") + 1
+        byte = error.object[error.start]
+        raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert the file") from None
+
+
+def text_field(row, name, where):
+    """Text of column (or JSON key) `name`; UserError where it is missing or no text."""
+    if name not in row:
+        raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none'}")
+    value = row[name]
+    if not isinstance(value, str):
+        raise UserError(f"{where}: '{name}' is {json.dumps(value)[:40]}, not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:      # JSON can spell half a surrogate pair; no tokenizer takes it
+        raise UserError(f"{where}: '{name}' holds half a surrogate pair; mend the \\u escape") from None
+    return value
+
+
+def _label(row, columns, where):
+    value = row.get(columns.label)
+    if isinstance(value, (bool, int)):
+        name = json.dumps(value)
+    else:
+        name = text_field(row, columns.label, where).strip()
+    if not name:
+        raise UserError(f"{where}: the label '{columns.label}' is empty")
+    return columns.spellings.get(name, name)
+
+
+def _jsonl_rows(path, text):
+    for line, content in enumerate(text.split("\n"), 1):    # splitlines would also cut at U+2028 and U+0085
+        if not content.strip():
+            continue
+        try:
+            row = json.loads(content)
+        except ValueError as error:
+            raise UserError(f"{path}:{line}: not JSON ({error}); one object a line is expected") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{path}:{line}: not a JSON object; one object a line is expected")
+        yield line, row
+
+
+def _tsv_rows(path, text):
+    """The benchmarks' form: a header, tabs, and no quoting (a quote is a character like others)."""
+    header = None
+    for line, content in enumerate(text.split("\n"), 1):
+        if not content.strip("\r"):
+            continue
+        fields = content.rstrip("\r").split("\t")
+        if header is None:
+            header = fields
+        else:
+            yield line, _row(header, fields, f"{path}:{line}")
+
+
+def _csv_rows(path, text):
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header = None
+    try:
+        for fields in reader:
+            if header is None:
+                header = fields
+            elif fields:
+                yield reader.line_num, _row(header, fields, f"{path}:{reader.line_num}")
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
+
+
+def _row(header, fields, where):
+    if len(fields) != len(header):
+        raise UserError(f"{where}: {len(fields)} fields where the header names {len(header)}; "
+                        "check separators and quotes")
+    return dict(zip(header, fields, strict=True))
