@@ -4,6 +4,8 @@ import random
 
 import pytest
 
+from ds_minimodel.data.prepare import prepare
+from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import train_tokenizer
 
 ALPHABETS = {"latin": "abcdefghijklmnoprstuvwzäöüßéç", "greek": "αβγδεζηθικλμνξοπρστυφχψωάέή",
@@ -50,3 +52,15 @@ def tokenizer_folder(text_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
     train_tokenizer([text_file], folder, VOCAB_SIZE, character_coverage=0.9998, input_sentences=5000)
     return folder
+
+
+@pytest.fixture(scope="session")
+def store_folder(text_file, tokenizer_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store") / "store"
+    prepare([text_file], tokenizer_folder, folder, shard_bytes=30_000)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def store(store_folder):
+    return TokenStore(store_folder)

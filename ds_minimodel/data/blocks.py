@@ -1,0 +1,103 @@
+"""Which tokens make a training sample: fairseq's block building (TokenBlockDataset).
+
+A block is at most seq_length - 1 consecutive tokens of a store; <s> is put before them later. Modes:
+  complete      as many whole sentences as fit, across documents
+  complete_doc  the same, but a block ends where its document does, and the </s> of the blank line
+                between documents is in no block
+  none          seq_length - 1 tokens each, wherever sentences end
+A sentence longer than a block is cut (fairseq would pass it on and skip the sample); what is left of
+it begins the next block. Blocks of a single token are left out, as fairseq does in complete_doc.
+"""
+
+import bisect
+
+import numpy as np
+
+from ds_minimodel import files
+from ds_minimodel.data import EOS
+from ds_minimodel.errors import UserError
+
+MODES = ("complete", "complete_doc", "none")
+CHUNK_TOKENS = 1 << 24               # tokens in memory while a table is built
+_RECORD = np.dtype([("start", "<i8"), ("length", "<i4")])
+
+
+class BlockTable:
+    """Start and length of every block of a store, on disk; built at the first use.
+
+    The file lies beside the store and carries mode, length and the store's hash in its name, so it is
+    never used for another store. Opening it reads nothing of it. Where ranks share a disk, let one
+    open it before the others, or each builds it (with the same result).
+    """
+
+    def __init__(self, store, mode, seq_length):
+        name = f"{store.folder.name}.{mode}-{seq_length}-{store.sha256[:16]}.blocks"
+        path = store.folder.with_name(name)
+        if not path.exists():
+            _build(path, store, mode, seq_length - 1)
+        if path.stat().st_size == 0 or path.stat().st_size % _RECORD.itemsize:
+            raise UserError(f"{path}: damaged table of blocks; delete it, it is built again")
+        self.seq_length = seq_length
+        self._records = np.memmap(path, _RECORD, "r")
+
+    def __len__(self):
+        return len(self._records)
+
+    def spans(self, numbers):
+        """First token and number of tokens (int64) of each of the blocks `numbers`."""
+        records = self._records[numbers]
+        return records["start"], records["length"].astype(np.int64)
+
+
+def _build(path, store, mode, limit):
+    with files.atomic_write(path) as file:
+        for starts, lengths in (_even(store, limit) if mode == "none" else
+                                _whole_sentences(store, limit, mode == "complete_doc")):
+            records = np.empty(len(starts), _RECORD)
+            records["start"], records["length"] = starts, lengths
+            file.write(records[records["length"] > 1].tobytes())
+        if file.tell() == 0:
+            raise UserError(f"{store.folder}: holds no text of two tokens or more; prepare more text")
+
+
+def _even(store, limit):
+    for first in range(0, store.num_tokens, CHUNK_TOKENS * limit):
+        starts = np.arange(first, min(first + CHUNK_TOKENS * limit, store.num_tokens), limit)
+        yield starts, np.minimum(limit, store.num_tokens - starts)
+
+
+def _whole_sentences(store, limit, within_documents):
+    """Starts and lengths, a chunk of the store at a time; each chunk is read from a block's start on."""
+    assert CHUNK_TOKENS > limit
+    start = 0
+    while start < store.num_tokens:
+        stop = min(start + CHUNK_TOKENS, store.num_tokens)
+        starts, ends, done = _pack(store.read(start, stop), limit, within_documents, stop == store.num_tokens)
+        yield start + starts, ends - starts
+        start += done
+
+
+def _pack(tokens, limit, within_documents, is_last):
+    """Greedy packing of sentences: starts and ends of the blocks, and how many tokens are done with.
+
+    Unless these are the last tokens, it stops where a block's end could depend on what follows.
+    """
+    is_end = tokens == EOS
+    ends = (np.flatnonzero(is_end) + 1).tolist()
+    # The second of two </s> is the blank line after a document: a block may not go on past it.
+    blanks = (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist() if within_documents else []
+    blanks.append(len(tokens) + limit)               # never reached
+    borders, start, sentence, document = [], 0, 0, 0
+    stop = len(tokens) if is_last else len(tokens) - limit
+    while start < stop:
+        furthest = min(start + limit, blanks[document])
+        sentence = bisect.bisect_right(ends, furthest, sentence)
+        end = ends[sentence - 1] if sentence else 0
+        if end <= start:
+            end = furthest                           # a sentence longer than a block
+        borders.append((start, end))
+        start = end
+        if end == blanks[document]:
+            start, document = end + 1, document + 1
+    starts, ends = np.array(borders, np.int64).reshape(-1, 2).T
+    return starts, ends, start

@@ -1,0 +1,88 @@
+"""Batches for masked language modelling: any sample of any epoch, computed from its number alone."""
+
+import numpy as np
+
+from ds_minimodel.data import BOS, NUM_SPECIAL, PAD
+from ds_minimodel.data.random import below, draws, permute, sample_key, stream, uniform
+
+# Streams of draws of a sample. Dropout takes small numbers (its operations) from the same key.
+_COUNT, _CHOICE, _KIND, _PIECE = range(0x10000, 0x10004)
+IGNORE = -100                        # target of a place that is not read
+_MULTIPLE = 8                        # batches are padded to a multiple: fewer shapes, faster matrices
+
+
+class MlmSampler:
+    """The samples of a run, numbered from 0 on through all epochs; each epoch holds every block once.
+
+    Order, masks and the dropout keys are functions of (seed, epoch, block): a rank may take any
+    slice of any step, and a resumed run goes on at its number of samples with nothing to restore.
+    """
+
+    def __init__(self, store, blocks, batch_size, mask_prob, seed):
+        self.store, self.blocks = store, blocks
+        self.batch_size, self.mask_prob, self.seed = batch_size, mask_prob, seed
+
+    def step(self, step, part=0, parts=1):
+        """Part `part` of the `parts` equal slices (ranks times micro-batches) of the batch of a step."""
+        size, rest = divmod(self.batch_size, parts)
+        assert rest == 0
+        first = step * self.batch_size + part * size
+        return self.rows(first, first + size)
+
+    def rows(self, first, last):
+        """The batch of the samples [first, last), B = last - first.
+
+        tokens (B, S) int64, padded to the longest row rounded up to a multiple of 8, at most seq_length;
+        lengths (B,) int32; read (B, M) int64, the masked positions in order, 0 where unused;
+        targets (B, M) int64, the ids there, -100 where unused; keys (B,) int32; count, the targets used.
+        """
+        epochs, places = np.divmod(np.arange(first, last), len(self.blocks))
+        numbers = permute(places, len(self.blocks), self.seed, epochs)
+        keys = sample_key(self.seed, epochs, numbers)
+        tokens, lengths = self._read(numbers)
+        read, targets, used = choose_positions(tokens, lengths, keys, self.mask_prob)
+        rows, slots = np.nonzero(used)
+        tokens[rows, read[used]] = replacements(targets, keys, self.store.vocab_size)[rows, slots]
+        return {"tokens": tokens, "lengths": lengths.astype(np.int32), "read": read, "targets": targets,
+                "keys": keys.view(np.int32), "count": len(rows)}
+
+    def _read(self, numbers):
+        """Tokens (B, S), each row <s> and a block and padding; lengths (B,)."""
+        starts, sizes = self.blocks.spans(numbers)
+        lengths = sizes + 1
+        width = min(-(-int(lengths.max()) // _MULTIPLE) * _MULTIPLE, self.blocks.seq_length)
+        tokens = np.full((len(numbers), width), PAD, np.int64)
+        tokens[:, 0] = BOS
+        for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist())):
+            tokens[row, 1:size + 1] = self.store.read(start, start + size)
+        return tokens, lengths
+
+
+def choose_positions(tokens, lengths, keys, mask_prob):
+    """fairseq's choice of what to predict: int(mask_prob * length + U[0, 1)) positions of each row,
+    without replacement; <s> and </s> may be among them.
+
+    tokens (B, S), lengths (B,), keys (B,). Returns read (B, M), targets (B, M) and used (B, M) bool,
+    with M the most of any row, but at least 1.
+    """
+    counts = (mask_prob * lengths + uniform(draws(stream(keys, _COUNT), 0, 1))[:, 0]).astype(np.int64)
+    width = tokens.shape[1]
+    positions = np.arange(width, dtype=np.uint64)
+    ranks = draws(stream(keys, _CHOICE), 0, width).astype(np.uint64) << np.uint64(32) | positions
+    ranks[positions >= lengths[:, None]] = np.iinfo(np.uint64).max
+    ranks.sort(axis=1)                                   # a row's positions in random order
+    read = (ranks[:, :max(1, counts.max())] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    used = np.arange(read.shape[1]) < counts[:, None]
+    read[~used] = width                                  # to the right end
+    read.sort(axis=1)
+    read[~used] = 0
+    targets = np.where(used, np.take_along_axis(tokens, read, axis=1), IGNORE)
+    return read, targets, used
+
+
+def replacements(targets, keys, vocab_size):
+    """What the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece drawn
+    uniformly from all that are not special for 10 %, the token itself for 10 %."""
+    kind = uniform(draws(stream(keys, _KIND), 0, targets.shape[1]))
+    pieces = NUM_SPECIAL + below(draws(stream(keys, _PIECE), 0, targets.shape[1]), vocab_size - 1 - NUM_SPECIAL)
+    return np.where(kind < 0.8, vocab_size - 1, np.where(kind < 0.9, pieces, targets))

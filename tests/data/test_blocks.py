@@ -1,0 +1,138 @@
+"""Block building against a plain packer that goes sentence by sentence, and the table on disk."""
+
+import numpy as np
+import pytest
+
+from ds_minimodel.data import EOS, blocks
+from ds_minimodel.data.blocks import BlockTable
+from ds_minimodel.data.store import TokenStore, write_shard
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import write_manifest
+
+
+@pytest.fixture(autouse=True)
+def fresh_tables(store):
+    yield
+    for path in store.folder.parent.glob("*.blocks"):
+        path.unlink()
+
+
+def sentences_of(tokens):
+    """(start, stop) of each sentence, the lone </s> after a document being one."""
+    stops = [at + 1 for at, id in enumerate(tokens) if id == EOS]
+    return list(zip([0, *stops[:-1]], stops))
+
+
+def packed(store, limit, within_documents):
+    """The definition, one sentence at a time."""
+    result, start, stop = [], 0, 0
+
+    def close(next_start):
+        nonlocal start, stop
+        if stop - start > 1:
+            result.append((start, stop - start))
+        start = stop = next_start
+
+    for first, last in sentences_of(store.read(0, store.num_tokens).tolist()):
+        if within_documents and last - first == 1:
+            close(last)
+            continue
+        for cut in range(first, last, limit):            # a long sentence: as if it were several
+            end = min(cut + limit, last)
+            if end - start > limit:
+                close(cut)
+            stop = end
+    close(stop)
+    return result
+
+
+def table_of(store, mode, seq_length):
+    starts, lengths = (part.tolist() for part in BlockTable(store, mode, seq_length).spans(slice(None)))
+    return list(zip(starts, lengths))
+
+
+def make_store(folder, docs):
+    """`docs` as lists of sentence lengths, </s> included."""
+    folder.mkdir()
+    with write_shard(folder, 0, 600, "ab" * 32) as add:
+        for doc in docs:
+            ids = [id for size in doc for id in [7] * (size - 1) + [EOS]] + [EOS]
+            add(ids, [len(ids)])
+    write_manifest(folder, kind="token_store", shards=1, vocab_size=600, tokenizer_sha256="ab" * 32)
+    return TokenStore(folder)
+
+
+@pytest.mark.parametrize("seq_length", [9, 17, 64, 512, 5000])
+@pytest.mark.parametrize("mode", ["complete", "complete_doc"])
+def test_tables_equal_the_definition(store, monkeypatch, mode, seq_length):
+    expected = packed(store, seq_length - 1, mode == "complete_doc")
+    assert table_of(store, mode, seq_length) == expected
+    for path in store.folder.parent.glob("*.blocks"):
+        path.unlink()
+    monkeypatch.setattr(blocks, "CHUNK_TOKENS", seq_length + 3)
+    assert table_of(store, mode, seq_length) == expected
+
+
+def test_hand_made_example(tmp_path):
+    store = make_store(tmp_path / "store", [[4, 3, 3], [2], [25, 3], [5]])
+    # sentences at 0 4 7 | 10; 11 | 13; 14 39 | 42; 43 | 48
+    assert table_of(store, "complete", 11) == [(0, 10), (10, 4), (14, 10), (24, 10), (34, 9), (43, 6)]
+    assert table_of(store, "complete_doc", 11) == [(0, 10), (11, 2), (14, 10), (24, 10), (34, 8), (43, 5)]
+    assert table_of(store, "none", 11) == [(0, 10), (10, 10), (20, 10), (30, 10), (40, 9)]
+
+
+def test_what_is_left_of_a_cut_sentence_may_be_one_token(tmp_path):
+    store = make_store(tmp_path / "store", [[11], [3]])
+    assert table_of(store, "complete", 11) == [(0, 10), (10, 6)]
+    assert table_of(store, "complete_doc", 11) == [(0, 10), (12, 3)]
+
+
+def test_blocks_of_complete_cover_the_text_and_end_with_sentences(store):
+    table = table_of(store, "complete", 64)
+    assert [start for start, _ in table] == [0, *np.cumsum([length for _, length in table])[:-1]]
+    tokens = store.read(0, store.num_tokens)
+    assert all(tokens[start + length - 1] == EOS or length == 63 for start, length in table)
+    assert np.mean([length for _, length in table]) > 50
+
+
+def test_blocks_of_complete_doc_stay_in_their_document(store):
+    documents = [store.document(number) for number in range(store.num_documents)]
+    for start, length in table_of(store, "complete_doc", 64):
+        assert any(first <= start and start + length <= last - 1 for first, last in documents)
+
+
+@pytest.mark.parametrize("seq_length", [9, 64])
+def test_blocks_of_none_are_even(store, monkeypatch, seq_length):
+    monkeypatch.setattr(blocks, "CHUNK_TOKENS", 10)
+    table = table_of(store, "none", seq_length)
+    assert [start for start, _ in table] == list(range(0, store.num_tokens - 1, seq_length - 1))
+    assert {length for _, length in table[:-1]} == {seq_length - 1}
+    assert sum(table[-1]) == store.num_tokens
+
+
+def test_a_table_is_built_once(store, monkeypatch):
+    first = table_of(store, "complete", 64)
+    monkeypatch.setattr(store, "read", None)
+    assert table_of(store, "complete", 64) == first
+    with pytest.raises(TypeError):
+        table_of(store, "complete", 65)
+
+
+def test_a_failed_build_leaves_no_table(store, monkeypatch):
+    monkeypatch.setattr(store, "read", None)
+    with pytest.raises(TypeError):
+        BlockTable(store, "complete", 64)
+    assert not list(store.folder.parent.glob("*.blocks*"))
+
+
+def test_damaged_tables_are_refused(store):
+    BlockTable(store, "complete", 64)
+    [path] = store.folder.parent.glob("*.blocks")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match="damaged table of blocks"):
+        BlockTable(store, "complete", 64)
+
+
+def test_a_store_of_no_text_is_refused(tmp_path):
+    with pytest.raises(UserError, match="holds no text"):
+        BlockTable(make_store(tmp_path / "store", []), "complete", 64)

@@ -1,0 +1,148 @@
+"""Masked language modelling: batches do not depend on slicing, masks follow fairseq's numbers."""
+
+import numpy as np
+import pytest
+
+from ds_minimodel.data import BOS, EOS, NUM_SPECIAL, PAD
+from ds_minimodel.data.blocks import BlockTable
+from ds_minimodel.data.mlm import IGNORE, MlmSampler, choose_positions, replacements
+from ds_minimodel.data.random import permute, sample_key
+
+SEQ_LENGTH = 30
+
+
+@pytest.fixture(scope="module", params=["complete", "complete_doc"])
+def sampler(request, store):
+    return MlmSampler(store, BlockTable(store, request.param, SEQ_LENGTH), batch_size=24, mask_prob=0.15, seed=5)
+
+
+def samples(batch):
+    """Each row of a batch without its padding: all that must not depend on the slice."""
+    for row, length in enumerate(batch["lengths"]):
+        used = batch["targets"][row] != IGNORE
+        assert (batch["tokens"][row, length:] == PAD).all() and (batch["read"][row, ~used] == 0).all()
+        yield (batch["tokens"][row, :length].tolist(), batch["read"][row, used].tolist(),
+               batch["targets"][row, used].tolist(), int(batch["keys"][row]))
+
+
+def originals(batch):
+    """The token ids before masking, as (B, S)."""
+    tokens = batch["tokens"].copy()
+    rows, slots = np.nonzero(batch["targets"] != IGNORE)
+    tokens[rows, batch["read"][rows, slots]] = batch["targets"][rows, slots]
+    return tokens
+
+
+def test_shapes_and_types(sampler):
+    batch = sampler.rows(0, 24)
+    size, width = batch["tokens"].shape
+    assert size == 24 and width <= SEQ_LENGTH and (width % 8 == 0 or width == SEQ_LENGTH)
+    assert batch["lengths"].max() <= width < batch["lengths"].max() + 8
+    assert batch["read"].shape == batch["targets"].shape
+    assert batch["count"] == (batch["targets"] != IGNORE).sum()
+    assert (batch["targets"] != IGNORE).any(axis=0).all()                # no column is all padding
+    types = {name: str(value.dtype) for name, value in batch.items() if name != "count"}
+    assert types == {"tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64", "keys": "int32"}
+
+
+def test_rows_are_blocks_after_bos(sampler, store):
+    last = len(sampler.blocks)
+    batch = sampler.rows(last - 10, last + 10)                           # over the end of an epoch
+    numbers = [int(permute(n % last, last, 5, n // last)) for n in range(last - 10, last + 10)]
+    for row, number in enumerate(numbers):
+        start, size = (int(part) for part in sampler.blocks.spans(number))
+        assert originals(batch)[row, :size + 1].tolist() == [BOS, *store.read(start, start + size)]
+        assert batch["keys"][row] == sample_key(5, (last - 10 + row) // last, number).view(np.int32)
+
+
+def test_samples_do_not_depend_on_the_slice(sampler):
+    last = len(sampler.blocks)
+    whole = list(samples(sampler.rows(last - 20, last + 20)))
+    for size in (1, 7, 40):
+        parts = [sample for first in range(last - 20, last + 20, size)
+                 for sample in samples(sampler.rows(first, min(first + size, last + 20)))]
+        assert parts == whole
+
+
+def test_the_parts_of_a_step_are_the_step(sampler):
+    whole = list(samples(sampler.rows(3 * 24, 4 * 24)))
+    assert list(samples(sampler.step(3))) == whole
+    assert [sample for part in range(6) for sample in samples(sampler.step(3, part, 6))] == whole
+
+
+def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(sampler):
+    last = len(sampler.blocks)
+    starts, lengths = sampler.blocks.spans(slice(None))
+    blocks = sorted(sampler.store.read(start, start + size).tolist() for start, size in zip(starts, lengths))
+    epochs = [sampler.rows(epoch * last, (epoch + 1) * last) for epoch in range(2)]
+    for batch in epochs:
+        rows = [row[1:length].tolist() for row, length in zip(originals(batch), batch["lengths"])]
+        assert sorted(rows) == blocks
+        assert rows != blocks
+    masks = [{tuple(row[:length]): batch["read"][number].tolist() for number, (row, length) in
+              enumerate(zip(originals(batch).tolist(), batch["lengths"]))} for batch in epochs]
+    assert sum(masks[0][row] == masks[1][row] for row in masks[0]) < 0.1 * last
+
+
+def test_the_same_seed_gives_the_same_batch_and_another_seed_another(sampler):
+    again = MlmSampler(sampler.store, sampler.blocks, 24, 0.15, seed=5).rows(0, 24)
+    other = MlmSampler(sampler.store, sampler.blocks, 24, 0.15, seed=6).rows(0, 24)
+    assert all(np.array_equal(again[name], sampler.rows(0, 24)[name]) for name in again)
+    assert list(samples(again)) != list(samples(other))
+
+
+def random_rows(count, width, vocab_size):
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(2, width + 1, count)
+    tokens = draw.integers(NUM_SPECIAL, vocab_size - 1, (count, width))
+    tokens[:, 0], tokens[np.arange(count), lengths - 1] = BOS, EOS
+    tokens[np.arange(width) >= lengths[:, None]] = PAD
+    return tokens, lengths, sample_key(1, 0, np.arange(count))
+
+
+@pytest.mark.parametrize("mask_prob", [0.15, 0.4, 0.001, 0.999])
+def test_as_many_positions_are_chosen_as_in_fairseq(mask_prob):
+    """int(p * n + U[0, 1)): one of the two nearest integers, and p * n on average."""
+    tokens, lengths, keys = random_rows(4000, 64, 1000)
+    read, targets, used = choose_positions(tokens, lengths, keys, mask_prob)
+    counts = used.sum(axis=1)
+    assert (counts >= np.floor(mask_prob * lengths)).all() and (counts <= np.ceil(mask_prob * lengths)).all()
+    error = (counts - mask_prob * lengths).mean()
+    assert abs(error) < 5 * 0.5 / np.sqrt(4000)
+    for row in range(0, 4000, 100):
+        chosen = read[row, used[row]]
+        assert (np.diff(chosen) > 0).all() and (chosen < lengths[row]).all()
+        assert targets[row, used[row]].tolist() == tokens[row, chosen].tolist()
+    assert (targets[~used] == IGNORE).all() and (read[~used] == 0).all()
+
+
+def test_every_position_is_equally_likely_special_ones_too():
+    tokens, _, keys = random_rows(6000, 20, 1000)
+    lengths = np.full(6000, 20)
+    read, _, used = choose_positions(tokens, lengths, keys, 0.15)        # exactly 3 of 20
+    counts = np.bincount(read[used], minlength=20)
+    assert (used.sum(axis=1) == 3).all()
+    assert (abs(counts - 900) < 5 * np.sqrt(900 * 0.85)).all()
+    pairs = np.zeros((20, 20))
+    for one, other in [(0, 1), (0, 2), (1, 2)]:
+        np.add.at(pairs, (read[:, one], read[:, other]), 1)
+    expected = 6000 * 3 / 190                                            # pairs are as likely as each other
+    assert (abs(pairs[np.triu_indices(20, 1)] - expected) < 5 * np.sqrt(expected)).all()
+
+
+def test_four_fifths_are_masked_a_tenth_drawn_a_tenth_kept():
+    targets = np.full((4000, 50), 77)
+    seen = replacements(targets, sample_key(1, 0, np.arange(4000)), vocab_size=1000)
+    share = {"mask": (seen == 999).mean(), "kept": (seen == 77).mean()}
+    assert abs(share["mask"] - 0.8) < 0.005 and abs(share["kept"] - 0.1 - 0.1 / 995) < 0.004
+    drawn = seen[(seen != 999) & (seen != 77)]
+    assert drawn.min() == NUM_SPECIAL and drawn.max() == 998             # uniform over pieces, never special
+    counts = np.bincount(drawn, minlength=999)[NUM_SPECIAL:]
+    expected = 20_000 / 995
+    assert ((counts - expected) ** 2 / expected).sum() < 995 + 6 * np.sqrt(2 * 995)
+
+
+def test_rows_without_a_masked_token_are_allowed():
+    tokens, lengths, keys = random_rows(10, 8, 1000)
+    read, targets, used = choose_positions(tokens, lengths, keys, 1e-9)
+    assert read.shape == (10, 1) and not used.any() and (targets == IGNORE).all()
