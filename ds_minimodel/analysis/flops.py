@@ -187,8 +187,8 @@ def recipe_costs(systems, *, num_layers, hidden_size, ffn_size, vocab_size, mini
 
     `pretrain`, `build_mini` and `adapt` hold steps, batch_size, seq_length and mask_prob of those steps
     (other keys are not read); `adapt` is the cost of one language and may hold `depth_schedule`,
-    [[depth, share of the steps], ...], which multijoint follows; without it multijoint adapts at `mini_depth`.
-    The pretraining of minipost is bl_base's: a recipe with both pays for it once. V100 days are the formula's.
+    [[depth, share of the steps], ...], which multijoint follows; without it that adapts at `mini_depth`.
+    The pretraining of minipost is bl_base's: a recipe with both pays for it once. V100 days are by formula.
     """
     def work(step):
         return Work(hidden_size, ffn_size, vocab_size, step["seq_length"], step["mask_prob"],

@@ -41,8 +41,8 @@ def report_blocks(scores, costs, baselines, losses, facts):
         blocks.append(tables.summary_table(curves, estimates, costs))
     blocks += [Heading("Training curves"),
                Figure("curves.png", plots.plot_averages(curves, baselines),
-                      "Score against the compute of step 2, averaged over languages. Bands: standard deviation "
-                      "over finetuning seeds. Dotted: near-maximal performance.")]
+                      "Score against the compute of step 2, averaged over languages. Bands: standard "
+                      "deviation over finetuning seeds. Dotted: near-maximal performance.")]
     for task in tables.tasks_of(curves):
         blocks += [Heading(task), tables.final_scores_table(task, curves, costs, baselines)]
         if estimates:

@@ -20,12 +20,14 @@ _LOOKS = {  # system -> colour, line style, marker
     "minijoint": ("#D55E00", "-", "D"), "multijoint": ("#009E73", (0, (4, 1, 1, 1, 1, 1)), "v"),
 }
 _STYLE = {"font.family": "DejaVu Sans", "font.size": 9.5,
-          "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#8a939c", "axes.labelcolor": "#1c2126", "axes.titlesize": 10.5,
+          "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#8a939c",
+          "axes.labelcolor": "#1c2126", "axes.titlesize": 10.5,
           "axes.titleweight": "bold", "axes.grid": True, "grid.color": "#e4e7ea", "grid.linewidth": 0.8,
           "axes.axisbelow": True, "xtick.color": "#59636e", "ytick.color": "#59636e", "xtick.major.size": 0,
           "ytick.major.size": 0, "lines.linewidth": 1.6, "lines.markersize": 3.4}
 _PANELS_A_ROW = 4
 _LEGEND_COLUMNS = {1: 3, 2: 4}  # by number of panels; wider figures hold the legend in one row
+_MOST_MARKERS = 40  # longer curves are drawn without
 _LOSS_BINS = 120  # a loss curve is drawn as the means of this many stretches
 _QUIET = "#59636e"
 
@@ -82,8 +84,8 @@ def _score_panels(curves, panels, baselines, ylabel):
 def _draw_curve(axes, system, curve, unit):
     color, style, marker = _LOOKS[system]
     x = [point.eflops * unit.per_eflop for point in curve]
-    axes.plot(x, [point.mean for point in curve], color=color, linestyle=style, marker=marker if len(curve) <= 40 else None,
-              label=SYSTEM_NAMES[system])
+    axes.plot(x, [point.mean for point in curve], color=color, linestyle=style,
+              marker=marker if len(curve) <= _MOST_MARKERS else None, label=SYSTEM_NAMES[system])
     if any(point.std for point in curve):
         low, high = ([point.mean + sign * (point.std or 0.0) for point in curve] for sign in (-1, 1))
         axes.fill_between(x, low, high, color=color, alpha=0.13, linewidth=0)

@@ -57,8 +57,8 @@ def to_markdown(title, blocks):
         if isinstance(block, Heading):
             lines += [f"{'#' * block.level} {_markdown(block.text)}", ""]
         elif isinstance(block, Facts):
-            lines += [f"- **{_markdown(label)}**: {_markdown(text)}" for label, text in block.by_label.items()]
-            lines.append("")
+            facts = block.by_label.items()
+            lines += [*(f"- **{_markdown(label)}**: {_markdown(text)}" for label, text in facts), ""]
         elif isinstance(block, Figure):
             lines += [f"![{_markdown(block.caption)}]({block.name})", "", f"*{_markdown(block.caption)}*", ""]
         else:
@@ -123,4 +123,5 @@ def _html_table(table: Table):
     references, many = ' class="references"', ' class="many"' if len(table.columns) > _MANY_COLUMNS else ""
     notes = "".join(f'<p class="note">{escape(note)}</p>\n' for note in table.notes)
     return (f'<div class="wide"><table{many}>\n<caption>{escape(table.title)}</caption>\n'
-            f"<thead><tr>{header}</tr></thead>\n{body(table.rows)}{body(table.references, references)}</table></div>\n{notes}")
+            f"<thead><tr>{header}</tr></thead>\n{body(table.rows)}{body(table.references, references)}"
+            f"</table></div>\n{notes}")

@@ -65,7 +65,7 @@ def summary_table(curves, estimates, costs):
                      _percent(cost, spent.get(BASELINE)),
                      _percent(statistics.fmean(retained), 1) if retained else EMPTY,
                      *_speedups([speedup(estimates, system, task) for task in tasks])])
-    notes = ["Score retained: the system's average score at the end of training over BL_BASE's, mean over tasks.",
+    notes = ["Score retained: the system's average final score over BL_BASE's, mean over tasks.",
              "Speedup: BL_BASE's compute to near-maximal performance over the system's, a ratio for each "
              "language, then their mean (the paper's Figure 1 and footnote 6). (k/n): only k of n languages "
              "have a ratio; the others never reach the target, or reach it before any training."]
@@ -208,9 +208,9 @@ def cost_table(costs):
     rows = [[Cell(SYSTEM_NAMES[row["system"]]), Cell(row["step"]), Cell(flops.of(row["formula_eflops"])),
              Cell(days.of(row["formula_eflops"])), Cell(flops.of(row["executed_eflops"])),
              Cell(f"{row['executed_eflops'] / row['formula_eflops']:.2f}")] for row in costs]
-    notes = ["Formula: the paper's appendix A.1, and V100 time by it at 30 TFLOP/s. Executed: the matrix products "
-             "that run here. Both are computed from the sizes, not measured. adapt is the cost of one language; "
-             "MiniPost's pretraining is BL_BASE's and is paid once."]
+    notes = ["Formula: the paper's appendix A.1, and V100 time by it at 30 TFLOP/s. Executed: the matrix "
+             "products that run here. Both are computed from the sizes, not measured. adapt is the cost of "
+             "one language; MiniPost's pretraining is BL_BASE's and is paid once."]
     return Table("Cost of each step", ["System", "Step", f"formula, {flops.name}", days.name,
                                        f"executed, {flops.name}", "executed ÷ formula"], rows, notes=notes)
 
@@ -226,8 +226,8 @@ def loss_table(losses):
     rows = [[Cell(SYSTEM_NAMES[system]), *(_final_loss(runs.get((system, *column))) for column in columns)]
             for system in in_order(system for system, _, _ in runs)]
     notes = ["Mean training loss (nats a masked token, mean over heads) over the last "
-             f"{LAST_SHARE:.0%} of the steps. Languages have vocabularies of their own: losses compare within a "
-             "language only."]
+             f"{LAST_SHARE:.0%} of the steps. Each language has a vocabulary of its own: losses compare "
+             "within a language only."]
     return Table("Masked-language-model loss",
                  ["System", *(f"{stage} {language}" for stage, language in columns)], rows, notes=notes)
 
