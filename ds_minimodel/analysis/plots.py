@@ -76,7 +76,8 @@ def _score_panels(curves, panels, baselines, ylabel):
                 if (system, task, language) in curves:
                     _draw_curve(axes, system, curves[system, task, language], unit)
             _draw_level(axes, targets.get((task, language)), (0, (1, 1.5)), "95 % of BL_BASE")
-            _draw_level(axes, _majority(baselines, task, language), (0, (5, 4)), "majority class")
+            languages = languages_of(curves, task) if language == AVERAGE else [language]
+            _draw_level(axes, _majority(baselines, task, languages), (0, (5, 4)), "majority class")
             axes.set_title(title, loc="left")
         return _finish(figure, all_axes, unit, ylabel)
 
@@ -96,11 +97,13 @@ def _draw_level(axes, height, style, label):
         axes.axhline(height, color=_QUIET, linestyle=style, linewidth=1.1, label=label, zorder=1)
 
 
-def _majority(baselines, task, language):
-    """Score of the majority class, or its mean over languages where `language` is that; None if not given."""
-    scores = [row["score"] for row in baselines if row["baseline"] == "majority" and row["task"] == task
-              and language in (AVERAGE, row["language"])]
-    return sum(scores) / len(scores) if scores else None
+def _majority(baselines, task, languages):
+    """Score of the majority class, mean over `languages`; None where one of them has none."""
+    scores = {row["language"]: row["score"] for row in baselines
+              if (row["baseline"], row["task"]) == ("majority", task)}
+    if not all(language in scores for language in languages):
+        return None
+    return sum(scores[language] for language in languages) / len(languages)
 
 
 def _binned(curve):

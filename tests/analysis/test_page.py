@@ -92,3 +92,11 @@ def test_a_long_loss_curve_is_drawn_as_means_of_stretches():
     assert len(drawn) == 120 and {y for _, y in drawn} == {4.0}
     assert sum(x for x, _ in drawn) / 120 == pytest.approx(1200.5)
     assert list(plots._binned(curve[:3])) == curve[:3]
+
+
+def test_majority_line_is_the_mean_of_the_languages_of_the_panel():
+    rows = [{"baseline": "majority", "task": "topic", "language": language, "score": score}
+            for language, score in (("de", 30.0), ("tr", 40.0), ("en", 90.0))]
+    assert plots._majority(rows, "topic", ["de", "tr"]) == 35.0
+    assert plots._majority(rows, "topic", ["de", "es"]) is None
+    assert plots._majority(rows, "pair", ["de"]) is None

@@ -94,7 +94,8 @@ def test_summary_is_section_4_1():
 def test_costs_of_a_small_run_are_printed_in_units_that_fit():
     few = {**STEP, "steps": 10, "batch_size": 8}
     small = flops.recipe_costs(["bl_base"], num_layers=2, hidden_size=64, ffn_size=256, vocab_size=1000,
-                               mini_depth=1, new_layers=1, depths=[1, 2], pretrain=few, build_mini=few, adapt=few)
+                               mini_depth=1, new_layers=1, depths=[1, 2], pretrain=few, build_mini=few,
+                               adapt=few)
     table = tables.cost_table(small)
     assert table.columns[2:5] == ["formula, GFLOPs", "V100 seconds", "executed, GFLOPs"]
     assert tables.cost_table(COSTS).columns[2:5] == ["formula, EFLOPs", "V100 days", "executed, EFLOPs"]
