@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from ds_minimodel import ops
 from ds_minimodel.engine.launch import launched
 from ds_minimodel.errors import UserError
+from ds_minimodel.ops.cpu import configure_cpu
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def start():
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
-        ops.configure_cpu()
+        configure_cpu()
     host_group = dist.group.WORLD if device.type == "cpu" else dist.new_group(backend="gloo")
     return World(dist.get_rank(), dist.get_world_size(), device, host_group)
 

@@ -16,7 +16,7 @@ IGNORE = -100
 
 
 def encode(pack, body, batch, depths=None):
-    """Hidden states at the positions that `batch` reads, by depth."""
+    """Hidden states at the positions that `batch` reads, one tensor for each of `depths`."""
     noise = body.noise(batch.get("keys"))
     return body(pack(batch["tokens"]), batch.get("lengths"), noise, batch.get("read"), depths)
 
@@ -36,11 +36,11 @@ class MaskedLanguageModel(nn.Module):
         batch["depth"], where given, selects the one head of that depth and the layers below it.
         """
         depths = (batch["depth"],) if "depth" in batch else self.body.config.head_depths
-        hidden = encode(self.pack, self.body, batch, depths)
         targets_P = batch["targets"].flatten()
         return torch.stack([
-            ops.linear_cross_entropy(self.body.heads[str(depth)](hidden[depth].flatten(0, 1)),
-                                     self.pack.tokens, self.pack.bias, targets_P) for depth in depths])
+            ops.linear_cross_entropy(self.body.heads[str(depth)](x_BMH.flatten(0, 1)), self.pack.tokens,
+                                     self.pack.bias, targets_P)
+            for depth, x_BMH in zip(depths, encode(self.pack, self.body, batch, depths))])
 
 
 class SequenceClassifier(nn.Module):
@@ -57,7 +57,7 @@ class SequenceClassifier(nn.Module):
 
     def logits(self, batch):
         """(B, labels)"""
-        (x_B1H,) = encode(self.pack, self.body, batch).values()
+        (x_B1H,) = encode(self.pack, self.body, batch)
         config = self.body.config
         noise, site = self.body.noise(batch.get("keys")), first_site(config, config.num_layers)
         x_B1H = ops.dropout(x_B1H, noise.p, noise.rows(site, batch["read"]))
@@ -83,7 +83,7 @@ class SpanExtractor(nn.Module):
 
     def logits(self, batch):
         """(B, S, 2); tokens past a row's length are -inf."""
-        (x_BSH,) = encode(self.pack, self.body, batch).values()
+        (x_BSH,) = encode(self.pack, self.body, batch)
         logits_BS2 = self.out(x_BSH).float()
         if batch.get("lengths") is None:
             return logits_BS2

@@ -158,7 +158,7 @@ class Body(nn.Module):
         return Noise(keys_B, self.config.dropout, self.config.attention_dropout) if self.training else SILENT
 
     def forward(self, embedded_BSH, lengths_B, noise, read_BM=None, depths=None):
-        """Hidden states at the positions read, by depth: {depth: (B, M, H)}.
+        """Hidden states at the positions read, a tuple of (B, M, H) for each of `depths`.
 
         embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is padded.
         read_BM: positions wanted, None for all (then (B, S, H)). depths: rising; None: the last layer.
@@ -171,13 +171,12 @@ class Body(nn.Module):
         x_BSH = ops.residual_layer_norm(embedded_BSH, positions_1SH.expand_as(embedded_BSH), norm.weight,
                                         norm.bias, norm.eps)
         x_BSH = ops.dropout(x_BSH, noise.p, noise.rows(0, torch.arange(S, device=x_BSH.device)))
-        hidden = {}
+        hidden = []
         for depth, layer in enumerate(self.layers[:depths[-1] - 1], 1):
             x_BSH = layer(x_BSH, lengths_B, noise)
             if depth in depths:
-                hidden[depth] = x_BSH if read_BM is None else gather_rows(x_BSH, read_BM)
-        hidden[depths[-1]] = self.layers[depths[-1] - 1](x_BSH, lengths_B, noise, read_BM)
-        return hidden
+                hidden.append(x_BSH if read_BM is None else gather_rows(x_BSH, read_BM))
+        return (*hidden, self.layers[depths[-1] - 1](x_BSH, lengths_B, noise, read_BM))
 
 
 def init_weights(module):
