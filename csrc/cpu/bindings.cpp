@@ -1,6 +1,6 @@
-// The CPU kernels as torch operators: namespace dsmm_cpu, schemas defined in ds_minimodel/ops.
-// Bound through torch's stable ABI, so that one build serves every torch from 2.10 on.
-// float32 and bfloat16; loading.py keeps other dtypes away. All outputs are contiguous.
+// The CPU kernels as implementations of the operators that ds_minimodel/ops defines, in float32 and
+// bfloat16. Bound through torch's stable ABI, so that one build serves every torch from 2.10 on.
+// All outputs are contiguous.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -328,15 +328,31 @@ STABLE_TORCH_LIBRARY_IMPL(dsmm_cpu_isa, CompositeExplicitAutograd, library) {
   library.impl("set", TORCH_BOX(&set_isa));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(dsmm_cpu, CPU, library) {
-  library.impl("residual_layer_norm", TORCH_BOX(&residual_layer_norm));
-  library.impl("residual_layer_norm_backward", TORCH_BOX(&residual_layer_norm_backward));
-  library.impl("bias_gelu", TORCH_BOX(&bias_gelu));
-  library.impl("bias_gelu_backward", TORCH_BOX(&bias_gelu_backward));
-  library.impl("masked_softmax", TORCH_BOX(&masked_softmax));
-  library.impl("masked_softmax_backward", TORCH_BOX(&masked_softmax_backward));
-  library.impl("cross_entropy_", TORCH_BOX(&cross_entropy_));
-  library.impl("dropout", TORCH_BOX(&dropout));
+// float32 and bfloat16 go to the kernel, other dtypes to the torch reference.
+void serve(const char* reference, void (*kernel)(StableIValue*, uint64_t, uint64_t), StableIValue* stack,
+           uint64_t num_inputs, uint64_t num_outputs) {
+  int32_t dtype;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(torch::stable::detail::to<AtenTensorHandle>(stack[0]), &dtype));
+  if (dtype == aoti_torch_dtype_float32() || dtype == aoti_torch_dtype_bfloat16())
+    kernel(stack, num_inputs, num_outputs);
+  else
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(reference, "", stack, TORCH_ABI_VERSION));
+}
+
+#define DSMM_SERVE(OP)                                                                         \
+  library.impl(#OP, [](StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs) {       \
+    serve("dsmm_reference::" #OP, TORCH_BOX(&OP), stack, num_inputs, num_outputs);             \
+  })
+
+STABLE_TORCH_LIBRARY_IMPL(dsmm, CPU, library) {
+  DSMM_SERVE(residual_layer_norm);
+  DSMM_SERVE(residual_layer_norm_backward);
+  DSMM_SERVE(bias_gelu);
+  DSMM_SERVE(bias_gelu_backward);
+  DSMM_SERVE(masked_softmax);
+  DSMM_SERVE(masked_softmax_backward);
+  DSMM_SERVE(cross_entropy_);
+  DSMM_SERVE(dropout);
 }
 
 }  // namespace dsmm

@@ -1,6 +1,6 @@
 // The kernels for one instruction set. The including file sets the compiler's target and
 // DSMM_ISA, the namespace of that instruction set.
-#ifdef __AVX512BW__
+#ifdef DSMM_AVX512
 #include <immintrin.h>
 #endif
 #include "kernels.h"

@@ -1,4 +1,4 @@
-#ifdef __x86_64__
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #pragma GCC target("avx2,fma")
 #endif
 #define DSMM_ISA avx2

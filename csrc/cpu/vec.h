@@ -22,16 +22,6 @@ DSMM_INLINE F32 splat(float value) { return value - F32{}; }
 DSMM_INLINE U32 splat(uint32_t value) { return value - U32{}; }
 DSMM_INLINE I32 lane_numbers() { return I32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
-DSMM_INLINE F32 widen(U16 halves) { return (F32)(__builtin_convertvector(halves, U32) << 16); }
-
-// Round to nearest even. A nan stays one: rounding could carry its payload into the sign.
-DSMM_INLINE U16 narrow(F32 value) {
-  U32 bits = (U32)value;
-  bits += 0x7fff + ((bits >> 16) & 1);
-  bits = value == value ? bits : splat(0x7fc00000u);
-  return __builtin_convertvector(bits >> 16, U16);
-}
-
 template <class V, class T>
 DSMM_INLINE V load_raw(const T* from, Whole) {
   V value;
@@ -41,7 +31,15 @@ DSMM_INLINE V load_raw(const T* from, Whole) {
 template <class V, class T>
 DSMM_INLINE void store_raw(T* to, V value, Whole) { __builtin_memcpy(to, &value, sizeof value); }
 
-#ifdef __AVX512BW__
+// What the compiler does not find by itself on AVX-512, and the same for other machines.
+#ifdef DSMM_AVX512
+DSMM_INLINE U32 widen_bits(U16 halves) { return (U32)_mm512_cvtepu16_epi32((__m256i)halves); }
+DSMM_INLINE U16 low_halves(U32 bits) { return (U16)_mm512_cvtepi32_epi16((__m512i)bits); }
+DSMM_INLINE F32 larger(F32 a, F32 b) { return (F32)_mm512_max_ps((__m512)a, (__m512)b); }
+DSMM_INLINE F32 reciprocal(F32 x) {  // 14 bits, then one step of Newton
+  F32 r = (F32)_mm512_rcp14_ps((__m512)x);
+  return r * (2.f - x * r);
+}
 DSMM_INLINE __mmask16 first(Part part) { return (__mmask16)((1u << part.lanes) - 1); }
 template <class V>
 DSMM_INLINE V load_raw(const float* from, Part part) { return (V)_mm512_maskz_loadu_ps(first(part), from); }
@@ -54,6 +52,10 @@ DSMM_INLINE void store_raw(bf16* to, U16 value, Part part) {
   _mm256_mask_storeu_epi16(to, first(part), (__m256i)value);
 }
 #else
+DSMM_INLINE U32 widen_bits(U16 halves) { return __builtin_convertvector(halves, U32); }
+DSMM_INLINE U16 low_halves(U32 bits) { return __builtin_convertvector(bits, U16); }
+DSMM_INLINE F32 larger(F32 a, F32 b) { return a > b ? a : b; }
+DSMM_INLINE F32 reciprocal(F32 x) { return 1.f / x; }
 template <class V, class T>
 DSMM_INLINE V load_raw(const T* from, Part part) {
   T lanes[kLanes] = {};
@@ -67,6 +69,16 @@ DSMM_INLINE void store_raw(T* to, V value, Part part) {
   for (long i = 0; i < part.lanes; ++i) to[i] = lanes[i];
 }
 #endif
+
+DSMM_INLINE F32 widen(U16 halves) { return (F32)(widen_bits(halves) << 16); }
+
+// Round to nearest even. A nan stays one: rounding could carry its payload into the sign.
+DSMM_INLINE U16 narrow(F32 value) {
+  U32 bits = (U32)value;
+  bits += 0x7fff + ((bits >> 16) & 1);
+  bits = value == value ? bits : splat(0x7fc00000u);
+  return low_halves(bits >> 16);
+}
 
 template <class P> DSMM_INLINE F32 load(const float* from, P part) { return load_raw<F32>(from, part); }
 template <class P> DSMM_INLINE F32 load(const bf16* from, P part) { return widen(load_raw<U16>(from, part)); }
@@ -92,8 +104,6 @@ DSMM_INLINE void for_row(long n, Body body) {
   if (i < n) body(i, Part{n - i});
 }
 
-DSMM_INLINE F32 larger(F32 a, F32 b) { return a > b ? a : b; }
-
 typedef float F32x8 __attribute__((vector_size(32)));
 typedef float F32x4 __attribute__((vector_size(16)));
 #define DSMM_REDUCE(NAME, COMBINE8, COMBINE4, COMBINE1)                             \
@@ -111,11 +121,10 @@ typedef float F32x4 __attribute__((vector_size(16)));
 DSMM_REDUCE(sum_of, DSMM_PLUS, DSMM_PLUS, DSMM_PLUS)
 DSMM_REDUCE(largest_of, DSMM_LARGER, DSMM_LARGER, DSMM_LARGER)
 
-// exp to about 1 ulp (Cephes expf). Below -87.3 the result stays at the smallest normal float;
-// the comparisons are written so that a nan passes through.
+// exp of x <= 88 to about 1 ulp (Cephes expf). Below -87.3 the result stays at the smallest normal
+// float. larger() returns its second argument where one is nan, so that a nan passes through.
 DSMM_INLINE F32 exp_of(F32 x) {
-  x = x < -87.3f ? splat(-87.3f) : x;
-  x = x > 88.f ? splat(88.f) : x;
+  x = larger(splat(-87.3f), x);
   const F32 magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
   F32 n = (x * 1.44269504088896341f + magic) - magic;
   F32 r = x - n * 0.693359375f;
@@ -139,7 +148,7 @@ DSMM_INLINE Normal normal_of(F32 x) {
   F32 a = x * 0.70710678118654752f;
   F32 magnitude = (F32)((U32)a & 0x7fffffffu);
   F32 e = exp_of(-(a * a));
-  F32 t = 1.f / (magnitude * 0.3275911f + 1.f);
+  F32 t = reciprocal(magnitude * 0.3275911f + 1.f);
   F32 p = splat(1.061405429f);
   p = p * t - 1.453152027f;
   p = p * t + 1.421413741f;

@@ -128,7 +128,7 @@ def _backward(ctx, grad_loss):
     return grad_x, grad_weight, grad_bias, None, None, None, None
 
 
-differentiate(_forward, _setup_context, _backward)
+_differentiable = differentiate(_forward, _setup_context, _backward)
 
 
 def linear_cross_entropy(x, weight, bias, targets):
@@ -138,4 +138,4 @@ def linear_cross_entropy(x, weight, bias, targets):
     Gradients are made only for those of x, weight and bias that require them.
     """
     tracks = torch.is_grad_enabled()
-    return _forward(x, weight, bias, targets, *(tracks and t.requires_grad for t in (x, weight, bias)))[0]
+    return _differentiable(x, weight, bias, targets, *(tracks and t.requires_grad for t in (x, weight, bias)))

@@ -83,7 +83,7 @@ def _backward(ctx, grad):
     return _dropout(grad, ctx.p, *ctx.saved_tensors), None, None
 
 
-differentiate(_dropout, _setup_context, _backward)
+_differentiable = differentiate(_dropout, _setup_context, _backward)
 
 
 def dropout(x, p, row_keys):
@@ -93,4 +93,4 @@ def dropout(x, p, row_keys):
     """
     if row_keys is None or p == 0:
         return x
-    return _dropout(x, p, row_keys)
+    return _differentiable(x, p, row_keys)

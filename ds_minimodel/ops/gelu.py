@@ -40,9 +40,9 @@ def _backward(ctx, grad):
     return grad_x, grad_bias if trains else None
 
 
-differentiate(_forward, _setup_context, _backward)
+_differentiable = differentiate(_forward, _setup_context, _backward)
 
 
 def bias_gelu(x, bias):
     """gelu(x + bias) with the exact erf; with a frozen bias the backward pass skips its reduction."""
-    return _forward(x, bias)
+    return _differentiable(x, bias)

@@ -1,4 +1,4 @@
-"""Finds the compiled kernels and puts them in the place of the torch references.
+"""Finds the compiled kernels, which register themselves in the place of the torch references.
 
 The kernels are optional: without them, or where a build does not load, the references serve, and
 `backend` says why. They take float32 and bfloat16; other dtypes go to the references.
@@ -9,21 +9,9 @@ from pathlib import Path
 
 import torch
 
-from .library import NAMESPACE, REFERENCES
-
 COMPILED_DTYPES = (torch.float32, torch.bfloat16)
-COMPILED_OPS = ("residual_layer_norm", "residual_layer_norm_backward", "bias_gelu", "bias_gelu_backward",
-                "masked_softmax", "masked_softmax_backward", "cross_entropy_", "dropout")
+OPS = ("residual_layer_norm", "bias_gelu", "masked_softmax", "linear_cross_entropy", "dropout")
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
-
-
-def _choose(compiled, reference):
-    """The compiled operator for dtypes that it takes, else the reference."""
-
-    def run(first, *rest):
-        return (compiled if first.dtype in COMPILED_DTYPES else reference)(first, *rest)
-
-    return run
 
 
 @functools.cache
@@ -34,30 +22,20 @@ def load_cpu_kernels():
     library = next(Path(__file__).parent.parent.glob("_kernels_cpu*.so"), None)
     if library is None:
         return "torch (kernels not built)"
-    namespace = f"{NAMESPACE}_cpu"
-    for name in COMPILED_OPS:
-        signature = str(getattr(getattr(torch.ops, NAMESPACE), name).default._schema).split("(", 1)[1]
-        torch.library.define(f"{namespace}::{name}", "(" + signature)
     try:
         torch.ops.load_library(library)
     except OSError as error:
         return f"torch (kernels do not load: {error})"
-    for name in COMPILED_OPS:
-        compiled = getattr(getattr(torch.ops, namespace), name).default
-        torch.library.impl(f"{NAMESPACE}::{name}", "CPU", _choose(compiled, REFERENCES[name]))
     return f"compiled ({INSTRUCTION_SETS[torch.ops.dsmm_cpu_isa.get()]})"
 
 
 def backend(op, device="cpu", dtype=torch.float32):
     """What serves an operator, in words: compiled kernels with their instruction set, or torch and why."""
-    if op not in REFERENCES:
-        raise KeyError(f"no operator {op}; there are {', '.join(sorted(REFERENCES))}")
+    if op not in OPS:
+        raise KeyError(f"no operator {op}; there are {', '.join(OPS)}")
     if torch.device(device).type != "cpu":
         return "torch (no kernels for this device)"
     serving = load_cpu_kernels()
-    if serving.startswith("compiled"):
-        if dtype not in COMPILED_DTYPES:
-            return f"torch (kernels do not take {dtype})"
-        if op not in COMPILED_OPS:
-            return f"torch's products around cross_entropy_, {serving}"
+    if serving.startswith("compiled") and dtype not in COMPILED_DTYPES:
+        return f"torch (kernels do not take {dtype})"
     return serving

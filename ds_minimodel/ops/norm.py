@@ -94,7 +94,7 @@ def _backward(ctx, grad):
     return grad_x, grad_residual, grad_weight, grad_bias, None, None, None
 
 
-differentiate(_forward, _setup_context, _backward)
+_differentiable = differentiate(_forward, _setup_context, _backward)
 
 
 def residual_layer_norm(x, residual, weight, bias, eps, p=0.0, row_keys=None):
@@ -105,4 +105,4 @@ def residual_layer_norm(x, residual, weight, bias, eps, p=0.0, row_keys=None):
     """
     if p == 0:
         row_keys = None
-    return _forward(x, residual, weight, bias, eps, p, row_keys)[0]
+    return _differentiable(x, residual, weight, bias, eps, p, row_keys)

@@ -54,7 +54,7 @@ def _backward(ctx, grad):
     return _backward_op(grad, probs, lengths, ctx.scale, ctx.p, row_keys), None, None, None, None
 
 
-differentiate(_forward, _setup_context, _backward)
+_differentiable = differentiate(_forward, _setup_context, _backward)
 
 
 def masked_softmax(scores, lengths, scale, p=0.0, row_keys=None):
@@ -65,4 +65,4 @@ def masked_softmax(scores, lengths, scale, p=0.0, row_keys=None):
     """
     if p == 0:
         row_keys = None
-    return _forward(scores, lengths, scale, p, row_keys)[0]
+    return _differentiable(scores, lengths, scale, p, row_keys)
