@@ -18,16 +18,8 @@ class MlmSampler:
     slice of any step, and a resumed run goes on at its number of samples with nothing to restore.
     """
 
-    def __init__(self, store, blocks, batch_size, mask_prob, seed):
-        self.store, self.blocks = store, blocks
-        self.batch_size, self.mask_prob, self.seed = batch_size, mask_prob, seed
-
-    def step(self, step, part=0, parts=1):
-        """Part `part` of the `parts` equal slices (ranks times micro-batches) of the batch of a step."""
-        size, rest = divmod(self.batch_size, parts)
-        assert rest == 0
-        first = step * self.batch_size + part * size
-        return self.rows(first, first + size)
+    def __init__(self, store, blocks, mask_prob, seed):
+        self.store, self.blocks, self.mask_prob, self.seed = store, blocks, mask_prob, seed
 
     def rows(self, first, last):
         """The batch of the samples [first, last), B = last - first.
@@ -83,6 +75,7 @@ def choose_positions(tokens, lengths, keys, mask_prob):
 def replacements(targets, keys, vocab_size):
     """What the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece drawn
     uniformly from all that are not special for 10 %, the token itself for 10 %."""
-    kind = uniform(draws(stream(keys, _KIND), 0, targets.shape[1]))
-    pieces = NUM_SPECIAL + below(draws(stream(keys, _PIECE), 0, targets.shape[1]), vocab_size - 1 - NUM_SPECIAL)
+    slots = targets.shape[1]
+    kind = uniform(draws(stream(keys, _KIND), 0, slots))
+    pieces = NUM_SPECIAL + below(draws(stream(keys, _PIECE), 0, slots), vocab_size - 1 - NUM_SPECIAL)
     return np.where(kind < 0.8, vocab_size - 1, np.where(kind < 0.9, pieces, targets))

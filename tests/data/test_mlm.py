@@ -13,7 +13,8 @@ SEQ_LENGTH = 30
 
 @pytest.fixture(scope="module", params=["complete", "complete_doc"])
 def sampler(request, store):
-    return MlmSampler(store, BlockTable(store, request.param, SEQ_LENGTH), batch_size=24, mask_prob=0.15, seed=5)
+    blocks = BlockTable(store, request.param, SEQ_LENGTH)
+    return MlmSampler(store, blocks, batch_size=24, mask_prob=0.15, seed=5)
 
 
 def samples(batch):
@@ -42,7 +43,8 @@ def test_shapes_and_types(sampler):
     assert batch["count"] == (batch["targets"] != IGNORE).sum()
     assert (batch["targets"] != IGNORE).any(axis=0).all()                # no column is all padding
     types = {name: str(value.dtype) for name, value in batch.items() if name != "count"}
-    assert types == {"tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64", "keys": "int32"}
+    assert types == {"tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64",
+                     "keys": "int32"}
 
 
 def test_rows_are_blocks_after_bos(sampler, store):

@@ -148,14 +148,16 @@ if __name__ == "__main__":
 """
 
 
-def test_killed_runs_end_with_the_same_bytes_and_leave_no_process(tmp_path, text_file, tokenizer_folder, reference):
+def test_killed_runs_end_with_the_same_bytes_and_leave_no_process(tmp_path, text_file, tokenizer_folder,
+                                                                  reference):
     """Two runs of two workers are killed, at other places; the third one ends."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     out = tmp_path / "out" / "store"
     command = [sys.executable, script, text_file, tokenizer_folder, out, "2"]
+    environment = {**os.environ, "PYTHONPATH": "."}
     for lines in (8, 12):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "."})
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         for _ in range(lines):
             assert process.stdout.readline()
         process.send_signal(signal.SIGKILL)
@@ -165,7 +167,7 @@ def test_killed_runs_end_with_the_same_bytes_and_leave_no_process(tmp_path, text
         assert time.monotonic() - started < 10
         assert list(out.parent.glob("store.partial/*.idx")) and not out.exists()
     assert list(out.parent.glob("store.partial/*.tmp*"))
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env={**os.environ, "PYTHONPATH": "."})
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
     assert_done(out, reference)
 
 

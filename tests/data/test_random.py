@@ -90,5 +90,6 @@ def test_every_place_is_equally_likely_over_epochs():
 
 
 def test_permutation_broadcasts_over_epochs():
-    mixed = permute(np.array([5, 5, 6]), 100, seed=1, epoch=np.array([0, 1, 1]))
-    assert mixed.tolist() == [int(permute(5, 100, 1, 0)), int(permute(5, 100, 1, 1)), int(permute(6, 100, 1, 1))]
+    index, epoch = [5, 5, 6], [0, 1, 1]
+    places = permute(np.array(index), 100, seed=1, epoch=np.array(epoch))
+    assert places.tolist() == [int(permute(i, 100, 1, e)) for i, e in zip(index, epoch)]

@@ -127,7 +127,8 @@ def test_cut_short_and_damaged_files_are_refused(tmp_path, suffix):
     whole = COMPRESS[suffix](as_text(make_documents(5000)).encode())
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 0xFF
-    for name, data in {"short": whole[:len(whole) // 2], "almost": whole[:-3], "flipped": bytes(flipped)}.items():
+    damaged = {"short": whole[:len(whole) // 2], "almost": whole[:-3], "flipped": bytes(flipped)}
+    for name, data in damaged.items():
         path = tmp_path / f"{name}{suffix}"
         path.write_bytes(data)
         with pytest.raises(UserError, match=f"{name}{suffix}:"):

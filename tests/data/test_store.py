@@ -20,7 +20,8 @@ def make_store(folder, shards, vocab_size):
         with write_shard(folder, number, vocab_size, HASH) as add:
             for doc in docs:
                 add(doc, [len(doc)])
-    write_manifest(folder, kind="token_store", shards=len(shards), vocab_size=vocab_size, tokenizer_sha256=HASH)
+    write_manifest(folder, kind="token_store", shards=len(shards), vocab_size=vocab_size,
+                   tokenizer_sha256=HASH)
     return folder
 
 

@@ -68,7 +68,8 @@ def test_offsets_survive_normalisation(tokenizer, text):
     assert ids == tokenizer.encode([text])[0] and len(ids) == len(spans)
     assert spans == sorted(spans) and all(0 <= start <= end <= len(text) for start, end in spans)
     covered = set().union(*(range(*span) for span in spans))
-    visible = {at for at, sign in enumerate(text) if unicodedata.normalize("NFKC", sign).strip("\u200b").strip()}
+    visible = {at for at, sign in enumerate(text)
+               if unicodedata.normalize("NFKC", sign).strip("\u200b").strip()}
     assert visible <= covered
 
 
