@@ -5,6 +5,7 @@ DSMM_BUILD_OPS=0: build nothing.   cpu: the CPU kernels only.   1: a failure to 
 torch must be visible to the build: pip install -e . --no-build-isolation
 """
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def cpu_extension():
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc/cpu").glob("*.cpp"))
     flags = ["-std=c++17", "-O3", "-fno-math-errno", "-Wno-psabi", "-Wno-ignored-attributes",
              "-Wno-maybe-uninitialized"]
-    return CppExtension("ds_minimodel._kernels_cpu", sources, py_limited_api=True,
+    name = re.search(r'CPU_LIBRARY = "(\w+)"', (ROOT / "ds_minimodel/ops/loading.py").read_text())[1]
+    return CppExtension(f"ds_minimodel.{name}", sources, py_limited_api=True,
                         extra_compile_args={"cxx": flags + ABI})
 
 

@@ -70,17 +70,20 @@ Tensor like(const Tensor& x, bool wanted = true) {
 }
 Tensor floats_like(const Tensor& x, int64_t n) { return torch::stable::new_empty(x, {n}, ScalarType::Float); }
 
+// A check first: even a call that has nothing to do costs a pass through the dispatcher.
+Tensor packed(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
+
 // x contiguous, after a check that its dtype and shape are those of `model`.
 Tensor matching(const Tensor& x, const Tensor& model) {
   STD_TORCH_CHECK(x.scalar_type() == model.scalar_type() && x.numel() == model.numel(),
                   "tensors that go together differ in dtype or shape");
-  return torch::stable::contiguous(x);
+  return packed(x);
 }
 
 // A parameter of either dtype as floats.
 std::vector<float> as_floats(const Tensor& parameter, int64_t size) {
   STD_TORCH_CHECK(parameter.numel() == size, "parameter of ", parameter.numel(), " elements, not ", size);
-  Tensor source = torch::stable::contiguous(parameter);
+  Tensor source = packed(parameter);
   std::vector<float> values(size);
   with_dtype(source, [&](auto zero) {
     using T = decltype(zero);
@@ -107,7 +110,7 @@ Keys dropout_of(const MaybeTensor& row_keys, double p, int64_t rows) {
   if (!row_keys) return keys;
   STD_TORCH_CHECK(row_keys->scalar_type() == ScalarType::Int && row_keys->numel() == rows,
                   "row_keys must be int32, one for each row");
-  keys.held = torch::stable::contiguous(*row_keys);
+  keys.held = packed(*row_keys);
   keys.dropout = {data<int32_t>(*keys.held), static_cast<uint32_t>(std::floor(p * 4294967296.0)),
                   static_cast<float>(1 / (1 - p))};
   return keys;
@@ -117,7 +120,7 @@ MaybeTensor lengths_of(const MaybeTensor& lengths, int64_t samples) {
   if (!lengths) return lengths;
   STD_TORCH_CHECK(lengths->scalar_type() == ScalarType::Int && lengths->numel() == samples,
                   "lengths must be int32, one for each sample");
-  return torch::stable::contiguous(*lengths);
+  return packed(*lengths);
 }
 
 // body(begin, end) over the rows, on torch's threads.
@@ -152,42 +155,46 @@ Tensor as_parameter(const float* values, int64_t size, const Tensor& parameter) 
                                                        : torch::stable::to(out, parameter.scalar_type());
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> residual_layer_norm(
+std::tuple<Tensor, Tensor, Tensor> residual_layer_norm(
     const Tensor& x_, const MaybeTensor& residual_, const Tensor& weight, const Tensor& bias, double eps,
     double p, const MaybeTensor& row_keys) {
-  const Tensor x = torch::stable::contiguous(x_);
+  const Tensor x = packed(x_);
   const MaybeTensor residual = residual_ ? MaybeTensor(matching(*residual_, x)) : std::nullopt;
   const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
   const std::vector<float> weights = as_floats(weight, width), biases = as_floats(bias, width);
   const Keys keys = dropout_of(row_keys, p, rows);
   Tensor out = like(x), total = like(x, residual || row_keys);
-  Tensor mean = floats_like(x, rows), rstd = floats_like(x, rows);
+  Tensor statistics = torch::stable::new_empty(x, {2, rows}, ScalarType::Float);
+  float* mean = data<float>(statistics);
   with_dtype(x, [&](auto zero) {
     using T = decltype(zero);
     const NormForward<T> args{data<T>(x), residual ? data<T>(*residual) : nullptr, weights.data(),
-                              biases.data(), data<T>(out), data_or_null<T>(total), data<float>(mean),
-                              data<float>(rstd), keys.dropout, width, static_cast<float>(eps)};
+                              biases.data(), data<T>(out), data_or_null<T>(total), mean,
+                              mean + rows, keys.dropout, width, static_cast<float>(eps)};
     for_rows(rows, width, [&](int64_t begin, int64_t end) {
       std::vector<float> scratch(scratch_size(width));
       kernels<T>().norm_forward(args, begin, end, scratch.data());
     });
   });
-  return {out, total, mean, rstd};
+  return {out, total, statistics};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> residual_layer_norm_backward(
-    const Tensor& grad_, const Tensor& total_, const Tensor& mean, const Tensor& rstd,
-    const Tensor& weight, double p, const MaybeTensor& row_keys, bool has_residual, bool trains) {
-  const Tensor total = torch::stable::contiguous(total_), grad = matching(grad_, total);
+    const Tensor& grad_, const Tensor& total_, const Tensor& statistics_, const Tensor& weight, double p,
+    const MaybeTensor& row_keys, bool has_residual, bool trains) {
+  const Tensor statistics = packed(statistics_), total = packed(total_), grad = matching(grad_, total);
   const int64_t width = total.size(-1), rows = width ? total.numel() / width : 0;
+  STD_TORCH_CHECK(statistics.scalar_type() == ScalarType::Float && statistics.numel() == 2 * rows,
+                  "statistics must be float32, mean and rstd of each row");
+  const float* mean = data<float>(statistics);
   const std::vector<float> weights = as_floats(weight, width);
   const Keys keys = dropout_of(row_keys, p, rows);
   Tensor grad_x = like(total, row_keys || !has_residual), grad_residual = like(total, has_residual);
   std::vector<float> sums(2 * width);
   with_dtype(total, [&](auto zero) {
     using T = decltype(zero);
-    const NormBackward<T> args{data<T>(grad), data<T>(total), weights.data(), data<float>(mean),
-                               data<float>(rstd), data_or_null<T>(grad_x), data_or_null<T>(grad_residual),
+    const NormBackward<T> args{data<T>(grad), data<T>(total), weights.data(), mean,
+                               mean + rows, data_or_null<T>(grad_x), data_or_null<T>(grad_residual),
                                keys.dropout, width};
     if (trains)
       for_rows_with_sums(rows, 2 * width, sums, [&](int64_t begin, int64_t end, float* partial) {
@@ -204,7 +211,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> residual_layer_norm_backward(
 }
 
 Tensor bias_gelu(const Tensor& x_, const Tensor& bias) {
-  const Tensor x = torch::stable::contiguous(x_);
+  const Tensor x = packed(x_);
   const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
   const std::vector<float> biases = as_floats(bias, width);
   Tensor out = like(x);
@@ -218,7 +225,7 @@ Tensor bias_gelu(const Tensor& x_, const Tensor& bias) {
 
 std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& grad_, const Tensor& x_, const Tensor& bias,
                                               bool trains) {
-  const Tensor x = torch::stable::contiguous(x_), grad = matching(grad_, x);
+  const Tensor x = packed(x_), grad = matching(grad_, x);
   const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
   const std::vector<float> biases = as_floats(bias, width);
   Tensor grad_x = like(x);
@@ -240,7 +247,7 @@ std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& grad_, const Tensor&
 
 std::tuple<Tensor, Tensor> masked_softmax(const Tensor& scores_, const MaybeTensor& lengths_, double scale,
                                           double p, const MaybeTensor& row_keys) {
-  const Tensor scores = torch::stable::contiguous(scores_);
+  const Tensor scores = packed(scores_);
   const int64_t width = scores.size(-1), rows = width ? scores.numel() / width : 0;
   const int64_t samples = scores.size(0), rows_per_sample = samples ? rows / samples : 0;
   const MaybeTensor lengths = lengths_of(lengths_, samples);
@@ -261,7 +268,7 @@ std::tuple<Tensor, Tensor> masked_softmax(const Tensor& scores_, const MaybeTens
 
 Tensor masked_softmax_backward(const Tensor& grad_, const Tensor& probs_, const MaybeTensor& lengths_,
                                double scale, double p, const MaybeTensor& row_keys) {
-  const Tensor probs = torch::stable::contiguous(probs_), grad = matching(grad_, probs);
+  const Tensor probs = packed(probs_), grad = matching(grad_, probs);
   const int64_t width = probs.size(-1), rows = width ? probs.numel() / width : 0;
   const int64_t samples = probs.size(0), rows_per_sample = samples ? rows / samples : 0;
   const MaybeTensor lengths = lengths_of(lengths_, samples);
@@ -283,7 +290,7 @@ Tensor cross_entropy_(Tensor logits, const Tensor& bias, const Tensor& targets_,
   const int64_t rows = logits.size(0), width = logits.size(1);
   STD_TORCH_CHECK(targets_.scalar_type() == ScalarType::Long && targets_.numel() == rows,
                   "targets must be int64, one for each row");
-  const Tensor targets = torch::stable::contiguous(targets_);
+  const Tensor targets = packed(targets_);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t target = data<int64_t>(targets)[r];
     STD_TORCH_CHECK(target == kIgnored || (target >= 0 && target < width), "target ", target,
@@ -305,7 +312,7 @@ Tensor cross_entropy_(Tensor logits, const Tensor& bias, const Tensor& targets_,
 }
 
 Tensor dropout(const Tensor& x_, double p, const Tensor& row_keys) {
-  const Tensor x = torch::stable::contiguous(x_);
+  const Tensor x = packed(x_);
   const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
   const Keys keys = dropout_of(row_keys, p, rows);
   Tensor out = like(x);

@@ -6,7 +6,7 @@ DSMM_KERNEL void gelu_forward(const GeluForward<T>& a, int64_t begin, int64_t en
     const int64_t start = r * a.width;
     for_row(a.width, [&](long i, auto part) {
       F32 v = load(a.x + start + i, part) + load(a.bias + i, part);
-      store(a.out + start + i, v * normal_of(v).cdf, part);
+      store(a.out + start + i, v * normal_cdf(v), part);
     });
   }
 }

@@ -140,6 +140,29 @@ DSMM_INLINE F32 exp_of(F32 x) {
   return p * (F32)power;
 }
 
+// Distribution function of the standard normal, through the rational erf of Eigen (absolute error
+// 2e-7). Cheaper than normal_of where the density is not needed.
+DSMM_INLINE F32 normal_cdf(F32 x) {
+  constexpr float kSaturation = 3.832506856900711f;
+  F32 a = x * 0.70710678118654752f;
+  a = larger(splat(-kSaturation), a);
+  a = -larger(splat(-kSaturation), -a);
+  F32 s = a * a;
+  F32 p = splat(2.2905065861350646e-4f);
+  p = p * s + 3.4082910107109506e-3f;
+  p = p * s + 5.0955695062380861e-2f;
+  p = p * s + 1.8520832239976145e-1f;
+  p = p * s + 1.128379143519084f;
+  F32 q = splat(-1.1791602954361697e-7f);
+  q = q * s + 2.3547966471313185e-5f;
+  q = q * s + 1.0179625278914885e-3f;
+  q = q * s + 1.4070470171167667e-2f;
+  q = q * s + 1.1098505178285362e-1f;
+  q = q * s + 4.9746925110067538e-1f;
+  q = q * s + 1.f;
+  return (0.5f * a) * p * reciprocal(q) + 0.5f;
+}
+
 struct Normal { F32 cdf, density_sqrt_2pi; };
 
 // Distribution function of the standard normal, through erfc of Abramowitz and Stegun 7.1.26

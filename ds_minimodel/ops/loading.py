@@ -9,6 +9,9 @@ from pathlib import Path
 
 import torch
 
+# The name carries the version of the schemas, so that a build of older sources is not taken.
+# setup.py reads it here.
+CPU_LIBRARY = "_kernels_cpu_v1"
 COMPILED_DTYPES = (torch.float32, torch.bfloat16)
 OPS = ("residual_layer_norm", "bias_gelu", "masked_softmax", "linear_cross_entropy", "dropout")
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
@@ -19,9 +22,9 @@ def load_cpu_kernels():
     """Load the CPU kernels, once; returns what serves from then on, or why they do not."""
     if os.environ.get("DSMM_OPS") == "reference":
         return "torch (kernels switched off by DSMM_OPS=reference)"
-    library = next(Path(__file__).parent.parent.glob("_kernels_cpu*.so"), None)
+    library = next(Path(__file__).parent.parent.glob(f"{CPU_LIBRARY}*.so"), None)
     if library is None:
-        return "torch (kernels not built)"
+        return "torch (kernels not built, or from older sources)"
     try:
         torch.ops.load_library(library)
     except OSError as error:

@@ -25,7 +25,7 @@ def _forward_reference(x, residual, weight, bias, eps, p, row_keys):
     weight, bias = _parameters(total, weight, bias)
     out, mean, rstd = torch.native_layer_norm(total, total.shape[-1:], weight, bias, eps)
     saved = total if _has_own_total(residual, row_keys) else x.new_empty(0)
-    return out, saved.contiguous(), mean.flatten(), rstd.flatten()
+    return out, saved.contiguous(), torch.stack((mean.flatten(), rstd.flatten()))
 
 
 def _has_own_total(residual, row_keys):
@@ -34,17 +34,17 @@ def _has_own_total(residual, row_keys):
 
 
 def _forward_fake(x, residual, weight, bias, eps, p, row_keys):
-    statistic = x.new_empty(x.shape[:-1].numel(), dtype=accumulation_dtype(x.dtype))
+    statistics = x.new_empty((2, x.shape[:-1].numel()), dtype=accumulation_dtype(x.dtype))
     total = x.new_empty(x.shape if _has_own_total(residual, row_keys) else 0)
-    return x.new_empty(x.shape), total, statistic, torch.empty_like(statistic)
+    return x.new_empty(x.shape), total, statistics
 
 
-def _backward_reference(grad, total, mean, rstd, weight, p, row_keys, has_residual, trains):
+def _backward_reference(grad, total, statistics, weight, p, row_keys, has_residual, trains):
     (weight_like,) = _parameters(total, weight)
-    statistics = [*total.shape[:-1], 1]
+    mean, rstd = statistics.view(2, *total.shape[:-1], 1)
     grad_total, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
-        grad.contiguous(), total, total.shape[-1:], mean.view(statistics), rstd.view(statistics),
-        weight_like, weight_like, [True, trains, trains])
+        grad.contiguous(), total, total.shape[-1:], mean, rstd, weight_like, weight_like,
+        [True, trains, trains])
     grad_x = drop(grad_total, p, row_keys)
     empty = grad.new_empty(0)
     return (grad_x if grad_x is not grad_total or not has_residual else empty,
@@ -53,7 +53,7 @@ def _backward_reference(grad, total, mean, rstd, weight, p, row_keys, has_residu
             grad_bias.to(weight.dtype) if trains else weight.new_empty(0))
 
 
-def _backward_fake(grad, total, mean, rstd, weight, p, row_keys, has_residual, trains):
+def _backward_fake(grad, total, statistics, weight, p, row_keys, has_residual, trains):
     shape = total.shape
     needs_own_grad_x = row_keys is not None or not has_residual
     return (grad.new_empty(shape if needs_own_grad_x else 0), grad.new_empty(shape if has_residual else 0),
@@ -62,29 +62,29 @@ def _backward_fake(grad, total, mean, rstd, weight, p, row_keys, has_residual, t
 
 _forward = define(
     "residual_layer_norm(Tensor x, Tensor? residual, Tensor weight, Tensor bias, float eps, float p, "
-    "Tensor? row_keys) -> (Tensor out, Tensor total, Tensor mean, Tensor rstd)",
+    "Tensor? row_keys) -> (Tensor out, Tensor total, Tensor statistics)",
     _forward_reference, _forward_fake)
 
 # grad_x is empty where it equals grad_residual (no dropout); an output may not alias another.
 _backward_op = define(
-    "residual_layer_norm_backward(Tensor grad, Tensor total, Tensor mean, Tensor rstd, Tensor weight, "
-    "float p, Tensor? row_keys, bool has_residual, bool trains) "
+    "residual_layer_norm_backward(Tensor grad, Tensor total, Tensor statistics, Tensor weight, float p, "
+    "Tensor? row_keys, bool has_residual, bool trains) "
     "-> (Tensor grad_x, Tensor grad_residual, Tensor grad_weight, Tensor grad_bias)",
     _backward_reference, _backward_fake)
 
 
 def _setup_context(ctx, inputs, output):
     x, residual, weight, _, _, ctx.p, row_keys = inputs
-    _, total, mean, rstd = output
+    _, total, statistics = output
     ctx.has_residual = residual is not None
-    ctx.save_for_backward(total if total.numel() else x, mean, rstd, weight, row_keys)
+    ctx.save_for_backward(total if total.numel() else x, statistics, weight, row_keys)
 
 
 def _backward(ctx, grad):
-    total, mean, rstd, weight, row_keys = ctx.saved_tensors
+    total, statistics, weight, row_keys = ctx.saved_tensors
     trains = ctx.needs_input_grad[2] or ctx.needs_input_grad[3]
     grad_x, grad_residual, grad_weight, grad_bias = _backward_op(
-        grad, total, mean, rstd, weight, ctx.p, row_keys, ctx.has_residual, trains)
+        grad, total, statistics, weight, ctx.p, row_keys, ctx.has_residual, trains)
     if not ctx.has_residual:
         grad_residual = None
     elif row_keys is None:
