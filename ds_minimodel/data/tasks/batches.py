@@ -1,6 +1,7 @@
 """Encoded examples, and the batches that training and evaluation make of them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class Examples:
     def __len__(self):
         return len(self.targets)
 
-    @property
+    @cached_property
     def lengths(self):
         return np.diff(self.bounds)
 

@@ -47,12 +47,12 @@ def encode_questions(tokenizer, questions, max_length=384, question_length=64, s
             contexts[question.context] = (*_with_offsets(tokenizer, question.context), num_tokens)
             num_tokens += len(contexts[question.context][0])
         ids, starts, ends, place = contexts[question.context]
-        head = np.array([BOS, *asked[:question_length], EOS])
+        head = np.array([BOS, *asked[:question_length], EOS], dtype=np.int32)
         answer = _answer_tokens(question, starts, ends)
         room = max_length - len(head) - 1
         for begin in _window_starts(len(ids), room, min(stride, room)):
             piece = ids[begin:begin + room]
-            sequences.append(np.concatenate([head, piece, [EOS]]))
+            sequences.append(np.concatenate([head, piece, head[-1:]]))
             targets.append(_target(answer, begin, len(piece), len(head)))
             owner.append(number)
             prefixes.append(len(head))
@@ -63,10 +63,15 @@ def encode_questions(tokenizer, questions, max_length=384, question_length=64, s
 
 
 def _with_offsets(tokenizer, context):
-    """Token ids, first characters and ends of a context, three arrays of the same length."""
+    """Token ids, first characters and ends of a context, three arrays of the same length.
+
+    Starts and ends never fall from token to token: an empty token (a word's start in the middle of
+    what one character normalises to) gets the offsets of its neighbours.
+    """
     ids, offsets = tokenizer.encode_with_offsets(context)
-    starts_ends = np.array(offsets, dtype=np.int32).reshape(-1, 2)
-    return np.array(ids, dtype=np.int32), starts_ends[:, 0], starts_ends[:, 1]
+    starts, ends = np.array(offsets, dtype=np.int32).reshape(-1, 2).T
+    starts = np.minimum.accumulate(starts[::-1])[::-1]
+    return np.array(ids, dtype=np.int32), starts, np.maximum.accumulate(ends)
 
 
 def _window_starts(num_tokens, room, stride):
@@ -77,8 +82,8 @@ def _window_starts(num_tokens, room, stride):
 def _answer_tokens(question, starts, ends):
     """First and last token that share a character with the first answer; None where no token does.
 
-    Characters can normalise to several tokens (offsets repeat) or to none (a token is then
-    zero characters wide), so the ends are searched for rather than looked up.
+    Several tokens can share a character, and characters that normalise to nothing have no token:
+    so the ends are searched for rather than looked up.
     """
     answer, char_start = question.answers[0], question.starts[0]
     char_end = char_start + len(answer.rstrip())
