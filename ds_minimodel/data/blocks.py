@@ -17,7 +17,6 @@ from ds_minimodel import files
 from ds_minimodel.data import EOS
 from ds_minimodel.errors import UserError
 
-MODES = ("complete", "complete_doc", "none")
 CHUNK_TOKENS = 1 << 24               # tokens in memory while a table is built
 _RECORD = np.dtype([("start", "<i8"), ("length", "<i4")])
 

@@ -14,7 +14,7 @@ SEQ_LENGTH = 30
 @pytest.fixture(scope="module", params=["complete", "complete_doc"])
 def sampler(request, store):
     blocks = BlockTable(store, request.param, SEQ_LENGTH)
-    return MlmSampler(store, blocks, batch_size=24, mask_prob=0.15, seed=5)
+    return MlmSampler(store, blocks, mask_prob=0.15, seed=5)
 
 
 def samples(batch):
@@ -66,12 +66,6 @@ def test_samples_do_not_depend_on_the_slice(sampler):
         assert parts == whole
 
 
-def test_the_parts_of_a_step_are_the_step(sampler):
-    whole = list(samples(sampler.rows(3 * 24, 4 * 24)))
-    assert list(samples(sampler.step(3))) == whole
-    assert [sample for part in range(6) for sample in samples(sampler.step(3, part, 6))] == whole
-
-
 def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(sampler):
     last = len(sampler.blocks)
     starts, lengths = sampler.blocks.spans(slice(None))
@@ -87,8 +81,8 @@ def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(s
 
 
 def test_the_same_seed_gives_the_same_batch_and_another_seed_another(sampler):
-    again = MlmSampler(sampler.store, sampler.blocks, 24, 0.15, seed=5).rows(0, 24)
-    other = MlmSampler(sampler.store, sampler.blocks, 24, 0.15, seed=6).rows(0, 24)
+    again = MlmSampler(sampler.store, sampler.blocks, 0.15, seed=5).rows(0, 24)
+    other = MlmSampler(sampler.store, sampler.blocks, 0.15, seed=6).rows(0, 24)
     assert all(np.array_equal(again[name], sampler.rows(0, 24)[name]) for name in again)
     assert list(samples(again)) != list(samples(other))
 
