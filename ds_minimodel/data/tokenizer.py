@@ -112,10 +112,10 @@ class Tokenizer:
         encoded = self._model.encode(text, return_type="offset_mapping")
         spans, offsets = [], encoded["offsets"]
         for number, (start, end) in enumerate(offsets):
-            if start == end and encoded["pieces"][number] != _WORD_START:
-                end = next((later for _, later in offsets[number:] if later > start), start)
             while start < end and text[start].isspace():
                 start += 1
+            if start == end and encoded["pieces"][number] != _WORD_START:
+                end = next((later for _, later in offsets[number:] if later > start), start)
             spans.append((start, end))
         return encoded["ids"], spans
 

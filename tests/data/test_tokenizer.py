@@ -62,7 +62,8 @@ def test_offsets_of_plain_text_spell_the_pieces(tokenizer, corpus):
 
 
 @pytest.mark.parametrize("text", [
-    "  zwei   Wörter\tund ﬁn ", "Ｆｕｌｌ　ｗｉｄｔｈ", "e\u0301 ½ ㍿ abc", "人😀山 \u200b川", "a\u0301\u0301b", "", "   "])
+    "  zwei   Wörter\tund ﬁn ", "Ｆｕｌｌ　ｗｉｄｔｈ", "e\u0301 ½ ㍿ abc", "人😀山 \u200b川", "a\u0301\u0301b", " ﬁ ﬀ ㍻ Ⅳ ",
+    "", "   "])
 def test_offsets_survive_normalisation(tokenizer, text):
     ids, spans = tokenizer.encode_with_offsets(text)
     assert ids == tokenizer.encode([text])[0] and len(ids) == len(spans)
@@ -71,6 +72,7 @@ def test_offsets_survive_normalisation(tokenizer, text):
     visible = {at for at, sign in enumerate(text)
                if unicodedata.normalize("NFKC", sign).strip("\u200b").strip()}
     assert visible <= covered
+    assert all(start < end for id, (start, end) in zip(ids, spans) if tokenizer.pieces()[id] != "▁")
 
 
 def test_offsets_where_one_character_becomes_many(tokenizer):
