@@ -101,12 +101,12 @@ def _recipe(options):
 
 
 def _run(options):
-    from ds_minimodel.engine.launch import launched, restart_with_malloc_settings
+    from ds_minimodel.engine.launch import launched, restart_with_cpu_settings
 
     if launched():
         raise UserError("run: start it without a launcher and give --ranks or --hostfile; launchers take single steps")
     recipe, overrides = _recipe(options)
-    restart_with_malloc_settings()
+    restart_with_cpu_settings()
     for step in STEPS:
         code = _do_step(step, recipe, overrides, options)
         if code:
@@ -120,13 +120,13 @@ def _run_step(options):
 
 
 def _do_step(step, recipe, overrides, options):
-    from ds_minimodel.engine.launch import launch, restart_with_malloc_settings
+    from ds_minimodel.engine.launch import launch, restart_with_cpu_settings
     from ds_minimodel.steps import pipeline
 
     if step not in pipeline.ON_RANKS:
         pipeline.run_step(step, recipe, rebuild=options.rebuild)
         return 0
-    restart_with_malloc_settings()
+    restart_with_cpu_settings()
     if options.ranks is not None or options.hostfile:
         if pipeline.is_pending(step, recipe, options.rebuild):
             rebuild = ["--rebuild"] if options.rebuild else []

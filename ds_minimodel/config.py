@@ -140,6 +140,7 @@ class Task(Section):
     question_length: PositiveInt = 64               # qa only, in tokens
     stride: PositiveInt = 128
     answer_length: PositiveInt = 30
+    metric: Literal["squad", "mlqa"] = "squad"      # qa only: F1 by SQuAD's rules, or MLQA's for each language
 
 
 class Finetune(Section):

@@ -11,9 +11,10 @@ from pathlib import Path
 from ds_minimodel.errors import UserError
 
 # glibc gives large blocks back to the kernel and faults them in again at every step unless told otherwise:
-# a fifth to a half of the time of a training step on a CPU. Read at the start of a process.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
-          "MALLOC_TOP_PAD_": str(64 << 20)}
+# a fifth to a half of the time of a training step on a CPU. It reads these at the start of a process.
+CPU = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
+       "MALLOC_TOP_PAD_": str(64 << 20),
+       "DS_ACCELERATOR": "cpu"}
 
 
 def launched():
@@ -26,10 +27,10 @@ def has_gpu():
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
 
 
-def restart_with_malloc_settings():
-    """On a CPU, replace this process by one with the allocator's settings, unless it has them."""
-    if not has_gpu() and not MALLOC.keys() <= os.environ.keys():
-        os.execve(sys.executable, [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]], {**MALLOC, **os.environ})
+def restart_with_cpu_settings():
+    """Where there is no GPU, replace this process by one with the settings of CPU, unless it has them."""
+    if not has_gpu() and not CPU.keys() <= os.environ.keys():
+        os.execve(sys.executable, [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]], {**CPU, **os.environ})
 
 
 def launch(arguments, ranks, hostfile=None):
@@ -47,7 +48,7 @@ def launch(arguments, ranks, hostfile=None):
         command += ["--num_gpus", str(ranks)]
     environment = dict(os.environ)
     if not has_gpu():
-        environment.setdefault("DS_ACCELERATOR", "cpu")
+        environment = CPU | environment
         environment.setdefault("OMP_NUM_THREADS", str(max(1, os.cpu_count() // (ranks or 1))))
     # A session of its own: the launcher would else die of Ctrl-C before its ranks have saved.
     process = subprocess.Popen([*command, "--module", "ds_minimodel", *arguments], env=environment,

@@ -8,10 +8,12 @@ import threading
 import time
 from pathlib import Path
 
+import deepspeed
 import torch
 
 from ds_minimodel.engine import checkpoint
 from ds_minimodel.engine.config import deepspeed_config
+from ds_minimodel.engine.masters import read_masters, write_masters
 from ds_minimodel.engine.metrics import Metrics
 from ds_minimodel.errors import UserError
 from ds_minimodel.progress import Progress
@@ -44,7 +46,7 @@ def train(module, batches, run, world, folder, label, snapshot_steps=(), on_snap
     checkpoints = Path(folder) / "checkpoints"
     start = checkpoint.load_newest(engine, checkpoints, world, facts)
     if start == 0 and 0 in snapshot_steps:
-        on_snapshot(0, trained_weights(engine))
+        on_snapshot(0, read_masters(engine))
     metrics = Metrics(folder, start, enabled=world.is_main)
     progress = Progress(label, run.steps, "steps", start, quiet=not world.is_main)
     meter = _Meter(module.loss_names, run, world, start)
@@ -81,20 +83,20 @@ def train(module, batches, run, world, folder, label, snapshot_steps=(), on_snap
                 metrics.write(record)
                 progress.update(done, f"loss {record['loss']:.3f}")
             if done in snapshot_steps:
-                on_snapshot(done, trained_weights(engine))
+                on_snapshot(done, read_masters(engine))
             if done % run.checkpoint_every == 0 and done < run.steps:
                 save(done)
                 saved = done
     progress.close()
     metrics.close()
-    weights = trained_weights(engine)
+    weights = read_masters(engine)
     engine.destroy()
     return weights
 
 
 def _initialize(module, run, world):
-    import deepspeed
-
+    original = {name: parameter.detach().clone() for name, parameter in module.named_parameters()
+                if parameter.requires_grad}
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=run.lr, betas=(run.beta1, run.beta2), eps=run.eps,
                                   weight_decay=run.weight_decay, fused=True)
@@ -103,21 +105,10 @@ def _initialize(module, run, world):
     if run.zero_stage == 0 and run.precision != "fp32":
         # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151): undo it.
         engine.optimizer.optimizer.state.clear()
-        engine.optimizer.refresh_fp32_params()
+    if run.precision != "fp32":
+        write_masters(engine, original)
     engine.train()
     return engine
-
-
-def trained_weights(engine):
-    """{name: fp32 tensor on the CPU} of the parameters that train, from the master copies; on every rank."""
-    from deepspeed.utils import safe_get_full_fp32_param
-
-    weights = {}
-    for name, parameter in engine.module.named_parameters():
-        if parameter.requires_grad:
-            master = safe_get_full_fp32_param(parameter)
-            weights[name] = (parameter if master is None else master).detach().to("cpu", torch.float32, copy=True)
-    return weights
 
 
 def _to_device(batch, device):

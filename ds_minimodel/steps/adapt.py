@@ -3,7 +3,6 @@
 Packs are also kept at the recipe's snapshot steps, from step 0 (overlap only) on, for the training curves.
 """
 
-from ds_minimodel.data.mlm import mlm_sampler
 from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, save_pack
@@ -11,7 +10,7 @@ from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import overlap_init, prefix
 from ds_minimodel.steps.jobs import Job
 from ds_minimodel.steps.systems import BODY_OF
-from ds_minimodel.steps.training import load_into, masked_lm_cost, masked_lm_run, micro_batches, train_only
+from ds_minimodel.steps.training import load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches, train_only
 
 
 def jobs(recipe, layout):
@@ -31,19 +30,18 @@ def jobs(recipe, layout):
 
 def _adapt(recipe, layout, system, language, world):
     section, folder = recipe.adapt, layout.adapt(system, language)
-    sampler = mlm_sampler(layout.tokens(language), layout.tokenizer(language), recipe.data.blocks,
-                          section.seq_length, section.mask_prob, recipe.seed)
+    sampler = masked_lm_sampler(recipe, section, layout, language)
     mini = _frozen_model(recipe, layout, system)
     source = load_pack(layout.pretrain(BODY_OF[system]) / "pack", mini.space)
     pieces = [Tokenizer(layout.tokenizer(name)).pieces() for name in (language, recipe.languages.source)]
     initial, copied = overlap_init(*pieces, source.tensors, recipe.seed)
-    module = MaskedLanguageModel(mini.config, sampler.vocab_size)
+    module = MaskedLanguageModel(mini.config, sampler.store.vocab_size)
     load_into(module, mini.tensors, "body.")
     load_into(module, initial, "pack.")
     train_only(module, lambda name: _trains(name, section))
 
     scheduled = system == "multijoint" and section.depth_schedule
-    run = masked_lm_run(recipe, section, world, _phases(recipe, sampler.vocab_size, mini.config, scheduled))
+    run = masked_lm_run(recipe, section, world, _phases(recipe, sampler.store.vocab_size, mini.config, scheduled))
     batches = micro_batches(sampler, run, world)
 
     def save(step, weights, target):

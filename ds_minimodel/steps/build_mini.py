@@ -1,12 +1,11 @@
 """Step 1b (MiniPost): train new layers between the bottom of the body and its head, on the source language."""
 
-from ds_minimodel.data.mlm import mlm_sampler
 from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, save_body
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
 from ds_minimodel.steps.jobs import Job
-from ds_minimodel.steps.training import (below, load_into, masked_lm_cost, masked_lm_run, micro_batches,
+from ds_minimodel.steps.training import (below, load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches,
                                          train_only)
 
 
@@ -24,17 +23,16 @@ def jobs(recipe, layout):
 
 def _build(recipe, layout, world):
     section, source, folder = recipe.build_mini, recipe.languages.source, layout.build_mini()
-    sampler = mlm_sampler(layout.tokens(source), layout.tokenizer(source), recipe.data.blocks, section.seq_length,
-                          section.mask_prob, recipe.seed)
+    sampler = masked_lm_sampler(recipe, section, layout, source)
     body = load_body(layout.pretrain("bl_base") / "body")
     pack = load_pack(layout.pretrain("bl_base") / "pack", body.space)
     depth = recipe.mini.depth
     mini = with_new_layers(body, depth, recipe.mini.new_layers, recipe.seed)
-    module = MaskedLanguageModel(mini.config, sampler.vocab_size)
+    module = MaskedLanguageModel(mini.config, sampler.store.vocab_size)
     load_into(module, mini.tensors, "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth))
-    cost = masked_lm_cost(recipe, section, sampler.vocab_size, "build-mini", mini.config.head_depths, depth)
+    cost = masked_lm_cost(recipe, section, sampler.store.vocab_size, "build-mini", mini.config.head_depths, depth)
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
     weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", "build-mini minipost")
     if world.is_main:

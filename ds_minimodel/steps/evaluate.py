@@ -66,7 +66,7 @@ def _evaluate(recipe, layout, system, name, world):
                 rows.append({"system": system, "task": name, "language": language, "seed": seed,
                              "step": 0 if in_source else manifest["steps"],
                              "eflops": 0.0 if in_source else manifest["eflops"],
-                             "score": _score(module, task, *data)})
+                             "score": _score(module, task, language, *data)})
                 progress.update(len(rows))
     progress.close()
     rows = sorted((row for part in world.gather(rows) for row in part),
@@ -86,7 +86,7 @@ def _packs(recipe, layout, system, language):
 
 
 @torch.inference_mode()
-def _score(module, task, encoded, records):
+def _score(module, task, language, encoded, records):
     """Accuracy, or F1 for questions, in points."""
     device = next(module.parameters()).device
     examples = encoded.examples if task.kind == "qa" else encoded
@@ -102,7 +102,7 @@ def _score(module, task, encoded, records):
         first[index], last[index], score[index] = tasks.best_spans(
             logits_BS2[..., 0], logits_BS2[..., 1], encoded, index, answer_length=task.answer_length)
     answers = tasks.answer_texts(records, encoded, first, last, score)
-    return tasks.score_qa(answers, records)["f1"]
+    return tasks.score_qa(answers, records, language if task.metric == "mlqa" else None)["f1"]
 
 
 def _logits(module, batch, device):

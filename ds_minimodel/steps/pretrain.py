@@ -2,13 +2,12 @@
 
 import torch
 
-from ds_minimodel.data.mlm import mlm_sampler
 from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack, space_of
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.steps.jobs import Job
 from ds_minimodel.steps.systems import bodies, body_config, model_inputs
-from ds_minimodel.steps.training import below, masked_lm_cost, masked_lm_run, micro_batches
+from ds_minimodel.steps.training import below, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
 
 
 def jobs(recipe, layout):
@@ -22,12 +21,11 @@ def jobs(recipe, layout):
 
 def _pretrain(recipe, layout, body, world):
     section, source, folder = recipe.pretrain, recipe.languages.source, layout.pretrain(body)
-    sampler = mlm_sampler(layout.tokens(source), layout.tokenizer(source), recipe.data.blocks, section.seq_length,
-                          section.mask_prob, recipe.seed)
+    sampler = masked_lm_sampler(recipe, section, layout, source)
     torch.manual_seed(recipe.seed)
-    module = MaskedLanguageModel(body_config(recipe, body), sampler.vocab_size)
+    module = MaskedLanguageModel(body_config(recipe, body), sampler.store.vocab_size)
     config = module.body.config
-    cost = masked_lm_cost(recipe, section, sampler.vocab_size, "pretrain", config.head_depths)
+    cost = masked_lm_cost(recipe, section, sampler.store.vocab_size, "pretrain", config.head_depths)
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
     weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", f"pretrain {body}")
     if world.is_main:

@@ -3,6 +3,10 @@
 import torch
 
 from ds_minimodel.analysis.flops import Work, step_flops
+from ds_minimodel.data.blocks import BlockTable
+from ds_minimodel.data.mlm import MlmSampler
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.engine.config import RunConfig, split_batch
 from ds_minimodel.engine.world import resolve_precision
 
@@ -15,6 +19,14 @@ def run_config(recipe, section, world, *, steps, batch_size, lr, warmup_steps, t
         zero_stage=recipe.engine.zero_stage, precision=resolve_precision(recipe.engine.precision, world.device),
         micro_batch_size=recipe.engine.micro_batch_size, checkpoint_every=recipe.checkpoint.every,
         keep_last=recipe.checkpoint.keep_last, tokens_per_step=tokens_per_step, phases=phases)
+
+
+def masked_lm_sampler(recipe, section, layout, language):
+    """Samples of a masked-LM step on one language's text."""
+    tokenizer = Tokenizer(layout.tokenizer(language))
+    store = TokenStore(layout.tokens(language), tokenizer.sha256)
+    blocks = BlockTable(store, recipe.data.blocks, section.seq_length)
+    return MlmSampler(store, blocks, section.mask_prob, recipe.seed)
 
 
 def masked_lm_run(recipe, section, world, phases):

@@ -1,0 +1,1 @@
+"""Simple references beside the systems: majority class, TF-IDF, lexical overlap."""
