@@ -118,8 +118,8 @@ def _grid(num_panels):
     """A figure and `num_panels` axes in rows of four."""
     num_columns = min(num_panels, _PANELS_A_ROW)
     num_rows = math.ceil(num_panels / num_columns)
-    width = 6.4 if num_columns == 1 else 3.3 * num_columns
-    figure = Figure(figsize=(width, 2.7 * num_rows + 0.6), dpi=192, layout="constrained")
+    width, height = (6.4, 3.3) if num_columns == 1 else (3.3 * num_columns, 2.7 * num_rows)
+    figure = Figure(figsize=(width, height + 0.6), dpi=192, layout="constrained")
     figure.get_layout_engine().set(h_pad=0.08, hspace=0.04)
     FigureCanvasAgg(figure)
     return figure, [figure.add_subplot(num_rows, num_columns, number + 1) for number in range(num_panels)]
