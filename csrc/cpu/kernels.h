@@ -22,6 +22,9 @@ template <class T> struct NormForward {
   Dropout dropout;
   int64_t width;
   float eps;
+  // Write total past the caches: it is read in the backward pass only. Rows must be whole vectors,
+  // and total aligned to them.
+  bool streams_total;
 };
 
 template <class T> struct NormBackward {

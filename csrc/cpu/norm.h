@@ -5,22 +5,23 @@ DSMM_KERNEL void norm_forward(const NormForward<T>& a, int64_t begin, int64_t en
   for (int64_t r = begin; r < end; ++r) {
     const int64_t start = r * a.width;
     const RowDropout drop = row_dropout(a.dropout, r);
-    F32 sum = {};
-    for_row(a.width, [&](long i, auto part) {
+    const float sum = sum_row(a.width, [&](long i, auto part) {
       F32 v = drop.of(load(a.x + start + i, part), i);
       if (a.residual) v += load(a.residual + start + i, part);
-      if (a.total) store(a.total + start + i, v, part);
+      if (a.streams_total)
+        stream(a.total + start + i, v);
+      else if (a.total)
+        store(a.total + start + i, v, part);
       v = rounded<T>(v);  // the backward pass sees the rounded sum; so do the statistics
       store(row + i, v, Whole{});
-      sum += v;
+      return v;
     });
-    const float mean = sum_of(sum) / a.width;
-    F32 squares = {};
-    for_row(a.width, [&](long i, auto part) {
+    const float mean = sum / a.width;
+    const float squares = sum_row(a.width, [&](long i, auto part) {
       F32 d = only(load(row + i, Whole{}) - mean, part, 0.f);
-      squares += d * d;
+      return d * d;
     });
-    const float rstd = 1.f / __builtin_sqrtf(sum_of(squares) / a.width + a.eps);
+    const float rstd = 1.f / __builtin_sqrtf(squares / a.width + a.eps);
     for_row(a.width, [&](long i, auto part) {
       F32 v = (load(row + i, Whole{}) - mean) * rstd;
       store(a.out + start + i, v * load(a.weight + i, part) + load(a.bias + i, part), part);

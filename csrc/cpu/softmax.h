@@ -25,13 +25,12 @@ DSMM_KERNEL void softmax_forward(const SoftmaxForward<T>& a, int64_t begin, int6
       largest_lanes = larger(v, largest_lanes);
     });
     const float largest = largest_of(largest_lanes);
-    F32 sum = {};
-    for_row(keys, [&](long i, auto part) {
+    const float sum = sum_row(keys, [&](long i, auto part) {
       F32 e = only(exp_of(load(row + i, Whole{}) - largest), part, 0.f);
       store(row + i, e, Whole{});
-      sum += e;
+      return e;
     });
-    const float inverse = 1.f / sum_of(sum);
+    const float inverse = 1.f / sum;
     for_row(keys, [&](long i, auto part) {
       F32 p = load(row + i, Whole{}) * inverse;
       if (probs) {
@@ -52,11 +51,9 @@ DSMM_KERNEL void softmax_backward(const SoftmaxBackward<T>& a, int64_t begin, in
     T* grad_scores = a.grad_scores + r * a.width;
     const long keys = num_keys(a.lengths, r, a.rows_per_sample, a.width);
     const RowDropout drop = row_dropout(a.dropout, r);
-    F32 sum = {};
-    for_row(keys, [&](long i, auto part) {
-      sum += drop.of(load(grad + i, part), i) * load(probs + i, part);
+    const float mean_grad = sum_row(keys, [&](long i, auto part) {
+      return drop.of(load(grad + i, part), i) * load(probs + i, part);
     });
-    const float mean_grad = sum_of(sum);
     for_row(keys, [&](long i, auto part) {
       F32 g = drop.of(load(grad + i, part), i) - mean_grad;
       store(grad_scores + i, load(probs + i, part) * a.scale * g, part);

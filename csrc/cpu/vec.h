@@ -51,6 +51,8 @@ DSMM_INLINE void store_raw(float* to, F32 value, Part part) {
 DSMM_INLINE void store_raw(bf16* to, U16 value, Part part) {
   _mm256_mask_storeu_epi16(to, first(part), (__m256i)value);
 }
+DSMM_INLINE void stream_raw(float* to, F32 value) { _mm512_stream_ps(to, (__m512)value); }
+DSMM_INLINE void stream_raw(bf16* to, U16 value) { _mm256_stream_si256((__m256i*)to, (__m256i)value); }
 #else
 DSMM_INLINE U32 widen_bits(U16 halves) { return __builtin_convertvector(halves, U32); }
 DSMM_INLINE U16 low_halves(U32 bits) { return __builtin_convertvector(bits, U16); }
@@ -68,6 +70,8 @@ DSMM_INLINE void store_raw(T* to, V value, Part part) {
   store_raw(lanes, value, Whole{});
   for (long i = 0; i < part.lanes; ++i) to[i] = lanes[i];
 }
+template <class T, class V>
+DSMM_INLINE void stream_raw(T* to, V value) { store_raw(to, value, Whole{}); }
 #endif
 
 DSMM_INLINE F32 widen(U16 halves) { return (F32)(widen_bits(halves) << 16); }
@@ -84,6 +88,10 @@ template <class P> DSMM_INLINE F32 load(const float* from, P part) { return load
 template <class P> DSMM_INLINE F32 load(const bf16* from, P part) { return widen(load_raw<U16>(from, part)); }
 template <class P> DSMM_INLINE void store(float* to, F32 value, P part) { store_raw(to, value, part); }
 template <class P> DSMM_INLINE void store(bf16* to, F32 value, P part) { store_raw(to, narrow(value), part); }
+
+// A store past the caches, for what is not read again soon; to must be aligned to a whole vector.
+DSMM_INLINE void stream(float* to, F32 value) { stream_raw(to, value); }
+DSMM_INLINE void stream(bf16* to, F32 value) { stream_raw(to, narrow(value)); }
 
 // What a value becomes when it is stored as T and read back.
 template <class T> DSMM_INLINE F32 rounded(F32 value);
@@ -120,6 +128,22 @@ typedef float F32x4 __attribute__((vector_size(16)));
 #define DSMM_LARGER(a, b) ((a) > (b) ? (a) : (b))
 DSMM_REDUCE(sum_of, DSMM_PLUS, DSMM_PLUS, DSMM_PLUS)
 DSMM_REDUCE(largest_of, DSMM_LARGER, DSMM_LARGER, DSMM_LARGER)
+
+// The sum of body(i, part) over a row, in four chains, for one addition waits for the last.
+template <class Body>
+DSMM_INLINE float sum_row(long n, Body body) {
+  F32 a = {}, b = {}, c = {}, d = {};
+  long i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    a += body(i, Whole{});
+    b += body(i + kLanes, Whole{});
+    c += body(i + 2 * kLanes, Whole{});
+    d += body(i + 3 * kLanes, Whole{});
+  }
+  for (; i + kLanes <= n; i += kLanes) a += body(i, Whole{});
+  if (i < n) a += body(i, Part{n - i});
+  return sum_of((a + b) + (c + d));
+}
 
 // exp of x <= 88 to about 1 ulp (Cephes expf). Below -87.3 the result stays at the smallest normal
 // float. larger() returns its second argument where one is nan, so that a nan passes through.
