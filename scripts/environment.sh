@@ -55,6 +55,9 @@ enter_virtual_environment() {
                 || fail "$python cannot make a virtual environment: install its venv module (Debian: python3-venv)"
         fi
     fi
+    # Nothing is installed outside a virtual environment.
+    "$VIRTUAL_ENV/bin/python" -c 'import sys; sys.exit(sys.prefix == sys.base_prefix)' 2>/dev/null \
+        || fail "VIRTUAL_ENV is $VIRTUAL_ENV, which is no virtual environment: unset it"
     export VIRTUAL_ENV PATH="$VIRTUAL_ENV/bin:$PATH"
     unset PYTHONHOME
     check_version python
@@ -72,7 +75,7 @@ installation_hash() {
 
 pip_install() {
     # shellcheck disable=SC2086
-    python -m pip install --quiet --disable-pip-version-check ${DSMM_PIP_ARGS:-} "$@" \
+    python -m pip install -qq --disable-pip-version-check ${DSMM_PIP_ARGS:-} "$@" \
         || fail "pip could not install: $* (its own message is above)"
 }
 
@@ -83,7 +86,7 @@ prepare_environment() {
     if has_torch python && [ "$(cat "$stamp" 2>/dev/null)" = "$(installation_hash "$extras")" ]; then
         return
     fi
-    echo "installing ds_minimodel[$extras] into $VIRTUAL_ENV" >&2
+    echo "installing ds_minimodel[$extras] into $VIRTUAL_ENV (a few minutes where much is downloaded)" >&2
     pip_install "setuptools>=77" wheel
     if ! has_torch python; then
         # shellcheck disable=SC2086
@@ -91,4 +94,7 @@ prepare_environment() {
     fi
     pip_install --no-build-isolation --editable ".[$extras]"
     installation_hash "$extras" > "$stamp"
+    if ! compgen -G "ds_minimodel/_kernels*.so" >/dev/null; then
+        echo "no kernels compiled, torch's operators serve (DSMM_BUILD_OPS=1 shows why)" >&2
+    fi
 }
