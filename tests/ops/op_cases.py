@@ -1,0 +1,96 @@
+"""Inputs for every operator, one list for all tests that loop over the operators.
+
+An operator's inputs, as its schema has them: float tensors of the dtype asked for, on the CPU.
+"""
+import itertools
+
+import torch
+
+NAMES = ("dropout", "residual_layer_norm", "residual_layer_norm_backward", "bias_gelu", "bias_gelu_backward",
+         "masked_softmax", "masked_softmax_backward", "cross_entropy_", "linear_cross_entropy")
+# Whole vectors of the kernels (16 lanes), parts of one, and both.
+WIDTHS = (768, 100, 33, 16, 7)
+P = 0.3
+
+
+def keys(*shape):
+    return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32)
+
+
+def cases(name, dtype, width):
+    """Yield the inputs of the operator `name` for rows of `width` elements."""
+    yield from globals()[f"_{name.rstrip('_')}"](dtype, width)
+
+
+def _dropout(dtype, width):
+    yield torch.randn(5, 9, width, dtype=dtype), P, keys(5, 9)
+
+
+def _norm_options():
+    return itertools.product((True, False), (keys(5, 9), None))
+
+
+def _residual_layer_norm(dtype, width):
+    x, residual = torch.randn(2, 5, 9, width, dtype=dtype)
+    weight, bias = torch.randn(2, width, dtype=dtype)
+    for has_residual, row_keys in _norm_options():
+        yield x, residual if has_residual else None, weight, bias, 1e-5, P if row_keys is not None else 0.0, row_keys
+
+
+def _residual_layer_norm_backward(dtype, width):
+    grad, total = torch.randn(2, 5, 9, width, dtype=dtype)
+    weight = torch.randn(width, dtype=dtype)
+    exact = total.double().flatten(0, 1)
+    statistics = torch.stack((exact.mean(-1), (exact.var(-1, correction=0) + 1e-5).rsqrt()))
+    statistics = statistics.to(torch.promote_types(dtype, torch.float32))
+    for has_residual, row_keys in _norm_options():
+        for trains in (True, False):
+            yield (grad, total, statistics, weight, P if row_keys is not None else 0.0, row_keys, has_residual,
+                   trains)
+
+
+def _bias_gelu(dtype, width):
+    yield 3 * torch.randn(5, 9, width, dtype=dtype), torch.randn(width, dtype=dtype)
+
+
+def _bias_gelu_backward(dtype, width):
+    for trains in (True, False):
+        yield (torch.randn(5, 9, width, dtype=dtype), 3 * torch.randn(5, 9, width, dtype=dtype),
+               torch.randn(width, dtype=dtype), trains)
+
+
+def _softmax_options(width):
+    """Lengths with a full, an empty and a half sample; and dropout."""
+    lengths = torch.tensor([width, 0, width // 2 + 1], dtype=torch.int32)
+    return itertools.product((lengths, None), (keys(3, 2, 4), None))
+
+
+def _masked_softmax(dtype, width):
+    scores = 3 * torch.randn(3, 2, 4, width, dtype=dtype)
+    for lengths, row_keys in _softmax_options(width):
+        yield scores, lengths, 0.7, P if row_keys is not None else 0.0, row_keys
+
+
+def _masked_softmax_backward(dtype, width):
+    grad = torch.randn(3, 2, 4, width, dtype=dtype)
+    for lengths, row_keys in _softmax_options(width):
+        scores = 3 * torch.randn(3, 2, 4, width)
+        probs = torch.ops.dsmm_reference.masked_softmax(scores, lengths, 0.7, 0.0, None)[0].to(dtype)
+        yield grad, probs, lengths, 0.7, P if row_keys is not None else 0.0, row_keys
+
+
+def _targets(rows, vocabulary):
+    targets = torch.randint(0, vocabulary, (rows,))
+    targets[rows // 2] = -100
+    return targets
+
+
+def _cross_entropy(dtype, width):
+    for needs_grad in (True, False):
+        yield (4 * torch.randn(6, 3 * width, dtype=dtype), torch.randn(3 * width, dtype=dtype),
+               _targets(6, 3 * width), needs_grad)
+
+
+def _linear_cross_entropy(dtype, width):
+    yield (torch.randn(9, width, dtype=dtype), torch.randn(50, width, dtype=dtype) / width**0.5,
+           torch.randn(50, dtype=dtype), _targets(9, 50), True, True, True)

@@ -1,0 +1,96 @@
+"""The compiled CPU kernels against the torch references in double precision."""
+import pytest
+import torch
+from op_cases import NAMES, P, WIDTHS, cases, keys
+
+from ds_minimodel import ops
+from ds_minimodel.ops.loading import INSTRUCTION_SETS
+
+compiled = pytest.mark.skipif(not ops.backend("dropout").startswith("compiled"), reason="kernels not built")
+# Of the largest element: a few roundings of the result's dtype.
+TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 8e-3}
+
+
+@pytest.fixture(params=range(len(INSTRUCTION_SETS)), ids=INSTRUCTION_SETS)
+def instruction_set(request):
+    machine = torch.ops.dsmm_cpu_isa.get()
+    if request.param > machine:
+        pytest.skip("this machine lacks the instructions")
+    torch.ops.dsmm_cpu_isa.set(request.param)
+    yield
+    torch.ops.dsmm_cpu_isa.set(machine)
+
+
+def run(namespace, name, inputs, dtype=None):
+    """Outputs of an operator as a list, with tensors that it writes to appended."""
+    inputs = [value.to(dtype if dtype and value.is_floating_point() else value.dtype, copy=True)
+              if isinstance(value, torch.Tensor) else value for value in inputs]
+    outputs = getattr(getattr(torch.ops, namespace), name)(*inputs)
+    outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+    return outputs + [inputs[0]] if name.endswith("_") else outputs
+
+
+@compiled
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "linear_cross_entropy"])
+def test_kernel_equals_reference(name, dtype, instruction_set):
+    torch.manual_seed(0)
+    for width in WIDTHS:
+        for inputs in cases(name, dtype, width):
+            got = run("dsmm", name, inputs)
+            expected = run("dsmm_reference", name, inputs, torch.double)
+            for output, exact in zip(got, expected, strict=True):
+                assert output.shape == exact.shape
+                if output.numel():
+                    assert (output - exact).abs().max() <= TOLERANCE[dtype] * exact.abs().max()
+
+
+@compiled
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_dropout_bits_are_those_of_the_reference(dtype, instruction_set):
+    for width in WIDTHS:
+        x, row_keys = torch.ones(64, width, dtype=dtype), keys(64)
+        dropped = torch.ops.dsmm_reference.dropout(x, P, row_keys) == 0
+        assert (torch.ops.dsmm.dropout(x, P, row_keys) == 0).equal(dropped)
+        normed = ops.residual_layer_norm(x, None, torch.ones(width), torch.zeros(width), 1e-5, P, row_keys)
+        mean = (~dropped).float().mean(-1, keepdim=True)
+        assert ((normed < 0) == (dropped & (mean < 1))).masked_fill(mean == 0, True).all()
+
+
+@compiled
+def test_sums_do_not_depend_on_the_number_of_threads():
+    torch.manual_seed(0)
+    grad, x, bias = torch.randn(1000, 40), torch.randn(1000, 40), torch.randn(40)
+    threads = torch.get_num_threads()
+    results = []
+    for number in (1, 3):
+        torch.set_num_threads(number)
+        results.append(torch.ops.dsmm.bias_gelu_backward(grad, x, bias, True))
+    torch.set_num_threads(threads)
+    assert all(map(torch.equal, *results))
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_other_dtypes_go_to_the_reference(dtype):
+    x, bias = torch.randn(3, 5, dtype=dtype), torch.randn(5, dtype=dtype)
+    assert torch.ops.dsmm.bias_gelu(x, bias).equal(torch.ops.dsmm_reference.bias_gelu(x, bias))
+    assert ops.backend("bias_gelu", dtype=dtype).startswith("torch")
+
+
+@compiled
+def test_empty_and_strided_inputs():
+    weight = torch.ones(8)
+    assert ops.residual_layer_norm(torch.empty(0, 8), None, weight, weight, 1e-5).shape == (0, 8)
+    assert ops.masked_softmax(torch.empty(0, 2, 3, 4), None, 1.0).shape == (0, 2, 3, 4)
+    x = torch.randn(8, 6).T
+    torch.testing.assert_close(ops.bias_gelu(x, weight), torch.nn.functional.gelu(x + weight))
+
+
+@compiled
+def test_large_rows_take_the_streaming_store():
+    torch.manual_seed(0)
+    x, residual = torch.randn(2, 2048, 192)
+    weight, bias = torch.randn(2, 192)
+    _, total, _ = torch.ops.dsmm.residual_layer_norm(x, residual, weight, bias, 1e-5, 0.0, None)
+    assert total.equal(x + residual)

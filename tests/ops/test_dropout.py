@@ -1,0 +1,56 @@
+"""The bits of dropout: the ones of the specification, whoever computes them."""
+import numpy as np
+import torch
+from op_cases import keys
+
+from ds_minimodel import ops
+
+GOLDEN = 0x9E3779B9
+
+
+def hash32(x):
+    """lowbias32 on Python's integers."""
+    x ^= x >> 16
+    x = x * 0x7FEB352D & 0xFFFFFFFF
+    x ^= x >> 15
+    x = x * 0x846CA68B & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+def unsigned(tensor):
+    return [int(value) & 0xFFFFFFFF for value in tensor.flatten()]
+
+
+def test_hash_is_lowbias32():
+    values = keys(1000)
+    assert unsigned(ops.hash32(values)) == [hash32(value) for value in unsigned(values)]
+
+
+def test_row_keys_follow_the_specification():
+    samples, positions = keys(3), torch.tensor([0, 1, 511])
+    expected = [hash32(hash32(sample + 40 * GOLDEN & 0xFFFFFFFF) + position & 0xFFFFFFFF)
+                for sample in unsigned(samples) for position in positions.tolist()]
+    assert unsigned(ops.row_keys(samples, 40, positions)) == expected
+    by_sample = positions.expand(3, 3)
+    assert ops.row_keys(samples, 40, by_sample).equal(ops.row_keys(samples, 40, positions))
+    by_head = ops.row_keys(samples, range(38, 42), by_sample)
+    assert by_head[:, 2].equal(ops.row_keys(samples, 40, positions)) and by_head.shape == (3, 4, 3)
+
+
+def test_elements_are_dropped_by_the_specification():
+    row_keys, p = keys(8), 0.3
+    kept = ops.dropout(torch.ones(8, 50), p, row_keys) != 0
+    threshold = int(p * 2**32)
+    expected = [[hash32(key + (j + 1) * GOLDEN & 0xFFFFFFFF) >= threshold for j in range(50)]
+                for key in unsigned(row_keys)]
+    assert np.array_equal(kept.numpy(), expected)
+
+
+def test_rate_and_mean_are_right():
+    x = ops.dropout(torch.ones(1000, 1000), 0.1, keys(1000))
+    assert abs((x == 0).float().mean() - 0.1) < 1e-3 and abs(x.mean() - 1) < 1e-3
+
+
+def test_identity_without_keys_or_rate():
+    x = torch.randn(3, 4)
+    assert ops.dropout(x, 0.1, None) is x and ops.dropout(x, 0.0, keys(3)) is x

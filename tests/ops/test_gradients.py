@@ -1,0 +1,54 @@
+"""Gradients of the torch references, against finite differences in double precision."""
+import pytest
+import torch
+from op_cases import P, keys
+from torch.autograd import gradcheck
+
+from ds_minimodel import ops
+from ds_minimodel.ops import cross_entropy
+
+B, N, S, H = 2, 3, 5, 7
+
+
+def leaf(*shape):
+    return torch.randn(*shape, dtype=torch.double, requires_grad=True)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def test_dropout():
+    row_keys = keys(B, S)
+    assert gradcheck(lambda x: ops.dropout(x, P, row_keys), leaf(B, S, H))
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_residual_layer_norm(residual, dropped, frozen):
+    weight, bias = leaf(H).requires_grad_(not frozen), leaf(H).requires_grad_(not frozen)
+    options = (P, keys(B, S)) if dropped else ()
+    assert gradcheck(ops.residual_layer_norm, (leaf(B, S, H), leaf(B, S, H) if residual else None, weight, bias,
+                                               1e-5, *options))
+
+
+def test_bias_gelu():
+    assert gradcheck(ops.bias_gelu, (leaf(B, S, H), leaf(H)))
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([S, 2], dtype=torch.int32)])
+@pytest.mark.parametrize("dropped", [True, False])
+def test_attention(lengths, dropped):
+    options = (P, keys(B, N, S)) if dropped else ()
+    assert gradcheck(lambda q, k, v: ops.attention(q, k, v, lengths, *options),
+                     (leaf(B, N, S, 4), leaf(B, N, S, 4), leaf(B, N, S, 4)))
+
+
+@pytest.mark.parametrize("chunk_rows", [9, 4])
+def test_linear_cross_entropy(chunk_rows, monkeypatch):
+    monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
+    targets = torch.tensor([3, 0, -100, 10, 5, 5, 1, -100, 9])
+    assert gradcheck(lambda *tensors: 0.3 * ops.linear_cross_entropy(*tensors, targets),
+                     (leaf(9, H), leaf(11, H), leaf(11)))

@@ -1,0 +1,38 @@
+"""Every operator as torch sees it: schema, fake, autograd, tracing."""
+import pytest
+import torch
+from op_cases import NAMES, cases, keys
+from torch.library import opcheck
+
+from ds_minimodel import ops
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_opcheck(name):
+    op = getattr(torch.ops.dsmm, name).default
+    differentiable = not name.endswith(("_backward", "_"))
+    for inputs in cases(name, torch.float32, 20):
+        inputs = [value.clone().requires_grad_(differentiable and value.is_floating_point())
+                  if isinstance(value, torch.Tensor) else value for value in inputs]
+        opcheck(op, inputs)
+
+
+def _layer(x, weight, bias, vocabulary, targets, row_keys):
+    hidden = ops.residual_layer_norm(ops.bias_gelu(x, bias), x, weight, bias, 1e-5, 0.1, row_keys)
+    heads = hidden.unflatten(-1, (2, -1)).transpose(1, 2)
+    mixed = ops.attention(heads, heads, heads, torch.tensor([6, 3], dtype=torch.int32))
+    mixed = ops.dropout(mixed.transpose(1, 2).flatten(2), 0.1, row_keys)
+    return ops.linear_cross_entropy(mixed.flatten(0, 1), vocabulary, vocabulary[:, 0], targets)
+
+
+def test_traced_step_equals_the_eager_one():
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, 6, 16), torch.randn(16), torch.randn(16), torch.randn(40, 16)]
+    targets, row_keys = torch.randint(0, 40, (12,)), keys(2, 6)
+    results = []
+    for function in (_layer, torch.compile(_layer, fullgraph=True, backend="aot_eager")):
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        loss = function(*leaves, targets, row_keys)
+        loss.backward()
+        results.append([loss, *(leaf.grad for leaf in leaves)])
+    torch.testing.assert_close(*results)
