@@ -1,0 +1,1 @@
+"""Real text and labelled tasks in several languages, out of Debian packages."""
