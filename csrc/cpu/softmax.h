@@ -7,7 +7,9 @@ DSMM_INLINE long num_keys(const int32_t* lengths, int64_t row, int64_t rows_per_
 }
 
 template <class T>
-DSMM_INLINE void clear(T* row, long from, long to) { __builtin_memset(row + from, 0, (to - from) * sizeof(T)); }
+DSMM_INLINE void clear(T* row, long from, long to) {
+  __builtin_memset(row + from, 0, (to - from) * sizeof(T));
+}
 
 template <class T>
 DSMM_KERNEL void softmax_forward(const SoftmaxForward<T>& a, int64_t begin, int64_t end, float* row) {

@@ -46,6 +46,14 @@ def _is_one_chunk(x):
     return x.shape[0] <= _chunk_rows(x)
 
 
+def _add_product_(total, a, b):
+    """total += a @ b, in place where torch's product takes the dtypes."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
+
+
 def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, needs_bias):
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
@@ -68,7 +76,7 @@ def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, nee
         if needs_x:
             torch.mm(logits_RV, weight, out=grad_x[start:start + _chunk_rows(x)])
         if needs_weight:
-            grad_weight += logits_RV.T @ x_RH
+            _add_product_(grad_weight, logits_RV.T, x_RH)
         if needs_bias:
             grad_bias += logits_RV.sum(0, dtype=dtype)
     return loss, x.new_empty(0), grad_x, grad_weight, grad_bias

@@ -34,7 +34,8 @@ def _residual_layer_norm(dtype, width):
     x, residual = torch.randn(2, 5, 9, width, dtype=dtype)
     weight, bias = torch.randn(2, width, dtype=dtype)
     for has_residual, row_keys in _norm_options():
-        yield x, residual if has_residual else None, weight, bias, 1e-5, P if row_keys is not None else 0.0, row_keys
+        p = P if row_keys is not None else 0.0
+        yield x, residual if has_residual else None, weight, bias, 1e-5, p, row_keys
 
 
 def _residual_layer_norm_backward(dtype, width):
@@ -45,8 +46,8 @@ def _residual_layer_norm_backward(dtype, width):
     statistics = statistics.to(torch.promote_types(dtype, torch.float32))
     for has_residual, row_keys in _norm_options():
         for trains in (True, False):
-            yield (grad, total, statistics, weight, P if row_keys is not None else 0.0, row_keys, has_residual,
-                   trains)
+            p = P if row_keys is not None else 0.0
+            yield grad, total, statistics, weight, p, row_keys, has_residual, trains
 
 
 def _bias_gelu(dtype, width):

@@ -12,10 +12,10 @@ def test_attention_equals_scaled_dot_product_attention(dtype, tolerance):
     q, k, v = torch.randn(3, 2, 3, 40, 16, dtype=dtype)
     lengths = torch.tensor([40, 23], dtype=torch.int32)
     mask = (torch.arange(40) < lengths[:, None])[:, None, None, :]
-    torch.testing.assert_close(ops.attention(q, k, v, lengths), F.scaled_dot_product_attention(q, k, v, mask),
-                               atol=tolerance, rtol=tolerance)
-    torch.testing.assert_close(ops.attention(q[:, :, :5], k, v, None),
-                               F.scaled_dot_product_attention(q[:, :, :5], k, v), atol=tolerance, rtol=tolerance)
+    for queries, length, allowed in ((q, lengths, mask), (q[:, :, :5], None, None)):
+        expected = F.scaled_dot_product_attention(queries, k, v, allowed)
+        got = ops.attention(queries, k, v, length)
+        torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
 
 def test_a_sample_without_keys_attends_to_nothing():

@@ -13,7 +13,7 @@ def tensors(dtype):
     torch.manual_seed(0)
     targets = torch.randint(0, V, (P,))
     targets[[4, 17]] = -100
-    return [torch.randn(P, H, dtype=dtype), torch.randn(V, H, dtype=dtype), torch.randn(V, dtype=dtype)], targets
+    return [torch.randn(*shape, dtype=dtype) for shape in ((P, H), (V, H), (V,))], targets
 
 
 @pytest.mark.parametrize("chunk_rows", [64, 16])

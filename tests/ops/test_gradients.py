@@ -30,8 +30,8 @@ def test_dropout():
 def test_residual_layer_norm(residual, dropped, frozen):
     weight, bias = leaf(H).requires_grad_(not frozen), leaf(H).requires_grad_(not frozen)
     options = (P, keys(B, S)) if dropped else ()
-    assert gradcheck(ops.residual_layer_norm, (leaf(B, S, H), leaf(B, S, H) if residual else None, weight, bias,
-                                               1e-5, *options))
+    other = leaf(B, S, H) if residual else None
+    assert gradcheck(ops.residual_layer_norm, (leaf(B, S, H), other, weight, bias, 1e-5, *options))
 
 
 def test_bias_gelu():

@@ -20,8 +20,9 @@ print(loading.load_cpu_kernels())
 
 def report(folder, **environment):
     (folder / "ops").mkdir()
-    return subprocess.run([sys.executable, "-c", REPORT, str(folder)], capture_output=True, text=True, check=True,
-                          env={**os.environ, **environment}).stdout.strip()
+    ended = subprocess.run([sys.executable, "-c", REPORT, str(folder)], capture_output=True, text=True,
+                           check=True, env={**os.environ, **environment})
+    return ended.stdout.strip()
 
 
 def test_missing_build(tmp_path):

@@ -1,0 +1,78 @@
+// What the kernels of every device take: plain structs of pointers to row-major matrices.
+#pragma once
+#ifdef __CUDACC_RTC__  // NVRTC has no standard headers
+using int32_t = int;
+using uint32_t = unsigned int;
+using uint16_t = unsigned short;
+using int64_t = long long;
+#else
+#include <cstdint>
+#endif
+
+namespace dsmm {
+
+struct bf16 { uint16_t bits; };
+
+// Dropout of rows (ds_minimodel/ops/dropout.py). keys == nullptr: no dropout.
+struct Dropout {
+  const int32_t* keys;  // one for each row
+  uint32_t threshold;   // an element is kept if its hash is at least this
+  float scale;          // 1 / (1 - p)
+};
+
+template <class T> struct NormForward {
+  const T *x, *residual;       // residual may be nullptr
+  const float *weight, *bias;
+  T *out, *total;              // total: residual + dropout(x), nullptr where that is x itself
+  float *mean, *rstd;
+  Dropout dropout;
+  int64_t width;
+  float eps;
+  // Write total past the caches: it is read in the backward pass only. Rows must be whole vectors,
+  // and total aligned to them.
+  bool streams_total;
+};
+
+template <class T> struct NormBackward {
+  const T *grad, *total;
+  const float *weight, *mean, *rstd;
+  T *grad_x, *grad_residual;   // either may be nullptr
+  Dropout dropout;
+  int64_t width;
+};
+
+template <class T> struct GeluForward { const T* x; const float* bias; T* out; int64_t width; };
+
+template <class T> struct GeluBackward { const T *grad, *x; const float* bias; T* grad_x; int64_t width; };
+
+template <class T> struct SoftmaxForward {
+  const T* scores;
+  const int32_t* lengths;      // keys of each sample, nullptr: all
+  T *out, *probs;              // probs: before dropout, nullptr without dropout
+  Dropout dropout;
+  int64_t width, rows_per_sample;
+  float scale;
+};
+
+template <class T> struct SoftmaxBackward {
+  const T *grad, *probs;
+  const int32_t* lengths;
+  T* grad_scores;
+  Dropout dropout;
+  int64_t width, rows_per_sample;
+  float scale;
+};
+
+template <class T> struct CrossEntropy {
+  T* logits;                   // without bias; becomes d loss / d logits if needs_grad
+  const float* bias;
+  const int64_t* targets;      // kIgnored: the row counts nothing
+  float* losses;
+  int64_t width;
+  bool needs_grad;
+};
+constexpr int64_t kIgnored = -100;
+
+template <class T> struct DropoutRows { const T* x; T* out; Dropout dropout; int64_t width; };
+
+}  // namespace dsmm
