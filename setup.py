@@ -6,6 +6,7 @@ torch must be visible to the build: pip install -e . --no-build-isolation
 """
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,22 +15,39 @@ from setuptools import setup
 ROOT = Path(__file__).parent
 MODE = os.environ.get("DSMM_BUILD_OPS", "auto")
 # Stable ABI of torch 2.10, the oldest torch that the kernels load in.
-ABI = ["-DTORCH_TARGET_VERSION=0x020a000000000000"]
+FLAGS = ["-std=c++17", "-O3", "-DTORCH_TARGET_VERSION=0x020a000000000000"]
+CPU_FLAGS = ["-fno-math-errno", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-maybe-uninitialized"]
+ARCHITECTURES = ("7.0", "8.0", "9.0")
 
 
 def say(message):
     print(f"ds_minimodel: {message}", file=sys.stderr)
 
 
-def cpu_extension():
-    from torch.utils.cpp_extension import CppExtension
+def module(device):
+    """The name of a library, as ds_minimodel/ops/loading.py looks for it."""
+    loading = (ROOT / "ds_minimodel/ops/loading.py").read_text()
+    return "ds_minimodel." + re.search(rf"_kernels_{device}_v\d+", loading)[0]
 
-    sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc/cpu").glob("*.cpp"))
-    flags = ["-std=c++17", "-O3", "-fno-math-errno", "-Wno-psabi", "-Wno-ignored-attributes",
-             "-Wno-maybe-uninitialized"]
-    name = re.search(r'CPU_LIBRARY = "(\w+)"', (ROOT / "ds_minimodel/ops/loading.py").read_text())[1]
-    return CppExtension(f"ds_minimodel.{name}", sources, py_limited_api=True,
-                        extra_compile_args={"cxx": flags + ABI})
+
+def sources(folder, *patterns):
+    found = (path for pattern in patterns for path in (ROOT / folder).glob(pattern))
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def extensions():
+    import torch
+    from torch.utils.cpp_extension import CUDA_HOME, CppExtension, CUDAExtension
+
+    yield CppExtension(module("cpu"), sources("csrc/cpu", "*.cpp"), py_limited_api=True,
+                       extra_compile_args={"cxx": FLAGS + CPU_FLAGS})
+    # Not torch.cuda.is_available(): kernels may be built on a machine without a GPU.
+    if MODE != "cpu" and torch.version.cuda and CUDA_HOME:
+        known = subprocess.run([f"{CUDA_HOME}/bin/nvcc", "--list-gpu-arch"], capture_output=True, text=True)
+        wanted = [name for name in ARCHITECTURES if "compute_" + name.replace(".", "") in known.stdout.split()]
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", ";".join(wanted) + "+PTX")
+        yield CUDAExtension(module("cuda"), sources("csrc/cuda", "*.cpp", "*.cu"), py_limited_api=True,
+                            extra_compile_args={"cxx": [*FLAGS, "-DUSE_CUDA"], "nvcc": FLAGS})
 
 
 def build_arguments():
@@ -48,16 +66,16 @@ def build_arguments():
     class Build(BuildExtension):
         """A build that may fail: the package works without its kernels."""
 
-        def run(self):
+        def build_extension(self, extension):
             try:
-                super().run()
+                super().build_extension(extension)
             except Exception as error:
                 if MODE == "1":
                     raise
-                self.extensions = []
-                say(f"kernels not built ({error}); torch's own operators will serve")
+                extension.optional = True  # setuptools then does without the file
+                say(f"{extension.name} not built ({error}); torch's own operators will serve")
 
-    return {"ext_modules": [cpu_extension()], "cmdclass": {"build_ext": Build}}
+    return {"ext_modules": list(extensions()), "cmdclass": {"build_ext": Build}}
 
 
 setup(**build_arguments())

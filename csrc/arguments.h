@@ -12,6 +12,7 @@ using int64_t = long long;
 namespace dsmm {
 
 struct bf16 { uint16_t bits; };
+struct fp16 { uint16_t bits; };  // CUDA only
 
 // Dropout of rows (ds_minimodel/ops/dropout.py). keys == nullptr: no dropout.
 struct Dropout {

@@ -2,6 +2,7 @@
 // the arguments of the kernels. A Backend brings the kernels and how a dtype is chosen. Bound through
 // torch's stable ABI, so that one build serves every torch from 2.10 on. All outputs are contiguous.
 #pragma once
+#include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>

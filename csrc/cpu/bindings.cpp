@@ -138,7 +138,8 @@ struct Cpu {
 
   template <class T>
   static void softmax_backward(const SoftmaxBackward<T>& a, int64_t rows) {
-    for_rows(rows, a.width, [&](int64_t begin, int64_t end) { kernels<T>().softmax_backward(a, begin, end); });
+    for_rows(rows, a.width,
+             [&](int64_t begin, int64_t end) { kernels<T>().softmax_backward(a, begin, end); });
   }
 
   template <class T>

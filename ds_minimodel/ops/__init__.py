@@ -7,11 +7,12 @@ from .attention import attention
 from .cross_entropy import linear_cross_entropy
 from .dropout import dropout, hash32, row_keys
 from .gelu import bias_gelu
-from .loading import backend, load_cpu_kernels
+from .loading import LIBRARIES, backend, load_kernels
 from .norm import residual_layer_norm
 from .softmax import masked_softmax
 
-load_cpu_kernels()  # after the operators above are defined
+for _device in LIBRARIES:  # after the operators above are defined
+    load_kernels(_device)
 
 __all__ = ["attention", "backend", "bias_gelu", "dropout", "hash32", "linear_cross_entropy", "masked_softmax",
            "residual_layer_norm", "row_keys"]

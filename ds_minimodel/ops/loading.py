@@ -1,7 +1,7 @@
 """Finds the compiled kernels, which register themselves in the place of the torch references.
 
 The kernels are optional: without them, or where a build does not load, the references serve, and
-`backend` says why. They take float32 and bfloat16; other dtypes go to the references.
+`backend` says why. Dtypes that the kernels do not take go to the references too.
 """
 import functools
 import os
@@ -9,36 +9,38 @@ from pathlib import Path
 
 import torch
 
-# The name carries the version of the schemas, so that a build of older sources is not taken.
-# setup.py reads it here.
-CPU_LIBRARY = "_kernels_cpu_v1"
-COMPILED_DTYPES = (torch.float32, torch.bfloat16)
+# The names carry the version of the schemas, so that a build of older sources is not taken.
+# setup.py reads them here.
+LIBRARIES = {"cpu": "_kernels_cpu_v1", "cuda": "_kernels_cuda_v1"}
+COMPILED_DTYPES = {"cpu": (torch.float32, torch.bfloat16),
+                   "cuda": (torch.float32, torch.float16, torch.bfloat16)}
 OPS = ("residual_layer_norm", "bias_gelu", "masked_softmax", "linear_cross_entropy", "dropout")
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 
 
 @functools.cache
-def load_cpu_kernels():
-    """Load the CPU kernels, once; returns what serves from then on, or why they do not."""
+def load_kernels(device):
+    """Load the kernels for "cpu" or "cuda", once; returns what serves from then on, or why they do not."""
     if os.environ.get("DSMM_OPS") == "reference":
         return "torch (kernels switched off by DSMM_OPS=reference)"
-    library = next(Path(__file__).parent.parent.glob(f"{CPU_LIBRARY}*.so"), None)
+    library = next(Path(__file__).parent.parent.glob(f"{LIBRARIES[device]}*.so"), None)
     if library is None:
         return "torch (kernels not built, or from older sources)"
     try:
         torch.ops.load_library(library)
     except OSError as error:
         return f"torch (kernels do not load: {error})"
-    return f"compiled ({INSTRUCTION_SETS[torch.ops.dsmm_cpu_isa.get()]})"
+    return f"compiled ({INSTRUCTION_SETS[torch.ops.dsmm_cpu_isa.get()]})" if device == "cpu" else "compiled"
 
 
 def backend(op, device="cpu", dtype=torch.float32):
     """What serves an operator, in words: compiled kernels with their instruction set, or torch and why."""
     if op not in OPS:
         raise KeyError(f"no operator {op}; there are {', '.join(OPS)}")
-    if torch.device(device).type != "cpu":
+    device = torch.device(device).type
+    if device not in LIBRARIES:
         return "torch (no kernels for this device)"
-    serving = load_cpu_kernels()
-    if serving.startswith("compiled") and dtype not in COMPILED_DTYPES:
+    serving = load_kernels(device)
+    if serving.startswith("compiled") and dtype not in COMPILED_DTYPES[device]:
         return f"torch (kernels do not take {dtype})"
     return serving

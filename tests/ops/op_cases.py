@@ -22,6 +22,15 @@ def cases(name, dtype, width):
     yield from globals()[f"_{name.rstrip('_')}"](dtype, width)
 
 
+def run(namespace, name, inputs, dtype=None):
+    """Outputs of an operator as a list, with tensors that it writes to appended."""
+    inputs = [value.to(dtype if dtype and value.is_floating_point() else value.dtype, copy=True)
+              if isinstance(value, torch.Tensor) else value for value in inputs]
+    outputs = getattr(getattr(torch.ops, namespace), name)(*inputs)
+    outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+    return outputs + [inputs[0]] if name.endswith("_") else outputs
+
+
 def _dropout(dtype, width):
     yield torch.randn(5, 9, width, dtype=dtype), P, keys(5, 9)
 

@@ -1,7 +1,7 @@
 """The compiled CPU kernels against the torch references in double precision."""
 import pytest
 import torch
-from op_cases import NAMES, P, WIDTHS, cases, keys
+from op_cases import NAMES, P, WIDTHS, cases, keys, run
 
 from ds_minimodel import ops
 from ds_minimodel.ops.loading import INSTRUCTION_SETS
@@ -19,15 +19,6 @@ def instruction_set(request):
     torch.ops.dsmm_cpu_isa.set(request.param)
     yield
     torch.ops.dsmm_cpu_isa.set(machine)
-
-
-def run(namespace, name, inputs, dtype=None):
-    """Outputs of an operator as a list, with tensors that it writes to appended."""
-    inputs = [value.to(dtype if dtype and value.is_floating_point() else value.dtype, copy=True)
-              if isinstance(value, torch.Tensor) else value for value in inputs]
-    outputs = getattr(getattr(torch.ops, namespace), name)(*inputs)
-    outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
-    return outputs + [inputs[0]] if name.endswith("_") else outputs
 
 
 @compiled

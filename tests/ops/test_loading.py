@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from ds_minimodel.ops import loading
 loading.__file__ = str(Path(sys.argv[1]) / "ops" / "loading.py")
-loading.load_cpu_kernels.cache_clear()
-print(loading.load_cpu_kernels())
+loading.load_kernels.cache_clear()
+print(loading.load_kernels("cpu"))
 """
 
 
@@ -30,7 +30,7 @@ def test_missing_build(tmp_path):
 
 
 def test_broken_build(tmp_path):
-    (tmp_path / f"{loading.CPU_LIBRARY}.abi3.so").write_bytes(b"not a library")
+    (tmp_path / (loading.LIBRARIES["cpu"] + ".abi3.so")).write_bytes(b"not a library")
     assert report(tmp_path).startswith("torch (kernels do not load:")
 
 
@@ -39,7 +39,7 @@ def test_switched_off(tmp_path):
 
 
 def test_backend_names_what_serves():
-    assert ops.backend("bias_gelu") == loading.load_cpu_kernels()
+    assert ops.backend("bias_gelu") == loading.load_kernels("cpu")
     assert ops.backend("bias_gelu", device="cuda").startswith("torch")
     with pytest.raises(KeyError, match="no operator"):
         ops.backend("gelu")

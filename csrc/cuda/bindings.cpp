@@ -1,0 +1,97 @@
+// The CUDA kernels, float32, float16 and bfloat16, in the place of the torch references.
+#include "../operators.h"
+
+#include "launch.h"
+
+// The tests build this file with the CPU shim, under another name and for CPU tensors.
+#ifndef DSMM_CPU_SHIM
+#define DSMM_LIBRARY dsmm
+#define DSMM_DISPATCH_KEY CUDA
+#endif
+
+namespace dsmm {
+namespace {
+
+// The stream that torch works on, on the device of the tensors at hand.
+void* current_stream() {
+#ifdef DSMM_CPU_SHIM
+  return nullptr;
+#else
+  int32_t device;
+  void* stream;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_device_index(&device));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
+  return stream;
+#endif
+}
+
+void check(int error) { STD_TORCH_CHECK(error == 0, "CUDA error ", error, " at the launch of a kernel"); }
+
+void check_width(int64_t width) {
+  STD_TORCH_CHECK(width <= cuda::kMaxWidth, "rows of ", width, " elements are too wide for the CUDA ",
+                  "kernels, which take ", cuda::kMaxWidth, "; DSMM_OPS=reference does without them");
+}
+
+struct Cuda {
+  static bool takes(int32_t dtype) {
+    return dtype == aoti_torch_dtype_float32() || dtype == aoti_torch_dtype_float16() ||
+           dtype == aoti_torch_dtype_bfloat16();
+  }
+
+  // body(T{}) for the dtype of x, with the device of x as the current one.
+  template <class Body>
+  static void with_dtype(const Tensor& x, Body body) {
+#ifndef DSMM_CPU_SHIM
+    const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
+#endif
+    if (x.scalar_type() == ScalarType::Float)
+      body(float{});
+    else if (x.scalar_type() == ScalarType::Half)
+      body(fp16{});
+    else
+      body(bf16{});
+  }
+
+  template <class T> static void norm_forward(const NormForward<T>& a, int64_t rows) {
+    check_width(a.width);
+    check(cuda::norm_forward(a, rows, current_stream()));
+  }
+  template <class T>
+  static void norm_backward(const NormBackward<T>& a, int64_t rows, MaybeTensor& sums) {
+    check(cuda::norm_backward(a, rows, current_stream()));
+    if (!sums) return;
+    const Tensor partial = torch::stable::new_empty(*sums, {cuda::kSumSlices, 2, a.width});
+    check(cuda::norm_parameter_sums(a, rows, data<float>(partial), current_stream()));
+    sums = torch::stable::sum(partial, std::vector<int64_t>{0});
+  }
+  template <class T> static void gelu_forward(const GeluForward<T>& a, int64_t rows) {
+    check(cuda::gelu_forward(a, rows, current_stream()));
+  }
+  template <class T>
+  static void gelu_backward(const GeluBackward<T>& a, int64_t rows, MaybeTensor& sums) {
+    check(cuda::gelu_backward(a, rows, current_stream()));
+    if (!sums) return;
+    const Tensor partial = torch::stable::new_empty(*sums, {cuda::kSumSlices, a.width});
+    check(cuda::column_sums(a.grad_x, rows, a.width, data<float>(partial), current_stream()));
+    sums = torch::stable::sum(partial, std::vector<int64_t>{0});
+  }
+  template <class T> static void softmax_forward(const SoftmaxForward<T>& a, int64_t rows) {
+    check_width(a.width);
+    check(cuda::softmax_forward(a, rows, current_stream()));
+  }
+  template <class T> static void softmax_backward(const SoftmaxBackward<T>& a, int64_t rows) {
+    check(cuda::softmax_backward(a, rows, current_stream()));
+  }
+  template <class T> static void cross_entropy(const CrossEntropy<T>& a, int64_t rows) {
+    check(cuda::cross_entropy(a, rows, current_stream()));
+  }
+  template <class T> static void dropout(const DropoutRows<T>& a, int64_t rows) {
+    check(cuda::dropout(a, rows, current_stream()));
+  }
+};
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(DSMM_LIBRARY, DSMM_DISPATCH_KEY, library) { DSMM_SERVE_ALL(Cuda); }
+
+}  // namespace dsmm
