@@ -61,14 +61,11 @@ class Apt:
                 return
         self.log(f"apt-get update: {last_line(result.stderr)}")
 
-    def versions(self, names):
-        """{name: candidate version} of those `names` that the indexes have (source of the facts: apt-cache)."""
+    def candidates(self, names):
+        """{name: (version, bytes to download)} of those `names` that the indexes have."""
         result = self._run("apt-cache", "show", "--no-all-versions", *names)
-        found = {}
-        for stanza in stanzas(result.stdout.splitlines()):
-            if "Filename" in stanza:
-                found.setdefault(stanza["Package"], stanza["Version"])
-        return found
+        return {stanza["Package"]: (stanza["Version"], int(stanza["Size"]))
+                for stanza in stanzas(result.stdout.splitlines()) if "Filename" in stanza}
 
     def download(self, name, version, into):
         """Put the .deb of a package into the folder `into` and return its path; retried once.
@@ -90,10 +87,10 @@ class Apt:
         raise UserError(f"package {name}: download failed: {last_line(result.stderr)}; "
                         "check the network and run again (what is already there is kept)")
 
-    def index_files(self, created_by):
-        """Paths of the indexes of one kind (`Packages`, `Translations`) as {path: language or ''}."""
+    def translations(self):
+        """{path: apt's language name} of the indexes with package descriptions."""
         result = self._run("apt-get", "indextargets", "--format", "$(FILENAME)\t$(LANGUAGE)",
-                           f"Created-By: {created_by}")
+                           "Created-By: Translations")
         rows = [line.split("\t") for line in result.stdout.splitlines()]
         return {Path(path): language for path, language in rows if Path(path).is_file()}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import (MANIFEST, atomic_folder, atomic_write, read_manifest, write_json,
                                 write_manifest)
-from ds_minimodel.sample import sources
+from ds_minimodel.sample import descriptions, sources
 from ds_minimodel.sample.corpus import merge, write_text
 from ds_minimodel.sample.headings import qa_and_pairs
 from ds_minimodel.sample.languages import LANGUAGES
@@ -40,16 +40,19 @@ def fetch(out_folder, set_name, languages=None, log=print):
     store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log)
     packages = sources.packages(set_name, languages)
     store.fill(packages)
-    names = [package.name for package in packages]
+    taken = {package.name: package.taken for package in packages}
+    if set_name == "repro":
+        store.fill_from_indexes(sources.DESCRIPTIONS, descriptions.extract, sources.DESCRIPTIONS_LICENCE)
+        taken[sources.DESCRIPTIONS] = "descriptions of all packages"
+    names = [name for name in taken if store.has(name)]
     pages = _help_pages(store, names, languages)
     with atomic_folder(out_folder) as folder:
         facts = {"text": _write_corpora(folder, store, names, pages, languages, log),
                  "tasks": _write_tasks(folder, set_name, pages, languages)}
-        taken = {package.name: {**store.facts(package.name), "taken": package.taken}
-                 for package in packages if store.has(package.name)}
+        origin = {name: {**store.facts(name), "taken": taken[name]} for name in names}
         with atomic_write(folder / "LICENSES.md", "w") as file:
-            file.write(licences_page(taken))
-        versions = {name: fact["version"] for name, fact in taken.items()}
+            file.write(licences_page(origin))
+        versions = {name: fact["version"] for name, fact in origin.items()}
         write_manifest(folder, kind=KIND, set=set_name, languages=languages, packages=versions, **facts)
     return read_manifest(out_folder)
 

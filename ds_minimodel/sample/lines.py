@@ -9,6 +9,8 @@ MIN_CJK_CHARACTERS = 4
 # Function words that none of the other languages of the samples writes alike.
 ENGLISH_WORDS = frozenset("the of and to is that with are this it for from by which you not if has been "
                           "can should must when".split())
+_INVISIBLE = re.compile("[\u00ad\u200b\u200c\u200d\ufeff]")
+_SPACE_IN_CJK = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[^\W\d_]+")
 _SCRIPTS = {code: re.compile(f"[{language.script}]")
@@ -16,8 +18,8 @@ _SCRIPTS = {code: re.compile(f"[{language.script}]")
 
 
 def clean(text):
-    """One line: runs of white space become one space; soft hyphens and zero-width marks go."""
-    return " ".join(re.sub("[\u00ad\u200b\u200c\u200d\ufeff]", "", text).split())
+    """One line: runs of white space become one space, none in Chinese text; invisible marks go."""
+    return _SPACE_IN_CJK.sub("", " ".join(_INVISIBLE.sub("", text).split()))
 
 
 def same_text_key(line):

@@ -37,19 +37,17 @@ class PackageStore:
     def fill(self, packages):
         """Fetch and extract what is missing of `packages` (sources.Package).
 
-        A package that the indexes do not know is left out with a word in the log; UserError if required.
+        Packages that the indexes do not know are left out and named in the log; UserError if one is required.
         """
         missing = [package for package in packages if not self.has(package.name)]
-        versions = self.apt.versions([package.name for package in missing]) if missing else {}
+        found = self.apt.candidates([package.name for package in missing]) if missing else {}
+        self._leave_out([package for package in missing if package.name not in found])
+        missing = [package for package in missing if package.name in found]
+        megabytes = sum(size for _, size in found.values()) / 1e6
         for number, package in enumerate(missing, 1):
-            if package.name in versions:
-                self.log(f"package {number} of {len(missing)}: {package.name}")
-                self._add(package, versions[package.name])
-            elif package.required:
-                raise UserError(f"package {package.name}: not known to apt; check the machine's apt sources "
-                                "(Debian's or Ubuntu's own are needed) and the network, then run again")
-            else:
-                self.log(f"package {package.name}: not known to apt, left out")
+            version, size = found[package.name]
+            self.log(f"package {number} of {len(missing)}: {package.name} ({size / 1e6:.1f} of {megabytes:.0f} MB)")
+            self._add(package, version)
 
     def fill_from_indexes(self, name, extract, licence):
         """Keep the documents extract(apt) of the package indexes themselves under `name`."""
@@ -75,6 +73,14 @@ class PackageStore:
     def _path(self, name):
         return self.folder / f"{name}.jsonl"
 
+    def _leave_out(self, unknown):
+        for package in unknown:
+            if package.required:
+                raise UserError(f"package {package.name}: not known to apt; check the machine's apt sources "
+                                "(Debian's or Ubuntu's own are needed) and the network, then run again")
+        if unknown:
+            self.log("not in this release, left out: " + ", ".join(package.name for package in unknown))
+
     def _add(self, package, version):
         with self._fetched(package.name, version) as root:
             text, other = copyright_of(root, package.name)
@@ -91,10 +97,11 @@ class PackageStore:
                 yield root
 
     def _copyright_elsewhere(self, name):
-        version = self.apt.versions([name]).get(name)
-        if version is None:
+        """Text of the copyright file in another package of the same source; None where apt has none."""
+        found = self.apt.candidates([name])
+        if name not in found:
             return None
-        with self._fetched(name, version) as root:
+        with self._fetched(name, found[name][0]) as root:
             return copyright_of(root, name)[0]
 
     def _write(self, name, facts, documents):
