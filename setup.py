@@ -43,8 +43,8 @@ def extensions():
                        extra_compile_args={"cxx": FLAGS + CPU_FLAGS})
     # Not torch.cuda.is_available(): kernels may be built on a machine without a GPU.
     if MODE != "cpu" and torch.version.cuda and CUDA_HOME:
-        known = subprocess.run([f"{CUDA_HOME}/bin/nvcc", "--list-gpu-arch"], capture_output=True, text=True)
-        wanted = [name for name in ARCHITECTURES if "compute_" + name.replace(".", "") in known.stdout.split()]
+        known = subprocess.check_output([f"{CUDA_HOME}/bin/nvcc", "--list-gpu-arch"], text=True).split()
+        wanted = [name for name in ARCHITECTURES if "compute_" + name.replace(".", "") in known]
         os.environ.setdefault("TORCH_CUDA_ARCH_LIST", ";".join(wanted) + "+PTX")
         yield CUDAExtension(module("cuda"), sources("csrc/cuda", "*.cpp", "*.cu"), py_limited_api=True,
                             extra_compile_args={"cxx": [*FLAGS, "-DUSE_CUDA"], "nvcc": FLAGS})
