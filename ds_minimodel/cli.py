@@ -9,6 +9,7 @@ import sys
 
 from ds_minimodel import __version__
 from ds_minimodel.errors import UserError
+from ds_minimodel.sample import command as sample
 
 STEPS = {
     "tokenizer": "train a SentencePiece vocabulary for each language",
@@ -55,7 +56,8 @@ def _parse(arguments):
                                 _flops)
     flops.add_argument("--json", action="store_true", help="print JSON")
     fetch = commands.add_parser("fetch-sample", help="fetch real text and tasks from Debian's packages")
-    _add_sample_arguments(fetch)
+    sample.add_arguments(fetch)
+    fetch.set_defaults(run=sample.run)
     commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
         run=_doctor)
     options, rest = parser.parse_known_args(arguments)
@@ -81,14 +83,6 @@ def _add_recipe_command(commands, name, text, run, ranks=False):
         command.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
     command.set_defaults(run=run)
     return command
-
-
-def _add_sample_arguments(parser):
-    parser.add_argument("--set", default="quickstart", choices=("quickstart", "repro"),
-                        help="how much: one source and one task, or all")
-    parser.add_argument("--out", default="data/sample", metavar="FOLDER")
-    parser.add_argument("--languages", metavar="L,L", help="language codes, the source first")
-    parser.set_defaults(run=_fetch_sample)
 
 
 def _recipe(options):
@@ -150,12 +144,6 @@ def _flops(options):
 
     rows = costs(_recipe(options)[0])
     print(json.dumps({"rows": rows}, indent=1) if options.json else to_markdown("Costs", [cost_table(rows)]))
-
-
-def _fetch_sample(options):
-    from ds_minimodel.sample.command import run
-
-    return run(options)
 
 
 def _doctor(_options):

@@ -1,1 +1,53 @@
-"""Simple references beside the systems: majority class, TF-IDF, lexical overlap."""
+"""Simple references beside the systems, for each task and target language (analysis/baselines.py)."""
+
+from ds_minimodel.analysis import baselines
+from ds_minimodel.data import tasks
+from ds_minimodel.files import atomic_folder, write_json, write_manifest
+from ds_minimodel.steps.jobs import Job
+from ds_minimodel.steps.task_data import COLUMNS, labels_of, task_inputs
+
+
+def jobs(recipe, layout):
+    inputs = {name: task_inputs(recipe, name, [task.train, *task.test.values()])
+              for name, task in recipe.finetune.tasks.items()}
+    return [Job(layout.baselines(), {"tasks": inputs}, (), lambda _: _score(recipe, layout))]
+
+
+def _score(recipe, layout):
+    rows = []
+    for name, task in recipe.finetune.tasks.items():
+        tests = {language: task.test[language] for language in recipe.languages.targets if language in task.test}
+        scores = _questions(task, tests) if task.kind == "qa" else _labelled(task, tests)
+        rows += [{"baseline": baseline, "task": name, "language": language, "score": score}
+                 for baseline, by_language in scores.items() for language, score in (by_language or {}).items()]
+    with atomic_folder(layout.baselines()) as folder:
+        write_json(folder / "baselines.json", rows)
+        write_manifest(folder, kind="baselines")
+
+
+def _labelled(task, tests):
+    """{baseline: {language: accuracy}} of a classification or pair task; None where scikit-learn is missing."""
+    labels = labels_of(task)
+    train = tasks.read_table(task.train, COLUMNS[task.kind], labels)
+    by_language = {language: tasks.read_table(path, COLUMNS[task.kind], labels) for language, path in tests.items()}
+    labelled = {language: (_rows(records), records.targets.tolist()) for language, records in by_language.items()}
+    texts = {language: (list(map(" ".join, pairs)), targets) for language, (pairs, targets) in labelled.items()}
+    found = {"majority": baselines.majority_accuracies(train.targets.tolist(), labelled),
+             "TF-IDF": baselines.tfidf_accuracies(list(map(" ".join, _rows(train))), train.targets.tolist(), texts)}
+    if task.kind == "pair":
+        found["overlap"] = baselines.overlap_accuracies(_rows(train), train.targets.tolist(), labelled)
+    return found
+
+
+def _rows(records):
+    return list(zip(*records.texts, strict=True))
+
+
+def _questions(task, tests):
+    """{"overlap": {language: F1}} of answering with the sentence most like the question."""
+    scores = {}
+    for language, path in tests.items():
+        questions = tasks.read_squad(path)
+        rules = language if task.metric == "mlqa" else None
+        scores[language] = tasks.score_qa(baselines.overlap_answers(questions), questions, rules)["f1"]
+    return {"overlap": scores}

@@ -7,6 +7,7 @@ never overwritten.
 """
 
 import hashlib
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ def _inputs(job):
         if not record["complete"]:
             raise UserError(f"{folder}: missing or not finished; run the step that makes it, or `ds-minimodel run`")
         parents[str(folder)] = sha256_of_json(record)
-    return {**job.inputs, "parents": parents}
+    return json.loads(json.dumps({**job.inputs, "parents": parents}))      # as a record holds them: no tuples
 
 
 def is_complete(job):
@@ -105,8 +106,9 @@ def begin(job):
 
 def finish(job):
     """Record that `job` is complete, with the hashes of the artifacts that it made, and drop its checkpoints."""
-    manifests = [path for path in sorted(job.folder.glob(f"**/{MANIFEST}")) if "checkpoints" not in path.parts]
-    artifacts = {str(path.parent.relative_to(job.folder)): sha256_of_file(path) for path in manifests}
+    folders = [path.parent.relative_to(job.folder) for path in sorted(job.folder.glob(f"**/{MANIFEST}"))]
+    artifacts = {str(folder): sha256_of_file(job.folder / folder / MANIFEST) for folder in folders
+                 if "checkpoints" not in folder.parts}
     write_json(_record_of(job.folder), {"inputs": _inputs(job), "complete": True, "artifacts": artifacts})
     shutil.rmtree(job.folder / "run" / "checkpoints", ignore_errors=True)
 
@@ -119,9 +121,11 @@ def move_aside_if_stale(job):
     record = read_json(path)
     if record["inputs"] != _inputs(job):
         suffix = f".old-{sha256_of_json(record)[:8]}"
-        path.rename(path.with_name(path.name + suffix))
-        if job.folder.exists():
+        while job.folder.with_name(job.folder.name + suffix).exists():     # the same was moved aside before
+            suffix += "+"
+        if job.folder.exists():     # before its record: killed in between, it is not taken for an unfinished job
             job.folder.rename(job.folder.with_name(job.folder.name + suffix))
+        path.rename(path.with_name(path.name + suffix))
 
 
 def fingerprint_of_text(files):
