@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from ds_minimodel.errors import UserError
-from ds_minimodel.files import (MANIFEST, atomic_write, clear_write_errors, read_manifest, sync_file, sync_folder,
+from ds_minimodel.files import (atomic_write, clear_write_errors, read_manifest, sync_file, sync_folder,
                                 write_manifest)
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,9 @@ def save(engine, folder, step, world, facts, keep_last):
             sync_folder(folder)
             with atomic_write(folder / "latest", "w") as file:
                 file.write(name)
-            for old in _complete(folder)[:-keep_last]:
+            # What is newer than this one was damaged and passed over, what is partial was cut short by a kill.
+            complete = [path for path in _complete(folder) if path.name <= name]
+            for old in set(folder.glob("step-*")) - set(complete[-keep_last:]):
                 shutil.rmtree(old)
     world.barrier()
 
@@ -62,7 +64,7 @@ def load_newest(engine, folder, world, facts):
 
 
 def _complete(folder):
-    return sorted(path for path in Path(folder).glob("step-*") if (path / MANIFEST).is_file())
+    return sorted(path for path in folder.glob("step-*") if path.suffix != ".partial")
 
 
 def _newest(folder, facts):

@@ -34,7 +34,10 @@ class Metrics:
             if name != "step":
                 self.events.add_scalar(name, value, record["step"])
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         if self.enabled:
             self.file.close()
             self.events.close()

@@ -54,41 +54,51 @@ def train(module, batches, run, world, folder, label, snapshot_steps=(), on_snap
     stop = _StopSignals()
     saved = start
 
-    def save(step):
-        checkpoint.save(engine, checkpoints, step, world, facts, run.keep_last)
+    def report(step):
+        record = meter.read(step)
+        if not math.isfinite(record["loss"]):
+            raise UserError(f"{label}: the loss is not finite at step {step}; lower lr, or use bf16 or fp32; "
+                            f"{checkpoints} keeps the last good state")
+        metrics.write(record)
+        progress.update(step, f"loss {record['loss']:.3f}")
 
-    with stop, _Prefetch(batches, start, run.steps) as stream:
+    def save(step):
+        nonlocal saved
+        if saved < step:
+            if meter.last_step < step:      # never save a state whose loss nobody has looked at
+                report(step)
+            checkpoint.save(engine, checkpoints, step, world, facts, run.keep_last)
+            saved = step
+
+    def end_if(stopping, step):
+        if stopping:
+            save(step)
+            raise Stopped(stop.received or signal.SIGTERM,
+                          f"stopped after step {step} of {run.steps}; the same command goes on from there")
+
+    with metrics, stop, _Prefetch(batches, start, run.steps) as stream:
         for step in range(start, run.steps):
             micro_batches = next(stream)
             count, stopping = world.sum(sum(batch["count"] for batch in micro_batches), stop.received or 0)
-            if stopping:
-                if saved < step:
-                    save(step)
-                raise Stopped(stop.received or signal.SIGTERM,
-                              f"stopped after step {step} of {run.steps}; the same command goes on from there")
+            end_if(stopping, step)
             for group in engine.optimizer.param_groups:
                 group["lr"] = run.lr_at(step)
             for batch in micro_batches:
                 sums = engine(_to_device(batch, world.device))
                 # DeepSpeed averages gradients over ranks; the count is global, so undo that.
-                engine.backward(sums.mean() * (world.size / count), scale_wrt_gas=False)
+                loss = sums.mean() * (world.size / count)
+                engine.backward(loss * _missing_loss_scale(engine, run), scale_wrt_gas=False)
                 meter.add(sums.detach(), count)
                 engine.step()
             done = step + 1
             if done % log_every == 0 or done == run.steps:
-                record = meter.read(done)
-                if not math.isfinite(record["loss"]):
-                    raise UserError(f"{label}: the loss is not finite at step {done}; lower lr, or use bf16 or fp32; "
-                                    f"{checkpoints} keeps the last good state")
-                metrics.write(record)
-                progress.update(done, f"loss {record['loss']:.3f}")
+                report(done)
             if done in snapshot_steps:
                 on_snapshot(done, read_masters(engine))
             if done % run.checkpoint_every == 0 and done < run.steps:
                 save(done)
-                saved = done
+        end_if(*world.sum(stop.received or 0), run.steps)
     progress.close()
-    metrics.close()
     weights = read_masters(engine)
     engine.destroy()
     return weights
@@ -109,6 +119,12 @@ def _initialize(module, run, world):
         write_masters(engine, original)
     engine.train()
     return engine
+
+
+def _missing_loss_scale(engine, run):
+    """What the loss must be multiplied by: in fp16 at stage 0 the optimizer divides gradients by the loss scale,
+    but DeepSpeed 0.19.8 does not multiply the loss by it (DeepSpeed#8393)."""
+    return engine.optimizer.loss_scale if run.precision == "fp16" and run.zero_stage == 0 else 1.0
 
 
 def _to_device(batch, device):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -65,6 +66,8 @@ def start():
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # torch says at every step of ZeRO 3 that the collectives that DeepSpeed calls have new names.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     # On CPUs DeepSpeed would compile a shared-memory all-reduce at start: a minute of work that fails without
     # a compiler, hangs on a stale lock and leaks /dev/shm. gloo gives the same sums.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
