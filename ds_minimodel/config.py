@@ -220,16 +220,29 @@ class Recipe(Section):
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML 1.2 scalars: `no` stays a language code, and 7e-4 is a number."""
+    """YAML 1.2 scalars: `no` stays a language code, 7e-4 is a number. A key given twice is refused."""
+
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.composer.ComposerError(None, None, f"the key {key.value} is given twice",
+                                                      key.start_mark)
+                seen.add(key.value)
+        return node
 
 
 _Yaml.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers
-            if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-_Yaml.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
-_Yaml.add_implicit_resolver("tag:yaml.org,2002:float",
-                            re.compile(r"^[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$"), list("-+.0123456789"))
+for _tag, _pattern, _first in (
+        ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+        ("int", r"^[-+]?\d+$", "-+0123456789"),
+        ("float", r"^[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$", "-+.0123456789")):
+    _Yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
+_Yaml.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
 
 
 def load_recipe(path, overrides=()):
@@ -265,8 +278,9 @@ def _apply(values, override):
         raise UserError(f"{override!r}: an override has the form key=value, for example adapt.lr=1e-3")
     *sections, last = key.split(".")
     for section in sections:
-        if not isinstance(values.setdefault(section, {}), dict):
+        if not isinstance(values.get(section, {}), dict):
             raise UserError(f"{override}: {section} is a value, not a section")
+        values[section] = dict(values.get(section, {}))     # a copy: a YAML alias shares it with other sections
         values = values[section]
     try:
         values[last] = yaml.load(text, _Yaml)

@@ -11,20 +11,22 @@ from pathlib import Path
 from ds_minimodel.errors import UserError
 
 MANIFEST = "manifest.json"
-_OUT_OF_ROOM = {errno.ENOSPC: "no space left", errno.EDQUOT: "disk quota exceeded",
-                errno.EROFS: "read-only file system", errno.EACCES: "permission denied"}
+_CANNOT_WRITE = {errno.ENOSPC: "no space left", errno.EDQUOT: "disk quota exceeded",
+                 errno.EROFS: "read-only file system", errno.EACCES: "permission denied",
+                 errno.ENOTDIR: "a file is in the place of a folder",
+                 errno.EEXIST: "a file is in the place of a folder"}
 
 
 @contextlib.contextmanager
 def clear_write_errors(path):
-    """Turn a full, read-only or forbidden disk under `path` into a UserError."""
+    """Turn a full, read-only or forbidden disk under `path`, or a file in its way, into a UserError."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _OUT_OF_ROOM:
+        if error.errno not in _CANNOT_WRITE:
             raise
-        raise UserError(f"{path}: cannot write: {_OUT_OF_ROOM[error.errno]}; "
-                        "nothing that was complete is changed; make room and run again") from error
+        raise UserError(f"{path}: cannot write: {_CANNOT_WRITE[error.errno]}; "
+                        "nothing that was complete is changed; mend this and run again") from error
 
 
 def sync_folder(folder):
@@ -82,7 +84,7 @@ def read_json(path):
 
 @contextlib.contextmanager
 def atomic_folder(path):
-    """Yield a temporary folder that becomes `path` when the block ends without an error.
+    """Yield a temporary folder that becomes `path` when the block ends without an error, and else is removed.
 
     `path` must not exist as a complete artifact; a left-over of a killed process is replaced.
     """
@@ -91,16 +93,19 @@ def atomic_folder(path):
     with clear_write_errors(path):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                sync_file(file)
-            else:
-                sync_folder(file)
-        sync_folder(temporary)
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(temporary, path)
+        try:
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    sync_file(file)
+                else:
+                    sync_folder(file)
+            sync_folder(temporary)
+            if path.exists():
+                shutil.rmtree(path)
+            os.replace(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
         sync_folder(path.parent)
 
 
