@@ -1,0 +1,113 @@
+"""A world in miniature for the whole pipeline: two made-up languages, one a letter-for-letter image of the other,
+with a topic task and questions, and a recipe that runs in seconds."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+TOPICS = {"sea": "wave boat fish salt shore wind", "farm": "cow field barn hay seed plough",
+          "town": "street shop bridge tower market lamp"}
+COMMON = "the a old new small great near far sees has makes finds and with".split()
+SECOND = str.maketrans("abcdefghijklmnopqrstuvwxyz", "qwertzuiopasdfghjklyxcvbnm")
+
+RECIPE = """
+workdir: {folder}/run
+seed: 3
+systems: [bl_base, bl_small, minijoint, minipost, multijoint]
+languages: {{source: en, targets: [xx]}}
+tokenizer: {{vocab_size: 60}}
+data: {{blocks: complete, workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
+model: {{num_layers: 3, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 64, dropout: 0.1,
+        attention_dropout: 0.1}}
+mini: {{depth: 1, new_layers: 1, depths: [1, 2, 3]}}
+pretrain: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}}
+build_mini: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}}
+adapt: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2, snapshot_every: 4,
+        depth_schedule: [[1, 0.5], [2, 0.25], [3, 0.25]]}}
+finetune:
+  seeds: 2
+  epochs: 1
+  batch_size: 8
+  lr: 1e-3
+  max_length: 48
+  tasks:
+    topic: {{kind: classification, train: {folder}/topic.en.jsonl,
+            test: {{en: {folder}/topic.en.jsonl, xx: {folder}/topic.xx.jsonl}}}}
+    qa: {{kind: qa, question_length: 8, train: {folder}/qa.en.json,
+         test: {{en: {folder}/qa.en.json, xx: {folder}/qa.xx.json}}}}
+engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
+checkpoint: {{every: 2, keep_last: 2}}
+"""
+
+
+def sentence(rng, topic):
+    words = [rng.choice(COMMON if rng.random() < 0.5 else TOPICS[topic].split()) for _ in range(rng.randint(4, 9))]
+    return " ".join(words)
+
+
+def make_world(folder):
+    """Write text, tasks and the recipe below `folder`; the recipe's path."""
+    rng = random.Random(0)
+    pages = [(topic, [sentence(rng, topic) for _ in range(rng.randint(2, 5))])
+             for topic in rng.choices(list(TOPICS), k=150)]
+    questions = []
+    for number, (_, lines) in enumerate(pages[:12]):
+        context, answer = ". ".join(lines), lines[1].split()[0]
+        questions.append((str(number), lines[1], context, answer, context.index(lines[1])))
+    for language in ("en", "xx"):
+        def spell(text, language=language):
+            return text if language == "en" else text.translate(SECOND)
+
+        text = "\n\n".join("\n".join(map(spell, lines)) for _, lines in pages)
+        (folder / f"{language}.txt").write_text(text + "\n", encoding="utf-8")
+        with open(folder / f"topic.{language}.jsonl", "w", encoding="utf-8") as file:
+            for topic, lines in pages[:60]:
+                file.write(json.dumps({"text": spell(lines[0]), "label": topic}) + "\n")
+        squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": [
+            {"context": spell(context), "qas": [{"id": name, "question": spell(asked), "answers": [
+                {"text": spell(answer), "answer_start": start}]}]}
+            for name, asked, context, answer, start in questions]}]}
+        (folder / f"qa.{language}.json").write_text(json.dumps(squad), encoding="utf-8")
+    path = folder / "recipe.yaml"
+    path.write_text(RECIPE.format(folder=folder), encoding="utf-8")
+    return path
+
+
+def start(*arguments):
+    """`python -m ds_minimodel ARGUMENTS` in the background."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-m", "ds_minimodel", *map(str, arguments)], env=environment,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(*arguments):
+    """Run to the end: (exit code, standard output, standard error)."""
+    process = start(*arguments)
+    out, err = process.communicate(timeout=280)
+    return process.returncode, out, err
+
+
+def stop_when(process, reached, number=signal.SIGKILL):
+    """Send a signal once `reached()` holds; (exit code, standard error)."""
+    deadline = time.monotonic() + 120
+    while not reached() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert process.poll() is None, f"ended before it could be stopped: {process.communicate()[1]}"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    """Recipe of a pipeline that has run to its end, undisturbed."""
+    recipe = make_world(tmp_path_factory.mktemp("world"))
+    code, _, err = run("run", recipe)
+    assert code == 0, err
+    return recipe
