@@ -28,7 +28,8 @@ ALLOWED = {
     "sample": {"errors", "files", "progress"},
     "interop": LIBRARY,
     "steps": LIBRARY | {"engine", "analysis"},
-    "cli": LIBRARY | {"engine", "analysis", "sample", "interop", "steps"},
+    "doctor": LIBRARY | {"engine"},
+    "cli": LIBRARY | {"engine", "analysis", "sample", "interop", "steps", "doctor"},
     "__main__": {"cli"},
 }
 STEPS = {"tokenizer", "prepare", "pretrain", "build_mini", "adapt", "finetune", "evaluate", "report"}
