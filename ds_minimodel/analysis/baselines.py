@@ -60,16 +60,15 @@ def overlap_accuracies(train_pairs, train_labels, tests):
 
 
 def overlap_features(first, second):
-    """Share of the first text's stems and of its letter triples that the second has, and both lengths."""
-    return [_share(stems(first), stems(second)), _share(_triples(first), _triples(second)),
-            len(first) ** 0.5, len(second) ** 0.5]
+    """Share of the first text's stems, and of its letter triples, that the second has."""
+    return [_share(stems(first), stems(second)), _share(_triples(first), _triples(second))]
 
 
 def overlap_answers(questions):
     """{id: the sentence of the context that shares most stems with the question}, for the F1 of QA.
 
-    questions: objects with `id`, `text` (the question) and `context`. Of equal sentences the shorter one is taken,
-    then the earlier one.
+    questions: objects with `id`, `text` (the question) and `context`. Of equal sentences the shorter
+    one is taken, then the earlier one.
     """
     return {item.id: best_sentence(item.text, item.context) for item in questions}
 
@@ -97,7 +96,8 @@ def _share(wanted, found):
 
 def _fit_and_score(model, train_inputs, train_labels, tests):
     model.fit(train_inputs, train_labels)
-    return {language: _accuracy(model.predict(inputs), labels) for language, (inputs, labels) in tests.items()}
+    return {language: _accuracy(model.predict(inputs), labels)
+            for language, (inputs, labels) in tests.items()}
 
 
 def _accuracy(predicted, labels):

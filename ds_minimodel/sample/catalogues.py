@@ -12,7 +12,7 @@ _ACCELERATOR = re.compile(r"[~_&](?=\w)")
 
 
 def extract(root):
-    """Documents of all catalogues in an unpacked package: the messages, and in English what they translate."""
+    """Documents of all catalogues in an unpacked package: translations, and their English originals."""
     seen = set()
     for path in sorted(root.glob("usr/**/LC_MESSAGES/*.mo")):
         language = language_of_locale(path.parent.parent.name)
@@ -34,7 +34,8 @@ def messages(data):
     order = "<" if struct.unpack_from("<I", data)[0] == MAGIC else ">"
     count, originals, translations = struct.unpack_from(f"{order}III", data, 8)
     for index in range(count):
-        original, translation = (_string(data, order, table + 8 * index) for table in (originals, translations))
+        original = _string(data, order, originals + 8 * index)
+        translation = _string(data, order, translations + 8 * index)
         original = original.split("\x04")[-1]
         if original:            # the empty one is the catalogue's own header
             yield original.split("\0")[0], translation.split("\0")[0]

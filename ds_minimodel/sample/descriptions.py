@@ -12,9 +12,11 @@ def extract(apt):
     codes = {language.translation: code for code, language in LANGUAGES.items()}
     seen = set()
     for path, translation in apt.translations().items():
-        language = codes.get(translation)
+        if translation not in codes:
+            continue
+        language = codes[translation]
         with open(path, encoding="utf-8", errors="replace") as file:
-            for stanza in stanzas(file) if language else ():
+            for stanza in stanzas(file):
                 text = stanza.get(f"Description-{translation}")
                 same = (language, stanza.get("Description-md5"))
                 if text and same not in seen:

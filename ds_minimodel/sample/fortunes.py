@@ -6,7 +6,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m|.\x08")
 
 
 def sayings_in(language):
-    """extract(root) for a package of fortunes in one language; offensive ones (folders `off`) are left out."""
+    """extract(root) for a package of fortunes in one language; offensive ones (folder `off`) stay out."""
     def extract(root):
         for path in sorted(root.glob("usr/share/games/fortunes/**/*")):
             if path.is_file() and not path.is_symlink() and path.suffix != ".dat" and "off" not in path.parts:

@@ -17,10 +17,10 @@ MAX_CONTEXT_WORDS = 160
 
 
 def qa_and_pairs(pages, languages, source="en"):
-    """({(split, language): SQuAD 1.1 data}, {(split, language): pair records}) of {language: {page: elements}}.
+    """({(split, language): SQuAD 1.1 data}, {(split, language): pair records}) of the pages.
 
-    What is asked and how a page is cut into contexts is decided on the source's text, so it is the same
-    in all languages; what is not translated, or not parallel, is left out there.
+    pages: {language: {page: elements}}. What is asked and how a page is cut into contexts is decided on the
+    source's text, so it is the same in all languages; what is not translated is left out there.
     """
     frequency = Counter(element.text for elements in pages[source].values()
                         for element in elements if element.heading)
@@ -107,5 +107,6 @@ def _pairs(paragraphs):
             draw = random.Random(f"pair {item['id']}")
             others = [answer for answer in answers if answer != answers[index]]
             matches = draw.random() < 0.5 or not others
-            yield {"sentence1": item["question"], "sentence2": answers[index] if matches else draw.choice(others),
+            yield {"sentence1": item["question"],
+                   "sentence2": answers[index] if matches else draw.choice(others),
                    "label": "1" if matches else "0", "id": item["id"]}

@@ -6,14 +6,14 @@ from ds_minimodel.sample.languages import language_of_locale
 from ds_minimodel.sample.lines import clean
 
 # Elements that end the line before them; every other element is part of a line.
-BLOCKS = frozenset("html body main section article div p ul ol li dl dt dd table thead tbody tr td th caption h1 h2 "
-                   "h3 h4 h5 h6 blockquote hr".split())
+BLOCKS = frozenset("html body main section article div p ul ol li dl dt dd table thead tbody tr td th caption "
+                   "h1 h2 h3 h4 h5 h6 blockquote hr".split())
 MALLARD_BLOCKS = frozenset("page section title desc p list steps item terms table tr td note".split())
 # Code, navigation and tables of contents are not text.
 SKIPPED = frozenset("head script style pre nav form svg math".split())
 MALLARD_SKIPPED = frozenset("credit code screen revision license media".split())
-SKIPPED_NAMES = frozenset("navheader navfooter docnav toc tocframe contents footer banner related headerlink sig "
-                          "nav_table sphinxsidebar languages programlisting screen synopsis".split())
+SKIPPED_NAMES = frozenset("navheader navfooter docnav toc tocframe contents footer banner related headerlink "
+                          "sig nav_table sphinxsidebar languages programlisting screen synopsis".split())
 LINE_END = "\0"
 SKIPPED_FILES = ("genindex", "big-page", "search.html", "py-modindex")
 

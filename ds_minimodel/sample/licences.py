@@ -12,7 +12,7 @@ MAX_NAMES = 4
 
 
 def copyright_of(root, name):
-    """(text of the copyright file or None, name of the package to ask instead or None) of an unpacked package.
+    """(text of the copyright file or None, name of the package to ask instead or None) of an unpacked one.
 
     A package may share its doc folder with another one of the same source by a symbolic link.
     """

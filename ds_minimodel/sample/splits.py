@@ -1,4 +1,4 @@
-"""Which help pages train, tune and test the tasks: a hash of the page's name, so the same in all languages."""
+"""Which help pages train, tune and test: by a hash of the page's name, so the same in all languages."""
 
 import hashlib
 

@@ -43,10 +43,11 @@ class PackageStore:
         found = self.apt.candidates([package.name for package in missing]) if missing else {}
         self._leave_out([package for package in missing if package.name not in found])
         missing = [package for package in missing if package.name in found]
-        megabytes = sum(size for _, size in found.values()) / 1e6
+        if missing:
+            self.log(f"to download: {sum(size for _, size in found.values()) / 1e6:.0f} MB")
         for number, package in enumerate(missing, 1):
             version, size = found[package.name]
-            self.log(f"package {number} of {len(missing)}: {package.name} ({size / 1e6:.1f} of {megabytes:.0f} MB)")
+            self.log(f"package {number} of {len(missing)}: {package.name}, {size / 1e6:.1f} MB")
             self._add(package, version)
 
     def fill_from_indexes(self, name, extract, licence):

@@ -10,8 +10,8 @@ LABELS = {"sbasic": "basic", "scalc": "calc", "swriter": "writer", "simpress": "
           "sdatabase": "base", "smath": "math"}
 MIN_WORDS = 8
 # The names give the answer away. Chinese sets no spaces around them, so \b would miss them there.
-_NAMES = re.compile(r"(?<![A-Za-z])(LibreOffice|StarOffice|OpenOffice(\.org)?|Writer|Calc|Impress|Draw|Base|Math"
-                    r"|Basic)(?![A-Za-z])([’'`]?s(?![A-Za-z]))?", re.IGNORECASE)
+_NAMES = re.compile(r"(?<![A-Za-z])(LibreOffice|StarOffice|OpenOffice(\.org)?|Writer|Calc|Impress|Draw|Base"
+                    r"|Math|Basic)(?![A-Za-z])([’'`]?s(?![A-Za-z]))?", re.IGNORECASE)
 
 
 def topic_records(pages, languages, source="en"):

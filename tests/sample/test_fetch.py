@@ -1,0 +1,166 @@
+"""The whole command, with real apt and dpkg on a package archive in a folder."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import read_manifest
+from ds_minimodel.sample import store as store_module
+from ds_minimodel.sample.apt import Apt, unpacked
+from ds_minimodel.sample.command import run
+from ds_minimodel.sample.fetch import PACKAGES_FOLDER, fetch
+from ds_minimodel.sample.libreoffice_help import read_page
+from ds_minimodel.sample.lines import same_text_key
+from ds_minimodel.sample.splits import is_held_out
+
+
+@pytest.fixture
+def sample(archive, help_packages, tmp_path):
+    """The quickstart set of the hand-made packages."""
+    archive(help_packages)
+    manifest = fetch(tmp_path / "out", "quickstart", log=lambda line: None)
+    return tmp_path / "out", manifest
+
+
+def read_jsonl(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_package_is_unpacked(make_deb):
+    deb = make_deb("some-package", {"usr/share/x/ü.txt": "ü"})
+    with unpacked(deb) as root:
+        assert (root / "usr/share/x/ü.txt").read_text() == "ü"
+    assert [path.name for path in deb.parent.iterdir()] == [deb.name]
+    deb.write_bytes(deb.read_bytes()[:100])
+    with pytest.raises(UserError, match="cannot be unpacked"), unpacked(deb):
+        pass
+
+
+def test_what_a_sample_holds(sample):
+    out, manifest = sample
+    assert manifest == read_manifest(out, verify=True)
+    assert manifest["set"] == "quickstart" and manifest["languages"] == ["en", "de"]
+    assert manifest["packages"] == {"libreoffice-help-en-us": "1.0-1", "libreoffice-help-de": "1.0-1"}
+    assert sorted(manifest["files"]) == [
+        "LICENSES.md", "tasks/topic/dev.en.jsonl", "tasks/topic/test.de.jsonl",
+        "tasks/topic/test.en.jsonl", "tasks/topic/train.en.jsonl",
+        "text/de.txt", "text/en.txt"]
+    for name, count in manifest["tasks"]["topic"].items():
+        assert len(read_jsonl(out / f"tasks/topic/{name}.jsonl")) == count > 0
+    assert "| libreoffice-help-de | 1.0-1 | MPL-2.0, GPL-2+ |" in (out / "LICENSES.md").read_text()
+
+
+def test_no_line_of_a_held_out_page_is_in_the_text(sample, help_packages, tmp_path):
+    out, _ = sample
+    for language, files in zip(("en", "de"), help_packages.values(), strict=True):
+        text = set(map(same_text_key, (out / f"text/{language}.txt").read_text().split("\n")))
+        held_out, others = set(), set()
+        for name, content in files.items():
+            (tmp_path / "page.html").write_text(content)
+            keys = {same_text_key(element.text) for element in read_page(tmp_path / "page.html")}
+            (held_out if is_held_out(name.split("/text/")[1]) else others).update(keys)
+        assert held_out and not held_out & text
+        missing = others - held_out - text
+        assert bool(missing) == (language == "de")      # only what is not translated is missing
+
+
+def test_text_is_deduplicated_and_translated(sample):
+    out, _ = sample
+    for language in ("en", "de"):
+        lines = [line for line in (out / f"text/{language}.txt").read_text().split("\n") if line]
+        assert len(lines) == len(set(lines))
+    assert "quick brown fox" not in (out / "text/de.txt").read_text()
+
+
+def test_fetching_again_changes_nothing_and_needs_no_apt(sample, monkeypatch):
+    out, manifest = sample
+    monkeypatch.setattr(store_module, "Apt", None)
+    before = (out / "manifest.json").stat().st_mtime_ns
+    assert fetch(out, "quickstart", log=lambda line: None) == manifest
+    assert (out / "manifest.json").stat().st_mtime_ns == before
+    shutil.rmtree(out)                                  # what was extracted is still there
+    assert fetch(out, "quickstart", log=lambda line: None) == manifest
+
+
+def test_an_interrupted_fetch_goes_on(archive, help_packages, tmp_path, monkeypatch):
+    archive(help_packages)
+    downloads, download = [], Apt.download
+
+    def interrupted(self, name, *arguments):
+        downloads.append(name)
+        if len(downloads) == 2:
+            raise KeyboardInterrupt
+        return download(self, name, *arguments)
+
+    monkeypatch.setattr(Apt, "download", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(tmp_path / "out", "quickstart", log=lambda line: None)
+    assert not (tmp_path / "out").exists()
+    fetch(tmp_path / "out", "quickstart", log=lambda line: None)
+    assert downloads == ["libreoffice-help-en-us", "libreoffice-help-de", "libreoffice-help-de"]
+    left = {path.name for path in (tmp_path / PACKAGES_FOLDER).iterdir()}
+    assert left == {"apt", "libreoffice-help-en-us.jsonl", "libreoffice-help-de.jsonl"}
+
+
+def test_a_download_is_tried_twice(archive, help_packages, tmp_path):
+    folder = archive(help_packages)
+    apt = Apt(tmp_path / "apt", log=lambda line: None)
+    apt.update()
+    assert apt.candidates(["libreoffice-help-de", "no-such-package"]).keys() == {"libreoffice-help-de"}
+    deb = folder / "libreoffice-help-de_1.0-1_all.deb"
+    deb.rename(tmp_path / "away.deb")
+    apt.update = lambda: (tmp_path / "away.deb").rename(deb)        # the archive is back at the second try
+    assert apt.download("libreoffice-help-de", "1.0-1", tmp_path).is_file()
+    deb.unlink()
+    apt.update = lambda: None
+    with pytest.raises(UserError, match="libreoffice-help-de: download failed.*run again"):
+        apt.download("libreoffice-help-de", "1.0-1", tmp_path)
+
+
+def test_repro_has_all_tasks_and_lives_without_the_other_packages(archive, help_packages, tmp_path, capsys):
+    archive({**help_packages, "fortunes-de": {"usr/share/games/fortunes/de/a": "Ein kluger Spruch.\n%\n"}})
+    arguments = SimpleNamespace(set="repro", out=tmp_path / "out", languages="de")
+    assert run(arguments) == 0
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest["languages"] == ["en", "de"] and set(manifest["tasks"]) == {"topic", "pair", "qa"}
+    assert all(count > 0 for counts in manifest["tasks"].values() for count in counts.values())
+    assert "Ein kluger Spruch." in (tmp_path / "out/text/de.txt").read_text()
+    output = capsys.readouterr()
+    assert "not in this release, left out: gimp-help-en" in output.err
+    assert "text/de.txt" in output.out
+
+
+@pytest.mark.parametrize("set_name, languages, message", [
+    ("quickstart", ["en", "xx"], "language xx: not in the samples; choose from en, de"),
+    ("all", None, "set all: unknown"),
+])
+def test_wrong_arguments(tmp_path, set_name, languages, message):
+    with pytest.raises(UserError, match=message):
+        fetch(tmp_path / "out", set_name, languages)
+
+
+def test_a_folder_with_other_contents_is_left_alone(tmp_path, sample):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("precious")
+    with pytest.raises(UserError, match="holds something else than a sample"):
+        fetch(tmp_path / "mine", "quickstart")
+    assert (tmp_path / "mine/thesis.txt").read_text() == "precious"
+    with pytest.raises(UserError, match="holds the set quickstart, not repro"):
+        fetch(sample[0], "repro")
+
+
+def test_a_required_package_that_is_unknown(archive, help_packages, tmp_path):
+    del help_packages["libreoffice-help-de"]
+    archive(help_packages)
+    with pytest.raises(UserError, match="package libreoffice-help-de: not known to apt"):
+        fetch(tmp_path / "out", "quickstart", log=lambda line: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_machine_without_apt(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="apt-get: not found.*run it on Debian or Ubuntu"):
+        fetch(tmp_path / "out", "quickstart", log=lambda line: None)

@@ -1,0 +1,105 @@
+"""Tasks out of parallel help pages."""
+
+import pytest
+
+from ds_minimodel.sample.headings import MAX_CONTEXT_WORDS, qa_and_pairs
+from ds_minimodel.sample.libreoffice_help import read_page
+from ds_minimodel.sample.splits import is_held_out, split_of, wanted_splits
+from ds_minimodel.sample.topic import strip_names, topic_records
+
+
+@pytest.fixture
+def pages(help_packages, tmp_path):
+    """{language: {page: elements}}"""
+    found = {"en": {}, "de": {}}
+    for language, files in zip(found, help_packages.values(), strict=True):
+        for name, text in files.items():
+            (tmp_path / "page.html").write_text(text)
+            found[language][name.split("/text/")[1]] = read_page(tmp_path / "page.html")
+    return found
+
+
+def test_splits_are_of_about_the_right_size():
+    splits = [split_of(f"scalc/{number}.html") for number in range(2000)]
+    assert {split: round(splits.count(split) / 2000, 1) for split in set(splits)} == {
+        "train": 0.7, "dev": 0.1, "test": 0.2}
+    assert wanted_splits("de", "en") == ("test",)
+
+
+@pytest.mark.parametrize("text, bare", [
+    ("Use LibreOffice Calc's cells", "Use cells"),
+    ("在Calc中", "在中"),
+    ("Mathematics is Basically calculated", "Mathematics is Basically calculated"),
+    ("Writer-Dokument", "-Dokument"),
+])
+def test_names_of_programs_are_stripped(text, bare):
+    assert strip_names(text) == bare
+
+
+def test_topic_records_are_parallel(pages):
+    records = topic_records(pages, ["en", "de"])
+    assert set(records) == {("train", "en"), ("dev", "en"), ("test", "en"), ("test", "de")}
+    for (split, _), rows in records.items():
+        assert rows
+        for row in rows:
+            page = row["id"].split("|")[0]
+            assert split_of(page) == split
+            assert row["label"] == {"scalc": "calc", "swriter": "writer", "sbasic": "basic",
+                                    "smath": "math"}[page.split("/")[0]]
+            assert "Calc" not in row["text"]
+    english = {row["id"] for row in records["test", "en"]}
+    german = {row["id"] for row in records["test", "de"]}
+    untranslated = {name for name in english if int(name.split("|")[0][-8:-5]) % 10 == 9}
+    assert german == english - untranslated
+    # what stands in a box, is short, or is a heading is no example
+    assert {name.split("|")[1] for name in english} == {
+        "par_0#0", "par_1#0", "par_2#0", "par_3#0", "par_long#0"}
+
+
+def test_a_text_that_two_modules_share_has_no_label(pages):
+    shared = next(iter(pages["en"].values()))[2]
+    pages["en"]["shared/general.html"] = [shared]
+    texts = [row["text"] for rows in topic_records(pages, ["en"]).values() for row in rows]
+    assert strip_names(shared.text) not in texts
+
+
+def test_questions_point_at_their_answers(pages):
+    questions, pairs = qa_and_pairs(pages, ["en", "de"])
+    assert set(questions) == set(pairs)
+    for (split, language), squad in questions.items():
+        assert squad["version"] == "1.1" and squad["data"]
+        for article in squad["data"]:
+            assert split_of(article["title"]) == split
+            for paragraph in article["paragraphs"]:
+                assert len(paragraph["qas"]) >= 2
+                if language == "en":
+                    assert len(paragraph["context"].split()) <= MAX_CONTEXT_WORDS
+                for item in paragraph["qas"]:
+                    answer = item["answers"][0]
+                    assert paragraph["context"][answer["answer_start"]:].startswith(answer["text"])
+                    assert item["question"].startswith({"en": "Command p", "de": "Befehl p"}[language])
+
+
+def test_pairs_are_balanced_and_parallel(pages):
+    pairs = qa_and_pairs(pages, ["en", "de"])[1]
+    rows = pairs["train", "en"]
+    assert {row["label"] for row in rows} == {"0", "1"}
+    assert 0.35 < sum(row["label"] == "1" for row in rows) / len(rows) < 0.65
+    for row in rows:
+        heading, page = row["sentence1"].split(" p")[1][0], row["sentence1"][-3:]
+        description = row["sentence2"].removesuffix(".").split()
+        assert description[-2] == page                  # a negative is of the same page
+        assert (description[-1][-1] == heading) == (row["label"] == "1")
+    german = {row["id"]: row["label"] for row in pairs["test", "de"]}
+    english = {row["id"]: row["label"] for row in pairs["test", "en"]}
+    assert german and german.items() <= english.items()
+
+
+def test_the_same_input_gives_the_same_tasks(pages):
+    assert qa_and_pairs(pages, ["en", "de"]) == qa_and_pairs(pages, ["en", "de"])
+    assert topic_records(pages, ["en"]) == topic_records(pages, ["en"])
+
+
+def test_held_out_pages_are_those_of_dev_and_test():
+    names = [f"swriter/{number}.html" for number in range(100)]
+    assert [is_held_out(name) for name in names] == [split_of(name) in ("dev", "test") for name in names]
