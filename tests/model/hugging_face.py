@@ -1,0 +1,66 @@
+"""The same weights in Hugging Face's RoBERTa: parameter names, conversion, gradients under our names."""
+
+import torch
+from transformers import RobertaConfig
+
+from ds_minimodel.model.transformer import FIRST_POSITION, PAD
+
+LAYER = {"attention_out": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
+         "ffn_in": "intermediate.dense", "ffn_out": "output.dense", "ffn_norm": "output.LayerNorm"}
+QKV = ("query", "key", "value")
+
+
+def names(num_layers, head_depth=None, task=()):
+    """Our parameter -> Hugging Face's, which stacked along the first axis are ours.
+
+    task: (our module, Hugging Face's module) of a task's head.
+    """
+    modules = {"body.embedding_norm": "roberta.embeddings.LayerNorm", **dict(task)}
+    for layer in range(num_layers):
+        modules |= {f"body.layers.{layer}.{ours}": f"roberta.encoder.layer.{layer}.{theirs}"
+                    for ours, theirs in LAYER.items()}
+    if head_depth is not None:
+        modules |= {f"body.heads.{head_depth}.dense": "lm_head.dense",
+                    f"body.heads.{head_depth}.norm": "lm_head.layer_norm"}
+    found = {"pack.tokens": ["roberta.embeddings.word_embeddings.weight"],
+             "body.positions": ["roberta.embeddings.position_embeddings.weight"]}
+    if head_depth is not None:
+        found["pack.bias"] = ["lm_head.bias"]
+    for kind in ("weight", "bias"):
+        found |= {f"{ours}.{kind}": [f"{theirs}.{kind}"] for ours, theirs in modules.items()}
+        found |= {f"body.layers.{layer}.qkv.{kind}": [f"roberta.encoder.layer.{layer}.attention.self.{part}.{kind}"
+                                                      for part in QKV] for layer in range(num_layers)}
+    return found
+
+
+def twin(theirs, ours, found, **settings):
+    """A model of Hugging Face's class `theirs` with the weights of our module, in the same dtype and mode."""
+    body = ours.body.config
+    config = RobertaConfig(
+        vocab_size=len(ours.pack.tokens), hidden_size=body.hidden_size, num_attention_heads=body.num_heads,
+        num_hidden_layers=sum(name.endswith("qkv.weight") for name in found), intermediate_size=body.ffn_size,
+        max_position_embeddings=body.max_positions + FIRST_POSITION, type_vocab_size=1, layer_norm_eps=1e-5,
+        pad_token_id=PAD, hidden_dropout_prob=body.dropout, attention_probs_dropout_prob=body.attention_dropout,
+        attn_implementation="eager", **settings)
+    model = theirs(config).to(ours.pack.tokens.dtype).train(ours.training)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        parameters.pop("roberta.embeddings.token_type_embeddings.weight").zero_()
+        for name, tensor in ours.state_dict().items():
+            if name in found:
+                for part, chunk in zip(found[name], tensor.chunk(len(found[name])), strict=True):
+                    parameters.pop(part).copy_(chunk)
+    assert not parameters, f"without a counterpart: {list(parameters)}"
+    return model
+
+
+def gradients(model, found):
+    """Gradients of a Hugging Face model under our names."""
+    parameters = dict(model.named_parameters())
+    return {name: torch.cat([parameters[part].grad for part in parts]) for name, parts in found.items()}
+
+
+def attention_mask(batch):
+    if "lengths" not in batch:
+        return None
+    return (torch.arange(batch["tokens"].shape[1]) < batch["lengths"][:, None]).long()

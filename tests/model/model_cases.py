@@ -1,0 +1,79 @@
+"""A tiny architecture, random weights that hide nothing, and batches with and without padding."""
+
+import torch
+
+from ds_minimodel.model.heads import IGNORE
+from ds_minimodel.model.transformer import PAD, BodyConfig
+
+VOCAB_SIZE = 40
+LENGTHS = (11, 8, 5, 9)
+
+
+def body_config(num_layers=3, head_depths=(3,), dropout=0.0, attention_dropout=0.0):
+    return BodyConfig(num_layers, 16, 2, 24, 14, head_depths, dropout, attention_dropout)
+
+
+def randomise(module, seed=0):
+    """Weights as large as a trained model's, biases and norms too: those of a fresh model hide mistakes."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            center = 1.0 if name.endswith("norm.weight") else 0.0
+            parameter.normal_(center, 0.3, generator=generator)
+    return module
+
+
+def mlm_batch(padded=True, seed=0):
+    """A masked-LM batch as the data part makes it, 2 to 4 positions read in each row."""
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.tensor(LENGTHS if padded else (11,) * len(LENGTHS), dtype=torch.int32)
+    tokens = torch.randint(4, VOCAB_SIZE, (len(LENGTHS), 11), generator=draw)
+    tokens[torch.arange(11) >= lengths[:, None]] = PAD
+    read = torch.zeros(len(LENGTHS), 4, dtype=torch.int64)
+    targets = torch.full(read.shape, IGNORE)
+    for row, length in enumerate(lengths.tolist()):
+        count = 2 + row % 3
+        read[row, :count] = torch.randperm(length, generator=draw)[:count].sort().values
+        targets[row, :count] = torch.randint(VOCAB_SIZE, (count,), generator=draw)
+    keys = torch.randint(-2**31, 2**31 - 1, (len(LENGTHS),), generator=draw).to(torch.int32)
+    batch = {"tokens": tokens, "lengths": lengths, "read": read, "targets": targets, "keys": keys}
+    return batch if padded else {name: value for name, value in batch.items() if name != "lengths"}
+
+
+def read_everywhere(batch):
+    """The same batch for a model that computes every position: targets (B, S)."""
+    targets = torch.full(batch["tokens"].shape, IGNORE)
+    for row in range(len(targets)):
+        used = batch["targets"][row] != IGNORE
+        targets[row, batch["read"][row, used]] = batch["targets"][row, used]
+    return {**{name: value for name, value in batch.items() if name != "read"}, "targets": targets}
+
+
+def rows(batch, which, width=None):
+    """Some rows of a batch, cut or padded to `width` positions."""
+    part = {name: value[which] for name, value in batch.items()}
+    if width is not None:
+        tokens = torch.full((len(part["tokens"]), width), PAD)
+        common = min(width, part["tokens"].shape[1])
+        tokens[:, :common] = part["tokens"][:, :common]
+        part["tokens"] = tokens
+    return part
+
+
+def losses_and_gradients(module, *batches):
+    """Sum of a module's losses over batches, and the gradients of their total by parameter name."""
+    module.zero_grad()
+    total = sum(module(batch) for batch in batches)
+    total.sum().backward()
+    return total.detach(), {name: parameter.grad.clone() for name, parameter in module.named_parameters()
+                            if parameter.grad is not None}
+
+
+def assert_same(got, expected, tolerance=1e-10):
+    """Equality of (losses, gradients by name) up to `tolerance`, relative to each tensor's largest element."""
+    assert got[1].keys() == expected[1].keys()
+    pairs = [("losses", got[0], expected[0]), *((name, got[1][name], expected[1][name]) for name in expected[1])]
+    for name, tensor, reference in pairs:
+        assert tensor.shape == reference.shape, name
+        error = (tensor - reference).abs().max()
+        assert error <= tolerance * max(reference.abs().max(), 1e-3), f"{name}: off by {error:.1e}"
