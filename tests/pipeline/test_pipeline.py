@@ -99,11 +99,12 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
 def test_a_signal_saves_and_the_same_command_goes_on(world, tmp_path, number, expected):
     recipe, workdir = make_world(tmp_path), tmp_path / "run"
     metrics = workdir / "pretrain/bl_base/run/metrics.jsonl"
-    code, err = stop_when(start("run", recipe, "systems=[bl_base]", "checkpoint.every=100", "pretrain.steps=500"),
+    longer = ("systems=[bl_base]", "adapt.depth_schedule=[]", "checkpoint.every=100", "pretrain.steps=500")
+    code, err = stop_when(start("run", recipe, *longer),
                           lambda: metrics.exists() and metrics.read_text().count("\n") > 3, number)
     assert code == expected and "the same command goes on from there" in err
     (saved,) = (workdir / "pretrain/bl_base/run/checkpoints").glob("step-*")
-    code, _, err = run("pretrain", recipe, "systems=[bl_base]", "checkpoint.every=100", "pretrain.steps=500")
+    code, _, err = run("pretrain", recipe, *longer)
     assert code == 0, err
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert steps == sorted(set(steps)) and steps[-1] == 500
@@ -111,7 +112,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(world, tmp_path, number, ex
 
 def test_two_ranks_train_what_one_does(world, tmp_path):
     recipe = make_world(tmp_path)
-    arguments = [recipe, "systems=[minijoint]"]
+    arguments = [recipe, "systems=[minijoint]", "adapt.depth_schedule=[]"]
     for step in ("tokenizer", "prepare"):
         assert run(step, *arguments)[0] == 0
     for step in ("pretrain", "adapt"):
