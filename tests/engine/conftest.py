@@ -1,0 +1,39 @@
+"""The tests of the engine train in this process, as a world of one rank on the CPU."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))      # for synthetic.py, which the ranks import too
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+
+@pytest.fixture(scope="package")
+def world():
+    import torch
+
+    from ds_minimodel.engine.world import start
+
+    before, matmul = dict(os.environ), torch.backends.mkldnn.matmul.fp32_precision
+    yield start()
+    torch.distributed.destroy_process_group()
+    torch.backends.mkldnn.matmul.fp32_precision = matmul
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+
+
+@pytest.fixture(scope="package")
+def uninterrupted(world, tmp_path_factory):
+    """uninterrupted(run, what): (weights, losses) of a run that nothing disturbs; each is trained once."""
+    from synthetic import losses, model, train
+
+    done = {}
+
+    def result(run, what="pretrain"):
+        if (run, what) not in done:
+            folder = tmp_path_factory.mktemp("uninterrupted")
+            done[run, what] = train(world, folder, run, model(what)), losses(folder)
+        return done[run, what]
+    return result

@@ -1,0 +1,32 @@
+"""A run that SIGKILLs itself in its second save, in a process of its own."""
+
+import os
+import signal
+from pathlib import Path
+from unittest import mock
+
+import torch
+from synthetic import run_config, train
+
+from ds_minimodel.engine import checkpoint
+from ds_minimodel.engine.world import start
+
+RUN = run_config(zero_stage=1, checkpoint_every=1, keep_last=3)
+# Where it dies: the function, and how many calls of it come before. A save writes two files, model and optimizer.
+PLACES = {"writing": (torch, "save", 3), "syncing": (checkpoint, "sync_file", 3),
+          "listing": (checkpoint, "write_manifest", 1), "renaming": (Path, "rename", 1),
+          "pointing": (checkpoint, "atomic_write", 1)}
+
+
+def killed_in_second_save(folder, place):
+    owner, name, calls_before = PLACES[place]
+    original, calls = getattr(owner, name), []
+
+    def call_or_die(*arguments, **options):
+        if len(calls) == calls_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls.append(arguments)
+        return original(*arguments, **options)
+
+    with mock.patch.object(owner, name, call_or_die):
+        train(start(), folder, RUN)

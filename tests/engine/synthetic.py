@@ -1,0 +1,161 @@
+"""A small model on made-up batches, trained by the engine: for the tests and for the ranks that they start."""
+
+import contextlib
+import os
+from types import SimpleNamespace
+from unittest import mock
+
+import deepspeed
+import numpy as np
+import torch
+
+from ds_minimodel.engine import train as loop
+from ds_minimodel.engine.config import RunConfig
+from ds_minimodel.engine.metrics import read_lines
+from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.steps.training import micro_batches, train_only
+
+STEPS, BATCH_SIZE, SEQ_LENGTH, VOCAB_SIZE = 6, 8, 16, 64
+BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=2, ffn_size=64, max_positions=SEQ_LENGTH, head_depths=(1, 3))
+# What trains in step 1, in step 2 and in step 1b.
+TRAINS = {"pretrain": lambda name: True,
+          "adapt": lambda name: name.startswith("pack."),
+          "build-mini": lambda name: name.startswith(("body.layers.1.", "body.layers.2."))}
+
+
+class Sampler:
+    """Samples that are functions of their number, with unequal counts of loss terms."""
+
+    @staticmethod
+    def rows(first, last):
+        samples = []
+        for index in range(first, last):
+            random = np.random.default_rng(index)
+            num_targets = 1 + index % 5
+            targets = np.full(5, -100)
+            targets[:num_targets] = random.integers(4, VOCAB_SIZE, num_targets)
+            samples.append({"tokens": random.integers(4, VOCAB_SIZE, SEQ_LENGTH), "lengths": SEQ_LENGTH,
+                            "read": random.permutation(SEQ_LENGTH)[:5], "targets": targets, "keys": index * 7919})
+        batch = {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
+        batch |= {name: batch[name].astype(np.int32) for name in ("lengths", "keys")}
+        return batch | {"count": int((batch["targets"] >= 0).sum())}
+
+
+def run_config(**changes):
+    return RunConfig(**dict(
+        steps=STEPS, batch_size=BATCH_SIZE, lr=1e-2, warmup_steps=2, weight_decay=0.01, beta1=0.9, beta2=0.98, eps=1e-6,
+        clip=0.0, zero_stage=0, precision="fp32", micro_batch_size=BATCH_SIZE, checkpoint_every=1000, keep_last=2,
+        tokens_per_step=BATCH_SIZE * SEQ_LENGTH, phases=((STEPS, 1e9, 2e9),)) | changes)
+
+
+def model(what="pretrain", seed=0):
+    torch.manual_seed(seed)
+    module = MaskedLanguageModel(BODY, VOCAB_SIZE)
+    train_only(module, TRAINS[what])
+    return module
+
+
+def weights_of(module):
+    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+
+
+def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=None, sampler=Sampler):
+    """loop.train on the batches of `sampler`; at ZeRO 3 small parameters are partitioned too."""
+    with _small_parameters_partitioned():
+        return loop.train(module or model(), micro_batches(sampler, run, world), run, world, folder, "test",
+                          snapshot_steps, on_snapshot)
+
+
+def losses(folder):
+    return [record["loss"] for record in read_lines(folder / "metrics.jsonl")]
+
+
+def same(weights, others):
+    """Whether two {name: tensor} are equal bit for bit."""
+    return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def observe(world, folder, run, what):
+    """Train; what a test wants to know of it, as JSON: losses, and the engine's state after the last step."""
+    module, seen = model(what), SimpleNamespace()
+    original = weights_of(module)
+    initialize = loop._initialize
+
+    def keep_engine(*arguments):
+        seen.engine = initialize(*arguments)
+        return seen.engine
+
+    def look(step, weights):
+        seen.weights, seen.state_size = weights, sum(world.gather(_state_size(seen.engine.optimizer)))
+        with deepspeed.zero.GatheredParameters(list(module.parameters())):
+            seen.parameters = weights_of(module)
+
+    with mock.patch.object(loop, "_initialize", keep_engine):
+        weights = train(world, folder, run, module, (run.steps,), look)
+    frozen = original.keys() - weights.keys()
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[run.precision]
+    return {
+        "losses": losses(folder),
+        "trained": sorted(weights),
+        "unmoved": sorted(name for name in weights if torch.equal(weights[name], original[name])),
+        "moved": sorted(name for name in frozen if not torch.equal(seen.parameters[name], original[name].to(dtype))),
+        "trained_size": sum(weight.numel() for weight in weights.values()),
+        "state_size": seen.state_size,
+        "dtypes": sorted({str(weight.dtype) for weight in weights.values()}),
+        "rounded": all(torch.equal(weight, weight.to(torch.bfloat16).float()) for weight in weights.values()),
+        "masters_round_to_parameters": same({name: weights[name].to(dtype) for name in weights},
+                                            {name: seen.parameters[name] for name in weights}),
+        "snapshot_is_result": same(seen.weights, weights),
+    }
+
+
+def _state_size(optimizer):
+    """Elements of Adam's first moment on this rank."""
+    torch_optimizer = getattr(optimizer, "optimizer", optimizer)
+    return sum(state["exp_avg"].numel() for state in torch_optimizer.state.values())
+
+
+@contextlib.contextmanager
+def _small_parameters_partitioned():
+    """DeepSpeed leaves parameters as small as these on every rank unless told otherwise."""
+    original = loop.deepspeed_config
+
+    def config(run, world_size):
+        config = original(run, world_size)
+        if run.zero_stage == 3:
+            config["zero_optimization"]["stage3_param_persistence_threshold"] = 0
+        return config
+
+    with mock.patch.object(loop, "deepspeed_config", config):
+        yield
+
+
+class CrashingSampler(Sampler):
+    """Fails when the fifth step asks for its batch."""
+
+    @staticmethod
+    def rows(first, last):
+        if first >= 4 * BATCH_SIZE:
+            raise RuntimeError("crash of the test")
+        return Sampler.rows(first, last)
+
+
+def signal_self(number, times=1):
+    """An on_snapshot that sends this process a signal."""
+    def send(_step, _weights):
+        for _ in range(times):
+            os.kill(os.getpid(), number)
+    return send
+
+
+def resume(world, folder, run, what="pretrain"):
+    """Go on from other initial weights, so that what a checkpoint failed to restore would be seen.
+
+    Frozen weights are the same as before: a step reads them from artifacts.
+    """
+    module, frozen = model(what, seed=1), model(what, seed=0)
+    trains = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    module.load_state_dict({name: weight for name, weight in frozen.state_dict().items() if name not in trains},
+                           strict=False)
+    return train(world, folder, run, module)
