@@ -66,7 +66,7 @@ def save_body(folder, artifact, kind, **facts):
 
 def load_body(folder):
     """Read a body, mini-model or task model; UserError where it is missing or damaged."""
-    read_manifest(folder)
+    read_manifest(folder, verify=True)
     config = read_json(Path(folder) / "config.json")
     architecture = config["architecture"]
     architecture["head_depths"] = tuple(architecture["head_depths"])
@@ -85,7 +85,7 @@ def save_pack(folder, artifact, tokenizer_folder, **facts):
 
 def load_pack(folder, space=None):
     """Read a language pack; UserError where it is damaged or, with `space`, where it belongs to another body."""
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, verify=True)
     if manifest.get("kind") != "language-pack":
         raise UserError(f"{folder}: a {manifest.get('kind')}, not a language pack")
     if space is not None and manifest["space"] != space:

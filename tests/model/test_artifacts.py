@@ -1,0 +1,159 @@
+"""Bodies and language packs on disk: round trips, packs of another body, damage."""
+
+import json
+
+import pytest
+import torch
+from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise
+
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import read_manifest, write_manifest
+from ds_minimodel.model.artifacts import (BodyArtifact, PackArtifact, load_body, load_pack, plug, save_body, save_pack,
+                                          space_of)
+from ds_minimodel.model.heads import MaskedLanguageModel
+
+TOKENIZER = b"stands for a SentencePiece model"
+
+
+@pytest.fixture
+def model():
+    return randomise(MaskedLanguageModel(body_config(3, (2, 3), 0.1, 0.2), VOCAB_SIZE))
+
+
+@pytest.fixture
+def body(model):
+    return BodyArtifact(model.body.config, model.body.state_dict(), "space-1", {"labels": ["no", "yes"]})
+
+
+@pytest.fixture
+def pack(model):
+    return PackArtifact("de", model.pack.state_dict(), "space-1", {"steps": 5})
+
+
+@pytest.fixture
+def saved(tmp_path, body, pack):
+    """A folder with a body and a pack."""
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer.model").write_bytes(TOKENIZER)
+    save_body(tmp_path / "body", body, "body", steps=7)
+    save_pack(tmp_path / "pack", pack, tmp_path / "tokenizer", eflops=0.5)
+    return tmp_path
+
+
+def assert_equal(got, expected):
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert got[name].dtype == tensor.dtype and got[name].equal(tensor), name
+
+
+def test_round_trip(saved, body, pack):
+    loaded = load_body(saved / "body")
+    assert (loaded.config, loaded.space, loaded.task) == (body.config, body.space, body.task)
+    assert_equal(loaded.tensors, body.tensors)
+    plugged = load_pack(saved / "pack", "space-1")
+    assert (plugged.language, plugged.space) == ("de", "space-1")
+    assert_equal(plugged.tensors, pack.tensors)
+    assert (saved / "pack" / "tokenizer.model").read_bytes() == TOKENIZER
+
+
+def test_manifests_carry_the_facts(saved):
+    manifest = read_manifest(saved / "pack", verify=True)
+    assert manifest.pop("files").keys() == {"embeddings.safetensors", "tokenizer.model"}
+    assert manifest == {"kind": "language-pack", "language": "de", "space": "space-1", "vocab_size": VOCAB_SIZE,
+                        "steps": 5, "eflops": 0.5}
+    manifest = read_manifest(saved / "body", verify=True)
+    assert manifest.pop("files").keys() == {"config.json", "model.safetensors"}
+    assert manifest == {"kind": "body", "space": "space-1", "steps": 7}
+
+
+def test_nothing_is_a_pickle(saved):
+    for path in (file for name in ("body", "pack") for file in (saved / name).iterdir()):
+        content = path.read_bytes()
+        assert path.suffix in (".json", ".model", ".safetensors")
+        if path.suffix == ".safetensors":
+            end = 8 + int.from_bytes(content[:8], "little")
+            header = json.loads(content[8:end])
+            header.pop("__metadata__", None)
+            assert end + max(facts["data_offsets"][1] for facts in header.values()) == len(content)
+
+
+def test_other_dtypes_and_views_are_kept(tmp_path, body):
+    tensors = {"transposed": torch.randn(3, 5).T, "bf16": torch.randn(4).bfloat16()}
+    save_body(tmp_path / "body", BodyArtifact(body.config, tensors, "space"), "body")
+    assert_equal(load_body(tmp_path / "body").tensors, tensors)
+
+
+def test_a_pack_of_another_body_is_refused(saved):
+    assert load_pack(saved / "pack").space == "space-1"
+    with pytest.raises(UserError, match=r"pack: this pack was trained for embedding space space-1, the body has "
+                                        r"space-2; use a pack"):
+        load_pack(saved / "pack", "space-2")
+
+
+def test_what_is_no_pack_or_no_body_is_refused(saved):
+    with pytest.raises(UserError, match="body: a body, not a language pack"):
+        load_pack(saved / "body")
+    for load in (load_pack, load_body):
+        with pytest.raises(UserError, match="none.*no such file"):
+            load(saved / "none")
+    with pytest.raises(UserError, match="pack"):
+        load_body(saved / "pack")
+
+
+def flip(position):
+    def damage(path):
+        content = bytearray(path.read_bytes())
+        content[position] ^= 1
+        path.write_bytes(content)
+    return damage
+
+
+@pytest.mark.parametrize("damage", [
+    lambda path: path.write_bytes(path.read_bytes()[:-1]), lambda path: path.write_bytes(b""),
+    lambda path: path.unlink(), flip(0), flip(20), flip(-1)],
+    ids=["truncated", "empty", "missing", "length of header", "header", "last weight"])
+@pytest.mark.parametrize("load, name", [(load_body, "body/model.safetensors"), (load_body, "body/config.json"),
+                                        (load_pack, "pack/embeddings.safetensors")])
+def test_damage_is_refused_in_one_line(saved, load, name, damage):
+    damage(saved / name)
+    with pytest.raises(UserError) as refusal:
+        load((saved / name).parent)
+    assert str(saved / name) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_manifest_that_promises_other_weights_is_refused(saved):
+    """Weights that safetensors cannot read, under a manifest that names them rightly."""
+    (saved / "body" / "model.safetensors").write_bytes(b"\xff" * 100)
+    write_manifest(saved / "body", kind="body", space="space-1")
+    with pytest.raises(UserError, match="model.safetensors: damaged or unreadable"):
+        load_body(saved / "body")
+
+
+def test_the_space_is_the_identity_of_the_weights(body, pack):
+    space = space_of(body.tensors, pack.tensors)
+    assert space == space_of({name: body.tensors[name].clone() for name in reversed(body.tensors)}, pack.tensors)
+    name = "embedding_norm.weight"
+    changed = body.tensors[name].clone()
+    changed[3] = torch.nextafter(changed[3], torch.tensor(9.0))
+    assert space != space_of({**body.tensors, name: changed}, pack.tensors)
+    assert space != space_of({**body.tensors, name: changed.view(2, -1)}, pack.tensors)
+    assert space != space_of(body.tensors)
+
+
+def test_a_plugged_pack_takes_the_place_of_the_models_own(model, pack):
+    other = randomise(MaskedLanguageModel(model.body.config, VOCAB_SIZE), seed=9)
+    pack.tensors["body.positions"] = model.body.positions.detach() + 1
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    plug(other, pack)
+    after = other.state_dict()
+    assert after["pack.tokens"].equal(model.pack.tokens) and after["pack.bias"].equal(model.pack.bias)
+    assert after["body.positions"].equal(model.body.positions + 1)
+    for name in before.keys() - {"pack.tokens", "pack.bias", "body.positions"}:
+        assert after[name].equal(before[name]), name
+    assert other(mlm_batch()).isfinite().all()
+
+
+def test_a_pack_of_another_shape_is_refused(model, pack):
+    pack.tensors["tokens"] = torch.zeros(VOCAB_SIZE, 8)
+    with pytest.raises(UserError, match=r"language pack de: tokens of shape \(40, 8\) does not fit"):
+        plug(model, pack)

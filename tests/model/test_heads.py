@@ -1,0 +1,113 @@
+"""The task heads against Hugging Face's; their dropout; the reading of positions and the masking of padding."""
+
+import hugging_face
+import pytest
+import torch
+from model_cases import (LENGTHS, VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, randomise,
+                         rows)
+from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification
+
+from ds_minimodel import ops
+from ds_minimodel.model.heads import IGNORE, SequenceClassifier, SpanExtractor
+from ds_minimodel.model.mini import without_heads
+from ds_minimodel.model.transformer import INIT_STD, first_site
+
+NUM_LABELS = 3
+CLASSIFIER_HEAD = (("dense", "classifier.dense"), ("out", "classifier.out_proj"))
+QA_HEAD = (("out", "qa_outputs"),)
+
+
+def classification_batch(padded=True):
+    labels = torch.tensor([[2], [0], [1], [1]])
+    return {**mlm_batch(padded), "read": torch.zeros(4, 1, dtype=torch.int64), "targets": labels}
+
+
+def qa_batch(padded=True):
+    batch = {**mlm_batch(padded), "targets": torch.tensor([[3, 7], [0, 0], [1, 4], [2, 2]])}
+    del batch["read"]
+    return batch
+
+
+def make(kind, *settings, **dropout):
+    return randomise(kind(without_heads(body_config(**dropout)), VOCAB_SIZE, *settings)).double()
+
+
+@pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
+def test_classifier_equals_roberta(padded):
+    model, batch = make(SequenceClassifier, NUM_LABELS), classification_batch(padded)
+    found = hugging_face.names(3, task=CLASSIFIER_HEAD)
+    theirs = hugging_face.twin(RobertaForSequenceClassification, model, found, num_labels=NUM_LABELS)
+    output = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=batch["targets"][:, 0])
+    loss = output.loss * 4
+    loss.backward()
+    torch.testing.assert_close(model.logits(batch), output.logits, rtol=0, atol=1e-10)
+    # The scores are made float32 for the loss, here and in the other task.
+    assert_same(losses_and_gradients(model, batch),
+                (loss.detach()[None], hugging_face.gradients(theirs, found)), 1e-6)
+
+
+@pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
+def test_span_extractor_equals_roberta(padded):
+    model, batch = make(SpanExtractor), qa_batch(padded)
+    found = hugging_face.names(3, task=QA_HEAD)
+    theirs = hugging_face.twin(RobertaForQuestionAnswering, model, found)
+    # Hugging Face's loss lets padding be an answer, so each example goes in without it.
+    loss = 0
+    for row, length in enumerate(LENGTHS if padded else [11] * 4):
+        example = rows(batch, [row], width=length)
+        output = theirs(example["tokens"], start_positions=example["targets"][:, 0],
+                        end_positions=example["targets"][:, 1])
+        loss += output.loss
+        logits = torch.stack((output.start_logits, output.end_logits), -1)
+        got = model.logits(batch)[row]
+        torch.testing.assert_close(got[:length].double(), logits[0], rtol=0, atol=1e-5)
+        assert (got[length:] == -torch.inf).all()
+    loss.backward()
+    assert_same(losses_and_gradients(model, batch),
+                (loss.detach()[None], hugging_face.gradients(theirs, found)), 2e-6)
+
+
+@pytest.mark.parametrize("kind, settings, batch", [
+    (SequenceClassifier, [NUM_LABELS], classification_batch()), (SpanExtractor, [], qa_batch())],
+    ids=["classifier", "span extractor"])
+def test_dropout_depends_on_the_examples_alone_and_is_off_in_evaluation(kind, settings, batch):
+    model = make(kind, *settings, dropout=0.2, attention_dropout=0.3)
+    expected = losses_and_gradients(model, batch)
+    parts = rows(batch, [2], width=5), rows(batch, [3, 0, 1], width=13)
+    assert_same(losses_and_gradients(model, *parts), expected, 1e-5)
+    other = losses_and_gradients(model, {**batch, "keys": batch["keys"] + 1})
+    assert (other[0] - expected[0]).abs() > 1e-3
+    model.eval()
+    torch.testing.assert_close(model.logits(batch), make(kind, *settings).logits(batch))
+
+
+def test_the_classifiers_own_dropouts_are_two_more():
+    """Before the dense layer and before the output, as in RoBERTa, each with bits of its own."""
+    model, batch = make(SequenceClassifier, NUM_LABELS, dropout=0.4), classification_batch()
+    dropped = []
+    for linear in (model.dense, model.out):
+        linear.register_forward_pre_hook(lambda _, inputs: dropped.append(inputs[0][:, 0] == 0))
+    model.logits(batch)
+    first = first_site(model.body.config, 3)
+    for site, zeros in zip((first, first + 1), dropped, strict=True):
+        bits = ops.dropout(torch.ones(4, 1, 16), 0.4, ops.row_keys(batch["keys"], site, batch["read"]))[:, 0] == 0
+        assert zeros.equal(bits)
+    assert not dropped[0].equal(dropped[1])
+
+
+@pytest.mark.parametrize("kind, settings, batch", [
+    (SequenceClassifier, [NUM_LABELS], classification_batch()), (SpanExtractor, [], qa_batch())],
+    ids=["classifier", "span extractor"])
+def test_an_ignored_target_adds_nothing(kind, settings, batch):
+    model = make(kind, *settings)
+    targets = batch["targets"].clone()
+    targets[1] = IGNORE
+    expected = losses_and_gradients(model, rows(batch, [0, 2, 3]))
+    assert_same(losses_and_gradients(model, {**batch, "targets": targets}), expected, 1e-5)
+
+
+def test_new_heads_start_small():
+    torch.manual_seed(0)
+    model = SequenceClassifier(without_heads(body_config()), VOCAB_SIZE, NUM_LABELS)
+    assert abs(model.dense.weight.std() / INIT_STD - 1) < 0.2 and (model.dense.bias == 0).all()
+    assert 0 < model.out.weight.std() < 2 * INIT_STD and (model.out.bias == 0).all()
