@@ -289,7 +289,8 @@ def _apply(values, override):
 
 
 def _one_line(path, tree, error):
-    first, *others = error.errors()
+    # An unknown key first: where it is a misspelt one, the missing one follows from it.
+    first, *others = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     where = [str(part) for part in first["loc"] if part != "tuple"]
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":

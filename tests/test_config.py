@@ -64,6 +64,7 @@ def test_values_merges_and_defaults(load):
     ("  lr: 7e-4", "  warmup_step: 5",
      "recipe.yaml:11: pretrain.warmup_step: unknown key; did you mean warmup_steps?"),
     ("mini:", "minis:", "recipe.yaml:7: minis: unknown key; did you mean mini?"),
+    ("systems:", "system:", "recipe.yaml:2: system: unknown key; did you mean systems? (and 1 more)"),
     ("workdir: runs/test\n", "", "recipe.yaml: workdir: this key is missing"),
     ("train: train.jsonl, ", "", "recipe.yaml:19: finetune.tasks.topic.train: this key is missing"),
     ("steps: 100", "steps: many", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
