@@ -13,8 +13,7 @@ from ds_minimodel.errors import UserError
 # glibc gives large blocks back to the kernel and faults them in again at every step unless told otherwise:
 # a fifth to a half of the time of a training step on a CPU. It reads these at the start of a process.
 CPU = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
-       "MALLOC_TOP_PAD_": str(64 << 20),
-       "DS_ACCELERATOR": "cpu"}
+       "MALLOC_TOP_PAD_": str(64 << 20), "DS_ACCELERATOR": "cpu"}
 
 
 def launched():
