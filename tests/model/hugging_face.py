@@ -28,8 +28,9 @@ def names(num_layers, head_depth=None, task=()):
         found["pack.bias"] = ["lm_head.bias"]
     for kind in ("weight", "bias"):
         found |= {f"{ours}.{kind}": [f"{theirs}.{kind}"] for ours, theirs in modules.items()}
-        found |= {f"body.layers.{layer}.qkv.{kind}": [f"roberta.encoder.layer.{layer}.attention.self.{part}.{kind}"
-                                                      for part in QKV] for layer in range(num_layers)}
+        for layer in range(num_layers):
+            attention = f"roberta.encoder.layer.{layer}.attention.self"
+            found[f"body.layers.{layer}.qkv.{kind}"] = [f"{attention}.{part}.{kind}" for part in QKV]
     return found
 
 
@@ -40,8 +41,8 @@ def twin(theirs, ours, found, **settings):
         vocab_size=len(ours.pack.tokens), hidden_size=body.hidden_size, num_attention_heads=body.num_heads,
         num_hidden_layers=sum(name.endswith("qkv.weight") for name in found), intermediate_size=body.ffn_size,
         max_position_embeddings=body.max_positions + FIRST_POSITION, type_vocab_size=1, layer_norm_eps=1e-5,
-        pad_token_id=PAD, hidden_dropout_prob=body.dropout, attention_probs_dropout_prob=body.attention_dropout,
-        attn_implementation="eager", **settings)
+        pad_token_id=PAD, attn_implementation="eager", hidden_dropout_prob=body.dropout,
+        attention_probs_dropout_prob=body.attention_dropout, **settings)
     model = theirs(config).to(ours.pack.tokens.dtype).train(ours.training)
     parameters = dict(model.named_parameters())
     with torch.no_grad():

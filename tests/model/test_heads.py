@@ -1,10 +1,10 @@
-"""The task heads against Hugging Face's; their dropout; the reading of positions and the masking of padding."""
+"""The task heads against Hugging Face's, padding too; their dropout; targets that count nothing."""
 
 import hugging_face
 import pytest
 import torch
-from model_cases import (LENGTHS, VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, randomise,
-                         rows)
+from model_cases import (LENGTHS, VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch,
+                         randomise, rows)
 from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification
 
 from ds_minimodel import ops
@@ -90,8 +90,8 @@ def test_the_classifiers_own_dropouts_are_two_more():
     model.logits(batch)
     first = first_site(model.body.config, 3)
     for site, zeros in zip((first, first + 1), dropped, strict=True):
-        bits = ops.dropout(torch.ones(4, 1, 16), 0.4, ops.row_keys(batch["keys"], site, batch["read"]))[:, 0] == 0
-        assert zeros.equal(bits)
+        row_keys = ops.row_keys(batch["keys"], site, batch["read"])
+        assert zeros.equal(ops.dropout(torch.ones(4, 1, 16), 0.4, row_keys)[:, 0] == 0)
     assert not dropped[0].equal(dropped[1])
 
 

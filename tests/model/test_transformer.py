@@ -11,7 +11,7 @@ from ds_minimodel import ops
 from ds_minimodel.model.heads import IGNORE, MaskedLanguageModel, encode
 from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD, PAD, first_site
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}     # float32 runs the compiled kernels where they are built
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}     # float32: compiled kernels where built
 
 
 def make_model(config, dtype=torch.float64):
@@ -41,7 +41,8 @@ def test_equals_roberta(dtype, padded):
     got = model.body.heads["3"](hidden.flatten(0, 1)) @ model.pack.tokens.T + model.pack.bias
     used = batch["targets"] != IGNORE
     at_read = logits[torch.arange(len(used))[:, None], batch["read"]]
-    torch.testing.assert_close(got.view(at_read.shape)[used], at_read[used], rtol=0, atol=50 * TOLERANCE[dtype])
+    got = got.view(at_read.shape)
+    torch.testing.assert_close(got[used], at_read[used], rtol=0, atol=50 * TOLERANCE[dtype])
 
 
 def test_every_head_is_the_roberta_that_ends_at_its_depth():
@@ -82,7 +83,8 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
     loss = loss * (labels != IGNORE).sum()
     loss.backward()
     assert not attention_rows
-    assert_same(losses_and_gradients(model, batch), (loss.detach()[None], hugging_face.gradients(theirs, found)))
+    expected = loss.detach()[None], hugging_face.gradients(theirs, found)
+    assert_same(losses_and_gradients(model, batch), expected)
 
 
 @pytest.fixture
@@ -95,7 +97,8 @@ def test_dropout_does_not_depend_on_the_split_of_a_batch_nor_on_its_padding(nois
     expected = losses_and_gradients(noisy, batch)
     assert_same(losses_and_gradients(noisy, *(rows(batch, [row]) for row in range(4))), expected)
     assert_same(losses_and_gradients(noisy, rows(batch, [3, 1, 0, 2])), expected)
-    assert_same(losses_and_gradients(noisy, rows(batch, [1, 2], width=8), rows(batch, [3, 0], width=14)), expected)
+    parts = rows(batch, [1, 2], width=8), rows(batch, [3, 0], width=14)
+    assert_same(losses_and_gradients(noisy, *parts), expected)
 
 
 def test_dropout_does_not_depend_on_which_positions_are_computed(noisy):
@@ -148,7 +151,12 @@ def trains(model, chosen):
 def saved_by(model, batch):
     """Number of tensors that the forward pass keeps for the backward pass."""
     saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda kept: kept):
+
+    def keep(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(batch)
     return len(saved)
 

@@ -6,7 +6,7 @@ import pytest
 
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import atomic_folder, write_manifest
-from ds_minimodel.steps.jobs import (Job, begin, finish, fingerprint_of_text, is_complete, move_aside_if_stale)
+from ds_minimodel.steps.jobs import Job, begin, finish, fingerprint_of_text, is_complete, move_aside_if_stale
 
 
 class Counter:
@@ -47,7 +47,7 @@ def weights(job):
     return (job.folder / "body" / "weights").read_text()
 
 
-INPUTS = {"seed": 1, "pretrain": {"steps": 10, "lr": 7e-4}, "schedule": [(4, 0.5), (8, 0.5)], "names": {1: "en"}}
+INPUTS = {"seed": 1, "pretrain": {"steps": 10, "lr": 7e-4}, "schedule": [(4, 0.5), (8, 0.5)]}
 
 
 @pytest.fixture
