@@ -115,7 +115,6 @@ def test_files_are_short():
     assert {path: count for path, count in lines.items() if count > MAX_LINES} == {}
 
 
-@pytest.mark.skipif(not (PACKAGE / "cli.py").exists(), reason="the command line is not written yet")
 def test_help_imports_nothing_heavy():
     script = f"""
 import runpy, sys
