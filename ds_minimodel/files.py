@@ -17,16 +17,25 @@ _CANNOT_WRITE = {errno.ENOSPC: "no space left", errno.EDQUOT: "disk quota exceed
                  errno.EEXIST: "a file is in the place of a folder"}
 
 
+# How torch.save and safetensors, which raise errors of their own, say that a write failed.
+_WRITE_FAILED = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
+
+
 @contextlib.contextmanager
 def clear_write_errors(path):
     """Turn a full, read-only or forbidden disk under `path`, or a file in its way, into a UserError."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in _CANNOT_WRITE:
+    except UserError:
+        raise
+    except Exception as error:
+        reason = _CANNOT_WRITE.get(getattr(error, "errno", None))
+        if reason is None and any(text in str(error) for text in _WRITE_FAILED):
+            reason = _CANNOT_WRITE[errno.ENOSPC]
+        if reason is None:
             raise
-        raise UserError(f"{path}: cannot write: {_CANNOT_WRITE[error.errno]}; "
-                        "nothing that was complete is changed; mend this and run again") from error
+        raise UserError(f"{path}: cannot write: {reason}; nothing that was complete is changed; "
+                        "mend this and run again") from error
 
 
 def sync_folder(folder):

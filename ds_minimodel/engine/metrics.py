@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ds_minimodel.files import atomic_write
+from ds_minimodel.files import atomic_write, clear_write_errors
 
 
 class Metrics:
@@ -28,11 +28,12 @@ class Metrics:
     def write(self, record):
         if not self.enabled:
             return
-        self.file.write(json.dumps(record) + "\n")
-        self.file.flush()
-        for name, value in record.items():
-            if name != "step":
-                self.events.add_scalar(name, value, record["step"])
+        with clear_write_errors(self.file.name):
+            self.file.write(json.dumps(record) + "\n")
+            self.file.flush()
+            for name, value in record.items():
+                if name != "step":
+                    self.events.add_scalar(name, value, record["step"])
 
     def __enter__(self):
         return self

@@ -7,6 +7,7 @@ never overwritten.
 """
 
 import hashlib
+import os
 import json
 import shutil
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def _inputs(job):
         record = read_json(_record_of(folder)) if _record_of(folder).is_file() else {"complete": False}
         if not record["complete"]:
             raise UserError(f"{folder}: missing or not finished; run the step that makes it, or `ds-minimodel run`")
-        parents[str(folder)] = sha256_of_json(record)
+        parents[os.path.relpath(folder, job.folder)] = sha256_of_json(record)     # a workdir may be moved
     return json.loads(json.dumps({**job.inputs, "parents": parents}))      # as a record holds them: no tuples
 
 

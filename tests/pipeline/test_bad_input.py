@@ -1,0 +1,125 @@
+"""A user's mistake gets exit code 2 and one line that names it; nothing is lost."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from .conftest import make_world, run
+
+
+def refused(*arguments):
+    """The one line on standard error of a command that must be refused."""
+    code, out, err = run(*arguments)
+    lines = [line for line in err.splitlines() if line.startswith("ds-minimodel: ")]
+    assert code == 2, err
+    assert len(lines) == 1 and "Traceback" not in err and not out
+    return lines[0]
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    return make_world(tmp_path)
+
+
+def copy_of(world, tmp_path):
+    """The recipe and the run of the finished world, to be damaged."""
+    shutil.copytree(world.parent, tmp_path / "copy")
+    text = world.read_text().replace(str(world.parent), str(tmp_path / "copy"))
+    (tmp_path / "copy/recipe.yaml").write_text(text)
+    return tmp_path / "copy/recipe.yaml"
+
+
+def test_missing_recipe_and_missing_text(recipe, tmp_path):
+    assert "no such recipe" in refused("run", tmp_path / "none.yaml")
+    (tmp_path / "xx.txt").unlink()
+    assert str(tmp_path / "xx.txt") in refused("run", recipe)
+
+
+def test_empty_text(recipe, tmp_path):
+    (tmp_path / "en.txt").write_text("\n \n")
+    assert str(tmp_path / "en.txt") in refused("tokenizer", recipe)
+
+
+def test_bad_utf8_names_the_line(recipe, tmp_path):
+    with open(tmp_path / "en.txt", "ab") as file:
+        lines = (tmp_path / "en.txt").read_bytes().count(b"\n")
+        file.write(b"broken \xff\xfe here\n")
+    assert f"en.txt:{lines + 1}" in refused("tokenizer", recipe)
+
+
+def test_unknown_key_and_wrong_type(recipe):
+    assert "did you mean seq_length?" in refused("run", recipe, "adapt.seq_lenght=32")
+    assert "pretrain.steps" in refused("run", recipe, "pretrain.steps=many")
+
+
+def test_vocabulary_larger_than_the_text_supports(recipe):
+    assert "supports at most" in refused("tokenizer", recipe, "tokenizer.vocab_size=5000")
+
+
+def test_a_step_before_its_parents(recipe, tmp_path):
+    assert "run the step that makes it" in refused("pretrain", recipe)
+
+
+def test_another_recipe_in_the_same_workdir_changes_nothing(world, tmp_path):
+    recipe = copy_of(world, tmp_path)
+    line = refused("run", recipe, "pretrain.lr=1e-3")
+    assert "pretrain.lr: 0.002 -> 0.001" in line and "--rebuild" in line
+    assert run("run", recipe)[0] == 0
+
+
+def test_rebuild_moves_the_old_one_aside(world, tmp_path):
+    recipe = copy_of(world, tmp_path)
+    code, _, err = run("build-mini", recipe, "build_mini.lr=1e-3", "--rebuild")
+    assert code == 0, err
+    folder = recipe.parent / "run/build-mini"
+    assert len(list(folder.glob("minipost.old-*"))) == 1 and (folder / "minipost/mini/model.safetensors").exists()
+
+
+def test_a_pack_of_another_body(world, tmp_path):
+    recipe = copy_of(world, tmp_path)
+    workdir = recipe.parent / "run"
+    other = workdir / "adapt/bl_small/xx/pack"
+    target = workdir / "adapt/minijoint/xx/pack"
+    shutil.rmtree(target)
+    shutil.copytree(other, target)
+    shutil.rmtree(workdir / "evaluate")
+    line = refused("evaluate", recipe)
+    assert "embedding space" in line and "adapt/minijoint/xx/pack" in line
+
+
+def test_labels_that_are_not_the_tasks(world, tmp_path):
+    recipe = copy_of(world, tmp_path)
+    with open(recipe.parent / "topic.xx.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"text": "qwert", "label": "space"}\n')
+    shutil.rmtree(recipe.parent / "run/evaluate")
+    assert "label 'space' is not one of the task's" in refused("evaluate", recipe)
+
+
+def test_ranks_that_do_not_divide_the_batch(world, tmp_path):
+    recipe = copy_of(world, tmp_path)
+    shutil.rmtree(recipe.parent / "run/pretrain")
+    line = refused("pretrain", recipe, "engine.micro_batch_size=3")
+    assert "does not divide" in line
+
+
+def test_a_full_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        recipe = make_world(tmp_path)
+        arguments = (recipe, f"workdir={disk}/run", "systems=[bl_base]", "adapt.depth_schedule=[]")
+        filler = disk / "filler"
+        for step in ("tokenizer", "prepare"):
+            assert run(step, *arguments)[0] == 0
+        filler.write_bytes(bytes(shutil.disk_usage(disk).free - 150_000))       # too little for a checkpoint
+        line = refused("pretrain", *arguments)
+        assert "no space left" in line
+        filler.unlink()
+        code, _, err = run("pretrain", *arguments)
+        assert code == 0, err
+    finally:
+        subprocess.run(["umount", disk], check=True)
