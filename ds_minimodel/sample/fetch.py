@@ -95,8 +95,8 @@ def _write_corpora(folder, store, names, pages, languages, log):
     counts, english = {}, set()
     for language in languages:
         log(f"text: {language}")
-        held_out = {same_text_key(element.text) for page, elements in pages[language].items()
-                    if is_held_out(page) for element in elements}
+        held_out = {same_text_key(text) for page, elements in pages[language].items() if is_held_out(page)
+                    for element in elements for text in (element.text, element.extended) if text}
         documents = [document["lines"] for name in names for document in store.documents(name)
                      if document["language"] == language]
         counts[language] = write_text(folder / "text" / f"{language}.txt",

@@ -8,6 +8,7 @@ pairs have the description of another heading of the same context.
 import random
 from collections import Counter
 
+from ds_minimodel.sample.lines import same_text_key
 from ds_minimodel.sample.splits import split_of, wanted_splits
 
 MAX_SAME_HEADING = 4        # more often, and it names nothing in particular ("Options", "Example")
@@ -24,12 +25,14 @@ def qa_and_pairs(pages, languages, source="en"):
     """
     frequency = Counter(element.text for elements in pages[source].values()
                         for element in elements if element.heading)
+    descriptions = Counter(same_text_key(element.extended) for elements in pages[source].values()
+                           for element in elements if element.key and element.extended)
     questions, pairs = {}, {}
     for language in languages:
         for split in wanted_splits(language, source):
             questions[split, language], pairs[split, language] = [], []
     for page, original in sorted(pages[source].items()):
-        headings = _described_headings(original, frequency)
+        headings = _described_headings(original, frequency, descriptions)
         split = split_of(page)
         for language in languages if len(headings) >= MIN_ITEMS_A_PAGE else ():
             if (split, language) not in questions:
@@ -41,13 +44,17 @@ def qa_and_pairs(pages, languages, source="en"):
     return {key: {"version": "1.1", "data": data} for key, data in questions.items()}, pairs
 
 
-def _described_headings(elements, frequency):
-    """{key of a described paragraph: key of its heading} of a page in the source language."""
+def _described_headings(elements, frequency, descriptions):
+    """{key of a described paragraph: key of its heading} of a page in the source language.
+
+    A description that stands in two places is left out: it could be in two splits.
+    """
     own = [element for element in elements if element.key]
     found = {}
     for heading, paragraph in zip(own, own[1:]):
         if (heading.heading and not paragraph.heading and paragraph.extended
                 and frequency[heading.text] <= MAX_SAME_HEADING
+                and descriptions[same_text_key(paragraph.extended)] == 1
                 and len(paragraph.extended.split()) >= MIN_ANSWER_WORDS):
             found[paragraph.key] = heading.key
     return found

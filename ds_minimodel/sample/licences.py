@@ -5,9 +5,15 @@ import re
 from ds_minimodel.sample.apt import stanzas
 
 # For copyright files that are prose, not in Debian's machine-readable form.
-PROSE = [("GFDL", r"GNU Free Documentation License|GFDL"), ("GPL", r"GNU\s+General\s+Public\s+License|GPL"),
-         ("PSF", r"PSF LICENSE AGREEMENT|Python Software Foundation License"), ("BSD", r"\bBSD\b"),
-         ("CC-BY-SA", r"Creative Commons Attribution[- ]Share"), ("public domain", r"public domain")]
+PROSE = {
+    "GFDL": r"GNU\s+Free\s+Documentation\s+License",
+    "GPL": r"GNU\s+(General\s+Public\s+Licen[sc]e|GPL)",
+    "PSF": r"PYTHON\s+SOFTWARE\s+FOUNDATION\s+LICENSE",
+    "BSD": r"\bBSD\s+(copyright|licen[sc]e)",
+    "copying and changing permitted under the same notice":
+        r"Permission\s+is\s+granted\s+to\s+make\s+and\s+distribute\s+verbatim\s+copies",
+    "public domain": r"public\s+domain",
+}
 MAX_NAMES = 4
 
 
@@ -34,7 +40,7 @@ def licence_names(text):
             if name and "Files" in stanza:
                 (main if stanza["Files"].strip() == "*" else others).append(name)
     else:
-        others = [name for name, pattern in PROSE if re.search(pattern, text)]
+        others = [name for name, pattern in PROSE.items() if re.search(pattern, text)]
     names = list(dict.fromkeys(main + others))
     if not names:
         return "see its copyright file"

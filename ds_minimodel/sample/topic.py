@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 
-from ds_minimodel.sample.lines import clean
+from ds_minimodel.sample.lines import clean, same_text_key
 from ds_minimodel.sample.splits import split_of, wanted_splits
 
 LABELS = {"sbasic": "basic", "scalc": "calc", "swriter": "writer", "simpress": "impress", "sdraw": "impress",
@@ -18,7 +18,7 @@ def topic_records(pages, languages, source="en"):
     """{(split, language): records {text, label, id}} of `pages`: {language: {page: elements}}.
 
     Taken are the source's own paragraphs of 8 words or more that stand in one module only, each text
-    once; in the other languages the same paragraphs, where they are translated.
+    once (names of programs, case and digits apart, so no text is in two splits); in the other languages the same paragraphs, where they are translated.
     """
     chosen = _choose(pages[source])
     records = {}
@@ -51,13 +51,17 @@ def _choose(pages):
     modules = defaultdict(set)
     for page, elements in pages.items():
         for element in elements:
-            modules[element.text].add(LABELS.get(_module(page), "shared"))
+            modules[_identity(element.text)].add(LABELS.get(_module(page), "shared"))
     chosen, seen = {}, set()
     for page, elements in sorted(pages.items()):
         for element in elements if _module(page) in LABELS else ():
-            text = element.text
-            if (element.key and not element.heading and len(text.split()) >= MIN_WORDS
-                    and len(modules[text]) == 1 and text not in seen):
-                seen.add(text)
-                chosen[page, element.key] = text
+            same = _identity(element.text)
+            if (element.key and not element.heading and len(element.text.split()) >= MIN_WORDS
+                    and len(modules[same]) == 1 and same not in seen):
+                seen.add(same)
+                chosen[page, element.key] = element.text
     return chosen
+
+
+def _identity(text):
+    return same_text_key(strip_names(text))

@@ -1,5 +1,7 @@
 """Tasks out of parallel help pages."""
 
+from dataclasses import replace
+
 import pytest
 
 from ds_minimodel.sample.headings import MAX_CONTEXT_WORDS, qa_and_pairs
@@ -103,3 +105,26 @@ def test_the_same_input_gives_the_same_tasks(pages):
 def test_held_out_pages_are_those_of_dev_and_test():
     names = [f"swriter/{number}.html" for number in range(100)]
     assert [is_held_out(name) for name in names] == [split_of(name) in ("dev", "test") for name in names]
+
+
+def test_a_text_is_in_one_split_only(pages):
+    """Two pages with the same paragraph but for a program's name: it is an example once."""
+    first, second = [name for name in sorted(pages["en"]) if name.startswith("scalc")][:2]
+    paragraph = next(element for element in pages["en"][first] if element.key == "par_long#0")
+    pages["en"][second].append(replace(paragraph, text=paragraph.text.replace("Calc", "Draw"), key="par_new#0"))
+    names = [row["id"] for rows in topic_records(pages, ["en"]).values() for row in rows]
+    assert sum(name in (f"{first}|par_long#0", f"{second}|par_new#0") for name in names) == 1
+
+
+def test_a_description_that_stands_in_two_places_is_not_asked_for(pages):
+    first, second = sorted(pages["en"])[:2]
+    described = next(element for element in pages["en"][first] if element.extended)
+    name = f"{first}|{described.key}"
+    assert name in question_ids(pages)
+    pages["en"][second].append(replace(described, key="par_new#0"))
+    assert name not in question_ids(pages)
+
+
+def question_ids(pages):
+    return {item["id"] for squad in qa_and_pairs(pages, ["en"])[0].values() for article in squad["data"]
+            for paragraph in article["paragraphs"] for item in paragraph["qas"]}
