@@ -99,7 +99,7 @@ def observe(world, folder, run, what):
         "losses": losses(folder),
         "trained": sorted(weights),
         "unmoved": sorted(name for name in weights if torch.equal(weights[name], original[name])),
-        "moved": sorted(name for name in frozen if not torch.equal(seen.parameters[name], original[name].to(dtype))),
+        "frozen_moved": sorted(name for name in frozen if not torch.equal(seen.parameters[name], original[name].to(dtype))),
         "trained_size": sum(weight.numel() for weight in weights.values()),
         "state_size": seen.state_size,
         "dtypes": sorted({str(weight.dtype) for weight in weights.values()}),

@@ -1,0 +1,95 @@
+"""What the deepspeed launcher starts on two ranks: many runs in one group of processes.
+
+Usage: ranks.py FOLDER. Rank 0 writes what it saw to FOLDER/results.json; then rank 1 kills itself in a save.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from unittest import mock
+
+import torch
+from synthetic import model, observe, resume, run_config, same, signal_self, train
+
+from ds_minimodel.engine.train import Stopped
+from ds_minimodel.engine.world import start
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import write_json
+
+WHOLE, SPLIT = 8, 2             # micro-batch sizes: without and with gradient accumulation
+RESUMED = {f"{precision} zero{stage}": run_config(zero_stage=stage, precision=precision)
+           for precision, stage in (("fp32", 1), ("bf16", 0), ("bf16", 1), ("bf16", 2), ("bf16", 3))}
+
+
+def cases():
+    """{name: (what trains, run)} that must give the same losses on any number of ranks."""
+    chosen = {(what, "fp32", WHOLE) for what in ("pretrain", "adapt", "build-mini")}
+    chosen |= {("pretrain", "fp32", SPLIT), ("pretrain", "bf16", WHOLE), ("adapt", "bf16", SPLIT)}
+    return {f"{what} {precision} zero{stage} {micro}":
+            (what, run_config(zero_stage=stage, precision=precision, micro_batch_size=micro))
+            for what, precision, micro in sorted(chosen) for stage in range(4)}
+
+
+def observe_cases(world, folder):
+    return {name: observe(world, folder / name, run, what) for name, (what, run) in cases().items()}
+
+
+def resumed_equals_uninterrupted(world, folder, run):
+    """Stop by a signal to rank 0 alone, and go on."""
+    weights = train(world, folder / "uninterrupted", run)
+    try:
+        train(world, folder / "stopped", run, snapshot_steps=(3,),
+              on_snapshot=signal_self(signal.SIGTERM) if world.is_main else lambda *_: None)
+    except Stopped as stopped:
+        numbers = world.gather(int(stopped.signal_number))
+    return numbers == [signal.SIGTERM] * 2 and same(resume(world, folder / "stopped", run), weights)
+
+
+def refusals(world, folder, run):
+    try:
+        train(world, folder, run, model())
+    except UserError as error:
+        return world.gather(str(error))
+
+
+def crash():
+    raise UserError("only rank 0 saw it")
+
+
+def shared_error(world):
+    try:
+        world.from_main(crash)
+    except UserError as error:
+        return world.gather(str(error))
+
+
+def kill_rank_1_in_second_save(world, folder):
+    save, calls = torch.save, []
+
+    def save_or_die(*arguments, **options):
+        calls.append(arguments)
+        if world.rank == 1 and len(calls) == 2:         # it writes one file a save: its part of the optimizer
+            os.kill(os.getpid(), signal.SIGKILL)
+        return save(*arguments, **options)
+
+    with mock.patch.object(torch, "save", save_or_die):
+        train(world, folder, run_config(zero_stage=2, checkpoint_every=2))
+
+
+def main(folder):
+    world = start()
+    results = {"cases": observe_cases(world, folder)}
+    results["resumed"] = {name: resumed_equals_uninterrupted(world, folder / name, run)
+                          for name, run in RESUMED.items()}
+    results["refusals"] = refusals(world, folder / "fp32 zero1" / "stopped", run_config(zero_stage=2))
+    results["shared_error"] = shared_error(world)
+    results["sums"] = world.sum(world.rank + 1, 10)
+    results["from_main"] = world.gather(world.from_main(lambda: world.rank))
+    if world.is_main:
+        write_json(folder / "results.json", results)
+    kill_rank_1_in_second_save(world, folder / "killed")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[-1]))     # the launcher puts --local_rank first

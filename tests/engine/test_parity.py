@@ -1,0 +1,137 @@
+"""The same run gives the same losses at every ZeRO stage, on one and two ranks, with any split of the batch."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from deepspeed.accelerator import get_accelerator
+from ranks import RESUMED, WHOLE, cases, observe_cases
+from synthetic import TRAINS, model, observe, run_config, train
+
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import read_manifest
+
+HERE = Path(__file__).parent
+BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """(folder, results, exit code) of ranks.py; all tests on two ranks share its one launch."""
+    folder = tmp_path_factory.mktemp("two-ranks")
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "OMP_NUM_THREADS": "1"}
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    done = subprocess.run([sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port",
+                           str(port), HERE / "ranks.py", folder], env=environment, capture_output=True, text=True)
+    assert (folder / "results.json").exists(), done.stderr[-5000:]
+    return folder, json.loads((folder / "results.json").read_text()), done.returncode
+
+
+@pytest.fixture(scope="module")
+def seen(world, tmp_path_factory, two_ranks):
+    """{number of ranks: {case: what was observed}}"""
+    return {1: observe_cases(world, tmp_path_factory.mktemp("one-rank")), 2: two_ranks[1]["cases"]}
+
+
+each_case = pytest.mark.parametrize("case", cases())
+each_size = pytest.mark.parametrize("ranks", [1, 2])
+
+
+@each_size
+@each_case
+def test_losses_are_those_of_stage_0_on_one_rank(seen, ranks, case):
+    what, run = cases()[case]
+    expected = seen[1][f"{what} {run.precision} zero0 {run.micro_batch_size}"]["losses"]
+    assert seen[ranks][case]["losses"] == pytest.approx(expected, abs=BOUNDS[run.precision], rel=0)
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_losses_do_not_depend_on_the_micro_batch(seen, stage):
+    expected = seen[1][f"pretrain fp32 zero0 {WHOLE}"]["losses"]
+    for ranks in (1, 2):
+        split = seen[ranks][f"pretrain fp32 zero{stage} 2"]["losses"]
+        assert split == pytest.approx(expected, abs=BOUNDS["fp32"], rel=0)
+
+
+def test_bf16_follows_fp32(seen):
+    bf16, fp32 = (seen[1][f"pretrain {precision} zero0 {WHOLE}"]["losses"] for precision in ("bf16", "fp32"))
+    assert bf16 != fp32
+    assert bf16 == pytest.approx(fp32, abs=BOUNDS["bf16"], rel=0)
+
+
+@each_size
+@each_case
+def test_what_trains_moves_and_all_else_keeps_its_bits(seen, ranks, case):
+    facts, trains = seen[ranks][case], TRAINS[cases()[case][0]]
+    assert facts["trained"] == sorted(name for name, _ in model().named_parameters() if trains(name))
+    assert facts["unmoved"] == []
+    assert facts["frozen_moved"] == []
+
+
+@each_size
+@each_case
+def test_only_what_trains_has_optimizer_state(seen, ranks, case):
+    """Partitions are padded to equal lengths, at stage 3 for each parameter."""
+    facts = seen[ranks][case]
+    padding = 64 + ranks * len(facts["trained"]) if "zero0" not in case else 0
+    if ranks == 2 and "zero0" in case:
+        assert facts["state_size"] == 2 * facts["trained_size"]         # a copy on each rank
+    else:
+        assert 0 <= facts["state_size"] - facts["trained_size"] <= padding
+
+
+@each_size
+@each_case
+def test_the_result_is_the_fp32_masters(seen, ranks, case):
+    facts, precision = seen[ranks][case], cases()[case][1].precision
+    assert facts["dtypes"] == ["torch.float32"]
+    assert facts["masters_round_to_parameters"] and facts["snapshot_is_result"]
+    assert precision == "fp32" or not facts["rounded"]
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_two_ranks_resume_to_the_same_bits(two_ranks, name):
+    assert two_ranks[1]["resumed"][name]
+
+
+def test_a_user_error_of_rank_0_ends_every_rank(two_ranks):
+    results = two_ranks[1]
+    assert results["shared_error"] == ["only rank 0 saw it"] * 2
+    first, second = results["refusals"]
+    assert first == second and "written with zero_stage 1, the run has 2" in first
+
+
+def test_ranks_exchange_numbers(two_ranks):
+    assert two_ranks[1]["sums"] == [3, 20]
+    assert two_ranks[1]["from_main"] == [0, 0]
+
+
+def test_another_number_of_ranks_is_refused(world, two_ranks):
+    with pytest.raises(UserError, match="written with world_size 2, the run has 1"):
+        train(world, two_ranks[0] / "fp32 zero1" / "stopped", run_config(zero_stage=1))
+
+
+def test_a_rank_killed_in_a_save_leaves_the_former_good(world, two_ranks):
+    folder, _, code = two_ranks
+    checkpoints = folder / "killed" / "checkpoints"
+    assert code != 0
+    assert (checkpoints / "latest").read_text() == "step-00000002"
+    assert read_manifest(checkpoints / "step-00000002", verify=True)["step"] == 2
+    assert not (checkpoints / "step-00000004").exists()
+    with pytest.raises(UserError, match="step-00000002: .* world_size 2"):        # it is the one to go on from
+        train(world, folder / "killed", run_config(zero_stage=2))
+
+
+def test_fp16_is_the_same_at_every_stage(world, tmp_path):
+    """On a CPU only here: DeepSpeed says that it has no fp16, but it computes it."""
+    with mock.patch.object(type(get_accelerator()), "is_fp16_supported", lambda self: True):
+        losses = [observe(world, tmp_path / str(stage), run_config(zero_stage=stage, precision="fp16"), "pretrain")
+                  ["losses"] for stage in range(4)]
+    for stage in range(1, 4):
+        assert losses[stage] == pytest.approx(losses[0], abs=1e-3, rel=0)
