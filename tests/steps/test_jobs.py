@@ -164,10 +164,17 @@ def test_a_child_of_other_parents_is_refused(tmp_path, job):
     other = job_in(job.folder, {**INPUTS, "seed": 2})
     move_aside_if_stale(other)
     run(other)
-    with pytest.raises(UserError, match=rf"adapt: made from another .*parents\.{job.folder}"):
+    with pytest.raises(UserError, match=r"adapt: made from another .*\(parents\.\.\./pretrain: "):
         run(child)
     move_aside_if_stale(child)
     assert run(child)
+
+
+def test_a_workdir_may_be_moved(tmp_path, job):
+    run(job, job_in(tmp_path / "work" / "adapt" / "de", {}, [job]))
+    (tmp_path / "work").rename(tmp_path / "moved")
+    job = job_in(tmp_path / "moved" / "pretrain", INPUTS)
+    assert not run(job, job_in(tmp_path / "moved" / "adapt" / "de", {}, [job]))
 
 
 def test_a_parent_made_again_to_the_same_bytes_leaves_its_children_complete(tmp_path, job):
