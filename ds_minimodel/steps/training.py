@@ -74,8 +74,9 @@ def train_only(module, trains):
 
 
 def load_into(module, tensors, prefix=""):
-    """Copy tensors into the parameters of those names (with `prefix` before them)."""
-    module.load_state_dict({prefix + name: tensor for name, tensor in tensors.items()}, strict=False)
+    """Copy tensors into the parameters of those names (with `prefix` before them); each must exist."""
+    result = module.load_state_dict({prefix + name: tensor for name, tensor in tensors.items()}, strict=False)
+    assert not result.unexpected_keys, result.unexpected_keys
 
 
 def below(tensors, prefix):
