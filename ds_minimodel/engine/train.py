@@ -170,7 +170,7 @@ def _peak_memory(device):
 
 
 class _StopSignals:
-    """Remembers SIGINT or SIGTERM instead of dying of it; only a second SIGINT stops at once.
+    """Remembers SIGINT or SIGTERM instead of dying of it; only a SIGINT after it stops at once.
 
     Launchers send SIGTERM after the terminal's SIGINT, which must not cut the saving short.
     """
@@ -187,7 +187,7 @@ class _StopSignals:
             signal.signal(number, handler)
 
     def _receive(self, number, _frame):
-        if self.received == number == signal.SIGINT:
+        if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
         if self.received is None:
             log.warning("stopping after this step; the state is being saved")

@@ -141,10 +141,10 @@ class CrashingSampler(Sampler):
         return Sampler.rows(first, last)
 
 
-def signal_self(number, times=1):
-    """An on_snapshot that sends this process a signal."""
+def signal_self(*numbers):
+    """An on_snapshot that sends this process signals."""
     def send(_step, _weights):
-        for _ in range(times):
+        for number in numbers:
             os.kill(os.getpid(), number)
     return send
 

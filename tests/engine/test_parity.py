@@ -21,22 +21,37 @@ BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
-    """(folder, results, exit code) of ranks.py; all tests on two ranks share its one launch."""
+def launched(tmp_path_factory):
+    """(folder, process) of ranks.py; all tests on two ranks share its one launch."""
     folder = tmp_path_factory.mktemp("two-ranks")
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "OMP_NUM_THREADS": "1"}
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    done = subprocess.run([sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port",
-                           str(port), HERE / "ranks.py", folder], env=environment, capture_output=True, text=True)
-    assert (folder / "results.json").exists(), done.stderr[-5000:]
-    return folder, json.loads((folder / "results.json").read_text()), done.returncode
+    with open(folder / "log", "w") as log:
+        yield folder, subprocess.Popen(
+            [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port", str(port),
+             HERE / "ranks.py", folder], env=environment, stdout=log, stderr=log)
 
 
 @pytest.fixture(scope="module")
-def seen(world, tmp_path_factory, two_ranks):
+def one_rank(world, launched, tmp_path_factory):
+    """{case: what was observed}, while the two ranks are at work."""
+    return observe_cases(world, tmp_path_factory.mktemp("one-rank"))
+
+
+@pytest.fixture(scope="module")
+def two_ranks(launched, one_rank):
+    """(folder, results, exit code)"""
+    folder, process = launched
+    code = process.wait(timeout=280)
+    assert (folder / "results.json").exists(), (folder / "log").read_text()[-5000:]
+    return folder, json.loads((folder / "results.json").read_text()), code
+
+
+@pytest.fixture(scope="module")
+def seen(one_rank, two_ranks):
     """{number of ranks: {case: what was observed}}"""
-    return {1: observe_cases(world, tmp_path_factory.mktemp("one-rank")), 2: two_ranks[1]["cases"]}
+    return {1: one_rank, 2: two_ranks[1]["cases"]}
 
 
 each_case = pytest.mark.parametrize("case", cases())
@@ -57,6 +72,13 @@ def test_losses_do_not_depend_on_the_micro_batch(seen, stage):
     for ranks in (1, 2):
         split = seen[ranks][f"pretrain fp32 zero{stage} 2"]["losses"]
         assert split == pytest.approx(expected, abs=BOUNDS["fp32"], rel=0)
+
+
+@each_size
+@pytest.mark.parametrize("stage", [1, 2])
+def test_bf16_rounds_the_same_at_stages_0_1_and_2(seen, ranks, stage):
+    expected = seen[ranks][f"pretrain bf16 zero0 {WHOLE}"]["losses"]
+    assert seen[ranks][f"pretrain bf16 zero{stage} {WHOLE}"]["losses"] == pytest.approx(expected, abs=1e-6, rel=0)
 
 
 def test_bf16_follows_fp32(seen):

@@ -43,15 +43,17 @@ def test_a_signal_saves_and_ends(world, tmp_path, number):
     assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
 
 
-def test_a_second_interrupt_ends_at_once(world, tmp_path):
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_after_a_signal_ends_at_once(world, tmp_path, first):
     with pytest.raises(KeyboardInterrupt):
-        train(world, tmp_path, run_config(), snapshot_steps=(2,), on_snapshot=signal_self(signal.SIGINT, times=2))
+        train(world, tmp_path, run_config(), snapshot_steps=(2,), on_snapshot=signal_self(first, signal.SIGINT))
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_a_second_sigterm_comes_from_the_launcher_and_changes_nothing(world, tmp_path):
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_sigterm_comes_from_the_launcher_and_changes_nothing(world, tmp_path, first):
     with pytest.raises(Stopped):
-        train(world, tmp_path, run_config(), snapshot_steps=(2,), on_snapshot=signal_self(signal.SIGTERM, times=2))
+        train(world, tmp_path, run_config(), snapshot_steps=(2,), on_snapshot=signal_self(first, signal.SIGTERM))
     assert (tmp_path / "checkpoints" / "latest").is_file()
 
 

@@ -1,0 +1,86 @@
+"""Ranks under the deepspeed launcher, started by the command line: exit codes and signals come through."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from ds_minimodel.config import load_recipe
+from ds_minimodel.engine.launch import launch
+from ds_minimodel.errors import UserError
+from ds_minimodel.steps.pipeline import run_step
+
+RECIPE = """
+workdir: {folder}/run
+seed: 1
+systems: [bl_base]
+languages: {{source: en, targets: [xx]}}
+tokenizer: {{vocab_size: 40}}
+data: {{blocks: complete, workers: 1, text: {{en: {folder}/text.txt, xx: {folder}/text.txt}}}}
+model: {{num_layers: 2, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 32}}
+mini: {{depth: 1, new_layers: 1, depths: [1, 2]}}
+pretrain: {{steps: 1000000, batch_size: 8, seq_length: 32, lr: 1e-3, warmup_steps: 2}}
+build_mini: {{seq_length: 32}}
+adapt: {{seq_length: 32}}
+engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
+"""
+
+
+def start(recipe, *overrides, ranks=2):
+    return subprocess.Popen([sys.executable, "-m", "ds_minimodel", "pretrain", recipe, *overrides, "--ranks", str(ranks)],
+                            env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """A recipe whose text is tokenised and whose pretraining would take hours."""
+    folder, rng = tmp_path_factory.mktemp("launch"), random.Random(0)
+    words = ["".join(rng.choices("abcdefghij", k=4)) for _ in range(50)]
+    (folder / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=8)) for _ in range(200)))
+    path = folder / "recipe.yaml"
+    path.write_text(RECIPE.format(folder=folder))
+    for step in ("tokenizer", "prepare"):
+        run_step(step, load_recipe(path, []))
+    return path
+
+
+@pytest.fixture(scope="module")
+def refused(recipe):
+    """A command whose mistake only the ranks can see; it runs beside the other test."""
+    return start(recipe, "systems=[bl_small]", "pretrain.batch_size=3")
+
+
+@pytest.mark.parametrize("body, ranks, number, code", [("bl_base", 2, signal.SIGTERM, 0),
+                                                       ("minijoint", 1, signal.SIGINT, 1)])
+def test_a_signal_reaches_the_ranks_which_save(recipe, refused, body, ranks, number, code):
+    process = start(recipe, f"systems=[{body}]", ranks=ranks)
+    run = recipe.parent / "run" / "pretrain" / body / "run"
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").is_file() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)                                     # into the first steps
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == code, errors
+    assert "stopped after step" in errors and "Traceback" not in errors
+    assert (run / "checkpoints" / (run / "checkpoints" / "latest").read_text()).is_dir()
+    assert len(children) >= 2 + ranks                   # launchers and ranks
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+def test_a_mistake_that_the_ranks_find_is_a_users_mistake(refused):
+    errors = refused.communicate(timeout=120)[1]
+    assert refused.returncode == 2, errors
+    assert "ds-minimodel: batch_size 3 cannot be divided among 2 ranks" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_missing_hostfile_is_named(tmp_path):
+    with pytest.raises(UserError, match="hosts: no such file"):
+        launch(["pretrain"], ranks=2, hostfile=str(tmp_path / "hosts"))
