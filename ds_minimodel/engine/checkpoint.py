@@ -42,7 +42,7 @@ def save(engine, folder, step, world, facts, keep_last):
             sync_folder(folder)
             with atomic_write(folder / "latest", "w") as file:
                 file.write(name)
-            # What is newer than this one was damaged and passed over, what is partial was cut short by a kill.
+            # What is newer than this was damaged and passed over, what is partial was cut short by a kill.
             complete = [path for path in _complete(folder) if path.name <= name]
             for old in set(folder.glob("step-*")) - set(complete[-keep_last:]):
                 shutil.rmtree(old)

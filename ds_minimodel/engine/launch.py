@@ -57,8 +57,8 @@ def launch(arguments, ranks, hostfile=None):
 
     def pass_on(number, _frame):
         passed_on.append(number)
-        # SIGTERM first, always: of SIGINT DeepSpeed's launcher dies with a traceback. To the ranks, SIGINT after
-        # SIGTERM means to end at once.
+        # SIGTERM first, always: of SIGINT DeepSpeed's launcher dies with a traceback. To the ranks, SIGINT
+        # after SIGTERM means to end at once.
         os.killpg(process.pid, number if len(passed_on) > 1 else signal.SIGTERM)
 
     old = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -122,8 +122,8 @@ def _initialize(module, run, world):
 
 
 def _missing_loss_scale(engine, run):
-    """What the loss must be multiplied by: in fp16 at stage 0 the optimizer divides gradients by the loss scale,
-    but DeepSpeed 0.19.8 does not multiply the loss by it (DeepSpeed#8393)."""
+    """What the loss must be multiplied by: in fp16 at stage 0 DeepSpeed 0.19.8 divides gradients by the loss
+    scale, but does not multiply the loss by it (DeepSpeed#8393)."""
     return engine.optimizer.loss_scale if run.precision == "fp16" and run.zero_stage == 0 else 1.0
 
 

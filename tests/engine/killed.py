@@ -12,7 +12,7 @@ from ds_minimodel.engine import checkpoint
 from ds_minimodel.engine.world import start
 
 RUN = run_config(zero_stage=1, checkpoint_every=1, keep_last=3)
-# Where it dies: the function, and how many calls of it come before. A save writes two files, model and optimizer.
+# Where it dies: the function, and how many calls of it come before. A save writes two files.
 PLACES = {"writing": (torch, "save", 3), "syncing": (checkpoint, "sync_file", 3),
           "listing": (checkpoint, "write_manifest", 1), "renaming": (Path, "rename", 1),
           "pointing": (checkpoint, "atomic_write", 1)}

@@ -1,4 +1,4 @@
-"""A small model on made-up batches, trained by the engine: for the tests and for the ranks that they start."""
+"""A small model on made-up batches, trained by the engine: for the tests and the ranks that they start."""
 
 import contextlib
 import os
@@ -17,7 +17,8 @@ from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.steps.training import micro_batches, train_only
 
 STEPS, BATCH_SIZE, SEQ_LENGTH, VOCAB_SIZE = 6, 8, 16, 64
-BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=2, ffn_size=64, max_positions=SEQ_LENGTH, head_depths=(1, 3))
+BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=2, ffn_size=64, max_positions=SEQ_LENGTH,
+                  head_depths=(1, 3))
 # What trains in step 1, in step 2 and in step 1b.
 TRAINS = {"pretrain": lambda name: True,
           "adapt": lambda name: name.startswith("pack."),
@@ -36,7 +37,8 @@ class Sampler:
             targets = np.full(5, -100)
             targets[:num_targets] = random.integers(4, VOCAB_SIZE, num_targets)
             samples.append({"tokens": random.integers(4, VOCAB_SIZE, SEQ_LENGTH), "lengths": SEQ_LENGTH,
-                            "read": random.permutation(SEQ_LENGTH)[:5], "targets": targets, "keys": index * 7919})
+                            "read": random.permutation(SEQ_LENGTH)[:5], "targets": targets,
+                            "keys": index * 7919})
         batch = {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
         batch |= {name: batch[name].astype(np.int32) for name in ("lengths", "keys")}
         return batch | {"count": int((batch["targets"] >= 0).sum())}
@@ -44,9 +46,9 @@ class Sampler:
 
 def run_config(**changes):
     return RunConfig(**dict(
-        steps=STEPS, batch_size=BATCH_SIZE, lr=1e-2, warmup_steps=2, weight_decay=0.01, beta1=0.9, beta2=0.98, eps=1e-6,
-        clip=0.0, zero_stage=0, precision="fp32", micro_batch_size=BATCH_SIZE, checkpoint_every=1000, keep_last=2,
-        tokens_per_step=BATCH_SIZE * SEQ_LENGTH, phases=((STEPS, 1e9, 2e9),)) | changes)
+        steps=STEPS, batch_size=BATCH_SIZE, lr=1e-2, warmup_steps=2, weight_decay=0.01, beta1=0.9, beta2=0.98,
+        eps=1e-6, clip=0.0, zero_stage=0, precision="fp32", micro_batch_size=BATCH_SIZE, checkpoint_every=1000,
+        keep_last=2, tokens_per_step=BATCH_SIZE * SEQ_LENGTH, phases=((STEPS, 1e9, 2e9),)) | changes)
 
 
 def model(what="pretrain", seed=0):
@@ -73,7 +75,7 @@ def losses(folder):
 
 def same(weights, others):
     """Whether two {name: tensor} are equal bit for bit."""
-    return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
+    return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
 
 
 def observe(world, folder, run, what):
@@ -99,7 +101,8 @@ def observe(world, folder, run, what):
         "losses": losses(folder),
         "trained": sorted(weights),
         "unmoved": sorted(name for name in weights if torch.equal(weights[name], original[name])),
-        "frozen_moved": sorted(name for name in frozen if not torch.equal(seen.parameters[name], original[name].to(dtype))),
+        "frozen_moved": sorted(name for name in frozen
+                               if not torch.equal(seen.parameters[name], original[name].to(dtype))),
         "trained_size": sum(weight.numel() for weight in weights.values()),
         "state_size": seen.state_size,
         "dtypes": sorted({str(weight.dtype) for weight in weights.values()}),
@@ -156,6 +159,6 @@ def resume(world, folder, run, what="pretrain"):
     """
     module, frozen = model(what, seed=1), model(what, seed=0)
     trains = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    module.load_state_dict({name: weight for name, weight in frozen.state_dict().items() if name not in trains},
-                           strict=False)
+    kept = {name: weight for name, weight in frozen.state_dict().items() if name not in trains}
+    module.load_state_dict(kept, strict=False)
     return train(world, folder, run, module)

@@ -99,12 +99,13 @@ def test_a_checkpoint_of_other_settings_is_refused(world, tmp_path, changes, mes
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Folders of runs that were killed, one for each of PLACES; their processes share one import of DeepSpeed."""
+    """Folders of runs that were killed, one for each of PLACES; they share one import of DeepSpeed."""
     context = multiprocessing.get_context("forkserver")
     # DeepSpeed loads this with the first optimizer, and with it the compilers of torch: seconds of work.
     context.set_forkserver_preload(["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard"])
     folders = {place: tmp_path_factory.mktemp(place) for place in PLACES}
-    processes = [context.Process(target=killed_in_second_save, args=(folders[place], place)) for place in PLACES]
+    processes = [context.Process(target=killed_in_second_save, args=(folder, place))
+                 for place, folder in folders.items()]
     for process in processes:
         process.start()
     for process in processes:

@@ -32,7 +32,8 @@ def test_learning_rate_without_warmup_or_without_decay(warmup_steps, first):
 
 def test_cost_over_phases():
     run = run_config(steps=10, phases=((4, 1.0, 2.0), (6, 10.0, 20.0)))
-    assert [run.flops_until(step) for step in (0, 3, 4, 5, 10)] == [(0, 0), (3, 6), (4, 8), (14, 28), (64, 128)]
+    costs = [run.flops_until(step) for step in (0, 3, 4, 5, 10)]
+    assert costs == [(0, 0), (3, 6), (4, 8), (14, 28), (64, 128)]
 
 
 @pytest.mark.parametrize("batch_size, micro, world_size, split", [

@@ -32,8 +32,8 @@ engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
 
 
 def start(recipe, *overrides, ranks=2):
-    return subprocess.Popen([sys.executable, "-m", "ds_minimodel", "pretrain", recipe, *overrides, "--ranks", str(ranks)],
-                            env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "ds_minimodel", "pretrain", recipe, *overrides, "--ranks", str(ranks)]
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
