@@ -6,8 +6,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")       # the machine's cores go to 
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import pytest  # noqa: E402
-from torch.nn import functional  # noqa: E402
+import pytest
+from torch.nn import functional
 
 LINEAR = functional.linear
 
