@@ -6,6 +6,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 start=$SECONDS
 prepare_environment report,sample,zstd,test
+# Not beside a CUDA build of torch: it would displace the compiler that torch brings.
+if python -c 'from importlib.metadata import version; exit(not version("torch").endswith("+cpu"))'; then
+    prepare_environment device-code
+fi
 echo "environment ready after $((SECONDS - start)) s" >&2
 
 export OMP_NUM_THREADS=1
