@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from ds_minimodel.data import BOS, NUM_SPECIAL, PAD
+from ds_minimodel.data import BOS, IGNORED, NUM_SPECIAL, PAD
 from ds_minimodel.data.random import below, draws, permute, sample_key, stream, uniform
 
 # Streams of draws of a sample. Dropout takes small numbers (its operations) from the same key.
 _COUNT, _CHOICE, _KIND, _PIECE = range(0x10000, 0x10004)
-IGNORE = -100                        # target of a place that is not read
 _MULTIPLE = 8                        # batches are padded to a multiple: fewer shapes, faster matrices
 
 
@@ -68,7 +67,7 @@ def choose_positions(tokens, lengths, keys, mask_prob):
     read[~used] = width                                  # to the right end
     read.sort(axis=1)
     read[~used] = 0
-    targets = np.where(used, np.take_along_axis(tokens, read, axis=1), IGNORE)
+    targets = np.where(used, np.take_along_axis(tokens, read, axis=1), IGNORED)
     return read, targets, used
 
 

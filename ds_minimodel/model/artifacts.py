@@ -20,7 +20,7 @@ from ds_minimodel.model.transformer import BodyConfig
 
 BODY_WEIGHTS = "model.safetensors"
 PACK_WEIGHTS = "embeddings.safetensors"
-TOKENIZER = "tokenizer.model"
+TOKENIZER = "tokenizer.model"        # MODEL_FILE of data/tokenizer.py, which this layer may not import
 
 
 @dataclass

@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from ds_minimodel import ops
 from ds_minimodel.model.transformer import Body, LanguagePack, first_site, init_weights
 
-IGNORE = -100
-
 
 def encode(pack, body, batch, depths=None):
     """Hidden states at the positions that `batch` reads, one tensor for each of `depths`."""
@@ -66,7 +64,7 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, batch):
         """Sum of cross-entropy over the examples -> (1,) fp32."""
-        return F.cross_entropy(self.logits(batch).float(), batch["targets"][:, 0], ignore_index=IGNORE,
+        return F.cross_entropy(self.logits(batch).float(), batch["targets"][:, 0], ignore_index=ops.IGNORED,
                                reduction="sum")[None]
 
 
@@ -93,6 +91,6 @@ class SpanExtractor(nn.Module):
     def forward(self, batch):
         """Sum over the examples of the mean of the start and the end cross-entropy -> (1,) fp32."""
         logits_BS2, targets_B2 = self.logits(batch), batch["targets"]
-        losses = [F.cross_entropy(logits_BS2[..., end], targets_B2[:, end], ignore_index=IGNORE, reduction="sum")
-                  for end in (0, 1)]
+        losses = [F.cross_entropy(logits_BS2[..., end], targets_B2[:, end], ignore_index=ops.IGNORED,
+                                  reduction="sum") for end in (0, 1)]
         return ((losses[0] + losses[1]) / 2)[None]

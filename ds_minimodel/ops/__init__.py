@@ -4,7 +4,7 @@ Functions take and return plain tensors; gradients, tracing and the choice of th
 torch's dispatcher's work (library.py).
 """
 from .attention import attention
-from .cross_entropy import linear_cross_entropy
+from .cross_entropy import IGNORED, linear_cross_entropy
 from .dropout import dropout, hash32, row_keys
 from .gelu import bias_gelu
 from .loading import LIBRARIES, backend, load_kernels
@@ -14,5 +14,5 @@ from .softmax import masked_softmax
 for _device in LIBRARIES:  # after the operators above are defined
     load_kernels(_device)
 
-__all__ = ["attention", "backend", "bias_gelu", "dropout", "hash32", "linear_cross_entropy", "masked_softmax",
-           "residual_layer_norm", "row_keys"]
+__all__ = ["IGNORED", "attention", "backend", "bias_gelu", "dropout", "hash32", "linear_cross_entropy",
+           "masked_softmax", "residual_layer_norm", "row_keys"]

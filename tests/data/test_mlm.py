@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ds_minimodel.data import BOS, EOS, NUM_SPECIAL, PAD
+from ds_minimodel.data import BOS, EOS, IGNORED, NUM_SPECIAL, PAD
 from ds_minimodel.data.blocks import BlockTable
-from ds_minimodel.data.mlm import IGNORE, MlmSampler, choose_positions, replacements
+from ds_minimodel.data.mlm import MlmSampler, choose_positions, replacements
 from ds_minimodel.data.random import permute, sample_key
 
 SEQ_LENGTH = 30
@@ -20,7 +20,7 @@ def sampler(request, store):
 def samples(batch):
     """Each row of a batch without its padding: all that must not depend on the slice."""
     for row, length in enumerate(batch["lengths"]):
-        used = batch["targets"][row] != IGNORE
+        used = batch["targets"][row] != IGNORED
         assert (batch["tokens"][row, length:] == PAD).all() and (batch["read"][row, ~used] == 0).all()
         yield (batch["tokens"][row, :length].tolist(), batch["read"][row, used].tolist(),
                batch["targets"][row, used].tolist(), int(batch["keys"][row]))
@@ -29,7 +29,7 @@ def samples(batch):
 def originals(batch):
     """The token ids before masking, as (B, S)."""
     tokens = batch["tokens"].copy()
-    rows, slots = np.nonzero(batch["targets"] != IGNORE)
+    rows, slots = np.nonzero(batch["targets"] != IGNORED)
     tokens[rows, batch["read"][rows, slots]] = batch["targets"][rows, slots]
     return tokens
 
@@ -40,8 +40,8 @@ def test_shapes_and_types(sampler):
     assert size == 24 and width <= SEQ_LENGTH and (width % 8 == 0 or width == SEQ_LENGTH)
     assert batch["lengths"].max() <= width < batch["lengths"].max() + 8
     assert batch["read"].shape == batch["targets"].shape
-    assert batch["count"] == (batch["targets"] != IGNORE).sum()
-    assert (batch["targets"] != IGNORE).any(axis=0).all()                # no column is all padding
+    assert batch["count"] == (batch["targets"] != IGNORED).sum()
+    assert (batch["targets"] != IGNORED).any(axis=0).all()                # no column is all padding
     types = {name: str(value.dtype) for name, value in batch.items() if name != "count"}
     assert types == {"tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64",
                      "keys": "int32"}
@@ -109,7 +109,7 @@ def test_as_many_positions_are_chosen_as_in_fairseq(mask_prob):
         chosen = read[row, used[row]]
         assert (np.diff(chosen) > 0).all() and (chosen < lengths[row]).all()
         assert targets[row, used[row]].tolist() == tokens[row, chosen].tolist()
-    assert (targets[~used] == IGNORE).all() and (read[~used] == 0).all()
+    assert (targets[~used] == IGNORED).all() and (read[~used] == 0).all()
 
 
 def test_every_position_is_equally_likely_special_ones_too():
@@ -141,4 +141,4 @@ def test_four_fifths_are_masked_a_tenth_drawn_a_tenth_kept():
 def test_rows_without_a_masked_token_are_allowed():
     tokens, lengths, keys = random_rows(10, 8, 1000)
     read, targets, used = choose_positions(tokens, lengths, keys, 1e-9)
-    assert read.shape == (10, 1) and not used.any() and (targets == IGNORE).all()
+    assert read.shape == (10, 1) and not used.any() and (targets == IGNORED).all()

@@ -2,8 +2,8 @@
 
 import torch
 
-from ds_minimodel.model.heads import IGNORE
 from ds_minimodel.model.transformer import PAD, BodyConfig
+from ds_minimodel.ops import IGNORED
 
 VOCAB_SIZE = 40
 LENGTHS = (11, 8, 5, 9)
@@ -30,7 +30,7 @@ def mlm_batch(padded=True, seed=0):
     tokens = torch.randint(4, VOCAB_SIZE, (len(LENGTHS), 11), generator=draw)
     tokens[torch.arange(11) >= lengths[:, None]] = PAD
     read = torch.zeros(len(LENGTHS), 4, dtype=torch.int64)
-    targets = torch.full(read.shape, IGNORE)
+    targets = torch.full(read.shape, IGNORED)
     for row, length in enumerate(lengths.tolist()):
         count = 2 + row % 3
         read[row, :count] = torch.randperm(length, generator=draw)[:count].sort().values
@@ -42,9 +42,9 @@ def mlm_batch(padded=True, seed=0):
 
 def read_everywhere(batch):
     """The same batch for a model that computes every position: targets (B, S)."""
-    targets = torch.full(batch["tokens"].shape, IGNORE)
+    targets = torch.full(batch["tokens"].shape, IGNORED)
     for row in range(len(targets)):
-        used = batch["targets"][row] != IGNORE
+        used = batch["targets"][row] != IGNORED
         targets[row, batch["read"][row, used]] = batch["targets"][row, used]
     return {**{name: value for name, value in batch.items() if name != "read"}, "targets": targets}
 

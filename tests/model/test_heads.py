@@ -8,7 +8,7 @@ from model_cases import (LENGTHS, VOCAB_SIZE, assert_same, body_config, losses_a
 from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification
 
 from ds_minimodel import ops
-from ds_minimodel.model.heads import IGNORE, SequenceClassifier, SpanExtractor
+from ds_minimodel.model.heads import SequenceClassifier, SpanExtractor
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.transformer import INIT_STD, first_site
 
@@ -101,7 +101,7 @@ def test_the_classifiers_own_dropouts_are_two_more():
 def test_an_ignored_target_adds_nothing(kind, settings, batch):
     model = make(kind, *settings)
     targets = batch["targets"].clone()
-    targets[1] = IGNORE
+    targets[1] = ops.IGNORED
     expected = losses_and_gradients(model, rows(batch, [0, 2, 3]))
     assert_same(losses_and_gradients(model, {**batch, "targets": targets}), expected, 1e-5)
 

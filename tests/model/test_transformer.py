@@ -8,7 +8,7 @@ from model_cases import (VOCAB_SIZE, assert_same, body_config, losses_and_gradie
 from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
-from ds_minimodel.model.heads import IGNORE, MaskedLanguageModel, encode
+from ds_minimodel.model.heads import MaskedLanguageModel, encode
 from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD, PAD, first_site
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}     # float32: compiled kernels where built
@@ -23,7 +23,7 @@ def hugging_face_losses_and_gradients(ours, batch, depth):
     theirs = hugging_face.twin(RobertaForMaskedLM, ours, found)
     labels = read_everywhere(batch)["targets"]
     output = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=labels)
-    loss = output.loss * (labels != IGNORE).sum()
+    loss = output.loss * (labels != ops.IGNORED).sum()
     loss.backward()
     return output.logits.detach(), (loss.detach()[None], hugging_face.gradients(theirs, found))
 
@@ -39,7 +39,7 @@ def test_equals_roberta(dtype, padded):
 
     (hidden,) = encode(model.pack, model.body, batch)
     got = model.body.heads["3"](hidden.flatten(0, 1)) @ model.pack.tokens.T + model.pack.bias
-    used = batch["targets"] != IGNORE
+    used = batch["targets"] != ops.IGNORED
     at_read = logits[torch.arange(len(used))[:, None], batch["read"]]
     got = got.view(at_read.shape)
     torch.testing.assert_close(got[used], at_read[used], rtol=0, atol=50 * TOLERANCE[dtype])
@@ -80,7 +80,7 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
         ops.dropout(x, p, attention_rows.pop(0)) if x.dim() == 4 else plain(x, p, training, inplace)))
     labels = read_everywhere(batch)["targets"]
     loss = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=labels).loss
-    loss = loss * (labels != IGNORE).sum()
+    loss = loss * (labels != ops.IGNORED).sum()
     loss.backward()
     assert not attention_rows
     expected = loss.detach()[None], hugging_face.gradients(theirs, found)

@@ -5,10 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ds_minimodel.data import PAD
+from ds_minimodel.data import IGNORED, PAD
 from ds_minimodel.data.random import permute, sample_key
-
-IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -81,19 +79,12 @@ class TaskSampler:
         return self.examples.batch(index, keys, ignored)
 
 
-def evaluation_batches(examples, max_tokens, rank=0, world_size=1):
-    """Yield (index (B,), batch) of this rank: longest first, at most `max_tokens` padded tokens a batch.
-
-    Each example comes on some rank whatever the number of ranks, and every rank gets the same number
-    of batches, so that collectives inside the model match (ZeRO-3); the last round may repeat a batch.
-    """
+def evaluation_batches(examples, max_tokens):
+    """Yield (index (B,), batch): each example once, longest first, at most `max_tokens` padded tokens each."""
     lengths = examples.lengths
     order = np.argsort(-lengths, kind="stable")
-    cuts = [0]
-    while cuts[-1] < len(order):
-        cuts.append(cuts[-1] + max(1, max_tokens // int(lengths[order[cuts[-1]]])))
-    num_batches = len(cuts) - 1
-    for turn in range(rank, -(-num_batches // world_size) * world_size, world_size):
-        number = turn % num_batches
-        index = order[cuts[number]:cuts[number + 1]]
+    start = 0
+    while start < len(order):
+        index = order[start:start + max(1, max_tokens // int(lengths[order[start]]))]
         yield index, examples.batch(index, np.zeros(len(index)))
+        start += len(index)
