@@ -9,8 +9,8 @@ import re
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import (BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt,
-                      Strict, ValidationError, field_validator, model_validator)
+from pydantic import (BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat,
+                      PositiveInt, Strict, ValidationError, field_validator, model_validator)
 
 from ds_minimodel.errors import UserError
 
@@ -81,14 +81,8 @@ class Mini(Section):
     depths: Annotated[list[PositiveInt], Field(min_length=1)] = [4, 8, 12]      # multijoint: one head each
 
 
-class MaskedLm(Section):
-    """One training run with the masked-language-model loss."""
-    steps: PositiveInt = 125_000
-    batch_size: PositiveInt = 2048                  # sequences an optimizer step, over all ranks
-    seq_length: PositiveInt = 512
-    lr: PositiveFloat = 7e-4
-    warmup_steps: NonNegativeInt = 10_000
-    mask_prob: Share = 0.15
+class Optimizer(Section):
+    """What training and finetuning tell AdamW."""
     weight_decay: NonNegativeFloat = 0.01
     beta1: Probability = 0.9
     beta2: Probability = 0.98
@@ -96,11 +90,28 @@ class MaskedLm(Section):
     clip: NonNegativeFloat = 0.0                    # gradient norm; 0: no clipping
 
 
+class MaskedLm(Optimizer):
+    """One training run with the masked-language-model loss."""
+    steps: PositiveInt = 125_000
+    batch_size: PositiveInt = 2048                  # sequences an optimizer step, over all ranks
+    seq_length: PositiveInt = 512
+    lr: PositiveFloat = 7e-4
+    warmup_steps: NonNegativeInt = 10_000
+    mask_prob: Share = 0.15
+
+    @model_validator(mode="after")
+    def _warmup_ends(self):
+        if self.warmup_steps >= self.steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} must be below steps {self.steps}")
+        return self
+
+
 class Adapt(MaskedLm):
     train_output_bias: bool = True
     train_positions: bool = False
     train_embedding_norm: bool = False
-    depth_schedule: list[Annotated[tuple[PositiveInt, Share], Strict(False)]] = []   # (depth, share of the steps)
+    # (depth, share of the steps)
+    depth_schedule: list[Annotated[tuple[PositiveInt, Share], Strict(False)]] = []
     snapshot_every: PositiveInt | None = None       # packs kept for the training curves
     snapshot_at: list[PositiveInt] = []
 
@@ -140,10 +151,10 @@ class Task(Section):
     question_length: PositiveInt = 64               # qa only, in tokens
     stride: PositiveInt = 128
     answer_length: PositiveInt = 30
-    metric: Literal["squad", "mlqa"] = "squad"      # qa only: F1 by SQuAD's rules, or MLQA's for each language
+    metric: Literal["squad", "mlqa"] = "squad"      # qa only: F1 by SQuAD's rules, or MLQA's by language
 
 
-class Finetune(Section):
+class Finetune(Optimizer):
     tasks: dict[str, Task] = {}
     seeds: PositiveInt = 5
     epochs: PositiveInt = 3
@@ -151,11 +162,6 @@ class Finetune(Section):
     max_length: PositiveInt = 512
     lr: PositiveFloat = 1e-5
     warmup_ratio: Probability = 0.06
-    weight_decay: NonNegativeFloat = 0.01
-    beta1: Probability = 0.9
-    beta2: Probability = 0.98
-    eps: PositiveFloat = 1e-6
-    clip: NonNegativeFloat = 0.0
 
     def of(self, task_name, key):
         """`key` as the task sets it, else as `finetune` does."""
@@ -205,17 +211,22 @@ class Recipe(Section):
             if unknown:
                 raise ValueError(f"adapt.depth_schedule: depth {min(unknown)} is not one of mini.depths")
         elif "multijoint" in self.systems and depth not in self.mini.depths:
-            raise ValueError(f"mini.depth {depth} is not one of mini.depths, and no adapt.depth_schedule is given")
+            raise ValueError(f"mini.depth {depth} is not one of mini.depths, "
+                             "and no adapt.depth_schedule is given")
         lengths = {"pretrain": self.pretrain.seq_length, "build_mini": self.build_mini.seq_length,
                    "adapt": self.adapt.seq_length}
-        lengths |= {f"finetune.tasks.{name}": self.finetune.of(name, "max_length") for name in self.finetune.tasks}
+        lengths |= {f"finetune.tasks.{name}": self.finetune.of(name, "max_length")
+                    for name in self.finetune.tasks}
         for name, length in lengths.items():
             if length > self.model.max_positions:
                 raise ValueError(f"{name}: sequences of {length} tokens do not fit model.max_positions "
                                  f"{self.model.max_positions}")
-        missing = [language for language in self.languages.all if language not in self.data.text]
-        if missing:
-            raise ValueError(f"data.text has no files for {missing[0]}")
+        named = {"languages": self.languages.all, "data.min_words": self.data.min_words}
+        named |= {f"finetune.tasks.{name}.test": task.test for name, task in self.finetune.tasks.items()}
+        for key, languages in named.items():
+            for language in languages:
+                if language not in self.data.text:
+                    raise ValueError(f"{key}: data.text has no files for {language}")
         return self
 
 
@@ -280,7 +291,7 @@ def _apply(values, override):
     for section in sections:
         if not isinstance(values.get(section, {}), dict):
             raise UserError(f"{override}: {section} is a value, not a section")
-        values[section] = dict(values.get(section, {}))     # a copy: a YAML alias shares it with other sections
+        values[section] = dict(values.get(section, {}))     # a copy: a YAML alias shares it
         values = values[section]
     try:
         values[last] = yaml.load(text, _Yaml)
@@ -313,7 +324,7 @@ def _suggestion(where):
 
 
 def _line_of(node, where):
-    """Line (from 1) of the key path `where` in the composed YAML, or of the deepest part that the file has."""
+    """Line (from 1) of the key path `where` in the composed YAML, or of the deepest part that is there."""
     line = None
     for part in where:
         if isinstance(node, yaml.MappingNode):

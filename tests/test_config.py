@@ -20,6 +20,7 @@ pretrain: &mlm
   steps: 100
   seq_length: 64
   lr: 7e-4
+  warmup_steps: 5
 build_mini: *mlm
 adapt:
   <<: *mlm
@@ -66,7 +67,7 @@ def test_values_merges_and_defaults(load):
     ("mini:", "minis:", "recipe.yaml:7: minis: unknown key; did you mean mini?"),
     ("systems:", "system:", "recipe.yaml:2: system: unknown key; did you mean systems? (and 1 more)"),
     ("workdir: runs/test\n", "", "recipe.yaml: workdir: this key is missing"),
-    ("train: train.jsonl, ", "", "recipe.yaml:19: finetune.tasks.topic.train: this key is missing"),
+    ("train: train.jsonl, ", "", "recipe.yaml:20: finetune.tasks.topic.train: this key is missing"),
     ("steps: 100", "steps: many", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
     ("steps: 100", "steps: 1e2", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
     ("steps: 100", "steps: true", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
@@ -83,7 +84,11 @@ def test_values_merges_and_defaults(load):
     ("seq_length: 64", "seq_length: 129",
      "pretrain: sequences of 129 tokens do not fit model.max_positions 128"),
     ("max_length: 96", "max_length: 512", "finetune.tasks.topic: sequences of 512 tokens do not fit"),
-    ("targets: [de]", "targets: [de, fr]", "data.text has no files for fr"),
+    ("targets: [de]", "targets: [de, fr]", "languages: data.text has no files for fr"),
+    ("test: {de: test", "test: {ed: test", "finetune.tasks.topic.test: data.text has no files for ed"),
+    ("  text:", "  min_words: {eng: 5}\n  text:", "data.min_words: data.text has no files for eng"),
+    ("warmup_steps: 5", "warmup_steps: 100",
+     "recipe.yaml:8: pretrain: warmup_steps 100 must be below steps 100"),
     ("[bl_base, minijoint]", "[multijoint]",
      "mini.depths [4, 8, 12] must rise and end at model.num_layers 6"),
     ("snapshot_every: 50", "depth_schedule: [[2, 0.5], [4, 0.5]]",
@@ -125,9 +130,9 @@ def test_files_that_are_no_recipe(tmp_path):
 
 
 def test_scalars_are_those_of_yaml_1_2(load):
-    recipe = load("languages.targets=[no, on]", "data.text={en: en.txt, no: yes.txt, on: 1:30}", "seed=010",
-                  "pretrain.lr=1E-3", "pretrain.weight_decay=.5", "adapt.train_positions=True",
-                  "workdir=2024-02-30")
+    recipe = load("languages.targets=[no, on]", "data.text={en: en.txt, no: yes.txt, on: 1:30}",
+                  "finetune.tasks={}", "seed=010", "pretrain.lr=1E-3", "pretrain.weight_decay=.5",
+                  "adapt.train_positions=True", "workdir=2024-02-30")
     assert recipe.languages.all == ["en", "no", "on"]
     assert recipe.data.text["no"] == ["yes.txt"] and recipe.data.text["on"] == ["1:30"]
     assert recipe.seed == 10 and recipe.workdir == "2024-02-30"
@@ -151,6 +156,7 @@ def test_overrides_replace_single_values(load):
     ("adapt.lr.x=3", "adapt.lr.x=3: lr is a value, not a section"),
     ("adapt.lr=[1", "'[1' is not a valid YAML value"),
     ("adapt.lr=fast", "adapt.lr: Input should be a valid number"),
+    ("adapt.steps=3", "recipe.yaml:14: adapt: warmup_steps 5 must be below steps 3"),
     ("adapt.step=1", "adapt.step: unknown key; did you mean steps?"),
     ("engine.zero_stage=4", "engine.zero_stage: Input should be 0, 1, 2 or 3"),
 ])
