@@ -1,0 +1,139 @@
+"""RoBERTa and XLM-R of Hugging Face: in as body + source pack, out as a folder that `from_pretrained` reads."""
+
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import atomic_folder, write_json, write_manifest
+from ds_minimodel.interop import names
+from ds_minimodel.interop.configuration import config_json, read_config
+from ds_minimodel.interop.vocabulary import read_tokenizer, tokenizer_of_pack, write_tokenizer
+from ds_minimodel.model.artifacts import PACK_WEIGHTS, BodyArtifact, load_body, load_pack, save_body, space_of
+from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.transformer import FIRST_POSITION
+
+SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
+UNKNOWN_LANGUAGE = "und"                # ISO 639-2: undetermined
+
+
+def import_hf(folder, out, language=UNKNOWN_LANGUAGE):
+    """Read a RoBERTa or XLM-R masked LM -> out/body and out/pack, in fp32.
+
+    folder: config.json, model.safetensors or pytorch_model.bin, and sentencepiece.bpe.model, tokenizer.json or
+    vocab.json with merges.txt. Rows of the embeddings are put in our order of ids. A constant token-type
+    vector is added to the positions; both change the function of no text. Raises UserError where a file is
+    missing or damaged, or the architecture or the vocabulary is one that the body does not have.
+    """
+    folder, out = Path(folder), Path(out)
+    config, vocab_size = read_config(folder)
+    file_name, tokenizer, order = read_tokenizer(folder)
+    if len(order) != vocab_size:
+        raise UserError(f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer {len(order)} ids; "
+                        "resize the embeddings to the tokenizer")
+    tensors, where = _read_weights(folder)
+    types = _drop_what_is_not_kept(tensors, where)
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in MaskedLanguageModel(config, vocab_size).state_dict().items()}
+    found = names.names(config.num_layers, names.masked_lm_head(config.num_layers))
+    ours = names.from_hugging_face(tensors, shapes, found, where)
+    ours["body.positions"][FIRST_POSITION:] += types
+    for name in ("pack.tokens", "pack.bias"):
+        ours[name] = ours[name][order]
+    body, pack = _below(ours, "body."), _below(ours, "pack.")
+    space = space_of(body, pack)
+    save_body(out / "body", BodyArtifact(config, body, space), "body", imported_from=folder.name, steps=0,
+              eflops=0.0)
+    with atomic_folder(out / "pack") as temporary:
+        save_file(pack, temporary / PACK_WEIGHTS)
+        (temporary / file_name).write_bytes(tokenizer)
+        write_manifest(temporary, kind="language-pack", language=language, space=space, vocab_size=vocab_size,
+                       imported_from=folder.name, steps=0, eflops=0.0)
+
+
+def export_hf(artifact, out, pack=None, depth=None):
+    """Write a body, mini-model or task model with a language pack as a Hugging Face folder.
+
+    A body becomes RobertaForMaskedLM with its head of `depth` (default: the deepest) and the layers below it;
+    a task model RobertaForSequenceClassification or RobertaForQuestionAnswering. pack: default the folder
+    `pack` beside the artifact. Raises UserError where a part is missing or does not fit.
+    """
+    artifact, out = Path(artifact), Path(out)
+    if out.exists():
+        raise UserError(f"{out}: exists; give another folder")
+    pack = Path(pack or artifact.parent / "pack")
+    if not pack.is_dir():
+        raise UserError(f"{pack}: no such language pack; give one with --pack")
+    body = load_body(artifact)
+    language = load_pack(pack, body.space)
+    if body.task is None:
+        model, head, num_layers, extra = _as_masked_lm(artifact, body, depth)
+        tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
+    else:
+        if depth is not None:
+            raise UserError(f"{artifact}: a task model has no masked-LM head of depth {depth}; leave --depth out")
+        model, head, num_layers, extra = _as_task(body)
+        tensors = dict(body.tensors)
+    for name, tensor in language.tensors.items():
+        tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
+    theirs = names.to_hugging_face(tensors, names.names(num_layers, head))
+    vocab_size = len(language.tensors["tokens"])
+    tokenizer = tokenizer_of_pack(pack)
+    with atomic_folder(out) as temporary:
+        write_json(temporary / "config.json", config_json(model, body.config, num_layers, vocab_size, **extra))
+        save_file(theirs, temporary / SAFETENSORS, metadata={"format": "pt"})
+        write_tokenizer(temporary, tokenizer, body.config.max_positions)
+
+
+def _as_masked_lm(artifact, body, depth):
+    depths = body.config.head_depths
+    depth = max(depths, default=0) if depth is None else depth
+    if depth not in depths:
+        raise UserError(f"{artifact}: no masked-LM head of depth {depth}; it has heads of {list(depths)}")
+    return "RobertaForMaskedLM", names.masked_lm_head(depth), depth, {}
+
+
+def _as_task(body):
+    task, num_layers = body.task, body.config.num_layers
+    if task["kind"] == "qa":
+        return "RobertaForQuestionAnswering", names.SPAN_HEAD, num_layers, {}
+    labels = list(map(str, task["labels"]))
+    extra = {"id2label": dict(enumerate(labels)), "label2id": {label: id for id, label in enumerate(labels)},
+             "problem_type": "single_label_classification"}
+    return "RobertaForSequenceClassification", names.CLASSIFIER_HEAD, num_layers, extra
+
+
+def _read_weights(folder):
+    """(tensors, path). A pickle is read with torch's unpickler for weights, which runs no code of the file."""
+    path = folder / SAFETENSORS
+    try:
+        if path.is_file():
+            return load_file(path), path
+        path = folder / PICKLE
+        if path.is_file():
+            return dict(torch.load(path, map_location="cpu", weights_only=True)), path
+    except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path}: damaged, or not a file of weights ({reason})") from None
+    raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}; both may not be in parts")
+
+
+def _drop_what_is_not_kept(tensors, where):
+    """Take copies, buffers and the pooler out of Hugging Face's `tensors`; the token-type vector (H)."""
+    types = tensors.pop(names.TYPES, torch.zeros(1, 1)).float()
+    for copy, original in (("lm_head.decoder.weight", names.TOKENS), ("lm_head.decoder.bias", "lm_head.bias")):
+        tensor = tensors.pop(copy, None)
+        if tensor is not None and not torch.equal(tensor, tensors.setdefault(original, tensor)):
+            raise UserError(f"{where}: {copy} differs from {original}; output embeddings of their own are not "
+                            "supported")
+    tensors.pop("roberta.embeddings.position_ids", None)
+    for name in [name for name in tensors if name.startswith("roberta.pooler.")]:
+        del tensors[name]
+    return types[0]
+
+
+def _below(tensors, prefix):
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

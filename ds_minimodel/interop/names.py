@@ -1,0 +1,68 @@
+"""Our parameters under the names that Hugging Face's RoBERTa gives them."""
+
+import torch
+
+from ds_minimodel.errors import UserError
+
+_LAYER = {"attention_out": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
+          "ffn_in": "intermediate.dense", "ffn_out": "output.dense", "ffn_norm": "output.LayerNorm"}
+TOKENS = "roberta.embeddings.word_embeddings.weight"
+TYPES = "roberta.embeddings.token_type_embeddings.weight"
+# Module of a model's head -> Hugging Face's.
+CLASSIFIER_HEAD = {"dense": "classifier.dense", "out": "classifier.out_proj"}
+SPAN_HEAD = {"out": "qa_outputs"}
+
+
+def masked_lm_head(depth):
+    """Like the two tables above, for the masked-LM head that reads after `depth` layers."""
+    return {f"body.heads.{depth}.dense": "lm_head.dense", f"body.heads.{depth}.norm": "lm_head.layer_norm"}
+
+
+def names(num_layers, head):
+    """Each parameter of our module -> Hugging Face's, which joined along the first axis are ours.
+
+    head: the modules of the model's head, one of the tables above. A masked-LM head brings the pack's bias.
+    """
+    modules = {"body.embedding_norm": "roberta.embeddings.LayerNorm", **head}
+    for layer in range(num_layers):
+        modules |= {f"body.layers.{layer}.{ours}": f"roberta.encoder.layer.{layer}.{theirs}"
+                    for ours, theirs in _LAYER.items()}
+    found = {"pack.tokens": [TOKENS], "body.positions": ["roberta.embeddings.position_embeddings.weight"]}
+    if "lm_head.dense" in head.values():
+        found["pack.bias"] = ["lm_head.bias"]
+    for kind in ("weight", "bias"):
+        found |= {f"{ours}.{kind}": [f"{theirs}.{kind}"] for ours, theirs in modules.items()}
+        for layer in range(num_layers):
+            attention = f"roberta.encoder.layer.{layer}.attention.self"
+            found[f"body.layers.{layer}.qkv.{kind}"] = [f"{attention}.{part}.{kind}"
+                                                        for part in ("query", "key", "value")]
+    return found
+
+
+def to_hugging_face(tensors, found):
+    """Our state dict under Hugging Face's names, with the token types that RoBERTa has and never uses."""
+    theirs = {TYPES: torch.zeros(1, tensors["pack.tokens"].shape[1])}
+    for ours, parts in found.items():
+        theirs |= {part: chunk.contiguous() for part, chunk in zip(parts, tensors[ours].chunk(len(parts)))}
+    return theirs
+
+
+def from_hugging_face(tensors, shapes, found, where):
+    """Hugging Face's state dict under our names, in fp32.
+
+    shapes: our parameters' shapes. where: the file, for messages. Raises UserError where a tensor is missing,
+    of another shape, or without a counterpart.
+    """
+    rest, ours = dict(tensors), {}
+    for name, parts in found.items():
+        missing = [part for part in parts if part not in rest]
+        if missing:
+            raise UserError(f"{where}: no tensor {missing[0]}; it must hold a RoBERTa masked language model")
+        ours[name] = torch.cat([rest.pop(part) for part in parts]).float()
+        if ours[name].shape != shapes[name]:
+            raise UserError(f"{where}: {parts[0]} does not have the size that config.json gives "
+                            f"({tuple(ours[name].shape)}, not {tuple(shapes[name])})")
+    if rest:
+        raise UserError(f"{where}: {sorted(rest)[0]} has no counterpart here; it must hold a RoBERTa masked "
+                        "language model without additions")
+    return ours

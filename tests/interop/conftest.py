@@ -1,0 +1,132 @@
+"""Small Hugging Face checkpoints made on the spot, and vocabularies trained on text in several scripts."""
+
+import json
+import random
+
+import pytest
+import torch
+from sentencepiece import sentencepiece_model_pb2 as protobuf
+from tokenizers import ByteLevelBPETokenizer
+from transformers import RobertaConfig, RobertaForMaskedLM, RobertaTokenizer, XLMRobertaConfig
+from transformers import XLMRobertaForMaskedLM, XLMRobertaTokenizer
+
+from ds_minimodel.data.tokenizer import train_tokenizer
+
+TEXTS = [
+    "The small boat sees the great harbour, and the wind is new.",
+    "Straße, Größe und Übermut: schöne Wörter! Él dijo «sí» mañana.",
+    "Tiếng Việt có nhiều dấu thanh khác nhau.",
+    "Маленькая лодка видит большую гавань; ветер свежий?",
+    "Το μικρό καράβι βλέπει το μεγάλο λιμάνι.",
+    "东京和北京都是很大的城市。小船看见大港口，风很新。",
+    "小さな船は大きな港を見る。カタカナとｶﾀｶﾅ。",
+    "작은 배가 큰 항구를 봅니다.",
+    "القارب الصغير يرى الميناء الكبير، السَّلامُ عَلَيْكُمْ",
+    "छोटी नाव बड़े बंदरगाह को देखती है।",
+    "เรือเล็กเห็นท่าเรือใหญ่",
+    "סירה קטנה רואה נמל גדול",
+]
+# What a normaliser may stumble over; the rest is unknown to the vocabularies.
+ODD_TEXTS = ["", "   ", " a  b ", "tab\there\r\nand\u2028there", "ﬁne ½ ① ㎏ ™ ａｂｃ\u3000ｄ", "zero\u200bwidth", "a\u0085 b\u0085",
+             "cafe\u0301 e\u0301", "😀 👨‍👩‍👧 ⚠️", "▁under▁", "ꙮ☃☃ ꙮ"]
+
+VOCAB_SIZE = 260
+
+
+def write_text(path):
+    """Lines of the words of TEXTS in random order."""
+    draw = random.Random(0)
+    lines = []
+    for text in TEXTS:
+        words = text.split()
+        lines += [" ".join(draw.choices(words, k=len(words))) for _ in range(40)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+@pytest.fixture(scope="session")
+def unigram_folder(text_file, tmp_path_factory):
+    """A tokenizer of ours."""
+    folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
+    train_tokenizer([text_file], folder, VOCAB_SIZE, character_coverage=1.0, input_sentences=5000)
+    return folder
+
+
+def randomise(model, seed=0):
+    """Weights as large as trained ones, biases and norms too; token types 0, as fairseq's RoBERTa leaves them."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            norm = name.endswith(("LayerNorm.weight", "layer_norm.weight", "norm.weight"))
+            parameter.normal_(1.0 if norm else 0.0, 0.3, generator=generator)
+            if "token_type" in name:
+                parameter.zero_()
+    return model.eval()
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24,
+         "max_position_embeddings": 66, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+
+
+def _write_model(folder, theirs, config, vocab_size, **settings):
+    model = randomise(theirs(config(vocab_size=vocab_size, **SIZES, **settings)))
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def xlm_r(unigram_folder, tmp_path_factory):
+    """An XLM-R checkpoint with its sentencepiece.bpe.model."""
+    folder = tmp_path_factory.mktemp("hf") / "xlm-r"
+    ours = protobuf.ModelProto.FromString((unigram_folder / "tokenizer.model").read_bytes())
+    theirs = protobuf.ModelProto(trainer_spec=ours.trainer_spec, normalizer_spec=ours.normalizer_spec)
+    for id in (3, 0, 2, *range(4, len(ours.pieces))):           # <unk> <s> </s>, and no <pad>
+        theirs.pieces.add().CopyFrom(ours.pieces[id])
+    _write_model(folder, XLMRobertaForMaskedLM, XLMRobertaConfig, len(ours.pieces) + 1)
+    (folder / "sentencepiece.bpe.model").write_bytes(theirs.SerializeToString())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def xlm_r_json(xlm_r, tmp_path_factory):
+    """The same with the tokenizer.json that transformers writes, and the weights as a pickle."""
+    folder = tmp_path_factory.mktemp("hf") / "xlm-r-json"
+    model = XLMRobertaForMaskedLM.from_pretrained(xlm_r)
+    model.config.save_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    XLMRobertaTokenizer.from_pretrained(xlm_r).save_pretrained(folder)
+    return folder
+
+
+def _byte_level(text_file, special_tokens):
+    trained = ByteLevelBPETokenizer()
+    trained.train([str(text_file)], vocab_size=400, special_tokens=special_tokens, show_progress=False)
+    trained.add_special_tokens(["<mask>"])
+    return trained
+
+
+@pytest.fixture(scope="session")
+def roberta(text_file, tmp_path_factory):
+    """A RoBERTa checkpoint with vocab.json and merges.txt in fairseq's order."""
+    folder = tmp_path_factory.mktemp("hf") / "roberta"
+    tokenizer = _byte_level(text_file, ["<s>", "<pad>", "</s>", "<unk>"])
+    _write_model(folder, RobertaForMaskedLM, RobertaConfig, tokenizer.get_vocab_size())
+    tokenizer.save_model(str(folder))
+    (folder / "vocab.json").write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=False), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def roberta_json(text_file, tmp_path_factory):
+    """A RoBERTa checkpoint as people train them with Hugging Face: tokenizer.json with <mask> at id 4."""
+    folder = tmp_path_factory.mktemp("hf") / "roberta-json"
+    tokenizer = _byte_level(text_file, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    _write_model(folder, RobertaForMaskedLM, RobertaConfig, tokenizer.get_vocab_size())
+    merges = [tuple(pair) for pair in json.loads(tokenizer._tokenizer.to_str())["model"]["merges"]]
+    RobertaTokenizer(tokenizer.get_vocab(), merges).save_pretrained(folder)
+    return folder
