@@ -58,6 +58,17 @@ def _parse(arguments):
     fetch = commands.add_parser("fetch-sample", help="fetch real text and tasks from Debian's packages")
     sample.add_arguments(fetch)
     fetch.set_defaults(run=sample.run)
+    importing = commands.add_parser("import-hf", help="read a RoBERTa or XLM-R folder of Hugging Face's")
+    importing.add_argument("folder", metavar="DIR", help="config.json, weights and tokenizer files")
+    importing.add_argument("out", metavar="OUT", help="folder for body and pack")
+    importing.add_argument("--language", metavar="CODE", default="und", help="of the pack; default: undetermined")
+    importing.set_defaults(run=_import_hf)
+    exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's transformers")
+    exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a body, mini-model or task model")
+    exporting.add_argument("out", metavar="OUT", help="folder to write")
+    exporting.add_argument("--pack", metavar="PACK", help="language pack; default: the folder `pack` beside ARTIFACT")
+    exporting.add_argument("--depth", metavar="N", type=int, help="masked-LM head; default: the deepest")
+    exporting.set_defaults(run=_export_hf)
     commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
         run=_doctor)
     options, rest = parser.parse_known_args(arguments)
@@ -144,6 +155,22 @@ def _flops(options):
 
     rows = costs(_recipe(options)[0])
     print(json.dumps({"rows": rows}, indent=1) if options.json else to_markdown("Costs", [cost_table(rows)]))
+
+
+def _import_hf(options):
+    _hugging_face().import_hf(options.folder, options.out, options.language)
+
+
+def _export_hf(options):
+    _hugging_face().export_hf(options.artifact, options.out, options.pack, options.depth)
+
+
+def _hugging_face():
+    try:
+        from ds_minimodel.interop import hugging_face
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed; pip install 'ds_minimodel[hf]'") from None
+    return hugging_face
 
 
 def _doctor(_options):
