@@ -91,6 +91,18 @@ def read_json(path):
         raise UserError(f"{path}: not a readable JSON file ({error})") from None
 
 
+def read_json_lines(path):
+    """Records of a file of one JSON value a line, up to a line cut short by a kill; none without a file."""
+    records = []
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        for line in file:
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+    return records
+
+
 @contextlib.contextmanager
 def atomic_folder(path):
     """Yield a temporary folder that becomes `path` when the block ends without an error, and else is removed.

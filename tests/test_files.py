@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from ds_minimodel.errors import UserError
-from ds_minimodel.files import (atomic_folder, atomic_write, clear_write_errors, read_json, read_manifest,
-                                sha256_of_json, write_json, write_manifest)
+from ds_minimodel.files import (atomic_folder, atomic_write, clear_write_errors, read_json, read_json_lines,
+                                read_manifest, sha256_of_json, write_json, write_manifest)
 
 
 def contents(folder):
@@ -133,6 +133,15 @@ def test_json_round_trip_and_damage(tmp_path):
         read_json(path)
     with pytest.raises(UserError, match="none.json: no such file"):
         read_json(tmp_path / "none.json")
+
+
+def test_json_lines_end_before_one_that_is_cut_short(tmp_path):
+    path = tmp_path / "records.jsonl"
+    assert read_json_lines(path) == []
+    whole = '{"step": 1}\n{"name": "é"}\n'.encode()
+    for cut in (b"", b'{"st', '{"name": "é'.encode()[:-1]):
+        path.write_bytes(whole + cut)
+        assert read_json_lines(path) == [{"step": 1}, {"name": "é"}]
 
 
 def test_the_hash_of_json_sees_values_and_not_the_order_of_keys():

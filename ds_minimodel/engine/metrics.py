@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ds_minimodel.files import atomic_write, clear_write_errors
+from ds_minimodel.files import atomic_write, clear_write_errors, read_json_lines
 
 
 class Metrics:
@@ -19,7 +19,7 @@ class Metrics:
         from torch.utils.tensorboard import SummaryWriter
 
         path = Path(folder) / "metrics.jsonl"
-        kept = [line for line in read_lines(path) if line["step"] <= start_step]
+        kept = [line for line in read_json_lines(path) if line["step"] <= start_step]
         with atomic_write(path, "w") as file:
             file.writelines(json.dumps(line) + "\n" for line in kept)
         self.file = open(path, "a", encoding="utf-8")
@@ -42,15 +42,3 @@ class Metrics:
         if self.enabled:
             self.file.close()
             self.events.close()
-
-
-def read_lines(path):
-    """Records of a metrics.jsonl; a last line cut short by a kill is left out."""
-    path, records = Path(path), []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
-    return records

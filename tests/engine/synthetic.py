@@ -11,7 +11,7 @@ import torch
 
 from ds_minimodel.engine import train as loop
 from ds_minimodel.engine.config import RunConfig
-from ds_minimodel.engine.metrics import read_lines
+from ds_minimodel.files import read_json_lines
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.steps.training import micro_batches, train_only
@@ -70,7 +70,7 @@ def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=None, 
 
 
 def losses(folder):
-    return [record["loss"] for record in read_lines(folder / "metrics.jsonl")]
+    return [record["loss"] for record in read_json_lines(folder / "metrics.jsonl")]
 
 
 def same(weights, others):

@@ -8,9 +8,9 @@ import torch
 from synthetic import (STEPS, CrashingSampler, losses, model, resume, run_config, same, signal_self, train)
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ds_minimodel.engine.metrics import read_lines
 from ds_minimodel.engine.train import Stopped
 from ds_minimodel.errors import UserError
+from ds_minimodel.files import read_json_lines
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -80,11 +80,11 @@ def test_metrics_after_a_crash_go_on_without_gap_or_duplicate(world, uninterrupt
     with pytest.raises(RuntimeError, match="crash of the test"):
         train(world, tmp_path, run, sampler=CrashingSampler)
     path = tmp_path / "metrics.jsonl"
-    assert [record["step"] for record in read_lines(path)] == [1, 2, 3, 4]
+    assert [record["step"] for record in read_json_lines(path)] == [1, 2, 3, 4]
     with open(path, "a") as file:
         file.write('{"step": 5, "lo')                   # cut short by a kill
     resume(world, tmp_path, run)
-    records = read_lines(path)
+    records = read_json_lines(path)
     assert [record["step"] for record in records] == list(range(1, STEPS + 1))
     assert [record["loss"] for record in records] == uninterrupted(run)[1]
     events = EventAccumulator(str(tmp_path / "events")).Reload().Scalars("loss")
@@ -94,7 +94,7 @@ def test_metrics_after_a_crash_go_on_without_gap_or_duplicate(world, uninterrupt
 def test_metrics_say_what_the_run_costs(world, tmp_path):
     run = run_config(phases=((2, 1e18, 2e18), (4, 1e17, 3e17)))
     train(world, tmp_path, run)
-    records = read_lines(tmp_path / "metrics.jsonl")
+    records = read_json_lines(tmp_path / "metrics.jsonl")
     assert [record["eflops"] for record in records] == pytest.approx([1, 2, 2.1, 2.2, 2.3, 2.4])
     assert [record["executed_eflops"] for record in records] == pytest.approx([2, 4, 4.3, 4.6, 4.9, 5.2])
     assert [record["lr"] for record in records] == [run.lr_at(step) for step in range(STEPS)]
