@@ -6,8 +6,8 @@ from ds_minimodel.sample.languages import language_of_locale
 from ds_minimodel.sample.lines import clean
 
 # Elements that end the line before them; every other element is part of a line.
-BLOCKS = frozenset("html body main section article div p ul ol li dl dt dd table thead tbody tr td th caption "
-                   "h1 h2 h3 h4 h5 h6 blockquote hr".split())
+BLOCKS = frozenset("html body main section article div p ul ol li dl dt dd table thead tbody tr td th "
+                   "caption h1 h2 h3 h4 h5 h6 blockquote hr".split())
 MALLARD_BLOCKS = frozenset("page section title desc p list steps item terms table tr td note".split())
 # Code, navigation and tables of contents are not text.
 SKIPPED = frozenset("head script style pre nav form svg math".split())

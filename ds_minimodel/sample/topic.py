@@ -18,7 +18,8 @@ def topic_records(pages, languages, source="en"):
     """{(split, language): records {text, label, id}} of `pages`: {language: {page: elements}}.
 
     Taken are the source's own paragraphs of 8 words or more that stand in one module only, each text
-    once (names of programs, case and digits apart, so no text is in two splits); in the other languages the same paragraphs, where they are translated.
+    once (names of programs, case and digits apart, so no text is in two splits); in the other languages the
+    same paragraphs, where they are translated.
     """
     chosen = _choose(pages[source])
     records = {}
