@@ -8,7 +8,7 @@ import signal
 import sys
 
 from ds_minimodel import __version__
-from ds_minimodel.errors import UserError
+from ds_minimodel.errors import Elsewhere, UserError
 from ds_minimodel.sample import command as sample
 
 STEPS = {
@@ -35,6 +35,8 @@ def main(arguments=None):
     except UserError as error:
         print(f"ds-minimodel: {'' if rank == '0' else f'rank {rank}: '}{error}", file=sys.stderr)
         sys.exit(USER_ERROR)
+    except Elsewhere as error:
+        sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
     except KeyboardInterrupt:
         print("ds-minimodel: interrupted; the same command goes on from what is complete", file=sys.stderr)
         sys.exit(FAILURE)
@@ -42,8 +44,19 @@ def main(arguments=None):
         os._exit(FAILURE)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise UserError(f"{message}; `{self.prog} --help` shows what there is")
+
+
+def _ranks(text):
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks")
+    return int(text)
+
+
 def _parse(arguments):
-    parser = argparse.ArgumentParser(prog="ds-minimodel", description="Extend a pretrained masked language model "
+    parser = _Parser(prog="ds-minimodel", description="Extend a pretrained masked language model "
                                      "to new languages by mini-model adaptation.")
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)     # the deepspeed launcher adds it
@@ -84,12 +97,12 @@ def _parse(arguments):
 def _add_recipe_command(commands, name, text, run, ranks=False):
     command = commands.add_parser(name, help=text, description=text)
     command.add_argument("recipe", metavar="RECIPE", help="YAML file, see recipes/")
-    command.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="replace a value, e.g. adapt.lr=1e-3")
+    command.add_argument("overrides", metavar="KEY=VALUE", nargs="*", default=[], help="replace a value, e.g. adapt.lr=1e-3")
     command.add_argument("--local_rank", help=argparse.SUPPRESS)
     command.add_argument("--rebuild", action="store_true",
                          help="move aside what was made from another recipe, and make it again")
     if ranks:
-        command.add_argument("--ranks", type=int, metavar="N", help="ranks that the deepspeed launcher starts here")
+        command.add_argument("--ranks", type=_ranks, metavar="N", help="ranks that the deepspeed launcher starts here")
         command.add_argument("--hostfile", metavar="FILE", help="hosts for the deepspeed launcher")
         command.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
     command.set_defaults(run=run)
@@ -112,7 +125,9 @@ def _run(options):
         raise UserError("run: start it without a launcher and give --ranks or --hostfile; launchers take single steps")
     recipe, overrides = _recipe(options)
     restart_with_cpu_settings()
-    for step in STEPS:
+    from ds_minimodel.steps.check import check_ahead
+
+    for step in check_ahead(recipe, STEPS, None if options.hostfile else options.ranks or 1):
         code = _do_step(step, recipe, overrides, options)
         if code:
             return code
@@ -125,10 +140,12 @@ def _run_step(options):
 
 
 def _do_step(step, recipe, overrides, options):
-    from ds_minimodel.engine.launch import launch, restart_with_cpu_settings
+    from ds_minimodel.engine.launch import launch, launched, restart_with_cpu_settings
     from ds_minimodel.steps import pipeline
 
     if step not in pipeline.ON_RANKS:
+        if launched():
+            raise UserError(f"{step}: it runs in one process; start it without a launcher")
         pipeline.run_step(step, recipe, rebuild=options.rebuild)
         return 0
     restart_with_cpu_settings()

@@ -1,4 +1,4 @@
-"""The one exception that means: the user can mend this."""
+"""Exceptions that the command line knows."""
 
 
 class UserError(Exception):
@@ -7,3 +7,11 @@ class UserError(Exception):
     The message is one line: what is wrong, where (file, key, line), what to do.
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+class Elsewhere(Exception):
+    """Another rank failed, and has said why; this one ends without a word."""
+
+    def __init__(self, rank, is_users_mistake):
+        super().__init__(f"rank {rank} failed")
+        self.is_users_mistake = is_users_mistake

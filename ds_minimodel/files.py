@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -36,6 +37,26 @@ def clear_write_errors(path):
             raise
         raise UserError(f"{path}: cannot write: {reason}; nothing that was complete is changed; "
                         "mend this and run again") from error
+
+
+@contextlib.contextmanager
+def lock(path):
+    """Hold the lock file `path` for this process; UserError where another process holds it."""
+    path = Path(path)
+    with clear_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+", encoding="utf-8")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UserError(f"{path}: another run is at work here ({file.read().strip()}); wait for it, or use "
+                            "another workdir") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+        file.flush()
+        yield
 
 
 def sync_folder(folder):
@@ -122,9 +143,12 @@ def atomic_folder(path):
                 else:
                     sync_folder(file)
             sync_folder(temporary)
+            former = path.with_name(f"{path.name}.former")
+            shutil.rmtree(former, ignore_errors=True)
             if path.exists():
-                shutil.rmtree(path)
-            os.replace(temporary, path)
+                path.rename(former)
+            temporary.rename(path)
+            shutil.rmtree(former, ignore_errors=True)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         sync_folder(path.parent)

@@ -72,5 +72,7 @@ def deepspeed_config(run, world_size):
         if accumulation > 1 and run.zero_stage > 0:
             config["data_types"] = {"grad_accum_dtype": "fp32"}
     elif run.precision == "fp16":
-        config["fp16"] = {"enabled": True, "initial_scale_power": 7}    # fairseq's initial loss scale, 128
+        # fairseq starts at 2^7, but for the sum of losses, which it divides after the backward pass. Ours is
+        # the mean: smaller by the count of masked tokens.
+        config["fp16"] = {"enabled": True, "initial_scale_power": 16}
     return config

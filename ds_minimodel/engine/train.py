@@ -6,16 +6,19 @@ import queue
 import signal
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import deepspeed
 import torch
 
+from ds_minimodel import __version__
 from ds_minimodel.engine import checkpoint
 from ds_minimodel.engine.config import deepspeed_config
 from ds_minimodel.engine.masters import read_masters, write_masters
 from ds_minimodel.engine.metrics import Metrics
 from ds_minimodel.errors import UserError
+from ds_minimodel.files import write_json
 from ds_minimodel.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,7 @@ def train(module, batches, run, world, folder, label, snapshot_steps=(), on_snap
     facts = {"world_size": world.size, "zero_stage": run.zero_stage, "precision": run.precision}
     checkpoints = Path(folder) / "checkpoints"
     start = checkpoint.load_newest(engine, checkpoints, world, facts)
+    world.from_main(lambda: write_json(Path(folder) / "run.json", _circumstances(run, world)))
     if start == 0 and 0 in snapshot_steps:
         on_snapshot(0, read_masters(engine))
     metrics = Metrics(folder, start, enabled=world.is_main)
@@ -81,6 +85,7 @@ def train(module, batches, run, world, folder, label, snapshot_steps=(), on_snap
             micro_batches = next(stream)
             count, stopping = world.sum(sum(batch["count"] for batch in micro_batches), stop.received or 0)
             end_if(stopping, step)
+            count = max(1, count)       # short blocks may leave a whole batch without a masked token
             for group in engine.optimizer.param_groups:
                 group["lr"] = run.lr_at(step)
             for batch in micro_batches:
@@ -102,6 +107,13 @@ def train(module, batches, run, world, folder, label, snapshot_steps=(), on_snap
     weights = read_masters(engine)
     engine.destroy()
     return weights
+
+
+def _circumstances(run, world):
+    """What a run was done with, resolved: all its numbers, ranks, device and versions."""
+    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
+    return {**asdict(run), "world_size": world.size, "device": device, "ds_minimodel": __version__,
+            "torch": torch.__version__, "deepspeed": deepspeed.__version__}
 
 
 def _initialize(module, run, world):

@@ -4,13 +4,18 @@ import logging
 import os
 import warnings
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from ds_minimodel.engine.launch import launched
-from ds_minimodel.errors import UserError
+from ds_minimodel.errors import Elsewhere, UserError
 from ds_minimodel.ops.cpu import configure_cpu
+
+
+# Of collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
+HOST_TIMEOUT = timedelta(days=7)
 
 
 @dataclass(frozen=True)
@@ -34,27 +39,31 @@ class World:
         return tuple(total.tolist())
 
     def from_main(self, compute):
-        """The value that `compute()` gives on rank 0, on every rank; its UserError is raised on every rank."""
-        if self.size == 1:
-            return compute()
-        outcome = [None, None]
-        if self.is_main:
-            try:
-                outcome[0] = compute()
-            except UserError as error:
-                outcome[1] = error
-        dist.broadcast_object_list(outcome, src=0, group=self.host_group)
-        if outcome[1] is not None:
-            raise outcome[1]
-        return outcome[0]
+        """The picklable value that `compute()` gives on rank 0, on every rank; if it fails, every rank ends."""
+        return self.gather(lambda: compute() if self.is_main else None)[0]
 
-    def gather(self, value):
-        """The picklable `value` of every rank, in the order of ranks, on every rank."""
+    def gather(self, compute):
+        """The picklable values that `compute()` gives on each rank, in the order of ranks, on every rank.
+
+        Where it fails on some ranks, every rank ends: those with their error, the others with Elsewhere, so
+        that none waits for another that is gone.
+        """
         if self.size == 1:
-            return [value]
-        values = [None] * self.size
-        dist.all_gather_object(values, value, group=self.host_group)
-        return values
+            return [compute()]
+        value = error = None
+        try:
+            value = compute()
+        except Exception as caught:
+            error = caught
+        outcomes = [None] * self.size
+        state = "ok" if error is None else "user error" if isinstance(error, UserError) else "failed"
+        dist.all_gather_object(outcomes, (state, value), group=self.host_group)
+        if error is not None:
+            raise error
+        for rank, (state, _) in enumerate(outcomes):
+            if state != "ok":
+                raise Elsewhere(rank, state == "user error")
+        return [value for _, value in outcomes]
 
     def barrier(self):
         if self.size > 1:
@@ -83,7 +92,7 @@ def start():
         torch.cuda.set_device(device)
     else:
         configure_cpu()
-    host_group = dist.group.WORLD if device.type == "cpu" else dist.new_group(backend="gloo")
+    host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
     return World(dist.get_rank(), dist.get_world_size(), device, host_group)
 
 

@@ -8,14 +8,15 @@ from. A pack fits a body of its own space and no other.
 
 import hashlib
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ds_minimodel.errors import UserError
-from ds_minimodel.files import atomic_folder, read_json, read_manifest, write_json, write_manifest
+from ds_minimodel.files import (MANIFEST, atomic_folder, read_json, read_manifest, sha256_of_file, write_json,
+                                write_manifest)
 from ds_minimodel.model.transformer import BodyConfig
 
 BODY_WEIGHTS = "model.safetensors"
@@ -36,12 +37,19 @@ class BodyArtifact:
 class PackArtifact:
     """A language as on disk: `tensors` tokens (V, H), bias (V), and what else was trained with them.
 
-    A name that starts with `body.` replaces that tensor of the body while the pack is plugged in.
+    A name that starts with `body.` replaces that tensor of the body while the pack is plugged in. steps, eflops:
+    what its training took.
     """
     language: str
     tensors: dict
     space: str
-    facts: dict = field(default_factory=dict)
+    steps: int = 0
+    eflops: float = 0.0
+
+
+def identity(folder):
+    """Hash of an artifact's manifest, and so of all its files; children name their parents by it."""
+    return sha256_of_file(Path(folder) / MANIFEST)
 
 
 def space_of(*tensor_dicts):
@@ -80,7 +88,8 @@ def save_pack(folder, artifact, tokenizer_folder, **facts):
         save_file({name: tensor.contiguous() for name, tensor in artifact.tensors.items()}, temporary / PACK_WEIGHTS)
         shutil.copyfile(Path(tokenizer_folder) / TOKENIZER, temporary / TOKENIZER)
         write_manifest(temporary, kind="language-pack", language=artifact.language, space=artifact.space,
-                       vocab_size=len(artifact.tensors["tokens"]), **artifact.facts, **facts)
+                       vocab_size=len(artifact.tensors["tokens"]), steps=artifact.steps, eflops=artifact.eflops,
+                       **facts)
 
 
 def load_pack(folder, space=None):
@@ -91,7 +100,8 @@ def load_pack(folder, space=None):
     if space is not None and manifest["space"] != space:
         raise UserError(f"{folder}: this pack was trained for embedding space {manifest['space']}, the body has "
                         f"{space}; use a pack adapted to this body, or adapt one")
-    return PackArtifact(manifest["language"], _load(Path(folder) / PACK_WEIGHTS), manifest["space"])
+    return PackArtifact(manifest["language"], _load(Path(folder) / PACK_WEIGHTS), manifest["space"],
+                        manifest["steps"], manifest["eflops"])
 
 
 def plug(model, pack):

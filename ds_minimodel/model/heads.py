@@ -82,7 +82,8 @@ class SpanExtractor(nn.Module):
     def logits(self, batch):
         """(B, S, 2); tokens past a row's length are -inf."""
         (x_BSH,) = encode(self.pack, self.body, batch)
-        logits_BS2 = self.out(x_BSH).float()
+        # In fp32: in bf16 near-by scores would tie, and the first of them win.
+        logits_BS2 = F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
         if batch.get("lengths") is None:
             return logits_BS2
         positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)

@@ -5,7 +5,7 @@ Packs are also kept at the recipe's snapshot steps, from step 0 (overlap only) o
 
 from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.engine.train import train
-from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, save_pack
+from ds_minimodel.model.artifacts import PackArtifact, identity, load_body, load_pack, save_pack
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import overlap_init, prefix
 from ds_minimodel.steps.jobs import Job
@@ -17,7 +17,9 @@ def jobs(recipe, layout):
     source, found = recipe.languages.source, []
     for system in recipe.systems:
         inputs = {"seed": recipe.seed, "adapt": recipe.adapt.model_dump(), "blocks": recipe.data.blocks,
-                  "depth": recipe.mini.depth, "precision": recipe.engine.precision}
+                  "precision": recipe.engine.precision}
+        if system in ("minijoint", "multijoint"):
+            inputs["depth"] = recipe.mini.depth
         parents = [layout.pretrain(BODY_OF[system]), layout.tokenizer(source)]
         parents += [layout.build_mini()] if system == "minipost" else []
         for language in recipe.languages.targets:
@@ -31,8 +33,11 @@ def jobs(recipe, layout):
 def _adapt(recipe, layout, system, language, world):
     section, folder = recipe.adapt, layout.adapt(system, language)
     sampler = masked_lm_sampler(recipe, section, layout, language)
-    mini = _frozen_model(recipe, layout, system)
-    source = load_pack(layout.pretrain(BODY_OF[system]) / "pack", mini.space)
+    mini_folder = (layout.build_mini() / "mini" if system == "minipost"
+                   else layout.pretrain(BODY_OF[system]) / "body")
+    source_folder = layout.pretrain(BODY_OF[system]) / "pack"
+    mini = _frozen_model(recipe, load_body(mini_folder), system)
+    source = load_pack(source_folder, mini.space)
     pieces = [Tokenizer(layout.tokenizer(name)).pieces() for name in (language, recipe.languages.source)]
     initial, copied = overlap_init(*pieces, source.tensors, recipe.seed)
     module = MaskedLanguageModel(mini.config, sampler.store.vocab_size)
@@ -48,8 +53,9 @@ def _adapt(recipe, layout, system, language, world):
         tensors = dict(initial)
         tensors |= {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
         if world.is_main:
-            save_pack(target, PackArtifact(language, tensors, mini.space), layout.tokenizer(language), steps=step,
-                      eflops=run.flops_until(step)[0] / 1e18, initialisation="overlap", rows_copied=copied)
+            pack = PackArtifact(language, tensors, mini.space, step, run.flops_until(step)[0] / 1e18)
+            save_pack(target, pack, layout.tokenizer(language), initialisation="overlap", rows_copied=copied,
+                      parents={"body": identity(mini_folder), "source": identity(source_folder)})
 
     weights = train(module, _at_scheduled_depth(batches, section) if scheduled else batches, run, world,
                     folder / "run", f"adapt {system} {language}", section.snapshots()[:-1],
@@ -57,13 +63,11 @@ def _adapt(recipe, layout, system, language, world):
     save(run.steps, weights, folder / "pack")
 
 
-def _frozen_model(recipe, layout, system):
-    """The body that embeddings are trained over: mini-model, or the whole body for the baselines."""
-    if system == "minipost":
-        return load_body(layout.build_mini() / "mini")
-    body = load_body(layout.pretrain(BODY_OF[system]) / "body")
-    whole = system in ("bl_base", "bl_small") or (system == "multijoint" and recipe.adapt.depth_schedule)
-    return body if whole else prefix(body, recipe.mini.depth)
+def _frozen_model(recipe, body, system):
+    """What embeddings are trained over: the mini-model in `body`, or all of it for the baselines and MiniPost."""
+    if system == "minijoint" or (system == "multijoint" and not recipe.adapt.depth_schedule):
+        return prefix(body, recipe.mini.depth)
+    return body
 
 
 def _trains(name, section):

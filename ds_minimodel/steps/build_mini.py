@@ -1,7 +1,7 @@
 """Step 1b (MiniPost): train new layers between the bottom of the body and its head, on the source language."""
 
 from ds_minimodel.engine.train import train
-from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, save_body
+from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
 from ds_minimodel.steps.jobs import Job
@@ -37,4 +37,5 @@ def _build(recipe, layout, world):
     weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", "build-mini minipost")
     if world.is_main:
         trained = BodyArtifact(mini.config, {**mini.tensors, **below(weights, "body.")}, mini.space)
-        save_body(folder / "mini", trained, "mini-model", steps=run.steps, eflops=run.flops_until(run.steps)[0] / 1e18)
+        save_body(folder / "mini", trained, "mini-model", steps=run.steps, eflops=run.flops_until(run.steps)[0] / 1e18,
+                  parents={"body": identity(layout.pretrain("bl_base") / "body")})

@@ -13,7 +13,7 @@ import torch
 from ds_minimodel.data import tasks
 from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.engine.world import resolve_precision
-from ds_minimodel.files import atomic_folder, read_manifest, write_json, write_manifest
+from ds_minimodel.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.model.artifacts import load_body, load_pack, plug
 from ds_minimodel.progress import Progress
 from ds_minimodel.steps.jobs import Job
@@ -41,6 +41,17 @@ def jobs(recipe, layout):
 
 
 def _evaluate(recipe, layout, system, name, world):
+    parts = world.gather(lambda: _score_packs(recipe, layout, system, name, world))
+    rows = sorted((row for part in parts for row in part),
+                  key=lambda row: (row["language"], row["seed"], row["step"]))
+    if world.is_main:
+        with atomic_folder(layout.evaluate(system, name)) as folder:
+            write_json(folder / "scores.json", rows)
+            write_manifest(folder, kind="scores")
+
+
+def _score_packs(recipe, layout, system, name, world):
+    """Score rows of this rank's share of the packs."""
     task = recipe.finetune.tasks[name]
     packs = [(language, pack) for language in recipe.languages.all if language in task.test
              for pack in _packs(recipe, layout, system, language)][world.rank::world.size]
@@ -60,21 +71,16 @@ def _evaluate(recipe, layout, system, name, world):
             load_into(module, model.tensors)
             module.eval().to(world.device, dtype)
             for folder in folders:
-                plug(module, load_pack(folder, model.space))
-                manifest = read_manifest(folder)
+                pack = load_pack(folder, model.space)
+                plug(module, pack)
                 in_source = language == recipe.languages.source
                 rows.append({"system": system, "task": name, "language": language, "seed": seed,
-                             "step": 0 if in_source else manifest["steps"],
-                             "eflops": 0.0 if in_source else manifest["eflops"],
+                             "step": 0 if in_source else pack.steps,
+                             "eflops": 0.0 if in_source else pack.eflops,
                              "score": _score(module, task, language, *data)})
                 progress.update(len(rows))
     progress.close()
-    rows = sorted((row for part in world.gather(rows) for row in part),
-                  key=lambda row: (row["language"], row["seed"], row["step"]))
-    if world.is_main:
-        with atomic_folder(layout.evaluate(system, name)) as folder:
-            write_json(folder / "scores.json", rows)
-            write_manifest(folder, kind="scores")
+    return rows
 
 
 def _packs(recipe, layout, system, language):

@@ -6,7 +6,7 @@ from ds_minimodel.analysis.flops import Work, finetune_flops
 from ds_minimodel.data import tasks
 from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.engine.train import train
-from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, save_body
+from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.steps.jobs import Job
 from ds_minimodel.steps.systems import bodies, finetune_seeds
@@ -59,4 +59,5 @@ def _finetune(recipe, layout, body_name, name, seed, world):
     if world.is_main:
         facts = {"name": name, "kind": task.kind, "labels": labels}
         save_body(folder / "model", BodyArtifact(config, weights, body.space, facts), "task-model", seed=seed,
-                  steps=steps, eflops=run.flops_until(steps)[0] / 1e18)
+                  steps=steps, eflops=run.flops_until(steps)[0] / 1e18,
+                  parents={"body": identity(layout.pretrain(body_name) / "body")})

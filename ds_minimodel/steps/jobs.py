@@ -69,6 +69,11 @@ def _record_of(folder):
     return folder.with_name(f"{folder.name}.job.json")
 
 
+def lock_of(job):
+    """File that is locked while a process works on `job`."""
+    return job.folder.with_name(f"{job.folder.name}.lock")
+
+
 def _inputs(job):
     parents = {}
     for folder in job.parents:
@@ -100,7 +105,11 @@ def is_complete(job):
 def begin(job):
     """Record the start of `job`; False where it is complete and nothing is to be done."""
     if is_complete(job):
+        shutil.rmtree(job.folder / "run" / "checkpoints", ignore_errors=True)   # of a kill within `finish`
         return False
+    if job.folder.exists() and not _record_of(job.folder).is_file():
+        raise UserError(f"{job.folder}: its record {_record_of(job.folder).name} is missing, so nobody knows what it "
+                        "was made from; delete or rename the folder")
     write_json(_record_of(job.folder), {"inputs": _inputs(job), "complete": False})
     return True
 
@@ -130,12 +139,15 @@ def move_aside_if_stale(job):
 
 
 def fingerprint_of_text(files):
-    """Names, sizes and a hash of the beginnings: enough to notice other data without reading a corpus."""
+    """Names, sizes and hashes of the first and last MiB: what tells corpora apart without reading them whole."""
     facts = []
     for path in map(Path, files):
+        size = path.stat().st_size
         with open(path, "rb") as file:
-            head = hashlib.sha256(file.read(2**20)).hexdigest()
-        facts.append([path.name, path.stat().st_size, head[:16]])
+            ends = hashlib.sha256(file.read(2**20))
+            file.seek(max(0, size - 2**20))
+            ends.update(file.read())
+        facts.append([path.name, size, ends.hexdigest()[:16]])
     return facts
 
 

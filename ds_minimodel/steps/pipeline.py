@@ -1,9 +1,12 @@
 """The order of the steps, and the run of one: its jobs that are not complete, one after another."""
 
+import contextlib
 import importlib
 import sys
 
-from ds_minimodel.steps.jobs import Layout, begin, finish, is_complete, move_aside_if_stale
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import lock
+from ds_minimodel.steps.jobs import Layout, begin, finish, is_complete, lock_of, move_aside_if_stale
 
 # In the order of the pipeline: step -> module of this package with its jobs.
 STEPS = {"tokenizer": "tokenizer", "prepare": "prepare", "pretrain": "pretrain", "build-mini": "build_mini",
@@ -22,21 +25,32 @@ def run_step(step, recipe, world=None, rebuild=False):
     another recipe and make it again, instead of refusing.
     """
     is_main = world is None or world.is_main
+    on_main = _call if world is None else world.from_main
     for job in jobs(step, recipe):
-        if is_main and rebuild:
-            move_aside_if_stale(job)
-        if not (begin(job) if world is None else world.from_main(lambda job=job: begin(job))):
-            if is_main:
+        with contextlib.ExitStack() as held:
+            on_main(lambda job=job, held=held: held.enter_context(lock(lock_of(job))))
+            if rebuild:
+                on_main(lambda job=job: move_aside_if_stale(job))
+            if on_main(lambda job=job: begin(job)):
+                job.make(world)
+                on_main(lambda job=job: finish(job))
+            elif is_main:
                 print(f"{job.folder}: complete", file=sys.stderr)
-            continue
-        job.make(world)
-        if is_main:
-            finish(job)
-        if world is not None:
-            world.barrier()
     if step == "report":
-        from ds_minimodel.steps import report
-        print(report.write(recipe, Layout(recipe.workdir)) / "report.html", file=sys.stderr)
+        _report(recipe)
+
+
+def _call(compute):
+    return compute()
+
+
+def _report(recipe):
+    from ds_minimodel.steps import report
+
+    for job in jobs("evaluate", recipe):
+        if not is_complete(job):
+            raise UserError(f"{job.folder}: not complete; run evaluate first, or `ds-minimodel run`")
+    print(report.write(recipe, Layout(recipe.workdir)) / "report.html", file=sys.stderr)
 
 
 def is_pending(step, recipe, rebuild=False):

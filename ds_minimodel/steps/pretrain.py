@@ -3,7 +3,7 @@
 import torch
 
 from ds_minimodel.engine.train import train
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack, space_of
+from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, identity, save_body, save_pack, space_of
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.steps.jobs import Job
 from ds_minimodel.steps.systems import bodies, body_config, model_inputs
@@ -33,5 +33,5 @@ def _pretrain(recipe, layout, body, world):
         space = space_of(body_tensors, pack_tensors)
         eflops = run.flops_until(run.steps)[0] / 1e18
         save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=run.steps, eflops=eflops)
-        save_pack(folder / "pack", PackArtifact(source, pack_tensors, space), layout.tokenizer(source),
-                  steps=run.steps, eflops=eflops)
+        save_pack(folder / "pack", PackArtifact(source, pack_tensors, space, run.steps, eflops),
+                  layout.tokenizer(source), parents={"body": identity(folder / "body")})

@@ -3,14 +3,12 @@
 import statistics
 from pathlib import Path
 
-import torch
-
 from ds_minimodel.analysis.losses import read_losses
 from ds_minimodel.analysis.page import write_report
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import read_json
 from ds_minimodel.steps.costs import costs
-from ds_minimodel.steps.systems import BODY_OF
+from ds_minimodel.steps.systems import BODY_OF, bodies
 
 
 def write(recipe, layout):
@@ -24,21 +22,20 @@ def write(recipe, layout):
             rows += read_json(path)
     source = recipe.languages.source
     scores = [row for row in rows if row["language"] != source]
-    facts = _facts(recipe) | _source_scores(source, [row for row in rows if row["language"] == source])
+    facts = _facts(recipe, layout) | _source_scores(source, [row for row in rows if row["language"] == source])
     baselines = read_json(layout.baselines() / "baselines.json")
     write_report(layout.report(), scores, costs(recipe), baselines, _losses(recipe, layout), facts)
     return layout.report()
 
 
-def _facts(recipe):
-    model = recipe.model
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+def _facts(recipe, layout):
+    model, run = recipe.model, read_json(layout.pretrain(bodies(recipe)[0]) / "run" / "run.json")
     return {"Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
             "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
                      f"{recipe.tokenizer.vocab_size:,}; mini-models of depth {recipe.mini.depth}",
             "Step 2": f"{recipe.adapt.steps:,} updates of {recipe.adapt.batch_size} x {recipe.adapt.seq_length} tokens",
-            "Run": f"{recipe.finetune.seeds} finetuning seeds; ZeRO {recipe.engine.zero_stage}, precision "
-                   f"{recipe.engine.precision}, {device}, torch {torch.__version__}"}
+            "Run": f"{recipe.finetune.seeds} finetuning seeds; pretrained on {run['world_size']} rank(s), ZeRO "
+                   f"{run['zero_stage']}, {run['precision']}, {run['device']}, torch {run['torch']}"}
 
 
 def _source_scores(source, rows):

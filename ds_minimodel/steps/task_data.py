@@ -2,8 +2,8 @@
 
 from ds_minimodel.data import tasks
 from ds_minimodel.errors import UserError
+from ds_minimodel.files import sha256_of_file
 from ds_minimodel.model.heads import SequenceClassifier, SpanExtractor
-from ds_minimodel.steps.jobs import fingerprint_of_text
 
 COLUMNS = {"classification": tasks.SENTENCE, "pair": tasks.PAIR}
 
@@ -12,12 +12,12 @@ def task_inputs(recipe, name, files):
     """What decides the data of a task, for a job's record. UserError where a file is missing."""
     task = recipe.finetune.tasks[name]
     try:
-        contents = fingerprint_of_text(files)
+        contents = [sha256_of_file(path)[:16] for path in files]
     except OSError as error:
         raise UserError(f"finetune.tasks.{name}: {error.filename}: {error.strerror}; check the path in the "
                         "recipe") from None
-    lengths = {key: recipe.finetune.of(name, key) for key in ("epochs", "batch_size", "lr", "max_length")}
-    return {**task.model_dump(exclude={"train", "test"}), **lengths, "files": contents}
+    settings = {key: recipe.finetune.of(name, key) for key in ("epochs", "batch_size", "lr", "max_length")}
+    return {**task.model_dump(exclude={"train", "test"}), **settings, "files": contents}
 
 
 def labels_of(task):

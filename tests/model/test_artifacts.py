@@ -27,7 +27,7 @@ def body(model):
 
 @pytest.fixture
 def pack(model):
-    return PackArtifact("de", model.pack.state_dict(), "space-1", {"steps": 5})
+    return PackArtifact("de", model.pack.state_dict(), "space-1", steps=5, eflops=0.5)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def saved(tmp_path, body, pack):
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer.model").write_bytes(TOKENIZER)
     save_body(tmp_path / "body", body, "body", steps=7)
-    save_pack(tmp_path / "pack", pack, tmp_path / "tokenizer", eflops=0.5)
+    save_pack(tmp_path / "pack", pack, tmp_path / "tokenizer")
     return tmp_path
 
 

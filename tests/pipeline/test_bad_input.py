@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+from ds_minimodel.files import lock
+
 from .conftest import make_world, run
 
 
@@ -86,6 +88,28 @@ def test_a_pack_of_another_body(world, tmp_path):
     shutil.rmtree(workdir / "evaluate")
     line = refused("evaluate", recipe)
     assert "embedding space" in line and "adapt/minijoint/xx/pack" in line
+
+
+def test_mistakes_in_the_tasks_are_found_before_any_training(recipe, tmp_path):
+    (tmp_path / "qa.xx.json").write_text("{}")
+    assert "qa.xx.json" in refused("run", recipe)
+    assert not (tmp_path / "run/tokenizer").exists()
+
+
+def test_two_runs_in_one_workdir(world, tmp_path):
+    recipe = copy_of(world, tmp_path)
+    with lock(recipe.parent / "run/pretrain/bl_base.lock"):
+        assert "another run is at work here" in refused("pretrain", recipe)
+
+
+def test_a_report_of_stale_scores(world, tmp_path):
+    recipe = copy_of(world, tmp_path)
+    assert "made from another recipe" in refused("report", recipe, "adapt.steps=9")
+
+
+def test_a_command_line_that_is_wrong(recipe):
+    assert "RECIPE" in refused("run")
+    assert "--ranks" in refused("pretrain", recipe, "--ranks", "-1")
 
 
 def test_labels_that_are_not_the_tasks(world, tmp_path):

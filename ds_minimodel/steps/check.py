@@ -1,0 +1,44 @@
+"""What can be checked before days of training are spent on it."""
+
+import importlib.util
+import sys
+
+from ds_minimodel.data import tasks
+from ds_minimodel.data.reader import find_files
+from ds_minimodel.engine.config import split_batch
+from ds_minimodel.errors import UserError
+from ds_minimodel.steps.task_data import COLUMNS, labels_of
+
+NEEDS_TASKS = ("finetune", "evaluate", "report")
+
+
+def check_ahead(recipe, steps, ranks):
+    """The steps of `steps` that the recipe has work for; UserError for what a later one would stumble on.
+
+    Every text file must exist, every task file be readable with the task's labels, every batch divide among
+    the `ranks` (None: unknown), and what draws the plots be installed.
+    """
+    for language in recipe.languages.all:
+        find_files(recipe.data.text[language])
+    for name, task in recipe.finetune.tasks.items():
+        _check_task(task)
+        if ranks:
+            split_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, ranks)
+    for section in (recipe.pretrain, recipe.build_mini, recipe.adapt) if ranks else ():
+        split_batch(section.batch_size, recipe.engine.micro_batch_size, ranks)
+    if not recipe.finetune.tasks:
+        print("the recipe names no finetune.tasks: the run ends with the language packs", file=sys.stderr)
+        return [step for step in steps if step not in NEEDS_TASKS]
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("the report needs matplotlib: pip install 'ds_minimodel[report]'")
+    return list(steps)
+
+
+def _check_task(task):
+    if task.kind == "qa":
+        for path in (task.train, *task.test.values()):
+            tasks.read_squad(path)
+        return
+    labels = labels_of(task)
+    for path in (task.train, *task.test.values()):
+        tasks.read_table(path, COLUMNS[task.kind], labels)
