@@ -8,50 +8,38 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ds_minimodel.errors import UserError
-from ds_minimodel.files import atomic_folder, write_json, write_manifest
+from ds_minimodel.files import atomic_folder, write_json
 from ds_minimodel.interop import names
 from ds_minimodel.interop.configuration import config_json, read_config
-from ds_minimodel.interop.vocabulary import read_tokenizer, tokenizer_of_pack, write_tokenizer
-from ds_minimodel.model.artifacts import PACK_WEIGHTS, BodyArtifact, load_body, load_pack, save_body, space_of
-from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.interop.imported import UNKNOWN_LANGUAGE, refuse_existing, save_imported
+from ds_minimodel.interop.vocabulary import read_vocabulary, tokenizer_of_pack, write_tokenizer
+from ds_minimodel.model.artifacts import load_body, load_pack
 from ds_minimodel.model.transformer import FIRST_POSITION
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
-UNKNOWN_LANGUAGE = "und"                # ISO 639-2: undetermined
 
 
 def import_hf(folder, out, language=UNKNOWN_LANGUAGE):
     """Read a RoBERTa or XLM-R masked LM -> out/body and out/pack, in fp32.
 
     folder: config.json, model.safetensors or pytorch_model.bin, and sentencepiece.bpe.model, tokenizer.json or
-    vocab.json with merges.txt. Rows of the embeddings are put in our order of ids. A constant token-type
-    vector is added to the positions; both change the function of no text. Raises UserError where a file is
+    vocab.json with merges.txt. Rows of the embeddings are put in our order of ids, and a constant token-type
+    vector is added to the positions: neither changes what the model computes. Raises UserError where a file is
     missing or damaged, or the architecture or the vocabulary is one that the body does not have.
     """
-    folder, out = Path(folder), Path(out)
+    folder = Path(folder)
+    refuse_existing(out)
     config, vocab_size = read_config(folder)
-    file_name, tokenizer, order = read_tokenizer(folder)
-    if len(order) != vocab_size:
-        raise UserError(f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer {len(order)} ids; "
-                        "resize the embeddings to the tokenizer")
+    vocabulary = read_vocabulary(folder)
+    if len(vocabulary.order) != vocab_size:
+        raise UserError(f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer {len(vocabulary.order)} "
+                        "ids; resize the embeddings to the tokenizer")
     tensors, where = _read_weights(folder)
     types = _drop_what_is_not_kept(tensors, where)
-    with torch.device("meta"):
-        shapes = {name: tensor.shape for name, tensor in MaskedLanguageModel(config, vocab_size).state_dict().items()}
     found = names.names(config.num_layers, names.masked_lm_head(config.num_layers))
-    ours = names.from_hugging_face(tensors, shapes, found, where)
+    ours = names.from_hugging_face(tensors, config, vocab_size, found, where)
     ours["body.positions"][FIRST_POSITION:] += types
-    for name in ("pack.tokens", "pack.bias"):
-        ours[name] = ours[name][order]
-    body, pack = _below(ours, "body."), _below(ours, "pack.")
-    space = space_of(body, pack)
-    save_body(out / "body", BodyArtifact(config, body, space), "body", imported_from=folder.name, steps=0,
-              eflops=0.0)
-    with atomic_folder(out / "pack") as temporary:
-        save_file(pack, temporary / PACK_WEIGHTS)
-        (temporary / file_name).write_bytes(tokenizer)
-        write_manifest(temporary, kind="language-pack", language=language, space=space, vocab_size=vocab_size,
-                       imported_from=folder.name, steps=0, eflops=0.0)
+    save_imported(out, config, ours, vocabulary, language, folder.name)
 
 
 def export_hf(artifact, out, pack=None, depth=None):
@@ -62,8 +50,7 @@ def export_hf(artifact, out, pack=None, depth=None):
     `pack` beside the artifact. Raises UserError where a part is missing or does not fit.
     """
     artifact, out = Path(artifact), Path(out)
-    if out.exists():
-        raise UserError(f"{out}: exists; give another folder")
+    refuse_existing(out)
     pack = Path(pack or artifact.parent / "pack")
     if not pack.is_dir():
         raise UserError(f"{pack}: no such language pack; give one with --pack")
@@ -134,6 +121,3 @@ def _drop_what_is_not_kept(tensors, where):
         del tensors[name]
     return types[0]
 
-
-def _below(tensors, prefix):
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -3,6 +3,7 @@
 import torch
 
 from ds_minimodel.errors import UserError
+from ds_minimodel.model.heads import MaskedLanguageModel
 
 _LAYER = {"attention_out": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
           "ffn_in": "intermediate.dense", "ffn_out": "output.dense", "ffn_norm": "output.LayerNorm"}
@@ -47,21 +48,25 @@ def to_hugging_face(tensors, found):
     return theirs
 
 
-def from_hugging_face(tensors, shapes, found, where):
-    """Hugging Face's state dict under our names, in fp32.
+def from_hugging_face(tensors, config, vocab_size, found, where):
+    """A masked LM's state dict under our names, in fp32; `found` as names() gives it.
 
-    shapes: our parameters' shapes. where: the file, for messages. Raises UserError where a tensor is missing,
-    of another shape, or without a counterpart.
+    where: the file, for messages. Raises UserError where a tensor is missing, of another shape than the
+    architecture gives, or without a counterpart.
     """
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in MaskedLanguageModel(config, vocab_size).state_dict().items()}
     rest, ours = dict(tensors), {}
     for name, parts in found.items():
         missing = [part for part in parts if part not in rest]
         if missing:
             raise UserError(f"{where}: no tensor {missing[0]}; it must hold a RoBERTa masked language model")
-        ours[name] = torch.cat([rest.pop(part) for part in parts]).float()
-        if ours[name].shape != shapes[name]:
-            raise UserError(f"{where}: {parts[0]} does not have the size that config.json gives "
-                            f"({tuple(ours[name].shape)}, not {tuple(shapes[name])})")
+        chunks = [rest.pop(part).float() for part in parts]
+        expected = (shapes[name][0] // len(parts), *shapes[name][1:])
+        wrong = [chunk.shape for chunk in chunks if chunk.shape != expected]
+        if wrong:
+            raise UserError(f"{where}: {parts[0]} has shape {tuple(wrong[0])}, the configuration gives {expected}")
+        ours[name] = torch.cat(chunks)
     if rest:
         raise UserError(f"{where}: {sorted(rest)[0]} has no counterpart here; it must hold a RoBERTa masked "
                         "language model without additions")

@@ -10,15 +10,16 @@ from ds_minimodel.errors import UserError
 from ds_minimodel.files import write_json
 from ds_minimodel.interop import byte_level, unigram
 from ds_minimodel.interop.byte_level import JSON_FILE
+from ds_minimodel.interop.imported import Vocabulary
 
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 
 
-def read_tokenizer(folder):
-    """The vocabulary of a Hugging Face folder: (name of the pack's file, its bytes, their ids in our order)."""
+def read_vocabulary(folder):
+    """The Vocabulary of a Hugging Face folder; UserError where it has none or one that is not supported."""
     path = folder / SENTENCEPIECE_FILE
     if path.is_file():
-        return MODEL_FILE, *unigram.from_sentencepiece(path.read_bytes(), path)
+        return Vocabulary(MODEL_FILE, *unigram.from_sentencepiece(path.read_bytes(), path))
     path = folder / JSON_FILE
     if path.is_file():
         try:
@@ -33,9 +34,9 @@ def read_tokenizer(folder):
     content = json.loads(tokenizer.to_str())
     kind = content["model"]["type"]
     if kind == "Unigram":
-        return MODEL_FILE, *unigram.from_tokenizer_json(content, path)
+        return Vocabulary(MODEL_FILE, *unigram.from_tokenizer_json(content, path))
     if kind == "BPE":
-        return JSON_FILE, *byte_level.in_our_order(content, path)
+        return Vocabulary(JSON_FILE, *byte_level.in_our_order(content, path))
     raise UserError(f"{path}: a {kind} vocabulary; import-hf takes XLM-R's unigram and RoBERTa's byte-level BPE")
 
 

@@ -26,7 +26,7 @@ ATOL = 1e-5
 @pytest.fixture(scope="module", params=CHECKPOINTS)
 def imported(request, tmp_path_factory):
     """(Hugging Face's folder, ours)."""
-    folder, out = request.getfixturevalue(request.param), tmp_path_factory.mktemp("imported")
+    folder, out = request.getfixturevalue(request.param), tmp_path_factory.mktemp("imported") / "out"
     import_hf(folder, out, "en")
     return folder, out
 
@@ -116,16 +116,16 @@ def test_ids_of_the_exported_tokenizer(imported, tmp_path):
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, depth):
-    import_hf(xlm_r, tmp_path)
-    pack, source = load_pack(tmp_path / "pack"), load_body(tmp_path / "body")
+    import_hf(xlm_r, tmp_path / "in")
+    pack, source = load_pack(tmp_path / "in/pack"), load_body(tmp_path / "in/body")
     config = BodyConfig(3, 16, 2, 24, 64, (1, 3))
     module = randomise(MaskedLanguageModel(config, VOCAB_SIZE))
     both = BodyArtifact(config, module.body.state_dict(), source.space)
     for name, body in (("both", both), ("mini", with_new_layers(source, 1, 1, seed=0)), ("prefix", prefix(both, 1))):
         save_body(tmp_path / name, body, "mini-model")
         depth_here = depth if name == "both" else body.config.num_layers
-        export_hf(tmp_path / name, tmp_path / f"{name}.hf", depth=depth if name == "both" else None)
-        tokens, lengths = encode(Tokenizer(tmp_path / "pack"), TEXTS[:3])
+        export_hf(tmp_path / name, tmp_path / f"{name}.hf", tmp_path / "in/pack", depth if name == "both" else None)
+        tokens, lengths = encode(Tokenizer(tmp_path / "in/pack"), TEXTS[:3])
         theirs, mask = logits_of_theirs(AutoModelForMaskedLM.from_pretrained(tmp_path / f"{name}.hf"),
                                         AutoTokenizer.from_pretrained(tmp_path / f"{name}.hf"), TEXTS[:3])
         ours = logits_of_ours(body, pack, tokens, lengths, depth_here)
@@ -179,9 +179,9 @@ def test_trained_token_types_go_into_the_positions(xlm_r, tmp_path):
         model.roberta.embeddings.token_type_embeddings.weight.normal_()
     model.save_pretrained(tmp_path / "hf")
     (tmp_path / "hf/sentencepiece.bpe.model").write_bytes((xlm_r / "sentencepiece.bpe.model").read_bytes())
-    import_hf(tmp_path / "hf", tmp_path)
-    body, pack = load_body(tmp_path / "body"), load_pack(tmp_path / "pack")
-    tokens, lengths = encode(Tokenizer(tmp_path / "pack"), TEXTS[:3])
+    import_hf(tmp_path / "hf", tmp_path / "in")
+    body, pack = load_body(tmp_path / "in/body"), load_pack(tmp_path / "in/pack")
+    tokens, lengths = encode(Tokenizer(tmp_path / "in/pack"), TEXTS[:3])
     ours = logits_of_ours(body, pack, tokens, lengths, 3)
     with torch.no_grad():
         theirs = model.eval()(tokens, attention_mask=(tokens != 1).long()).logits

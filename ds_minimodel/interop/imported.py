@@ -1,0 +1,45 @@
+"""What an import writes: a body and the pack of its language."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import atomic_folder, write_manifest
+from ds_minimodel.model.artifacts import PACK_WEIGHTS, BodyArtifact, save_body, space_of
+
+UNKNOWN_LANGUAGE = "und"                # ISO 639-2: undetermined
+
+
+@dataclass
+class Vocabulary:
+    """A foreign vocabulary as our packs have it: name and bytes of its file; `order`: its ids in our order."""
+    file_name: str
+    data: bytes
+    order: list
+
+
+def refuse_existing(out):
+    """UserError where there is something at `out`: nothing is overwritten."""
+    if Path(out).exists():
+        raise UserError(f"{out}: exists; give another folder")
+
+
+def save_imported(out, config, tensors, vocabulary, language, source):
+    """Write out/body and out/pack, both or neither.
+
+    tensors: fp32 under the names of MaskedLanguageModel, rows of the vocabulary in the order of `vocabulary`'s
+    own ids. source: name of what was imported.
+    """
+    body = {name.removeprefix("body."): tensor for name, tensor in tensors.items() if name.startswith("body.")}
+    pack = {name: tensors[f"pack.{name}"][vocabulary.order] for name in ("tokens", "bias")}
+    space = space_of(body, pack)
+    facts = {"imported_from": source, "steps": 0, "eflops": 0.0}
+    with atomic_folder(out) as folder:
+        save_body(folder / "body", BodyArtifact(config, body, space), "body", **facts)
+        (folder / "pack").mkdir()
+        save_file(pack, folder / "pack" / PACK_WEIGHTS)
+        (folder / "pack" / vocabulary.file_name).write_bytes(vocabulary.data)
+        write_manifest(folder / "pack", kind="language-pack", language=language, space=space,
+                       vocab_size=len(vocabulary.order), **facts)

@@ -1,0 +1,63 @@
+"""The byte-level vocabulary has the interface of the SentencePiece one, and its promises."""
+
+import inspect
+import json
+
+import pytest
+
+from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.errors import UserError
+from ds_minimodel.interop.byte_level import ByteLevelTokenizer
+from ds_minimodel.interop.hugging_face import import_hf
+
+from .conftest import ODD_TEXTS, TEXTS
+
+
+@pytest.fixture(scope="module")
+def pack(roberta, tmp_path_factory):
+    out = tmp_path_factory.mktemp("byte-level") / "out"
+    import_hf(roberta, out)
+    return out / "pack"
+
+
+def test_the_interface_is_that_of_the_other(pack):
+    for name, member in inspect.getmembers(Tokenizer, inspect.isfunction):
+        if not name.startswith("_"):
+            assert inspect.signature(member) == inspect.signature(getattr(ByteLevelTokenizer, name)), name
+    tokenizer = ByteLevelTokenizer(pack)
+    assert tokenizer.mask_id == tokenizer.vocab_size - 1 and len(tokenizer.sha256) == 64
+
+
+def test_text_is_read_back_and_never_special(pack):
+    tokenizer = ByteLevelTokenizer(pack)
+    for text in [*TEXTS, *ODD_TEXTS, "<s> <mask> </s><pad><unk>"]:
+        (ids,) = tokenizer.encode([text])
+        assert tokenizer.decode([0, *ids, 2, tokenizer.mask_id, 1]) == text
+        assert not {0, 1, 2, 3, tokenizer.mask_id} & set(ids)
+
+
+def test_offsets(pack):
+    tokenizer = ByteLevelTokenizer(pack)
+    for text in TEXTS:
+        ids, spans = tokenizer.encode_with_offsets(text)
+        assert ids == tokenizer.encode([text])[0]
+        for id, (start, end) in zip(ids, spans, strict=True):
+            piece = tokenizer.pieces()[id]
+            assert not text[start:end].startswith(" ")
+            if not piece.startswith("<0x"):
+                assert piece.lstrip("▁") == text[start:end]
+        covered = {position for span in spans for position in range(*span)}
+        assert covered == {position for position, character in enumerate(text) if not character.isspace()}
+
+
+def test_pieces_are_spelt_as_text(pack, roberta):
+    pieces = ByteLevelTokenizer(pack).pieces()
+    assert len(pieces) == len(set(pieces)) and pieces[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert pieces[-1] == "<mask>" and "▁" in pieces and "<0xE2>" in pieces
+    theirs = json.loads((roberta / "vocab.json").read_text())
+    assert pieces[theirs["Ġт"]] == "▁т" if "Ġт" in theirs else pieces[theirs["Ñ"]] == "<0xD1>"
+
+
+def test_damage_is_noticed(pack, unigram_folder):
+    with pytest.raises(UserError, match="not a language pack with a byte-level"):
+        ByteLevelTokenizer(unigram_folder)

@@ -1,0 +1,115 @@
+"""Folders that cannot be imported or exported: one line that says why, and nothing written."""
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ds_minimodel.errors import UserError
+from ds_minimodel.interop.hugging_face import export_hf, import_hf
+from ds_minimodel.model.artifacts import BodyArtifact, load_body, save_body
+
+
+@pytest.fixture
+def folder(xlm_r, tmp_path):
+    return shutil.copytree(xlm_r, tmp_path / "hf")
+
+
+def refused(folder, out, *words):
+    with pytest.raises(UserError) as error:
+        import_hf(folder, out)
+    line = str(error.value)
+    assert "\n" not in line and all(word in line for word in (str(folder), *words)), line
+    assert not out.exists()
+
+
+def change(path, **values):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize("key, value", [
+    ("model_type", "bert"), ("hidden_act", "relu"), ("layer_norm_eps", 1e-12), ("type_vocab_size", 2),
+    ("position_embedding_type", "relative_key"), ("is_decoder", True), ("tie_word_embeddings", False),
+    ("pad_token_id", 0), ("hidden_size", "16"), ("num_attention_heads", 3), ("vocab_size", 261)])
+def test_configurations(folder, tmp_path, key, value):
+    change(folder / "config.json", **{key: value})
+    refused(folder, tmp_path / "out", key)
+
+
+@pytest.mark.parametrize("name, words", [
+    ("config.json", "no such file"), ("model.safetensors", "pytorch_model.bin"),
+    ("sentencepiece.bpe.model", "no tokenizer")])
+def test_missing_files(folder, tmp_path, name, words):
+    (folder / name).unlink()
+    refused(folder, tmp_path / "out", words)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "sentencepiece.bpe.model"])
+def test_damaged_files(folder, tmp_path, name):
+    (folder / name).write_bytes(b"\xffno such thing" * 100)
+    refused(folder, tmp_path / "out", name)
+
+
+def test_damaged_tokenizer_json(folder, tmp_path):
+    (folder / "sentencepiece.bpe.model").unlink()
+    (folder / "tokenizer.json").write_text('{"model": {}}')
+    refused(folder, tmp_path / "out", "not a tokenizer")
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda tensors: tensors.pop("lm_head.dense.weight"), "no tensor lm_head.dense.weight"),
+    (lambda tensors: tensors.update({"roberta.adapter": torch.zeros(1)}), "roberta.adapter has no counterpart"),
+    (lambda tensors: tensors.update({"lm_head.layer_norm.bias": torch.zeros(3)}), "has shape (3,)"),
+    (lambda tensors: tensors.update({"lm_head.decoder.weight": torch.zeros(260, 16)}), "differs from"),
+])
+def test_weights(folder, tmp_path, change, words):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    refused(folder, tmp_path / "out", words)
+
+
+class Runs:
+    def __reduce__(self):
+        return print, ("code of the file ran",)
+
+
+def test_a_pickle_with_code_is_refused_and_not_run(folder, tmp_path, capsys):
+    (folder / "model.safetensors").unlink()
+    torch.save({"weights": Runs()}, folder / "pytorch_model.bin")
+    refused(folder, tmp_path / "out", "pytorch_model.bin")
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Runs()))
+    refused(folder, tmp_path / "out", "pytorch_model.bin")
+    assert "ran" not in capsys.readouterr().out
+
+
+def test_exports(xlm_r, tmp_path):
+    import_hf(xlm_r, tmp_path / "in")
+    body = load_body(tmp_path / "in/body")
+    save_body(tmp_path / "alone", body, "body")
+    save_body(tmp_path / "stranger", BodyArtifact(body.config, body.tensors, "0" * 16), "body")
+    for arguments, words in [((tmp_path / "alone", tmp_path / "out"), "--pack"),
+                             ((tmp_path / "in/body", tmp_path / "out", None, 2), "no masked-LM head of depth 2"),
+                             ((tmp_path / "stranger", tmp_path / "out", tmp_path / "in/pack"), "embedding space"),
+                             ((tmp_path / "in/body", tmp_path / "in"), "exists")]:
+        with pytest.raises(UserError, match=words):
+            export_hf(*arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_commands(xlm_r, tmp_path):
+    def run(*arguments):
+        return subprocess.run([sys.executable, "-m", "ds_minimodel", *map(str, arguments)], capture_output=True,
+                              text=True)
+
+    assert run("import-hf", xlm_r, tmp_path / "in", "--language", "en").returncode == 0
+    assert run("export-hf", tmp_path / "in/body", tmp_path / "out", "--pack", tmp_path / "in/pack").returncode == 0
+    before, after = (load_file(folder / "model.safetensors") for folder in (xlm_r, tmp_path / "out"))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    again = run("import-hf", xlm_r, tmp_path / "in")
+    assert again.returncode == 2 and again.stderr.count("\n") == 1 and "exists" in again.stderr
