@@ -74,5 +74,5 @@ def deepspeed_config(run, world_size):
     elif run.precision == "fp16":
         # fairseq starts at 2^7, but for the sum of losses, which it divides after the backward pass. Ours is
         # the mean: smaller by the count of masked tokens.
-        config["fp16"] = {"enabled": True, "initial_scale_power": 16}
+        config["fp16"] = {"enabled": True, "initial_scale_power": 12}
     return config

@@ -47,9 +47,9 @@ def _call(compute):
 def _report(recipe):
     from ds_minimodel.steps import report
 
-    for job in jobs("evaluate", recipe):
+    for job in (job for step in ON_RANKS for job in jobs(step, recipe)):
         if not is_complete(job):
-            raise UserError(f"{job.folder}: not complete; run evaluate first, or `ds-minimodel run`")
+            raise UserError(f"{job.folder}: not complete; run that step first, or `ds-minimodel run`")
     print(report.write(recipe, Layout(recipe.workdir)) / "report.html", file=sys.stderr)
 
 
