@@ -1,6 +1,7 @@
 """The front door. Nothing heavy is imported before a command needs it."""
 
 import argparse
+import importlib
 import json
 import logging
 import os
@@ -71,11 +72,13 @@ def _parse(arguments):
     fetch = commands.add_parser("fetch-sample", help="fetch real text and tasks from Debian's packages")
     sample.add_arguments(fetch)
     fetch.set_defaults(run=sample.run)
-    importing = commands.add_parser("import-hf", help="read a RoBERTa or XLM-R folder of Hugging Face's")
-    importing.add_argument("folder", metavar="DIR", help="config.json, weights and tokenizer files")
-    importing.add_argument("out", metavar="OUT", help="folder for body and pack")
-    importing.add_argument("--language", metavar="CODE", default="und", help="of the pack; default: undetermined")
-    importing.set_defaults(run=_import_hf)
+    for name, text, run in (("import-hf", "read a RoBERTa or XLM-R folder of Hugging Face's", _import_hf),
+                            ("import-fairseq", "read a published RoBERTa or XLM-R of fairseq's", _import_fairseq)):
+        importing = commands.add_parser(name, help=text)
+        importing.add_argument("folder", metavar="DIR", help="weights, configuration and tokenizer files")
+        importing.add_argument("out", metavar="OUT", help="folder for body and pack")
+        importing.add_argument("--language", metavar="CODE", default="und", help="of the pack; default: undetermined")
+        importing.set_defaults(run=run)
     exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's transformers")
     exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a body, mini-model or task model")
     exporting.add_argument("out", metavar="OUT", help="folder to write")
@@ -175,19 +178,22 @@ def _flops(options):
 
 
 def _import_hf(options):
-    _hugging_face().import_hf(options.folder, options.out, options.language)
+    _interop("hugging_face").import_hf(options.folder, options.out, options.language)
+
+
+def _import_fairseq(options):
+    _interop("fairseq").import_fairseq(options.folder, options.out, options.language)
 
 
 def _export_hf(options):
-    _hugging_face().export_hf(options.artifact, options.out, options.pack, options.depth)
+    _interop("hugging_face").export_hf(options.artifact, options.out, options.pack, options.depth)
 
 
-def _hugging_face():
+def _interop(name):
     try:
-        from ds_minimodel.interop import hugging_face
+        return importlib.import_module(f"ds_minimodel.interop.{name}")
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed; pip install 'ds_minimodel[hf]'") from None
-    return hugging_face
 
 
 def _doctor(_options):

@@ -91,11 +91,18 @@ def from_vocabulary(folder):
     """The tokenizer of vocab.json and merges.txt, as RoBERTa's class builds it."""
     config = folder / "tokenizer_config.json"
     prefix = config.is_file() and files.read_json(config).get("add_prefix_space", False)
+    return from_merges(files.read_json(folder / "vocab.json"), folder / "merges.txt", bool(prefix))
+
+
+def from_merges(vocab, path, add_prefix_space=False):
+    """The tokenizer of {string: id} and a file of merges, one pair a line."""
     try:
-        tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+        lines = path.read_text(encoding="utf-8").split("\n")
+        pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=pairs))
     except Exception as error:          # the Rust library raises nothing narrower
-        raise UserError(f"{folder}: vocab.json and merges.txt cannot be read ({error})") from None
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(prefix))
+        raise UserError(f"{path}: missing, damaged or of another vocabulary ({error})") from None
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     return tokenizer
 
 

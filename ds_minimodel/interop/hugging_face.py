@@ -37,7 +37,7 @@ def import_hf(folder, out, language=UNKNOWN_LANGUAGE):
     tensors, where = _read_weights(folder)
     types = _drop_what_is_not_kept(tensors, where)
     found = names.names(config.num_layers, names.masked_lm_head(config.num_layers))
-    ours = names.from_hugging_face(tensors, config, vocab_size, found, where)
+    ours = names.from_foreign(tensors, config, vocab_size, found, where)
     ours["body.positions"][FIRST_POSITION:] += types
     save_imported(out, config, ours, vocabulary, language, folder.name)
 

@@ -48,8 +48,8 @@ def to_hugging_face(tensors, found):
     return theirs
 
 
-def from_hugging_face(tensors, config, vocab_size, found, where):
-    """A masked LM's state dict under our names, in fp32; `found` as names() gives it.
+def from_foreign(tensors, config, vocab_size, found, where):
+    """Another library's state dict of a masked LM under our names, in fp32; `found` as names() gives it.
 
     where: the file, for messages. Raises UserError where a tensor is missing, of another shape than the
     architecture gives, or without a counterpart.

@@ -47,6 +47,11 @@ def from_sentencepiece(data, where):
     return _model(pieces, model.normalizer_spec, where), list(range(len(FIRST) + len(pieces) + 1))
 
 
+def pieces(data):
+    """The strings of a model's ids."""
+    return [piece.piece for piece in protobuf.ModelProto.FromString(data).pieces]
+
+
 def from_tokenizer_json(content, where):
     """The unigram model of a tokenizer.json as (SentencePiece model in fairseq's order, ids in that order)."""
     vocabulary = content["model"]["vocab"]

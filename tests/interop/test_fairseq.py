@@ -1,0 +1,143 @@
+"""fairseq's checkpoints give the same artifacts as Hugging Face's of the same weights, and run no code."""
+
+import argparse
+import json
+import sys
+import types
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.errors import UserError
+from ds_minimodel.interop.fairseq import import_fairseq
+from ds_minimodel.interop.hugging_face import import_hf
+from ds_minimodel.model.artifacts import load_body, load_pack
+
+RENAMED = [("roberta.embeddings.word_embeddings", "sentence_encoder.embed_tokens"),
+           ("roberta.embeddings.position_embeddings", "sentence_encoder.embed_positions"),
+           ("roberta.embeddings.LayerNorm", "sentence_encoder.emb_layer_norm"),
+           ("roberta.encoder.layer", "sentence_encoder.layers"), ("attention.self.query", "self_attn.q_proj"),
+           ("attention.self.key", "self_attn.k_proj"), ("attention.self.value", "self_attn.v_proj"),
+           ("attention.output.dense", "self_attn.out_proj"), ("attention.output.LayerNorm", "self_attn_layer_norm"),
+           ("intermediate.dense", "fc1"), ("output.dense", "fc2"), ("output.LayerNorm", "final_layer_norm")]
+SETTINGS = {"encoder_attention_heads": 2, "activation_fn": "gelu", "dropout": 0.1, "attention_dropout": 0.1}
+
+
+def their_weights(folder, prefix="decoder."):
+    """Hugging Face's weights under fairseq's names."""
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["roberta.embeddings.token_type_embeddings.weight"]
+    weights = {}
+    for name, tensor in tensors.items():
+        for old, new in RENAMED:
+            name = name.replace(old, new)
+        weights[prefix + name] = tensor
+    weights[f"{prefix}lm_head.weight"] = weights[f"{prefix}sentence_encoder.embed_tokens.weight"]
+    weights["classification_heads.mnli.dense.weight"] = torch.zeros(2)
+    return weights
+
+
+def joined(weights):
+    """Queries, keys and values in one tensor, as in checkpoints of 2019."""
+    for name in [name for name in weights if ".q_proj." in name]:
+        parts = [weights.pop(name.replace(".q_proj.", f".{part}_proj.")) for part in "qkv"]
+        weights[name.replace(".q_proj.", ".in_proj_")] = torch.cat(parts)
+    return weights
+
+
+@pytest.fixture
+def xlm_r_of_fairseq(xlm_r, tmp_path):
+    folder = tmp_path / "fairseq"
+    folder.mkdir()
+    torch.save({"args": argparse.Namespace(**SETTINGS), "model": their_weights(xlm_r)}, folder / "model.pt")
+    (folder / "sentencepiece.bpe.model").write_bytes((xlm_r / "sentencepiece.bpe.model").read_bytes())
+    import_hf(xlm_r, tmp_path / "expected")
+    pieces = Tokenizer(tmp_path / "expected/pack").pieces()[4:-1]
+    (folder / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in pieces), encoding="utf-8")
+    return folder
+
+
+def assert_same(out, expected):
+    assert load_body(out / "body").config == load_body(expected / "body").config
+    for name, load in (("body", load_body), ("pack", load_pack)):
+        found, wanted = (load(folder / name).tensors for folder in (out, expected))
+        assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in found)
+    for name in ("tokenizer.model", "tokenizer.json"):
+        if (expected / "pack" / name).exists():
+            assert (out / "pack" / name).read_bytes() == (expected / "pack" / name).read_bytes()
+
+
+@pytest.mark.parametrize("form", ["2019", "2020", "cfg", "legacy"])
+def test_xlm_r(xlm_r, xlm_r_of_fairseq, tmp_path, form):
+    weights = their_weights(xlm_r, "encoder." if form == "cfg" else "decoder.")
+    checkpoint = {"args": argparse.Namespace(**SETTINGS), "model": joined(weights) if form == "2019" else weights}
+    if form == "cfg":
+        checkpoint |= {"args": None, "cfg": {"model": argparse.Namespace(**SETTINGS)}}
+    torch.save(checkpoint, xlm_r_of_fairseq / "model.pt", _use_new_zipfile_serialization=form != "legacy")
+    import_fairseq(xlm_r_of_fairseq, tmp_path / "out")
+    assert_same(tmp_path / "out", tmp_path / "expected")
+
+
+def test_roberta_with_gpt2s_files(roberta, tmp_path):
+    folder = tmp_path / "fairseq"
+    folder.mkdir()
+    torch.save({"args": argparse.Namespace(**SETTINGS), "model": their_weights(roberta)}, folder / "model.pt")
+    vocabulary = json.loads((roberta / "vocab.json").read_text())
+    strings = sorted(vocabulary, key=vocabulary.get)[4:-1]
+    encoder = {string: 7 * number for number, string in enumerate(strings)}     # GPT-2 has an order of its own
+    (folder / "encoder.json").write_text(json.dumps(encoder))
+    (folder / "vocab.bpe").write_text((roberta / "merges.txt").read_text(), encoding="utf-8")
+    (folder / "dict.txt").write_text("".join(f"{encoder[string]} 1\n" for string in strings))
+    import_fairseq(folder, tmp_path / "out")
+    import_hf(roberta, tmp_path / "expected")
+    assert_same(tmp_path / "out", tmp_path / "expected")
+
+
+class Runs:
+    def __reduce__(self):
+        return print, ("code of the file ran",)
+
+
+def test_foreign_classes_and_code_are_not_run(xlm_r, xlm_r_of_fairseq, tmp_path, capsys, monkeypatch):
+    module = types.ModuleType("omegaconf")
+    for name in ("DictConfig", "AnyNode"):
+        setattr(module, name, type(name, (), {"__module__": "omegaconf"}))
+    monkeypatch.setitem(sys.modules, "omegaconf", module)
+    nodes = {}
+    for key, value in SETTINGS.items():
+        nodes[key] = module.AnyNode()
+        nodes[key]._val = value
+    config = module.DictConfig()
+    config._content = {"model": module.DictConfig()}
+    config._content["model"]._content = nodes
+    torch.save({"cfg": config, "model": their_weights(xlm_r), "extra_state": Runs()}, xlm_r_of_fairseq / "model.pt")
+    monkeypatch.delitem(sys.modules, "omegaconf")
+    import_fairseq(xlm_r_of_fairseq, tmp_path / "out")
+    assert_same(tmp_path / "out", tmp_path / "expected")
+    assert "ran" not in capsys.readouterr().out
+
+
+def change(folder, how):
+    """Change the weights in model.pt; those of the tied embeddings lie in two tensors then."""
+    checkpoint = torch.load(folder / "model.pt", weights_only=False)
+    checkpoint["model"]["decoder.lm_head.weight"] = checkpoint["model"]["decoder.lm_head.weight"].clone()
+    how(checkpoint["model"])
+    torch.save(checkpoint, folder / "model.pt")
+
+
+@pytest.mark.parametrize("damage, words", [
+    (lambda folder: (folder / "model.pt").write_bytes(b"nothing"), "not a checkpoint of fairseq"),
+    (lambda folder: (folder / "model.pt").unlink(), "no such file"),
+    (lambda folder: (folder / "dict.txt").unlink(), "must lie beside"),
+    (lambda folder: (folder / "dict.txt").write_text("a 1\n"), "do not belong together"),
+    (lambda folder: torch.save({"model": {}, "args": argparse.Namespace()}, folder / "model.pt"), "not a RoBERTa"),
+    (lambda folder: change(folder, lambda tensors: tensors.pop("decoder.lm_head.bias")), "no tensor lm_head.bias"),
+    (lambda folder: change(folder, lambda tensors: tensors["decoder.lm_head.weight"].zero_()), "output embeddings"),
+])
+def test_refusals(xlm_r_of_fairseq, tmp_path, damage, words):
+    damage(xlm_r_of_fairseq)
+    with pytest.raises(UserError, match=words) as error:
+        import_fairseq(xlm_r_of_fairseq, tmp_path / "out")
+    assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
