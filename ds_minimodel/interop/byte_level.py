@@ -1,4 +1,4 @@
-"""RoBERTa's byte-level BPE: a pack's vocabulary in tokenizer.json, with the interface of data.tokenizer.Tokenizer.
+"""RoBERTa's byte-level BPE: a pack's vocabulary in tokenizer.json, used like data.tokenizer.Tokenizer.
 
 In such a vocabulary a piece is a string of stand-ins for bytes: one character for each of the 256 bytes.
 """
@@ -35,7 +35,8 @@ class ByteLevelTokenizer:
         manifest = files.read_manifest(folder)
         path = Path(folder) / JSON_FILE
         if JSON_FILE not in manifest["files"]:
-            raise UserError(f"{path}: no such file; {folder} is not a language pack with a byte-level vocabulary")
+            raise UserError(f"{path}: no such file; {folder} is not a language pack with a "
+                            "byte-level vocabulary")
         self.sha256 = files.sha256_of_file(path)
         if self.sha256 != manifest["files"][JSON_FILE]["sha256"]:
             raise UserError(f"{path}: damaged (its SHA-256 is not the one in the manifest); "
@@ -47,7 +48,8 @@ class ByteLevelTokenizer:
 
     def encode(self, texts):
         """Ids of each text, a list of lists; nothing is put before or after them."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, text):
         """Ids of one text and, for each, the (start, end) of its characters in `text`.
@@ -107,7 +109,7 @@ def from_merges(vocab, path, add_prefix_space=False):
 
 
 def in_our_order(content, where):
-    """(the tokenizer.json `content` of a byte-level BPE with our order of ids: bytes, the old ids in that order).
+    """(a byte-level BPE's tokenizer.json with our order of ids: bytes, the old ids in that order).
 
     Raises UserError where it is not as RoBERTa's: a normaliser, another splitter, pieces that are not bytes.
     """
@@ -124,5 +126,5 @@ def in_our_order(content, where):
            "model": {**model, "vocab": {strings[id]: number for number, id in enumerate(order)}}}
     tokenizer = Tokenizer.from_str(json.dumps(new, ensure_ascii=False))
     tokenizer.decoder = decoders.ByteLevel()
-    (takes_space,) = [token["lstrip"] for token in content["added_tokens"] if token["content"] == MASK] or [True]
-    return add_special_tokens(tokenizer, takes_space).to_str().encode(), order
+    takes_space = {token["content"]: token["lstrip"] for token in content["added_tokens"]}
+    return add_special_tokens(tokenizer, takes_space.get(MASK, True)).to_str().encode(), order

@@ -29,7 +29,8 @@ def read_config(folder):
     path = Path(folder) / "config.json"
     config = read_json(path)
     if config.get("model_type") not in ("roberta", "xlm-roberta"):
-        raise UserError(f"{path}: model_type {config.get('model_type')}; import-hf takes roberta and xlm-roberta")
+        raise UserError(f"{path}: model_type {config.get('model_type')}; import-hf takes roberta and "
+                        "xlm-roberta")
     for key, default, served in _REQUIRED:
         value = config.get(key, default)
         if value not in served:

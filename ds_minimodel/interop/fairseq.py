@@ -36,7 +36,8 @@ def import_fairseq(folder, out, language=UNKNOWN_LANGUAGE):
     vocabulary = _vocabulary(folder)
     rows = len(tensors[f"{_ENCODER}embed_tokens.weight"])
     if max(vocabulary.order) != rows - 1:
-        raise UserError(f"{where}: embeddings of {rows} ids, but {DICTIONARY} gives {max(vocabulary.order) + 1}")
+        raise UserError(f"{where}: embeddings of {rows} ids, but {DICTIONARY} gives "
+                        f"{max(vocabulary.order) + 1}")
     ours = from_foreign(tensors, config, rows, _names(tensors, config.num_layers), where)
     save_imported(out, config, ours, vocabulary, language, folder.name)
 
@@ -45,7 +46,8 @@ def _read_checkpoint(path):
     """(tensors of the model without what is not kept, settings of the training run as a dict)."""
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=False, pickle_module=inert)
-        tensors = {name: tensor for name, tensor in checkpoint["model"].items() if isinstance(tensor, torch.Tensor)}
+        tensors = {name: tensor for name, tensor in checkpoint["model"].items()
+                   if isinstance(tensor, torch.Tensor)}
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, AttributeError, ValueError,
@@ -54,7 +56,8 @@ def _read_checkpoint(path):
     tensors = {name.partition(".")[2].replace(".layernorm_embedding.", ".emb_layer_norm."): tensor
                for name, tensor in tensors.items() if name.startswith(("encoder.", "decoder."))}
     tied = tensors.pop("lm_head.weight", None)
-    if tied is not None and not torch.equal(tied, tensors.get(f"{_ENCODER}embed_tokens.weight", torch.empty(0))):
+    tokens = tensors.get(f"{_ENCODER}embed_tokens.weight", torch.empty(0))
+    if tied is not None and not torch.equal(tied, tokens):
         raise UserError(f"{path}: its output embeddings are not its input embeddings; that is not supported")
     for buffer in ("version", "embed_positions._float_tensor"):
         tensors.pop(_ENCODER + buffer, None)
@@ -74,7 +77,7 @@ def _plain(settings):
 def _body_config(tensors, settings, where):
     """Sizes from the tensors' shapes; the number of heads and the dropouts from the settings."""
     layers = {int(name.split(".")[2]) for name in tensors if name.startswith(f"{_ENCODER}layers.")}
-    needed = [_ENCODER + name for name in ("embed_positions.weight", "embed_tokens.weight", "layers.0.fc1.weight")]
+    needed = [f"{_ENCODER}{name}.weight" for name in ("embed_positions", "embed_tokens", "layers.0.fc1")]
     heads = settings.get("encoder_attention_heads")
     if not isinstance(heads, int) or not all(name in tensors for name in needed):
         raise UserError(f"{where}: not a RoBERTa of fairseq")
@@ -89,7 +92,8 @@ def _body_config(tensors, settings, where):
 
 def _names(tensors, num_layers):
     """Each of our parameters -> fairseq's, which joined along the first axis are ours."""
-    modules = {"body.embedding_norm": f"{_ENCODER}emb_layer_norm", f"body.heads.{num_layers}.dense": "lm_head.dense",
+    modules = {"body.embedding_norm": f"{_ENCODER}emb_layer_norm",
+               f"body.heads.{num_layers}.dense": "lm_head.dense",
                f"body.heads.{num_layers}.norm": "lm_head.layer_norm"}
     found = {"pack.tokens": [f"{_ENCODER}embed_tokens.weight"], "pack.bias": ["lm_head.bias"],
              "body.positions": [f"{_ENCODER}embed_positions.weight"]}
@@ -118,9 +122,11 @@ def _vocabulary(folder):
         pieces = [*unigram.pieces(data), MASK]
         missing = [piece for piece in pieces if piece not in ids]
         if missing:
-            raise UserError(f"{path}: no line for {missing[0]!r} of {model.name}; they do not belong together")
+            raise UserError(f"{path}: no line for {missing[0]!r} of {model.name}; they do not belong "
+                            "together")
         return Vocabulary(MODEL_FILE, data, [ids[piece] for piece in pieces])
     encoder = {str(id): string for string, id in read_json(folder / "encoder.json").items()}
     strings = [*FIRST, *(encoder.get(word, word) for word in words), MASK]
-    tokenizer = byte_level.from_merges({string: id for id, string in enumerate(strings)}, folder / "vocab.bpe")
+    ids = {string: id for id, string in enumerate(strings)}
+    tokenizer = byte_level.from_merges(ids, folder / "vocab.bpe")
     return Vocabulary(byte_level.JSON_FILE, *byte_level.in_our_order(json.loads(tokenizer.to_str()), path))

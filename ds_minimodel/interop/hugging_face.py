@@ -1,4 +1,4 @@
-"""RoBERTa and XLM-R of Hugging Face: in as body + source pack, out as a folder that `from_pretrained` reads."""
+"""RoBERTa and XLM-R of Hugging Face: in as body + source pack, out as a folder for `from_pretrained`."""
 
 import pickle
 from pathlib import Path
@@ -22,18 +22,18 @@ SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 def import_hf(folder, out, language=UNKNOWN_LANGUAGE):
     """Read a RoBERTa or XLM-R masked LM -> out/body and out/pack, in fp32.
 
-    folder: config.json, model.safetensors or pytorch_model.bin, and sentencepiece.bpe.model, tokenizer.json or
-    vocab.json with merges.txt. Rows of the embeddings are put in our order of ids, and a constant token-type
-    vector is added to the positions: neither changes what the model computes. Raises UserError where a file is
-    missing or damaged, or the architecture or the vocabulary is one that the body does not have.
+    folder: config.json, model.safetensors or pytorch_model.bin, and sentencepiece.bpe.model, tokenizer.json
+    or vocab.json with merges.txt. Rows of the embeddings are put in our order of ids, and a constant
+    token-type vector is added to the positions: neither changes what the model computes. Raises UserError
+    where a file is missing or damaged, or the architecture or the vocabulary is not supported.
     """
     folder = Path(folder)
     refuse_existing(out)
     config, vocab_size = read_config(folder)
     vocabulary = read_vocabulary(folder)
     if len(vocabulary.order) != vocab_size:
-        raise UserError(f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer {len(vocabulary.order)} "
-                        "ids; resize the embeddings to the tokenizer")
+        raise UserError(f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer "
+                        f"{len(vocabulary.order)} ids; resize the embeddings to the tokenizer")
     tensors, where = _read_weights(folder)
     types = _drop_what_is_not_kept(tensors, where)
     found = names.names(config.num_layers, names.masked_lm_head(config.num_layers))
@@ -61,7 +61,8 @@ def export_hf(artifact, out, pack=None, depth=None):
         tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
     else:
         if depth is not None:
-            raise UserError(f"{artifact}: a task model has no masked-LM head of depth {depth}; leave --depth out")
+            raise UserError(f"{artifact}: a task model has no masked-LM head of depth {depth}; "
+                            "leave --depth out")
         model, head, num_layers, extra = _as_task(body)
         tensors = dict(body.tensors)
     for name, tensor in language.tensors.items():
@@ -70,7 +71,8 @@ def export_hf(artifact, out, pack=None, depth=None):
     vocab_size = len(language.tensors["tokens"])
     tokenizer = tokenizer_of_pack(pack)
     with atomic_folder(out) as temporary:
-        write_json(temporary / "config.json", config_json(model, body.config, num_layers, vocab_size, **extra))
+        config = config_json(model, body.config, num_layers, vocab_size, **extra)
+        write_json(temporary / "config.json", config)
         save_file(theirs, temporary / SAFETENSORS, metadata={"format": "pt"})
         write_tokenizer(temporary, tokenizer, body.config.max_positions)
 
@@ -94,7 +96,7 @@ def _as_task(body):
 
 
 def _read_weights(folder):
-    """(tensors, path). A pickle is read with torch's unpickler for weights, which runs no code of the file."""
+    """(tensors, path). A pickle is read with torch's unpickler for weights, which runs no code."""
     path = folder / SAFETENSORS
     try:
         if path.is_file():
@@ -102,7 +104,8 @@ def _read_weights(folder):
         path = folder / PICKLE
         if path.is_file():
             return dict(torch.load(path, map_location="cpu", weights_only=True)), path
-    except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, TypeError) as error:
+    except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError,
+            TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: damaged, or not a file of weights ({reason})") from None
     raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}; both may not be in parts")
@@ -111,11 +114,12 @@ def _read_weights(folder):
 def _drop_what_is_not_kept(tensors, where):
     """Take copies, buffers and the pooler out of Hugging Face's `tensors`; the token-type vector (H)."""
     types = tensors.pop(names.TYPES, torch.zeros(1, 1)).float()
-    for copy, original in (("lm_head.decoder.weight", names.TOKENS), ("lm_head.decoder.bias", "lm_head.bias")):
+    copies = {"lm_head.decoder.weight": names.TOKENS, "lm_head.decoder.bias": "lm_head.bias"}
+    for copy, original in copies.items():
         tensor = tensors.pop(copy, None)
         if tensor is not None and not torch.equal(tensor, tensors.setdefault(original, tensor)):
-            raise UserError(f"{where}: {copy} differs from {original}; output embeddings of their own are not "
-                            "supported")
+            raise UserError(f"{where}: {copy} differs from {original}; output embeddings of their own are "
+                            "not supported")
     tensors.pop("roberta.embeddings.position_ids", None)
     for name in [name for name in tensors if name.startswith("roberta.pooler.")]:
         del tensors[name]

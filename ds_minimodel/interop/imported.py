@@ -14,7 +14,7 @@ UNKNOWN_LANGUAGE = "und"                # ISO 639-2: undetermined
 
 @dataclass
 class Vocabulary:
-    """A foreign vocabulary as our packs have it: name and bytes of its file; `order`: its ids in our order."""
+    """A foreign vocabulary as our packs have it: name and bytes of its file, and its ids in our order."""
     file_name: str
     data: bytes
     order: list
@@ -29,10 +29,11 @@ def refuse_existing(out):
 def save_imported(out, config, tensors, vocabulary, language, source):
     """Write out/body and out/pack, both or neither.
 
-    tensors: fp32 under the names of MaskedLanguageModel, rows of the vocabulary in the order of `vocabulary`'s
-    own ids. source: name of what was imported.
+    tensors: fp32 under the names of MaskedLanguageModel, rows by the foreign ids. source: name of what was
+    imported.
     """
-    body = {name.removeprefix("body."): tensor for name, tensor in tensors.items() if name.startswith("body.")}
+    body = {name.removeprefix("body."): tensor for name, tensor in tensors.items()
+            if name.startswith("body.")}
     pack = {name: tensors[f"pack.{name}"][vocabulary.order] for name in ("tokens", "bias")}
     space = space_of(body, pack)
     facts = {"imported_from": source, "steps": 0, "eflops": 0.0}

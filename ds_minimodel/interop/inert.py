@@ -1,7 +1,7 @@
 """A pickle module for `torch.load` that runs no code of the file.
 
-Tensors, ordered dicts and argparse.Namespace are made; any other class or function that a file names becomes an
-`Inert` object, which does nothing and keeps the attributes it is given. Older checkpoints of fairseq need this:
+Tensors, ordered dicts and argparse.Namespace are made; any other class or function that a file names becomes
+an `Inert` object, which does nothing and keeps the attributes it is given. Checkpoints of fairseq need this:
 torch's own weights_only refuses a file for one foreign class in it.
 """
 

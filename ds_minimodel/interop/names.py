@@ -55,7 +55,8 @@ def from_foreign(tensors, config, vocab_size, found, where):
     architecture gives, or without a counterpart.
     """
     with torch.device("meta"):
-        shapes = {name: tensor.shape for name, tensor in MaskedLanguageModel(config, vocab_size).state_dict().items()}
+        module = MaskedLanguageModel(config, vocab_size)
+    shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
     rest, ours = dict(tensors), {}
     for name, parts in found.items():
         missing = [part for part in parts if part not in rest]
@@ -65,7 +66,8 @@ def from_foreign(tensors, config, vocab_size, found, where):
         expected = (shapes[name][0] // len(parts), *shapes[name][1:])
         wrong = [chunk.shape for chunk in chunks if chunk.shape != expected]
         if wrong:
-            raise UserError(f"{where}: {parts[0]} has shape {tuple(wrong[0])}, the configuration gives {expected}")
+            raise UserError(f"{where}: {parts[0]} has shape {tuple(wrong[0])}, the configuration gives "
+                            f"{expected}")
         ours[name] = torch.cat(chunks)
     if rest:
         raise UserError(f"{where}: {sorted(rest)[0]} has no counterpart here; it must hold a RoBERTa masked "

@@ -1,8 +1,8 @@
 """SentencePiece's unigram models: in fairseq's order of ids, and as a tokenizer of Hugging Face's.
 
 The two libraries give the same ids but for two things. Hugging Face's `Precompiled` normaliser loses a mark
-where a letter carries two that are written apart (decomposed Unicode, as in NFD Vietnamese; normalise such text
-to NFC). And SentencePiece adds scores up in fp32, so a tie of two segmentations may fall otherwise ("....").
+where a letter carries two that are written apart (decomposed Unicode, as in NFD Vietnamese; normalise such
+text to NFC). And SentencePiece adds scores up in fp32, so a tie of two segmentations may fall otherwise ("....").
 """
 
 import base64
@@ -36,9 +36,9 @@ def _parse(data, where):
 
 
 def from_sentencepiece(data, where):
-    """XLM-R's sentencepiece.bpe.model as (model in fairseq's order, <pad> added: bytes, XLM-R's ids in that order).
+    """XLM-R's sentencepiece.bpe.model as (model in fairseq's order: bytes, XLM-R's ids in that order).
 
-    The order is XLM-R's own, whose ids are SentencePiece's plus 1. Raises UserError for other kinds of model.
+    <pad> is added. The order is XLM-R's own, whose ids are SentencePiece's plus 1. Raises UserError for other kinds of model.
     """
     model = _parse(data, where)
     if [piece.piece for piece in model.pieces if piece.type != _PIECE.NORMAL] != _XLMR_FIRST:
@@ -53,7 +53,7 @@ def pieces(data):
 
 
 def from_tokenizer_json(content, where):
-    """The unigram model of a tokenizer.json as (SentencePiece model in fairseq's order, ids in that order)."""
+    """A tokenizer.json's unigram model as (SentencePiece model in fairseq's order, ids in that order)."""
     vocabulary = content["model"]["vocab"]
     ids = {piece: id for id, (piece, _) in enumerate(vocabulary)}
     ids |= {token["content"]: token["id"] for token in content["added_tokens"]}
@@ -63,7 +63,8 @@ def from_tokenizer_json(content, where):
     others = {part["type"] for part in parts[1:]} | {part["type"] for part in parts[:1]} - {"Precompiled"}
     if others - {"Replace", "Strip"} or content["model"].get("byte_fallback"):
         raise UserError(f"{where}: not the tokenizer of a SentencePiece unigram model like XLM-R's")
-    spec = protobuf.NormalizerSpec(add_dummy_prefix=True, remove_extra_whitespaces=True, escape_whitespaces=True)
+    spec = protobuf.NormalizerSpec(add_dummy_prefix=True, remove_extra_whitespaces=True,
+                                   escape_whitespaces=True)
     if parts and parts[0]["type"] == "Precompiled":
         try:
             spec.precompiled_charsmap = base64.b64decode(parts[0]["precompiled_charsmap"], validate=True)
@@ -73,8 +74,8 @@ def from_tokenizer_json(content, where):
 
 
 def _model(pieces, normalizer_spec, where):
-    trainer = protobuf.TrainerSpec(model_type=protobuf.TrainerSpec.UNIGRAM, vocab_size=len(FIRST) + len(pieces),
-                                   bos_id=BOS, pad_id=PAD, eos_id=EOS, unk_id=UNK)
+    trainer = protobuf.TrainerSpec(model_type=protobuf.TrainerSpec.UNIGRAM,
+                                   vocab_size=len(FIRST) + len(pieces), bos_id=BOS, pad_id=PAD, eos_id=EOS, unk_id=UNK)
     model = protobuf.ModelProto(trainer_spec=trainer, normalizer_spec=normalizer_spec)
     for id, token in enumerate(FIRST):
         model.pieces.add(piece=token, score=0, type=_PIECE.UNKNOWN if id == UNK else _PIECE.CONTROL)
@@ -96,8 +97,8 @@ def to_hugging_face(data, where):
     model = _parse(data, where)
     spec = model.normalizer_spec
     if not (spec.add_dummy_prefix and spec.remove_extra_whitespaces and spec.escape_whitespaces):
-        raise UserError(f"{where}: a SentencePiece model without dummy prefix or that keeps white space cannot be "
-                        "exported")
+        raise UserError(f"{where}: a SentencePiece model without dummy prefix or that keeps white space "
+                        "cannot be exported")
     vocabulary = [(piece.piece, piece.score) for piece in model.pieces] + [(MASK, 0.0)]
     tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=UNK, byte_fallback=False))
     spaces = [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]

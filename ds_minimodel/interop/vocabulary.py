@@ -29,15 +29,16 @@ def read_vocabulary(folder):
     elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         tokenizer, path = byte_level.from_vocabulary(folder), folder / "vocab.json"
     else:
-        raise UserError(f"{folder}: no tokenizer; it must hold {SENTENCEPIECE_FILE}, {JSON_FILE}, or vocab.json "
-                        "and merges.txt")
+        raise UserError(f"{folder}: no tokenizer; it must hold {SENTENCEPIECE_FILE}, {JSON_FILE}, or "
+                        "vocab.json and merges.txt")
     content = json.loads(tokenizer.to_str())
     kind = content["model"]["type"]
     if kind == "Unigram":
         return Vocabulary(MODEL_FILE, *unigram.from_tokenizer_json(content, path))
     if kind == "BPE":
         return Vocabulary(JSON_FILE, *byte_level.in_our_order(content, path))
-    raise UserError(f"{path}: a {kind} vocabulary; import-hf takes XLM-R's unigram and RoBERTa's byte-level BPE")
+    raise UserError(f"{path}: a {kind} vocabulary; import-hf takes XLM-R's unigram and RoBERTa's byte-level "
+                    "BPE")
 
 
 def tokenizer_of_pack(pack):
@@ -58,5 +59,5 @@ def write_tokenizer(folder, tokenizer, max_positions):
     (folder / JSON_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
     write_json(folder / "tokenizer_config.json", {
         "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_positions, "bos_token": "<s>",
-        "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",
-        "mask_token": MASK, "model_input_names": ["input_ids", "attention_mask"]})
+        "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>",
+        "unk_token": "<unk>", "mask_token": MASK, "model_input_names": ["input_ids", "attention_mask"]})

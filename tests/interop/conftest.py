@@ -27,8 +27,8 @@ TEXTS = [
     "סירה קטנה רואה נמל גדול",
 ]
 # What a normaliser may stumble over; the rest is unknown to the vocabularies.
-ODD_TEXTS = ["", "   ", " a  b ", "tab\there\r\nand\u2028there", "ﬁne ½ ① ㎏ ™ ａｂｃ\u3000ｄ", "zero\u200bwidth", "a\u0085 b\u0085",
-             "cafe\u0301 e\u0301", "😀 👨‍👩‍👧 ⚠️", "▁under▁", "ꙮ☃☃ ꙮ"]
+ODD_TEXTS = ["", "   ", " a  b ", "tab\there\r\nand\u2028there", "ﬁne ½ ① ㎏ ™ ａｂｃ\u3000ｄ",
+             "zero\u200bwidth", "a\u0085 b\u0085", "cafe\u0301 e\u0301", "😀 👨‍👩‍👧 ⚠️", "▁under▁", "ꙮ☃☃ ꙮ"]
 
 VOCAB_SIZE = 260
 
@@ -63,7 +63,7 @@ def randomise(model, seed=0):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             norm = name.endswith(("LayerNorm.weight", "layer_norm.weight", "norm.weight"))
-            parameter.normal_(1.0 if norm else 0.0, 0.3, generator=generator)
+            parameter.normal_(1.0 if norm else 0.0, 0.2, generator=generator)
             if "token_type" in name:
                 parameter.zero_()
     return model.eval()

@@ -3,13 +3,12 @@
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from ds_minimodel.cli import main
 from ds_minimodel.errors import UserError
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, save_body
@@ -83,7 +82,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(folder, tmp_path, capsys):
     (folder / "model.safetensors").unlink()
     torch.save({"weights": Runs()}, folder / "pytorch_model.bin")
     refused(folder, tmp_path / "out", "pytorch_model.bin")
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Runs()))
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Runs(), protocol=2))
     refused(folder, tmp_path / "out", "pytorch_model.bin")
     assert "ran" not in capsys.readouterr().out
 
@@ -102,14 +101,17 @@ def test_exports(xlm_r, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_commands(xlm_r, tmp_path):
+def test_the_commands(xlm_r, tmp_path, capsys):
     def run(*arguments):
-        return subprocess.run([sys.executable, "-m", "ds_minimodel", *map(str, arguments)], capture_output=True,
-                              text=True)
+        with pytest.raises(SystemExit) as stop:
+            main([*map(str, arguments)])
+        return stop.value.code, capsys.readouterr().err
 
-    assert run("import-hf", xlm_r, tmp_path / "in", "--language", "en").returncode == 0
-    assert run("export-hf", tmp_path / "in/body", tmp_path / "out", "--pack", tmp_path / "in/pack").returncode == 0
+    assert run("import-hf", xlm_r, tmp_path / "in", "--language", "en") == (0, "")
+    assert run("export-hf", tmp_path / "in/body", tmp_path / "out", "--pack", tmp_path / "in/pack") == (0, "")
     before, after = (load_file(folder / "model.safetensors") for folder in (xlm_r, tmp_path / "out"))
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    again = run("import-hf", xlm_r, tmp_path / "in")
-    assert again.returncode == 2 and again.stderr.count("\n") == 1 and "exists" in again.stderr
+    for command, words in (("import-hf", "exists"), ("import-fairseq", "exists"), ("export-hf", "no such file")):
+        code, line = run(command, xlm_r, tmp_path / ("nowhere" if command == "export-hf" else "in"),
+                         *(["--pack", tmp_path / "in/pack"] if command == "export-hf" else []))
+        assert code == 2 and line.count("\n") == 1 and words in line
