@@ -14,7 +14,7 @@ from synthetic import model, observe, resume, run_config, same, signal_self, tra
 
 from ds_minimodel.engine.train import Stopped
 from ds_minimodel.engine.world import start
-from ds_minimodel.errors import UserError
+from ds_minimodel.errors import Elsewhere, UserError
 from ds_minimodel.files import write_json
 
 WHOLE, SPLIT = 8, 2             # micro-batch sizes: without and with gradient accumulation
@@ -42,15 +42,16 @@ def resumed_equals_uninterrupted(world, folder, run):
         train(world, folder / "stopped", run, snapshot_steps=(3,),
               on_snapshot=signal_self(signal.SIGTERM) if world.is_main else lambda *_: None)
     except Stopped as stopped:
-        numbers = world.gather(int(stopped.signal_number))
+        numbers = world.gather(lambda: int(stopped.signal_number))
     return numbers == [signal.SIGTERM] * 2 and same(resume(world, folder / "stopped", run), weights)
 
 
 def refusals(world, folder, run):
     try:
         train(world, folder, run, model())
-    except UserError as error:
-        return world.gather(str(error))
+    except (UserError, Elsewhere) as error:
+        message = str(error)
+    return world.gather(lambda: message)
 
 
 def crash():
@@ -60,8 +61,9 @@ def crash():
 def shared_error(world):
     try:
         world.from_main(crash)
-    except UserError as error:
-        return world.gather(str(error))
+    except (UserError, Elsewhere) as error:
+        message = str(error)
+    return world.gather(lambda: message)
 
 
 def kill_rank_1_in_second_save(world, folder):
@@ -85,7 +87,8 @@ def main(folder):
     results["refusals"] = refusals(world, folder / "fp32 zero1" / "stopped", run_config(zero_stage=2))
     results["shared_error"] = shared_error(world)
     results["sums"] = world.sum(world.rank + 1, 10)
-    results["from_main"] = world.gather(world.from_main(lambda: world.rank))
+    from_main = world.from_main(lambda: world.rank)
+    results["from_main"] = world.gather(lambda: from_main)
     if world.is_main:
         write_json(folder / "results.json", results)
     kill_rank_1_in_second_save(world, folder / "killed")

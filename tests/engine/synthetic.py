@@ -89,7 +89,7 @@ def observe(world, folder, run, what):
         return seen.engine
 
     def look(step, weights):
-        seen.weights, seen.state_size = weights, sum(world.gather(_state_size(seen.engine.optimizer)))
+        seen.weights, seen.state_size = weights, sum(world.gather(lambda: _state_size(seen.engine.optimizer)))
         with deepspeed.zero.GatheredParameters(list(module.parameters())):
             seen.parameters = weights_of(module)
 
