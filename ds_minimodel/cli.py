@@ -157,7 +157,7 @@ def _do_step(step, recipe, overrides, options):
             rebuild = ["--rebuild"] if options.rebuild else []
             return launch([step, options.recipe, *overrides, *rebuild], options.ranks, options.hostfile)
         return 0
-    from ds_minimodel.engine.train import Stopped
+    from ds_minimodel.engine.signals import Stopped
     from ds_minimodel.engine.world import start
 
     try:

@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from synthetic import model, observe, resume, run_config, same, signal_self, train
 
-from ds_minimodel.engine.train import Stopped
+from ds_minimodel.engine.signals import Stopped
 from ds_minimodel.engine.world import start
 from ds_minimodel.errors import Elsewhere, UserError
 from ds_minimodel.files import write_json

@@ -9,6 +9,7 @@ import deepspeed
 import numpy as np
 import torch
 
+from ds_minimodel.engine import build
 from ds_minimodel.engine import train as loop
 from ds_minimodel.engine.config import RunConfig
 from ds_minimodel.files import read_json_lines
@@ -82,10 +83,10 @@ def observe(world, folder, run, what):
     """Train; what a test wants to know of it, as JSON: losses, and the engine's state after the last step."""
     module, seen = model(what), SimpleNamespace()
     original = weights_of(module)
-    initialize = loop._initialize
+    build_engine = loop.build_engine
 
     def keep_engine(*arguments):
-        seen.engine = initialize(*arguments)
+        seen.engine = build_engine(*arguments)
         return seen.engine
 
     def look(step, weights):
@@ -93,7 +94,7 @@ def observe(world, folder, run, what):
         with deepspeed.zero.GatheredParameters(list(module.parameters())):
             seen.parameters = weights_of(module)
 
-    with mock.patch.object(loop, "_initialize", keep_engine):
+    with mock.patch.object(loop, "build_engine", keep_engine):
         weights = train(world, folder, run, module, (run.steps,), look)
     frozen = original.keys() - weights.keys()
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[run.precision]
@@ -122,7 +123,7 @@ def _state_size(optimizer):
 @contextlib.contextmanager
 def _small_parameters_partitioned():
     """DeepSpeed leaves parameters as small as these on every rank unless told otherwise."""
-    original = loop.deepspeed_config
+    original = build.deepspeed_config
 
     def config(run, world_size):
         config = original(run, world_size)
@@ -130,7 +131,7 @@ def _small_parameters_partitioned():
             config["zero_optimization"]["stage3_param_persistence_threshold"] = 0
         return config
 
-    with mock.patch.object(loop, "deepspeed_config", config):
+    with mock.patch.object(build, "deepspeed_config", config):
         yield
 
 

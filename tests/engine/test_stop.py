@@ -8,7 +8,7 @@ import torch
 from synthetic import (STEPS, CrashingSampler, losses, model, resume, run_config, same, signal_self, train)
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ds_minimodel.engine.train import Stopped
+from ds_minimodel.engine.signals import Stopped
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import read_json_lines
 

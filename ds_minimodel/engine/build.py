@@ -1,0 +1,31 @@
+"""DeepSpeed's engine around a module, with what its version leaves wrong put right."""
+
+import deepspeed
+import torch
+
+from ds_minimodel.engine.config import deepspeed_config
+from ds_minimodel.engine.masters import write_masters
+
+
+def build_engine(module, run, world):
+    """DeepSpeed's engine that trains the parameters of `module` that require gradients, with torch's AdamW."""
+    original = {name: parameter.detach().clone() for name, parameter in module.named_parameters()
+                if parameter.requires_grad}
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trainable, lr=run.lr, betas=(run.beta1, run.beta2), eps=run.eps,
+                                  weight_decay=run.weight_decay, fused=True)
+    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, dist_init_required=False,
+                                      config=deepspeed_config(run, world.size))
+    if run.zero_stage == 0 and run.precision != "fp32":
+        # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151): undo it.
+        engine.optimizer.optimizer.state.clear()
+    if run.precision != "fp32":
+        write_masters(engine, original)
+    engine.train()
+    return engine
+
+
+def missing_loss_scale(engine, run):
+    """What the loss must be multiplied by: in fp16 at stage 0 DeepSpeed 0.19.8 divides gradients by the loss
+    scale, but does not multiply the loss by it (DeepSpeed#8393)."""
+    return engine.optimizer.loss_scale if run.precision == "fp16" and run.zero_stage == 0 else 1.0

@@ -1,0 +1,76 @@
+"""Losses, rate and cost of a run while it trains."""
+
+import math
+import time
+
+import torch
+
+from ds_minimodel.engine.metrics import Metrics
+from ds_minimodel.errors import UserError
+from ds_minimodel.progress import Progress
+
+
+class Meter:
+    """Adds up losses on the device; at each `report` writes their means, rate and cost to metrics and progress.
+
+    A context manager: the files that it writes are open within.
+    """
+
+    def __init__(self, names, run, world, folder, label, start):
+        self.names, self.run, self.world, self.label = names, run, world, label
+        self.sums, self.last_step, self.last_time = 0, start, time.monotonic()
+        self.every = max(1, min(100, run.steps // 100))
+        self.metrics = Metrics(folder, start, enabled=world.is_main)
+        self.progress = Progress(label, run.steps, "steps", start, quiet=not world.is_main)
+
+    def add(self, sums, count):
+        """sums: (losses,) of one micro-batch on this rank. count: loss terms of the whole batch on all ranks."""
+        self.sums = self.sums + sums / count
+
+    def is_due(self, step):
+        return step % self.every == 0 or step == self.run.steps
+
+    def report(self, step):
+        """Write the means over the steps since the last report; UserError where the loss is not finite."""
+        if step == self.last_step:
+            return
+        record = self._read(step)
+        if not math.isfinite(record["loss"]):
+            raise UserError(f"{self.label}: the loss is not finite at step {step}; lower lr, or use bf16 or fp32; "
+                            "the last checkpoint is from before")
+        self.metrics.write(record)
+        self.progress.update(step, f"loss {record['loss']:.3f}")
+
+    def _read(self, step):
+        steps, now = step - self.last_step, time.monotonic()
+        if self.world.size > 1:
+            torch.distributed.all_reduce(self.sums)
+        losses = (self.sums / steps).tolist()
+        seconds = now - self.last_time
+        self.sums, self.last_step, self.last_time = 0, step, now
+        run, previous = self.run, step - steps
+        formula, executed = run.flops_until(step)
+        record = {"step": step, "loss": sum(losses) / len(losses), "lr": run.lr_at(step - 1)}
+        if len(losses) > 1:
+            record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses)}
+        record |= {"tokens_per_second": steps * run.tokens_per_step / seconds,
+                   "tflops_per_second": (formula - run.flops_until(previous)[0]) / seconds / 1e12,
+                   "eflops": formula / 1e18, "executed_eflops": executed / 1e18,
+                   "memory_gib": _peak_memory(self.world.device) / 2**30}
+        return record
+
+    def __enter__(self):
+        self.metrics.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.metrics.__exit__(*error)
+        if error[0] is None:
+            self.progress.close()
+
+
+def _peak_memory(device):
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024        # Linux counts in KiB
