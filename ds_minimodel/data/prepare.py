@@ -19,7 +19,7 @@ from ds_minimodel import files
 from ds_minimodel.data import EOS
 from ds_minimodel.data.reader import Position, documents, find_files, read_chunks
 from ds_minimodel.data.store import id_type, shard_name, write_shard
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.workers import ordered_map
 from ds_minimodel.errors import UserError
 
@@ -38,7 +38,7 @@ def prepare(text, tokenizer_folder, out, min_words=0, workers=1, shard_bytes=SHA
     and for a disk that cannot be written.
     """
     paths = find_files(text)
-    tokenizer = Tokenizer(tokenizer_folder)
+    tokenizer = open_tokenizer(tokenizer_folder)
     settings = {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size,
                 "min_words": min_words, "shard_bytes": shard_bytes}
     journal = _Journal(out, {**settings, "text": [_version(path) for path in paths]})
@@ -81,7 +81,7 @@ def _in_shards(chunks, first, shard_bytes):
 def _encode_chunk(tokenizer_folder, min_words, job):
     """Tokenise a (shard, chunk): each line ends in </s>, each document in one more."""
     shard, chunk = job
-    tokenizer = _open_tokenizer(tokenizer_folder)
+    tokenizer = _tokenizer_of_worker(tokenizer_folder)
     tokens, lengths, dropped = [], [], 0
     for document in documents(chunk):
         if min_words and sum(len(line.split()) for line in document) < min_words:
@@ -100,9 +100,9 @@ def _encode_chunk(tokenizer_folder, min_words, job):
 
 
 @functools.lru_cache(maxsize=1)
-def _open_tokenizer(folder):
+def _tokenizer_of_worker(folder):
     """Each worker process opens its tokenizer once."""
-    return Tokenizer(folder)
+    return open_tokenizer(folder)
 
 
 def _version(path):

@@ -1,128 +1,68 @@
-"""One language's vocabulary: a SentencePiece unigram model, with <mask> after its last piece."""
+"""One language's vocabulary, whatever it is made of: the interface, and the reader of both kinds."""
 
-import io
-import re
+from abc import ABC, abstractmethod
 from pathlib import Path
 
-import sentencepiece
-
 from ds_minimodel import files
-from ds_minimodel.data import BOS, EOS, PAD, UNK
-from ds_minimodel.data.reader import find_files, read_documents
 from ds_minimodel.errors import UserError
 
-MODEL_FILE = "tokenizer.model"
 MASK = "<mask>"
-_WORD_START = "▁"
-_MAX_LINE_BYTES = 1 << 16            # SentencePiece leaves out longer lines; its own limit is 4192
+UNIGRAM_FILE = "tokenizer.model"
+BYTE_LEVEL_FILE = "tokenizer.json"
 
 
-def train_tokenizer(text, out, vocab_size, character_coverage, input_sentences):
-    """Train a vocabulary of `vocab_size` ids, <mask> included, into the artifact folder `out`.
+def open_tokenizer(folder):
+    """The vocabulary in a folder (a tokenizer or a language pack); UserError where there is none."""
+    held = files.read_manifest(folder)["files"]
+    if UNIGRAM_FILE in held:
+        from ds_minimodel.data.unigram import UnigramTokenizer
+        return UnigramTokenizer(folder)
+    if BYTE_LEVEL_FILE in held:
+        from ds_minimodel.data.byte_level import ByteLevelTokenizer
+        return ByteLevelTokenizer(folder)
+    raise UserError(f"{folder}: holds neither {UNIGRAM_FILE} nor {BYTE_LEVEL_FILE}; it is not a tokenizer or a "
+                    "language pack")
 
-    `text` are paths or globs of raw text. At most `input_sentences` of its lines, sampled over all of
-    it, are held in memory. The result is a function of the text and the arguments (SentencePiece
-    samples with a fixed seed).
 
-    Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
+class Tokenizer(ABC):
+    """A vocabulary: <s> 0, <pad> 1, </s> 2, <unk> 3, the pieces of text, <mask> last.
+
+    vocab_size: the number of ids. mask_id: vocab_size - 1. sha256: of the vocabulary's file. No text can become
+    a special id: "<s>" or "<mask>" in it are ordinary characters.
     """
-    lines = _Lines(text)
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=model, model_type="unigram",
-            vocab_size=vocab_size - 1, character_coverage=character_coverage,
-            input_sentence_size=input_sentences, shuffle_input_sentence=True,
-            max_sentence_length=_MAX_LINE_BYTES,
-            bos_id=BOS, pad_id=PAD, eos_id=EOS, unk_id=UNK, minloglevel=2)
-    except RuntimeError as error:
-        if lines.error is None:
-            raise _explain(str(error), text, vocab_size) from error
-    if lines.error is not None:      # SentencePiece up to 0.2.0 takes an error for the end of the text
-        raise lines.error
-    with files.atomic_folder(out) as folder:
-        (folder / MODEL_FILE).write_bytes(model.getvalue())
-        files.write_manifest(folder, kind="tokenizer", vocab_size=vocab_size,
-                             character_coverage=character_coverage, input_sentences=input_sentences,
-                             text=[[path.name, path.stat().st_size] for path in find_files(text)])
-
-
-class _Lines:
-    """The lines of a text, one at a time; keeps the error that ended them, if one did."""
-
-    def __init__(self, text):
-        self._documents = read_documents(text)
-        self.error = None
-
-    def __iter__(self):
-        try:
-            for document in self._documents:
-                for line in document:
-                    yield line.replace(MASK, " ")        # so that no piece of text is spelt <mask>
-        except UserError as error:
-            self.error = error
-            raise
-
-
-def _explain(message, text, vocab_size):
-    """SentencePiece's message in our terms; it does not count <mask>."""
-    where = ", ".join(map(str, text))
-    most = re.search(r"Vocabulary size too high .*value <= (\d+)", message)
-    if most:
-        return UserError(f"tokenizer.vocab_size={vocab_size}: the text ({where}) supports at most "
-                         f"{int(most[1]) + 1}; lower it to that or add text")
-    least = re.search(r"Vocabulary size is smaller than required_chars. \d+ vs (\d+)", message)
-    if least:
-        return UserError(f"tokenizer.vocab_size={vocab_size}: the text ({where}) has so many characters "
-                         f"that it needs at least {int(least[1]) + 1}; raise it or lower "
-                         "tokenizer.character_coverage")
-    return UserError(f"{where}: SentencePiece cannot train on this text ({message})")
-
-
-class Tokenizer:
-    """A trained vocabulary, from a folder that holds tokenizer.model (a tokenizer or a language pack).
-
-    No text can become a special id: "<s>" or "<mask>" in it are ordinary characters.
-    """
+    file_name: str
+    vocab_size: int
+    mask_id: int
 
     def __init__(self, folder):
-        manifest = files.read_manifest(folder)
-        path = Path(folder) / MODEL_FILE
-        if MODEL_FILE not in manifest["files"]:
-            raise UserError(f"{path}: no such file; {folder} is not a tokenizer or a language pack")
-        self.sha256 = files.sha256_of_file(path)
-        if self.sha256 != manifest["files"][MODEL_FILE]["sha256"]:
-            raise UserError(f"{path}: damaged (its SHA-256 is not the one in the manifest); "
-                            "delete the folder and run the step again")
-        self._model = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        self.mask_id = self._model.get_piece_size()
-        self.vocab_size = self.mask_id + 1
+        """UserError where the file in `folder` is not the one that its manifest names."""
+        self.path = Path(folder) / self.file_name
+        facts = files.read_manifest(folder)["files"].get(self.file_name)
+        if facts is None:
+            raise UserError(f"{self.path}: no such file; {folder} holds another kind of vocabulary or none")
+        self.sha256 = files.sha256_of_file(self.path)
+        if self.sha256 != facts["sha256"]:
+            raise UserError(f"{self.path}: damaged (its SHA-256 is not the one in the manifest); "
+                            "delete the folder and make it again")
 
+    @abstractmethod
     def encode(self, texts):
         """Ids of each text, a list of lists; nothing is put before or after them."""
-        return self._model.encode(texts, num_threads=1)
 
+    @abstractmethod
     def encode_with_offsets(self, text):
         """Ids of one text and, for each, the (start, end) of its characters in `text` as given.
 
-        The normalisation of SentencePiece (NFKC, runs of white space) may change the text, the
-        offsets are in the original. White space before a word belongs to no piece; a piece that is
-        nothing but a word's start is empty. Pieces that one character was expanded into share it.
+        White space before a word belongs to no piece; pieces that one character is made of share it.
         """
-        encoded = self._model.encode(text, return_type="offset_mapping")
-        spans, offsets = [], encoded["offsets"]
-        for number, (start, end) in enumerate(offsets):
-            while start < end and text[start].isspace():
-                start += 1
-            if start == end and encoded["pieces"][number] != _WORD_START:
-                end = next((later for _, later in offsets[number:] if later > start), start)
-            spans.append((start, end))
-        return encoded["ids"], spans
 
+    @abstractmethod
     def decode(self, ids):
-        """Text of ids; <s>, <pad>, </s> and <mask> are left out, <unk> shows as ⁇."""
-        return self._model.decode([int(id) for id in ids if UNK <= id < self.mask_id])
+        """Text of ids; <s>, <pad>, </s> and <mask> are left out."""
 
+    @abstractmethod
     def pieces(self):
-        """The string of each id, vocab_size in all, each different."""
-        return [self._model.id_to_piece(id) for id in range(self.mask_id)] + [MASK]
+        """The string of each id, vocab_size in all, each different: text, with ▁ for a space.
+
+        Both kinds spell alike, so that the pieces that two vocabularies share are found by their strings.
+        """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ds_minimodel.data.tokenizer import MASK, MODEL_FILE
+from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, MASK, UNIGRAM_FILE
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import read_json
 from ds_minimodel.interop import byte_level, inert, unigram
@@ -124,9 +124,9 @@ def _vocabulary(folder):
         if missing:
             raise UserError(f"{path}: no line for {missing[0]!r} of {model.name}; they do not belong "
                             "together")
-        return Vocabulary(MODEL_FILE, data, [ids[piece] for piece in pieces])
+        return Vocabulary(UNIGRAM_FILE, data, [ids[piece] for piece in pieces])
     encoder = {str(id): string for string, id in read_json(folder / "encoder.json").items()}
     strings = [*FIRST, *(encoder.get(word, word) for word in words), MASK]
     ids = {string: id for id, string in enumerate(strings)}
     tokenizer = byte_level.from_merges(ids, folder / "vocab.bpe")
-    return Vocabulary(byte_level.JSON_FILE, *byte_level.in_our_order(json.loads(tokenizer.to_str()), path))
+    return Vocabulary(BYTE_LEVEL_FILE, *byte_level.in_our_order(json.loads(tokenizer.to_str()), path))

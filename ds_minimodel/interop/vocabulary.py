@@ -5,11 +5,10 @@ import json
 from tokenizers import Tokenizer, processors
 
 from ds_minimodel.data import BOS, EOS
-from ds_minimodel.data.tokenizer import MASK, MODEL_FILE
+from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, MASK, UNIGRAM_FILE
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import write_json
 from ds_minimodel.interop import byte_level, unigram
-from ds_minimodel.interop.byte_level import JSON_FILE
 from ds_minimodel.interop.imported import Vocabulary
 
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
@@ -19,8 +18,8 @@ def read_vocabulary(folder):
     """The Vocabulary of a Hugging Face folder; UserError where it has none or one that is not supported."""
     path = folder / SENTENCEPIECE_FILE
     if path.is_file():
-        return Vocabulary(MODEL_FILE, *unigram.from_sentencepiece(path.read_bytes(), path))
-    path = folder / JSON_FILE
+        return Vocabulary(UNIGRAM_FILE, *unigram.from_sentencepiece(path.read_bytes(), path))
+    path = folder / BYTE_LEVEL_FILE
     if path.is_file():
         try:
             tokenizer = Tokenizer.from_file(str(path))
@@ -29,25 +28,25 @@ def read_vocabulary(folder):
     elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         tokenizer, path = byte_level.from_vocabulary(folder), folder / "vocab.json"
     else:
-        raise UserError(f"{folder}: no tokenizer; it must hold {SENTENCEPIECE_FILE}, {JSON_FILE}, or "
+        raise UserError(f"{folder}: no tokenizer; it must hold {SENTENCEPIECE_FILE}, {BYTE_LEVEL_FILE}, or "
                         "vocab.json and merges.txt")
     content = json.loads(tokenizer.to_str())
     kind = content["model"]["type"]
     if kind == "Unigram":
-        return Vocabulary(MODEL_FILE, *unigram.from_tokenizer_json(content, path))
+        return Vocabulary(UNIGRAM_FILE, *unigram.from_tokenizer_json(content, path))
     if kind == "BPE":
-        return Vocabulary(JSON_FILE, *byte_level.in_our_order(content, path))
+        return Vocabulary(BYTE_LEVEL_FILE, *byte_level.in_our_order(content, path))
     raise UserError(f"{path}: a {kind} vocabulary; import-hf takes XLM-R's unigram and RoBERTa's byte-level "
                     "BPE")
 
 
 def tokenizer_of_pack(pack):
     """The vocabulary of a language pack as a `tokenizers.Tokenizer`, with <s> and </s> put around texts."""
-    path = pack / JSON_FILE
+    path = pack / BYTE_LEVEL_FILE
     if path.is_file():
         tokenizer = Tokenizer.from_file(str(path))
     else:
-        path = pack / MODEL_FILE
+        path = pack / UNIGRAM_FILE
         tokenizer = unigram.to_hugging_face(path.read_bytes(), path)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", BOS), ("</s>", EOS)])
@@ -56,7 +55,7 @@ def tokenizer_of_pack(pack):
 
 def write_tokenizer(folder, tokenizer, max_positions):
     """Write what `AutoTokenizer` reads; texts are cut at `max_positions` ids where a user asks for it."""
-    (folder / JSON_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
+    (folder / BYTE_LEVEL_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
     write_json(folder / "tokenizer_config.json", {
         "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_positions, "bos_token": "<s>",
         "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>",

@@ -1,7 +1,8 @@
 """What people exchange: bodies and language packs, as safetensors with a manifest; nothing is a pickle.
 
 Body, mini-model, task model: `config.json`, `model.safetensors`, `manifest.json`.
-Language pack: `tokenizer.model`, `embeddings.safetensors`, `manifest.json`.
+Language pack: `tokenizer.model` (SentencePiece) or `tokenizer.json` (byte-level BPE),
+`embeddings.safetensors`, `manifest.json`.
 All of one family carry the same `space`, the hash of the pretrained body and embeddings that they descend
 from. A pack fits a body of its own space and no other.
 """
@@ -21,7 +22,6 @@ from ds_minimodel.model.transformer import BodyConfig
 
 BODY_WEIGHTS = "model.safetensors"
 PACK_WEIGHTS = "embeddings.safetensors"
-TOKENIZER = "tokenizer.model"        # MODEL_FILE of data/tokenizer.py, which this layer may not import
 
 
 @dataclass
@@ -83,10 +83,11 @@ def load_body(folder):
 
 
 def save_pack(folder, artifact, tokenizer_folder, **facts):
-    """Write a language pack with its tokenizer; `facts` (steps, EFLOPs, parents …) go into the manifest."""
+    """Write a language pack with the vocabulary in `tokenizer_folder`; `facts` (parents …) go into the manifest."""
     with atomic_folder(folder) as temporary:
         save_file({name: tensor.contiguous() for name, tensor in artifact.tensors.items()}, temporary / PACK_WEIGHTS)
-        shutil.copyfile(Path(tokenizer_folder) / TOKENIZER, temporary / TOKENIZER)
+        for name in read_manifest(tokenizer_folder)["files"].keys() - {PACK_WEIGHTS}:
+            shutil.copyfile(Path(tokenizer_folder) / name, temporary / name)
         write_manifest(temporary, kind="language-pack", language=artifact.language, space=artifact.space,
                        vocab_size=len(artifact.tensors["tokens"]), steps=artifact.steps, eflops=artifact.eflops,
                        **facts)

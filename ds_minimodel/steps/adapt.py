@@ -3,7 +3,7 @@
 Packs are also kept at the recipe's snapshot steps, from step 0 (overlap only) on, for the training curves.
 """
 
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import PackArtifact, identity, load_body, load_pack, save_pack
 from ds_minimodel.model.heads import MaskedLanguageModel
@@ -38,7 +38,7 @@ def _adapt(recipe, layout, system, language, world):
     source_folder = layout.pretrain(BODY_OF[system]) / "pack"
     mini = _frozen_model(recipe, load_body(mini_folder), system)
     source = load_pack(source_folder, mini.space)
-    pieces = [Tokenizer(layout.tokenizer(name)).pieces() for name in (language, recipe.languages.source)]
+    pieces = [open_tokenizer(layout.tokenizer(name)).pieces() for name in (language, recipe.languages.source)]
     initial, copied = overlap_init(*pieces, source.tensors, recipe.seed)
     module = MaskedLanguageModel(mini.config, sampler.store.vocab_size)
     load_into(module, mini.tensors, "body.")

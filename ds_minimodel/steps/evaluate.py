@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ds_minimodel.data import tasks
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.world import resolve_precision
 from ds_minimodel.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.model.artifacts import load_body, load_pack, plug
@@ -61,7 +61,7 @@ def _score_packs(recipe, layout, system, name, world):
     rows = []
     for language, of_language in groupby(packs, key=itemgetter(0)):
         folders = [folder for _, folder in of_language]
-        tokenizer = Tokenizer(layout.tokenizer(language))
+        tokenizer = open_tokenizer(layout.tokenizer(language))
         data = None
         for seed in finetune_seeds(recipe):
             model = load_body(layout.finetune(BODY_OF[system], name, seed) / "model")

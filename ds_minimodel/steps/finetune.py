@@ -4,7 +4,7 @@ import torch
 
 from ds_minimodel.analysis.flops import Work, finetune_flops
 from ds_minimodel.data import tasks
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
@@ -30,7 +30,7 @@ def jobs(recipe, layout):
 
 def _finetune(recipe, layout, body_name, name, seed, world):
     section, task = recipe.finetune, recipe.finetune.tasks[name]
-    tokenizer = Tokenizer(layout.tokenizer(recipe.languages.source))
+    tokenizer = open_tokenizer(layout.tokenizer(recipe.languages.source))
     labels = None if task.kind == "qa" else labels_of(task)
     encoded, _ = read_examples(recipe, name, task.train, tokenizer, labels)
     examples = encoded.examples if task.kind == "qa" else encoded

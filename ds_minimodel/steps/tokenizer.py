@@ -1,7 +1,7 @@
 """A vocabulary for each language: raw text -> SentencePiece model."""
 
 from ds_minimodel.data.reader import find_files
-from ds_minimodel.data.tokenizer import train_tokenizer
+from ds_minimodel.data.unigram import train_tokenizer
 from ds_minimodel.steps.jobs import Job, fingerprint_of_text
 
 

@@ -6,7 +6,7 @@ from ds_minimodel.analysis.flops import Work, step_flops
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.mlm import MlmSampler
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.config import RunConfig, split_batch
 from ds_minimodel.engine.world import resolve_precision
 
@@ -23,7 +23,7 @@ def run_config(recipe, section, world, *, steps, batch_size, lr, warmup_steps, t
 
 def masked_lm_sampler(recipe, section, layout, language):
     """Samples of a masked-LM step on one language's text."""
-    tokenizer = Tokenizer(layout.tokenizer(language))
+    tokenizer = open_tokenizer(layout.tokenizer(language))
     store = TokenStore(layout.tokens(language), tokenizer.sha256)
     blocks = BlockTable(store, recipe.data.blocks, section.seq_length)
     return MlmSampler(store, blocks, section.mask_prob, recipe.seed)

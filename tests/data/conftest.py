@@ -6,7 +6,7 @@ import pytest
 
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.data.tokenizer import train_tokenizer
+from ds_minimodel.data.unigram import train_tokenizer
 
 ALPHABETS = {"latin": "abcdefghijklmnoprstuvwzäöüßéç", "greek": "αβγδεζηθικλμνξοπρστυφχψωάέή",
              "cyrillic": "абвгдежзийклмнопрстуфхцчшщыьэюя", "thai": "กขคงจฉชซญดตถทนบปผพฟมยรลวสหอ",

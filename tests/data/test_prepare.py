@@ -11,7 +11,7 @@ import pytest
 from ds_minimodel.data import EOS
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.errors import UserError
 
 SHARD_BYTES = 30_000
@@ -42,7 +42,7 @@ def assert_done(out, reference):
 
 
 def test_sentences_end_in_eos_and_documents_in_one_more(reference, corpus, tokenizer_folder):
-    tokenizer = Tokenizer(tokenizer_folder)
+    tokenizer = open_tokenizer(tokenizer_folder)
     store = TokenStore(reference, tokenizer.sha256)
     assert len(content(reference)) > 2 * 3
     assert store.num_documents == len(corpus)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from ds_minimodel.data.tasks import Question, answer_texts, best_spans, encode_questions
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.errors import UserError
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tokenizer_folder):
-    return Tokenizer(tokenizer_folder)
+    return open_tokenizer(tokenizer_folder)
 
 
 def ask(context, answer, name="q", text="abc?"):

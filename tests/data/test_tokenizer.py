@@ -6,7 +6,8 @@ import unicodedata
 import pytest
 
 from ds_minimodel.data import NUM_SPECIAL, UNK
-from ds_minimodel.data.tokenizer import Tokenizer, train_tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.unigram import train_tokenizer
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import read_manifest
 
@@ -15,7 +16,7 @@ SENTENCES = 100_000
 
 @pytest.fixture(scope="module")
 def tokenizer(tokenizer_folder):
-    return Tokenizer(tokenizer_folder)
+    return open_tokenizer(tokenizer_folder)
 
 
 def test_the_ids_are_fairseqs(tokenizer):
@@ -43,7 +44,7 @@ def test_training_text_that_looks_special_makes_no_double_pieces(tmp_path, text_
     text = tmp_path / "text.txt"
     text.write_text(text_file.read_text() + "\n<mask> <s> </s> <unk> <pad>\n" * 500)
     train_tokenizer([text], tmp_path / "out", 600, 0.9998, SENTENCES)
-    pieces = Tokenizer(tmp_path / "out").pieces()
+    pieces = open_tokenizer(tmp_path / "out").pieces()
     assert len(set(pieces)) == 600 and pieces.index("<mask>") == 599 and pieces.index("<s>") == 0
 
 
@@ -95,7 +96,7 @@ def test_largest_possible_vocabulary_is_named_and_works(tmp_path, text_file):
     assert not (tmp_path / "out").exists()
     most = int(re.search(r"at most (\d+)", str(error.value))[1])
     train_tokenizer([text_file], tmp_path / "out", most, 0.9998, SENTENCES)
-    assert Tokenizer(tmp_path / "out").vocab_size == most
+    assert open_tokenizer(tmp_path / "out").vocab_size == most
     with pytest.raises(UserError, match="at most"):
         train_tokenizer([text_file], tmp_path / "more", most + 1, 0.9998, SENTENCES)
 
@@ -123,4 +124,4 @@ def test_changed_model_files_are_refused(tmp_path, text_file):
     data[1000] ^= 1
     model.write_bytes(data)
     with pytest.raises(UserError, match="tokenizer.model: damaged"):
-        Tokenizer(tmp_path / "out")
+        open_tokenizer(tmp_path / "out")

@@ -10,7 +10,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import RobertaConfig, RobertaForMaskedLM, RobertaTokenizer, XLMRobertaConfig
 from transformers import XLMRobertaForMaskedLM, XLMRobertaTokenizer
 
-from ds_minimodel.data.tokenizer import train_tokenizer
+from ds_minimodel.data.unigram import train_tokenizer
 
 TEXTS = [
     "The small boat sees the great harbour, and the wind is new.",

@@ -1,13 +1,15 @@
-"""The byte-level vocabulary has the interface of the SentencePiece one, and its promises."""
+"""The byte-level vocabulary keeps the promises of data/tokenizer.py."""
 
-import inspect
 import json
+import shutil
 
 import pytest
 
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.byte_level import ByteLevelTokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.unigram import UnigramTokenizer
 from ds_minimodel.errors import UserError
-from ds_minimodel.interop.byte_level import ByteLevelTokenizer
+from ds_minimodel.files import write_manifest
 from ds_minimodel.interop.hugging_face import import_hf
 
 from .conftest import ODD_TEXTS, TEXTS
@@ -20,16 +22,17 @@ def pack(roberta, tmp_path_factory):
     return out / "pack"
 
 
-def test_the_interface_is_that_of_the_other(pack):
-    for name, member in inspect.getmembers(Tokenizer, inspect.isfunction):
-        if not name.startswith("_"):
-            assert inspect.signature(member) == inspect.signature(getattr(ByteLevelTokenizer, name)), name
-    tokenizer = ByteLevelTokenizer(pack)
+def test_the_folder_says_which_kind_it_is(pack, unigram_folder, tmp_path):
+    tokenizer = open_tokenizer(pack)
+    assert isinstance(tokenizer, ByteLevelTokenizer) and isinstance(open_tokenizer(unigram_folder), UnigramTokenizer)
     assert tokenizer.mask_id == tokenizer.vocab_size - 1 and len(tokenizer.sha256) == 64
+    write_manifest(tmp_path)
+    with pytest.raises(UserError, match="it is not a tokenizer or a language pack"):
+        open_tokenizer(tmp_path)
 
 
 def test_text_is_read_back_and_never_special(pack):
-    tokenizer = ByteLevelTokenizer(pack)
+    tokenizer = open_tokenizer(pack)
     for text in [*TEXTS, *ODD_TEXTS, "<s> <mask> </s><pad><unk>"]:
         (ids,) = tokenizer.encode([text])
         assert tokenizer.decode([0, *ids, 2, tokenizer.mask_id, 1]) == text
@@ -37,7 +40,7 @@ def test_text_is_read_back_and_never_special(pack):
 
 
 def test_offsets(pack):
-    tokenizer = ByteLevelTokenizer(pack)
+    tokenizer = open_tokenizer(pack)
     for text in TEXTS:
         ids, spans = tokenizer.encode_with_offsets(text)
         assert ids == tokenizer.encode([text])[0]
@@ -51,13 +54,17 @@ def test_offsets(pack):
 
 
 def test_pieces_are_spelt_as_text(pack, roberta):
-    pieces = ByteLevelTokenizer(pack).pieces()
+    pieces = open_tokenizer(pack).pieces()
     assert len(pieces) == len(set(pieces)) and pieces[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
     assert pieces[-1] == "<mask>" and "▁" in pieces and "<0xE2>" in pieces
     theirs = json.loads((roberta / "vocab.json").read_text())
     assert pieces[theirs["Ġт"]] == "▁т" if "Ġт" in theirs else pieces[theirs["Ñ"]] == "<0xD1>"
 
 
-def test_damage_is_noticed(pack, unigram_folder):
-    with pytest.raises(UserError, match="not a language pack with a byte-level"):
+def test_damage_is_noticed(pack, unigram_folder, tmp_path):
+    with pytest.raises(UserError, match="another kind of vocabulary"):
         ByteLevelTokenizer(unigram_folder)
+    folder = shutil.copytree(pack, tmp_path / "pack")
+    (folder / "tokenizer.json").write_bytes((pack / "tokenizer.json").read_bytes().replace(b"<mask>", b"<MASK>"))
+    with pytest.raises(UserError, match="tokenizer.json: damaged"):
+        open_tokenizer(folder)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.errors import UserError
 from ds_minimodel.interop.fairseq import import_fairseq
 from ds_minimodel.interop.hugging_face import import_hf
@@ -54,7 +54,7 @@ def xlm_r_of_fairseq(xlm_r, tmp_path):
     torch.save({"args": argparse.Namespace(**SETTINGS), "model": their_weights(xlm_r)}, folder / "model.pt")
     (folder / "sentencepiece.bpe.model").write_bytes((xlm_r / "sentencepiece.bpe.model").read_bytes())
     import_hf(xlm_r, tmp_path / "expected")
-    pieces = Tokenizer(tmp_path / "expected/pack").pieces()[4:-1]
+    pieces = open_tokenizer(tmp_path / "expected/pack").pieces()[4:-1]
     (folder / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in pieces), encoding="utf-8")
     return folder
 

@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 from transformers import AutoTokenizer, RobertaForMaskedLM
 
-from ds_minimodel.data.tokenizer import Tokenizer
-from ds_minimodel.interop.byte_level import ByteLevelTokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.unigram import UnigramTokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
 from ds_minimodel.model.artifacts import space_of
@@ -29,10 +29,6 @@ def imported(request, tmp_path_factory):
     folder, out = request.getfixturevalue(request.param), tmp_path_factory.mktemp("imported") / "out"
     import_hf(folder, out, "en")
     return folder, out
-
-
-def tokenizer_of(pack):
-    return (Tokenizer if (pack / "tokenizer.model").exists() else ByteLevelTokenizer)(pack)
 
 
 def encode(tokenizer, texts):
@@ -63,7 +59,7 @@ def logits_of_theirs(model, tokenizer, texts):
 def test_the_same_function_after_import(imported):
     theirs, ours = imported
     body, pack = load_body(ours / "body"), load_pack(ours / "pack")
-    tokenizer = tokenizer_of(ours / "pack")
+    tokenizer = open_tokenizer(ours / "pack")
     tokens, lengths = encode(tokenizer, TEXTS[:4])
     found = logits_of_ours(body, pack, tokens, lengths, body.config.num_layers)
     their_tokenizer = AutoTokenizer.from_pretrained(theirs)
@@ -74,7 +70,7 @@ def test_the_same_function_after_import(imported):
 
 def spellings(tokenizer):
     """The pieces as Hugging Face spells them."""
-    if isinstance(tokenizer, Tokenizer):
+    if isinstance(tokenizer, UnigramTokenizer):
         return tokenizer.pieces()
     return [tokenizer._tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
 
@@ -102,7 +98,7 @@ def test_round_trip(imported, tmp_path):
 def test_ids_of_the_exported_tokenizer(imported, tmp_path):
     _, ours = imported
     export_hf(ours / "body", tmp_path / "out")
-    tokenizer, exported = tokenizer_of(ours / "pack"), AutoTokenizer.from_pretrained(tmp_path / "out")
+    tokenizer, exported = open_tokenizer(ours / "pack"), AutoTokenizer.from_pretrained(tmp_path / "out")
     assert exported.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
     assert exported.mask_token_id == tokenizer.mask_id == len(exported) - 1
     for text, ids in zip([*TEXTS, *ODD_TEXTS], tokenizer.encode([*TEXTS, *ODD_TEXTS]), strict=True):
@@ -125,7 +121,7 @@ def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, depth):
         save_body(tmp_path / name, body, "mini-model")
         depth_here = depth if name == "both" else body.config.num_layers
         export_hf(tmp_path / name, tmp_path / f"{name}.hf", tmp_path / "in/pack", depth if name == "both" else None)
-        tokens, lengths = encode(Tokenizer(tmp_path / "in/pack"), TEXTS[:3])
+        tokens, lengths = encode(open_tokenizer(tmp_path / "in/pack"), TEXTS[:3])
         theirs, mask = logits_of_theirs(AutoModelForMaskedLM.from_pretrained(tmp_path / f"{name}.hf"),
                                         AutoTokenizer.from_pretrained(tmp_path / f"{name}.hf"), TEXTS[:3])
         ours = logits_of_ours(body, pack, tokens, lengths, depth_here)
@@ -154,7 +150,7 @@ def task_model(request, unigram_folder, tmp_path):
 def test_task_models(task_model, tmp_path):
     module, folder, pack = task_model
     export_hf(folder, tmp_path / "out", pack)
-    tokens, lengths = encode(Tokenizer(pack), TEXTS[:4])
+    tokens, lengths = encode(open_tokenizer(pack), TEXTS[:4])
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     with torch.no_grad():
         if isinstance(module, SpanExtractor):
@@ -181,7 +177,7 @@ def test_trained_token_types_go_into_the_positions(xlm_r, tmp_path):
     (tmp_path / "hf/sentencepiece.bpe.model").write_bytes((xlm_r / "sentencepiece.bpe.model").read_bytes())
     import_hf(tmp_path / "hf", tmp_path / "in")
     body, pack = load_body(tmp_path / "in/body"), load_pack(tmp_path / "in/pack")
-    tokens, lengths = encode(Tokenizer(tmp_path / "in/pack"), TEXTS[:3])
+    tokens, lengths = encode(open_tokenizer(tmp_path / "in/pack"), TEXTS[:3])
     ours = logits_of_ours(body, pack, tokens, lengths, 3)
     with torch.no_grad():
         theirs = model.eval()(tokens, attention_mask=(tokens != 1).long()).logits

@@ -35,6 +35,7 @@ def saved(tmp_path, body, pack):
     """A folder with a body and a pack."""
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer.model").write_bytes(TOKENIZER)
+    write_manifest(tmp_path / "tokenizer")
     save_body(tmp_path / "body", body, "body", steps=7)
     save_pack(tmp_path / "pack", pack, tmp_path / "tokenizer")
     return tmp_path
