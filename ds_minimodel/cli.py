@@ -9,6 +9,7 @@ import signal
 import sys
 
 from ds_minimodel import __version__
+from ds_minimodel.engine.launch import rank_of_environment
 from ds_minimodel.errors import Elsewhere, UserError
 from ds_minimodel.sample import command as sample
 
@@ -28,13 +29,13 @@ USER_ERROR, FAILURE = 2, 1
 def main(arguments=None):
     """Run one command and exit: 0 done, 2 the user's mistake (one line on standard error), 1 anything else."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    rank = os.environ.get("RANK", "0")
+    rank = rank_of_environment()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     try:
         options = _parse(arguments)
         sys.exit(options.run(options) or 0)
     except UserError as error:
-        print(f"ds-minimodel: {'' if rank == '0' else f'rank {rank}: '}{error}", file=sys.stderr)
+        print(f"ds-minimodel: {f'rank {rank}: ' if rank else ''}{error}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except Elsewhere as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
@@ -85,6 +86,9 @@ def _parse(arguments):
     exporting.add_argument("--pack", metavar="PACK", help="language pack; default: the folder `pack` beside ARTIFACT")
     exporting.add_argument("--depth", metavar="N", type=int, help="masked-LM head; default: the deepest")
     exporting.set_defaults(run=_export_hf)
+    hosts = commands.add_parser("hosts", help="check a hostfile: every host reached, the same program, room for its slots")
+    hosts.add_argument("hostfile", metavar="FILE", help="lines of HOST slots=N")
+    hosts.set_defaults(run=_hosts)
     commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
         run=_doctor)
     options, rest = parser.parse_known_args(arguments)
@@ -105,8 +109,8 @@ def _add_recipe_command(commands, name, text, run, ranks=False):
     command.add_argument("--rebuild", action="store_true",
                          help="move aside what was made from another recipe, and make it again")
     if ranks:
-        command.add_argument("--ranks", type=_ranks, metavar="N", help="ranks that the deepspeed launcher starts here")
-        command.add_argument("--hostfile", metavar="FILE", help="hosts for the deepspeed launcher")
+        command.add_argument("--ranks", type=_ranks, metavar="N", help="ranks to start on this host, or on each of --hostfile")
+        command.add_argument("--hostfile", metavar="FILE", help="start ranks on these hosts; lines of HOST slots=N")
         command.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
     command.set_defaults(run=run)
     return command
@@ -122,15 +126,22 @@ def _recipe(options):
 
 
 def _run(options):
+    from ds_minimodel.engine.hosts import read_hostfile, survey
     from ds_minimodel.engine.launch import launched, restart_with_cpu_settings
 
     if launched():
         raise UserError("run: start it without a launcher and give --ranks or --hostfile; launchers take single steps")
     recipe, overrides = _recipe(options)
-    restart_with_cpu_settings()
+    ranks = options.ranks or 1
+    if options.hostfile:
+        hosts = read_hostfile(options.hostfile, options.ranks)
+        survey(hosts)                   # now, and not after days of tokenising
+        ranks = sum(host.slots for host in hosts)
+    else:
+        restart_with_cpu_settings()
     from ds_minimodel.steps.check import check_ahead
 
-    for step in check_ahead(recipe, STEPS, None if options.hostfile else options.ranks or 1):
+    for step in check_ahead(recipe, STEPS, ranks):
         code = _do_step(step, recipe, overrides, options)
         if code:
             return code
@@ -143,6 +154,7 @@ def _run_step(options):
 
 
 def _do_step(step, recipe, overrides, options):
+    from ds_minimodel.engine.hosts import launch_on_hosts, read_hostfile
     from ds_minimodel.engine.launch import launch, launched, restart_with_cpu_settings
     from ds_minimodel.steps import pipeline
 
@@ -151,12 +163,15 @@ def _do_step(step, recipe, overrides, options):
             raise UserError(f"{step}: it runs in one process; start it without a launcher")
         pipeline.run_step(step, recipe, rebuild=options.rebuild)
         return 0
-    restart_with_cpu_settings()
+    if not options.hostfile:            # those are for the ranks, and their hosts may have GPUs
+        restart_with_cpu_settings()
     if options.ranks is not None or options.hostfile:
-        if pipeline.is_pending(step, recipe, options.rebuild):
-            rebuild = ["--rebuild"] if options.rebuild else []
-            return launch([step, options.recipe, *overrides, *rebuild], options.ranks, options.hostfile)
-        return 0
+        if not pipeline.is_pending(step, recipe, options.rebuild):
+            return 0
+        arguments = [step, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
+        if options.hostfile:
+            return launch_on_hosts(arguments, read_hostfile(options.hostfile, options.ranks))
+        return launch(arguments, options.ranks)
     from ds_minimodel.engine.signals import Stopped
     from ds_minimodel.engine.world import start
 
@@ -194,6 +209,15 @@ def _interop(name):
         return importlib.import_module(f"ds_minimodel.interop.{name}")
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed; pip install 'ds_minimodel[hf]'") from None
+
+
+def _hosts(options):
+    from ds_minimodel.engine.hosts import read_hostfile, survey
+
+    hosts = read_hostfile(options.hostfile)
+    for host, facts in zip(hosts, survey(hosts)):
+        print(f"{host.name}: {host.slots} slots, {facts['cores']} cores, {facts['gpus']} GPUs, at {facts['address']}, "
+              f"Python {facts['python']}, ds_minimodel {facts['version']}")
 
 
 def _doctor(_options):

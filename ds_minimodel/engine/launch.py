@@ -1,14 +1,15 @@
 """Start of ranks with the deepspeed launcher, and the environment that training processes need."""
 
+import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from ds_minimodel.errors import UserError
+from ds_minimodel import mpi
+from ds_minimodel.engine.rendezvous import free_port
 
 # What a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at every
 # step unless told otherwise: a fifth to a half of the time of a training step on a CPU. OpenMP's threads spin
@@ -16,10 +17,18 @@ from ds_minimodel.errors import UserError
 CPU = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
        "MALLOC_TOP_PAD_": str(64 << 20), "OMP_WAIT_POLICY": "PASSIVE", "DS_ACCELERATOR": "cpu"}
 
+# Number of ranks on this host: from torchrun, deepspeed, Open MPI, MPICH.
+_RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
 
 def launched():
     """Whether a launcher started this process as one of several ranks."""
-    return any(name in os.environ for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"))
+    return "RANK" in os.environ or mpi.started()
+
+
+def rank_of_environment():
+    """This process's rank as its launcher says it; 0 without a launcher."""
+    return int(next((os.environ[name] for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ), 0))
 
 
 def has_gpu():
@@ -27,51 +36,71 @@ def has_gpu():
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
 
 
+def num_gpus():
+    """Number of NVIDIA GPUs that a process here sees, told without loading torch."""
+    return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
+
+
 def restart_with_cpu_settings():
-    """Where there is no GPU, replace this process by one with the settings of CPU, unless it has them."""
-    if not has_gpu() and not CPU.keys() <= os.environ.keys():
-        os.execve(sys.executable, [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]], {**CPU, **os.environ})
+    """Where there is no GPU, replace this process by one with the settings of CPU, unless it has them.
 
-
-def launch(arguments, ranks, hostfile=None):
-    """Run `python -m ds_minimodel ARGUMENTS` on ranks under the deepspeed launcher; return the exit code.
-
-    ranks: number of ranks a host (all slots of the hostfile where None). SIGINT and SIGTERM go on to the
-    ranks, which save and end; this process waits for them and exits.
+    A rank that a launcher started without OMP_NUM_THREADS gets its share of the host's cores.
     """
-    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--master_port", str(_free_port())]
-    if hostfile:
-        if not Path(hostfile).is_file():
-            raise UserError(f"--hostfile {hostfile}: no such file; a line of it reads `HOST slots=N`")
-        command += ["--hostfile", hostfile]
-    if ranks:
-        command += ["--num_gpus", str(ranks)]
+    wanted = dict(CPU)
+    ranks_here = next((int(os.environ[name]) for name in _RANKS_HERE if name in os.environ), None)
+    if ranks_here:
+        wanted["OMP_NUM_THREADS"] = str(min(max(1, os.cpu_count() // ranks_here), len(os.sched_getaffinity(0))))
+    if not has_gpu() and not wanted.keys() <= os.environ.keys():
+        os.execve(sys.executable, [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]], {**wanted, **os.environ})
+
+
+def launch(arguments, ranks):
+    """Run `python -m ds_minimodel ARGUMENTS` on ranks here under the deepspeed launcher; return the exit code.
+
+    SIGINT and SIGTERM go on to the ranks, which save and end; this process waits for them and exits.
+    """
+    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--master_port", str(free_port()),
+               "--num_gpus", str(ranks)]
     environment = dict(os.environ)
     if not has_gpu():
         environment = CPU | environment
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, os.cpu_count() // (ranks or 1))))
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, os.cpu_count() // ranks)))
     # A session of its own: the launcher would else die of Ctrl-C before its ranks have saved.
     process = subprocess.Popen([*command, "--module", "ds_minimodel", *arguments], env=environment,
                                start_new_session=True)
-    passed_on = []
 
-    def pass_on(number, _frame):
-        passed_on.append(number)
+    def pass_on(number, count):
         # SIGTERM first, always: of SIGINT DeepSpeed's launcher dies with a traceback. To the ranks, SIGINT
         # after SIGTERM means to end at once.
-        os.killpg(process.pid, number if len(passed_on) > 1 else signal.SIGTERM)
+        os.killpg(process.pid, number if count > 1 else signal.SIGTERM)
 
-    old = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with passing_on(pass_on) as received:
         code = process.wait()
-        while passed_on and _alive(process.pid):
+        while received and _alive(process.pid):
             time.sleep(0.2)
+    if received:
+        sys.exit(0 if received[0] == signal.SIGTERM else 1)
+    return code
+
+
+@contextlib.contextmanager
+def passing_on(send):
+    """Within the block call send(number, count) for the count-th SIGINT or SIGTERM, instead of dying of it.
+
+    They are for the ranks, which save and end. Yields the list of the signals received so far.
+    """
+    received = []
+
+    def receive(number, _frame):
+        received.append(number)
+        send(number, len(received))
+
+    old = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-    if passed_on:
-        sys.exit(0 if passed_on[0] == signal.SIGTERM else 1)
-    return code
 
 
 def _alive(group):
@@ -80,9 +109,3 @@ def _alive(group):
     except ProcessLookupError:
         return False
     return True
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

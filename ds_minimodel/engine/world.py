@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 from ds_minimodel.engine.launch import launched
+from ds_minimodel.engine.lifeline import hold_lifeline
+from ds_minimodel.engine.rendezvous import prepare_rendezvous
 from ds_minimodel.errors import Elsewhere, UserError
 from ds_minimodel.ops.cpu import configure_cpu
 
@@ -86,6 +88,8 @@ def start():
             dist.init_process_group(accelerator.communication_backend_name(), store=dist.HashStore(), rank=0,
                                     world_size=1)
             os.environ.setdefault("LOCAL_RANK", "0")
+        else:
+            prepare_rendezvous()
         deepspeed.init_distributed(verbose=False)
     device = torch.device(accelerator.device_name(int(os.environ["LOCAL_RANK"])))
     if device.type == "cuda":
@@ -93,6 +97,8 @@ def start():
     else:
         configure_cpu()
     host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
+    if dist.get_world_size() > 1:
+        hold_lifeline(dist.get_rank(), host_group)
     return World(dist.get_rank(), dist.get_world_size(), device, host_group)
 
 

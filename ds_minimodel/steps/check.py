@@ -16,15 +16,14 @@ def check_ahead(recipe, steps, ranks):
     """The steps of `steps` that the recipe has work for; UserError for what a later one would stumble on.
 
     Every text file must exist, every task file be readable with the task's labels, every batch divide among
-    the `ranks` (None: unknown), and what draws the plots be installed.
+    the `ranks`, and what draws the plots be installed.
     """
     for language in recipe.languages.all:
         find_files(recipe.data.text[language])
     for name, task in recipe.finetune.tasks.items():
         _check_task(task)
-        if ranks:
-            split_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, ranks)
-    for section in (recipe.pretrain, recipe.build_mini, recipe.adapt) if ranks else ():
+        split_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, ranks)
+    for section in (recipe.pretrain, recipe.build_mini, recipe.adapt):
         split_batch(section.batch_size, recipe.engine.micro_batch_size, ranks)
     if not recipe.finetune.tasks:
         print("the recipe names no finetune.tasks: the run ends with the language packs", file=sys.stderr)

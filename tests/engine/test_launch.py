@@ -11,8 +11,6 @@ import psutil
 import pytest
 
 from ds_minimodel.config import load_recipe
-from ds_minimodel.engine.launch import launch
-from ds_minimodel.errors import UserError
 from ds_minimodel.steps.pipeline import run_step
 
 RECIPE = """
@@ -79,8 +77,3 @@ def test_a_mistake_that_the_ranks_find_is_a_users_mistake(refused):
     assert refused.returncode == 2, errors
     assert "ds-minimodel: batch_size 3 cannot be divided among 2 ranks" in errors
     assert "Traceback" not in errors
-
-
-def test_a_missing_hostfile_is_named(tmp_path):
-    with pytest.raises(UserError, match="hosts: no such file"):
-        launch(["pretrain"], ranks=2, hostfile=str(tmp_path / "hosts"))

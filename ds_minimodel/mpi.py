@@ -1,0 +1,43 @@
+"""Processes that mpirun started. mpi4py is imported here alone, and only under mpirun."""
+
+import os
+
+from ds_minimodel.errors import UserError
+
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")       # Open MPI; MPICH and its kin
+
+
+def started():
+    """Whether mpirun started this process."""
+    return any(name in os.environ for name in _SIZES)
+
+
+def world():
+    """MPI's communicator of all processes; UserError where mpi4py is missing or of another MPI than mpirun.
+
+    Whoever calls this calls `end` before the process exits.
+    """
+    try:
+        import mpi4py
+
+        mpi4py.rc.finalize = False      # at exit MPI would wait for all; a failed process must end, so that mpirun sees
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"mpirun: ranks are found through mpi4py, which does not load ({_line(error)}); "
+                        "pip install 'ds_minimodel[mpi]', or use torchrun or --hostfile") from None
+    started_processes = int(next(os.environ[name] for name in _SIZES if name in os.environ))
+    if MPI.COMM_WORLD.size != started_processes:
+        raise UserError(f"mpirun started {started_processes} processes, of which mpi4py sees {MPI.COMM_WORLD.size}: "
+                        f"it loads another MPI ({_line(MPI.Get_library_version())}) than this mpirun's")
+    return MPI.COMM_WORLD
+
+
+def end():
+    """Take leave of MPI; returns when all processes have come here."""
+    from mpi4py import MPI
+
+    MPI.Finalize()
+
+
+def _line(text):
+    return str(text).strip().splitlines()[0]

@@ -1,0 +1,25 @@
+# shellcheck shell=bash
+# Sourced by the scripts beside it, each called as SCRIPT HOSTFILE STEP RECIPE [key=value …].
+# Afterwards the hostfile is checked, `arguments` holds STEP RECIPE …, and `python` is the one to use.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+if [ -z "${VIRTUAL_ENV:-}" ] && [ -x "$root/.venv/bin/python" ]; then
+    PATH=$root/.venv/bin:$PATH
+fi
+
+fail() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+need() {
+    command -v "$1" >/dev/null || fail "$1 not found: $2"
+}
+
+[ $# -ge 3 ] || fail "usage: $0 HOSTFILE STEP RECIPE [key=value …]"
+hostfile=$1
+arguments=("${@:2}")
+python=$(command -v python) || fail "python not found: activate the environment that has ds_minimodel"
+# Each name of a host and its number of slots, a line each.
+hosts=$(sed -n 's/^[[:space:]]*\([^#[:space:]]\{1,\}\)[[:space:]]\{1,\}slots=\([0-9]\{1,\}\).*/\1 \2/p' "$hostfile" 2>/dev/null || true)

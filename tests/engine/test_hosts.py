@@ -1,0 +1,104 @@
+"""Hostfiles: what is refused, with file and line, before anything starts."""
+
+import os
+import socket
+
+import pytest
+
+from ds_minimodel.engine import hosts
+from ds_minimodel.engine.hosts import environment, read_hostfile, survey
+from ds_minimodel.errors import UserError
+
+
+def hostfile(folder, text):
+    path = folder / "hosts"
+    path.write_text(text)
+    return path
+
+
+def test_hosts_and_slots_are_read(tmp_path):
+    path = hostfile(tmp_path, "# ours\nworker-1 slots=8\n\nworker-2   slots=4  # the old one\n")
+    assert [(host.name, host.slots) for host in read_hostfile(path)] == [("worker-1", 8), ("worker-2", 4)]
+    assert [host.slots for host in read_hostfile(path, ranks=2)] == [2, 2]
+
+
+@pytest.mark.parametrize("text, fault", [
+    ("worker-1\n", "hosts:1: 'worker-1' does not read `HOST slots=N`"),
+    ("a slots=1\nb slots=two\n", "hosts:2: 'b slots=two' does not read"),
+    ("a slots=0\n", "hosts:1: 'a slots=0' does not read"),
+    ("-oProxyCommand=x slots=1\n", "hosts:1: '-oProxyCommand=x slots=1' does not read"),
+    ("a slots=1\nb slots=2\na slots=1\n", "hosts:3: a stands in .*hosts:1 already"),
+    ("# nobody\n", "hosts: names no host"),
+    ("a slots=4\nb slots=1\n", "hosts:2: 1 slots, but --ranks asks for 2 on each host"),
+])
+def test_a_wrong_line_is_named(tmp_path, text, fault):
+    with pytest.raises(UserError, match=fault):
+        read_hostfile(hostfile(tmp_path, text), ranks=2)
+
+
+def test_a_missing_hostfile_is_named(tmp_path):
+    with pytest.raises(UserError, match="hosts: no such file; a line of it reads `HOST slots=N`"):
+        read_hostfile(tmp_path / "hosts")
+
+
+def ssh_that(tmp_path, monkeypatch, script):
+    """Put a program in ssh's place; `$host` is the host, "$command" what it shall do there."""
+    program = tmp_path / "ssh"
+    program.write_text('#!/bin/sh\nfor word; do host=$command; command=$word; done\n'
+                       'export SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22"\n' + script)
+    program.chmod(0o755)
+    monkeypatch.setenv("DSMM_SSH", str(program))
+
+
+def test_facts_come_from_every_host(tmp_path, monkeypatch):
+    ssh_that(tmp_path, monkeypatch, 'exec sh -c "$command"')
+    found = survey(read_hostfile(hostfile(tmp_path, "a slots=1\nb slots=1\n")))
+    assert [facts["cores"] for facts in found] == [os.cpu_count()] * 2
+    assert all(0 < facts["port"] < 1 << 16 and facts["address"] == "127.0.0.1" for facts in found)
+
+
+@pytest.mark.parametrize("script, fault", [
+    ('[ $host = a ] && exec sh -c "$command"; echo "ssh: connect to host b port 22: No route" >&2; exit 255',
+     r"hosts:2: ssh does not reach b \(ssh: connect to host b port 22: No route\)"),
+    ('[ $host = a ] && exec sh -c "$command"; echo "sh: cannot cd" >&2; exit 2',
+     r"hosts:2: b cannot run .* \(sh: cannot cd\); all hosts need this folder"),
+    ('[ $host = a ] && exec sh -c "$command"; sh -c "$command" | sed \'s/"version": "[^"]*"/"version": "0.0"/\'',
+     "hosts:2: b has ds_minimodel 0.0, this host"),
+    ('sh -c "$command" | sed \'s/"cores": [0-9]*/"cores": 2/\'', "hosts:2: 3 slots, but b has 2 cores; a slot is one rank"),
+    ('sh -c "$command" | sed \'s/"gpus": [0-9]*/"gpus": 2/\'', "hosts:2: 3 slots, but b has 2 gpus; a slot is one rank"),
+])
+def test_an_unfit_host_is_named(tmp_path, monkeypatch, script, fault):
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    ssh_that(tmp_path, monkeypatch, script)
+    with pytest.raises(UserError, match=fault):
+        survey(read_hostfile(hostfile(tmp_path, "a slots=1\nb slots=3\n")))
+
+
+def test_a_host_that_does_not_answer_is_named(tmp_path, monkeypatch):
+    ssh_that(tmp_path, monkeypatch, "exec sleep 60")
+    monkeypatch.setattr(hosts, "SURVEY_TIMEOUT", 0.2)
+    with pytest.raises(UserError, match="hosts:1: a did not answer within 0.2 s"):
+        survey(read_hostfile(hostfile(tmp_path, "a slots=1\n")))
+
+
+def test_the_environment_of_the_ranks(tmp_path, monkeypatch):
+    (tmp_path / "ours").write_text("NCCL_DEBUG=INFO\n\nexpr=a=b\n")
+    monkeypatch.setenv("DS_ENV_FILE", str(tmp_path / "ours"))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth9")
+    monkeypatch.setenv("SECRET", "not for others")
+    found = environment()
+    assert (found["NCCL_DEBUG"], found["expr"], found["GLOO_SOCKET_IFNAME"]) == ("INFO", "a=b", "eth9")
+    assert "SECRET" not in found
+
+
+def test_the_master_is_reached_from_other_hosts():
+    assert hosts._master_address([{"address": "10.0.0.1"}, {"address": "10.0.0.2"}]) == "10.0.0.1"
+    assert hosts._master_address([{"address": "127.0.0.1"}, {"address": "127.0.0.2"}]) == "127.0.0.1"
+    assert hosts._master_address([{"address": "127.0.1.1"}]) == "127.0.1.1"
+
+
+def test_the_interface_of_an_address():
+    from ds_minimodel.engine.rendezvous import _interface_of, source_address
+
+    assert _interface_of(source_address("127.0.0.1")) in {name for _, name in socket.if_nameindex()}
+    assert _interface_of("192.0.2.1") is None
