@@ -5,7 +5,6 @@ a wrong type or values that contradict each other are refused with file, line an
 """
 
 import difflib
-import re
 from typing import Annotated, Literal
 
 import yaml
@@ -13,6 +12,7 @@ from pydantic import (BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativ
                       PositiveInt, Strict, ValidationError, field_validator, model_validator)
 
 from ds_minimodel.errors import UserError
+from ds_minimodel.yaml12 import Yaml12, line_of
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -142,8 +142,10 @@ class Adapt(MaskedLm):
 class Task(Section):
     kind: Literal["classification", "pair", "qa"]
     train: str
-    test: dict[str, str]
-    labels: list[str] | None = None
+    test: dict[str, str]                            # one file may serve several languages (XNLI)
+    labels: list[str] | None = None                 # in id order; those of the training file where not given
+    # What tables call text, sentence1, sentence2, label, language; not needed for the official files' forms.
+    columns: dict[str, str] = {}
     lr: PositiveFloat | None = None                 # these four: where not given, those of `finetune`
     epochs: PositiveInt | None = None
     batch_size: PositiveInt | None = None
@@ -152,6 +154,16 @@ class Task(Section):
     stride: PositiveInt = 128
     answer_length: PositiveInt = 30
     metric: Literal["squad", "mlqa"] = "squad"      # qa only: F1 by SQuAD's rules, or MLQA's by language
+
+    @model_validator(mode="after")
+    def _columns_are_of_the_kind(self):
+        known = {"classification": {"text", "label", "language"},
+                 "pair": {"sentence1", "sentence2", "label", "language"}, "qa": set()}[self.kind]
+        unknown = sorted(self.columns.keys() - known)
+        if unknown:
+            raise ValueError(f"columns: a {self.kind} task has no {unknown[0]}; "
+                             f"it has {', '.join(sorted(known)) or 'the form of SQuAD 1.1'}")
+        return self
 
 
 class Finetune(Optimizer):
@@ -230,32 +242,6 @@ class Recipe(Section):
         return self
 
 
-class _Yaml(yaml.SafeLoader):
-    """YAML 1.2 scalars: `no` stays a language code, 7e-4 is a number. A key given twice is refused."""
-
-    def compose_mapping_node(self, anchor):
-        node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.composer.ComposerError(None, None, f"the key {key.value} is given twice",
-                                                      key.start_mark)
-                seen.add(key.value)
-        return node
-
-
-_Yaml.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-for _tag, _pattern, _first in (
-        ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
-        ("int", r"^[-+]?\d+$", "-+0123456789"),
-        ("float", r"^[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$", "-+.0123456789")):
-    _Yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
-_Yaml.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
-
-
 def load_recipe(path, overrides=()):
     """Read the recipe at `path` and apply `key=value` overrides (`adapt.lr=1e-3`).
 
@@ -264,7 +250,7 @@ def load_recipe(path, overrides=()):
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        values, tree = yaml.load(text, _Yaml), yaml.compose(text, _Yaml)
+        values, tree = yaml.load(text, Yaml12), yaml.compose(text, Yaml12)
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -294,7 +280,7 @@ def _apply(values, override):
         values[section] = dict(values.get(section, {}))     # a copy: a YAML alias shares it
         values = values[section]
     try:
-        values[last] = yaml.load(text, _Yaml)
+        values[last] = yaml.load(text, Yaml12)
     except yaml.YAMLError:
         raise UserError(f"{override}: {text!r} is not a valid YAML value") from None
 
@@ -309,7 +295,7 @@ def _one_line(path, tree, error):
     elif first["type"] == "missing":
         message = "this key is missing"
     more = f" (and {len(others)} more)" if others else ""
-    line = _line_of(tree, where)
+    line = line_of(tree, where)
     return f"{path}{f':{line}' if line else ''}: {'.'.join(where) or 'recipe'}: {message}{more}"
 
 
@@ -321,20 +307,3 @@ def _suggestion(where):
     known = list(getattr(section, "model_fields", {}))
     close = difflib.get_close_matches(where[-1], known, 1)
     return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
-
-
-def _line_of(node, where):
-    """Line (from 1) of the key path `where` in the composed YAML, or of the deepest part that is there."""
-    line = None
-    for part in where:
-        if isinstance(node, yaml.MappingNode):
-            found = next(((key, value) for key, value in node.value if key.value == part), None)
-            if found is None:
-                break
-            line, node = found[0].start_mark.line + 1, found[1]
-        elif isinstance(node, yaml.SequenceNode) and part.isdigit() and int(part) < len(node.value):
-            node = node.value[int(part)]
-            line = node.start_mark.line + 1
-        else:
-            break
-    return line

@@ -180,3 +180,11 @@ def test_snapshots_start_at_0_and_end_at_the_last_step(load):
     assert load("adapt.snapshot_at=[10, 70, 100, 900]").adapt.snapshots() == [0, 10, 50, 70, 100]
     assert load("adapt.snapshot_every=40").adapt.snapshots() == [0, 40, 80, 100]
     assert load("adapt.snapshot_every=~").adapt.snapshots() == [0, 100]
+
+
+def test_columns_are_those_of_the_kind(load):
+    columns = "finetune.tasks.topic.columns={text: body, language: lang}"
+    assert load(columns).finetune.tasks["topic"].columns == {"text": "body", "language": "lang"}
+    for kind, message in (("pair", "a pair task has no text"), ("qa", "a qa task has no language")):
+        with pytest.raises(UserError, match=message):
+            load(columns, f"finetune.tasks.topic.kind={kind}")

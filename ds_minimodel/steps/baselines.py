@@ -4,7 +4,7 @@ from ds_minimodel.analysis import baselines
 from ds_minimodel.data import tasks
 from ds_minimodel.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.steps.jobs import Job
-from ds_minimodel.steps.task_data import COLUMNS, labels_of, task_inputs
+from ds_minimodel.steps.task_data import labels_of, read_records, task_inputs
 
 
 def jobs(recipe, layout):
@@ -17,7 +17,7 @@ def _score(recipe, layout):
     rows = []
     for name, task in recipe.finetune.tasks.items():
         tests = {language: task.test[language] for language in recipe.languages.targets if language in task.test}
-        scores = _questions(task, tests) if task.kind == "qa" else _labelled(task, tests)
+        scores = _questions(task, tests) if task.kind == "qa" else _labelled(task, tests, recipe.languages.source)
         rows += [{"baseline": baseline, "task": name, "language": language, "score": score}
                  for baseline, by_language in scores.items() for language, score in (by_language or {}).items()]
     with atomic_folder(layout.baselines()) as folder:
@@ -25,11 +25,11 @@ def _score(recipe, layout):
         write_manifest(folder, kind="baselines")
 
 
-def _labelled(task, tests):
+def _labelled(task, tests, source):
     """{baseline: {language: accuracy}} of a classification or pair task; None where scikit-learn is missing."""
-    labels = labels_of(task)
-    train = tasks.read_table(task.train, COLUMNS[task.kind], labels)
-    by_language = {language: tasks.read_table(path, COLUMNS[task.kind], labels) for language, path in tests.items()}
+    labels = labels_of(task, source)
+    train = read_records(task, task.train, source, labels)
+    by_language = {language: read_records(task, path, language, labels) for language, path in tests.items()}
     labelled = {language: (_rows(records), records.targets.tolist()) for language, records in by_language.items()}
     texts = {language: (list(map(" ".join, pairs)), targets) for language, (pairs, targets) in labelled.items()}
     found = {"majority": baselines.majority_accuracies(train.targets.tolist(), labelled),

@@ -7,7 +7,7 @@ from ds_minimodel.data import tasks
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.engine.config import split_batch
 from ds_minimodel.errors import UserError
-from ds_minimodel.steps.task_data import COLUMNS, labels_of
+from ds_minimodel.steps.task_data import labels_of, read_records
 
 NEEDS_TASKS = ("finetune", "evaluate", "report")
 
@@ -21,7 +21,7 @@ def check_ahead(recipe, steps, ranks):
     for language in recipe.languages.all:
         find_files(recipe.data.text[language])
     for name, task in recipe.finetune.tasks.items():
-        _check_task(task)
+        _check_task(task, recipe.languages.source)
         split_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, ranks)
     for section in (recipe.pretrain, recipe.build_mini, recipe.adapt):
         split_batch(section.batch_size, recipe.engine.micro_batch_size, ranks)
@@ -33,11 +33,12 @@ def check_ahead(recipe, steps, ranks):
     return list(steps)
 
 
-def _check_task(task):
+def _check_task(task, source):
+    files = {(source, task.train), *task.test.items()}
     if task.kind == "qa":
-        for path in (task.train, *task.test.values()):
+        for path in sorted({path for _, path in files}):
             tasks.read_squad(path)
         return
-    labels = labels_of(task)
-    for path in (task.train, *task.test.values()):
-        tasks.read_table(path, COLUMNS[task.kind], labels)
+    labels = labels_of(task, source)
+    for language, path in sorted(files):
+        read_records(task, path, language, labels)

@@ -66,7 +66,7 @@ def _score_packs(recipe, layout, system, name, world):
         for seed in finetune_seeds(recipe):
             model = load_body(layout.finetune(BODY_OF[system], name, seed) / "model")
             labels = model.task["labels"]
-            data = data or read_examples(recipe, name, task.test[language], tokenizer, labels)
+            data = data or read_examples(recipe, name, task.test[language], language, tokenizer, labels)
             module = task_module(task.kind, model.config, tokenizer.vocab_size, labels)
             load_into(module, model.tensors)
             module.eval().to(world.device, dtype)
@@ -77,7 +77,7 @@ def _score_packs(recipe, layout, system, name, world):
                 rows.append({"system": system, "task": name, "language": language, "seed": seed,
                              "step": 0 if in_source else pack.steps,
                              "eflops": 0.0 if in_source else pack.eflops,
-                             "score": _score(module, task, language, *data)})
+                             **_score(module, task, language, *data)})
                 progress.update(len(rows))
     progress.close()
     return rows
@@ -93,14 +93,14 @@ def _packs(recipe, layout, system, language):
 
 @torch.inference_mode()
 def _score(module, task, language, encoded, records):
-    """Accuracy, or F1 for questions, in points."""
+    """{"score": accuracy} in points; for questions {"score": F1, "exact_match"}."""
     device = next(module.parameters()).device
     examples = encoded.examples if task.kind == "qa" else encoded
     if task.kind != "qa":
         predicted = np.zeros(len(examples), dtype=np.int64)
         for index, batch in tasks.evaluation_batches(examples, MAX_TOKENS):
             predicted[index] = _logits(module, batch, device).argmax(-1)
-        return tasks.score_classification(predicted, records.targets)["accuracy"]
+        return {"score": tasks.score_classification(predicted, records.targets)["accuracy"]}
     first, last = np.zeros((2, len(examples)), dtype=np.int64)
     score = np.zeros(len(examples))
     for index, batch in tasks.evaluation_batches(examples, MAX_TOKENS):
@@ -108,7 +108,8 @@ def _score(module, task, language, encoded, records):
         first[index], last[index], score[index] = tasks.best_spans(
             logits_BS2[..., 0], logits_BS2[..., 1], encoded, index, answer_length=task.answer_length)
     answers = tasks.answer_texts(records, encoded, first, last, score)
-    return tasks.score_qa(answers, records, language if task.metric == "mlqa" else None)["f1"]
+    scores = tasks.score_qa(answers, records, language if task.metric == "mlqa" else None)
+    return {"score": scores["f1"], "exact_match": scores["exact_match"]}
 
 
 def _logits(module, batch, device):

@@ -29,10 +29,10 @@ def jobs(recipe, layout):
 
 
 def _finetune(recipe, layout, body_name, name, seed, world):
-    section, task = recipe.finetune, recipe.finetune.tasks[name]
-    tokenizer = open_tokenizer(layout.tokenizer(recipe.languages.source))
-    labels = None if task.kind == "qa" else labels_of(task)
-    encoded, _ = read_examples(recipe, name, task.train, tokenizer, labels)
+    section, task, source = recipe.finetune, recipe.finetune.tasks[name], recipe.languages.source
+    tokenizer = open_tokenizer(layout.tokenizer(source))
+    labels = None if task.kind == "qa" else labels_of(task, source)
+    encoded, _ = read_examples(recipe, name, task.train, source, tokenizer, labels)
     examples = encoded.examples if task.kind == "qa" else encoded
     batch_size = section.of(name, "batch_size")
     sampler = tasks.TaskSampler(examples, batch_size, seed)

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from ds_minimodel.data.tasks import MULTINLI, PAIR, SENTENCE, XNLI, XNLI_TRAIN, Columns, read_table
+from ds_minimodel.data.tasks import forms_of, read_table
 from ds_minimodel.errors import UserError
+
+SENTENCE, PAIR = forms_of("classification", {}), forms_of("pair", {})
 
 
 def write(folder, name, content):
@@ -21,7 +23,7 @@ def write_jsonl(folder, *rows):
 def test_labels_are_those_of_the_file_sorted(tmp_path):
     path = write_jsonl(tmp_path, {"text": "γάτα", "label": "writer"}, {"text": "", "label": "calc"},
                        {"text": "表格", "label": "writer", "more": 1})
-    records = read_table(path)
+    records = read_table(path, SENTENCE)
     assert records.texts == (["γάτα", "", "表格"],)
     assert records.labels == ("calc", "writer")
     assert records.targets.tolist() == [1, 0, 1]
@@ -29,9 +31,9 @@ def test_labels_are_those_of_the_file_sorted(tmp_path):
 
 def test_given_labels_keep_their_order_and_rule_out_others(tmp_path):
     path = write_jsonl(tmp_path, {"text": "a", "label": "b"}, {"text": "c", "label": "a"})
-    assert read_table(path, labels=["z", "b", "a"]).targets.tolist() == [1, 2]
+    assert read_table(path, SENTENCE, labels=["z", "b", "a"]).targets.tolist() == [1, 2]
     with pytest.raises(UserError, match=r"task\.jsonl:2: label 'a' is not one of the task's \(b, c\)"):
-        read_table(path, labels=["b", "c"])
+        read_table(path, SENTENCE, labels=["b", "c"])
 
 
 def test_numbers_are_labels_by_their_digits_in_all_forms(tmp_path):
@@ -47,30 +49,16 @@ def test_numbers_are_labels_by_their_digits_in_all_forms(tmp_path):
 
 def test_columns_can_be_named(tmp_path):
     path = write_jsonl(tmp_path, {"body": "a", "topic": "x"})
-    assert read_table(path, Columns(("body",), "topic")).texts == (["a"],)
+    assert read_table(path, forms_of("classification", {"text": "body", "label": "topic"})).texts == (["a"],)
 
 
 def test_separators_inside_text(tmp_path):
     text = "one\u2028two\x85three"
-    assert read_table(write_jsonl(tmp_path, {"text": text, "label": "x"})).texts == ([text],)
+    assert read_table(write_jsonl(tmp_path, {"text": text, "label": "x"}), SENTENCE).texts == ([text],)
     tsv = write(tmp_path, "t.tsv", '\ufefftext\tlabel\r\nsay "hi\tx\r\n\r\n"a" and\tx\r\n')
-    assert read_table(tsv).texts == (['say "hi', '"a" and'],)
+    assert read_table(tsv, SENTENCE).texts == (['say "hi', '"a" and'],)
     csv = write(tmp_path, "t.csv", 'text,label\r\n"two\nlines, ""quoted""",x\r\n')
-    assert read_table(csv).texts == (['two\nlines, "quoted"'],)
-
-
-def test_official_files(tmp_path):
-    xnli = write(tmp_path, "xnli.test.tsv",
-                 "language\tgold_label\tsentence1\tsentence2\tpromptID\n"
-                 "de\tcontradictory\tA\tB\t1\nfr\tneutral\tC\tD\t1\nde\tentailment\tE\tF\t1\n")
-    labels = ["contradiction", "entailment", "neutral"]
-    german = read_table(xnli, XNLI, labels, "de")
-    assert german.texts == (["A", "E"], ["B", "F"]) and german.targets.tolist() == [0, 1]
-    train = write(tmp_path, "multinli.train.de.tsv", "premise\thypo\tlabel\nA\tB\tcontradictory\n")
-    assert read_table(train, XNLI_TRAIN).labels == ("contradiction",)
-    multinli = write_jsonl(tmp_path, {"gold_label": "-", "sentence1": "a", "sentence2": "b"},
-                           {"gold_label": "neutral", "sentence1": "c", "sentence2": "d"})
-    assert read_table(multinli, MULTINLI).texts == (["c"], ["d"])
+    assert read_table(csv, SENTENCE).texts == (['two\nlines, "quoted"'],)
 
 
 GOOD = '{"text": "a", "label": "x"}\n'
@@ -102,10 +90,26 @@ def test_mistakes_get_one_line_that_says_where(tmp_path, name, content, message)
 
 def test_missing_files_and_languages(tmp_path):
     with pytest.raises(UserError, match="absent.jsonl: no such file"):
-        read_table(tmp_path / "absent.jsonl")
+        read_table(tmp_path / "absent.jsonl", SENTENCE)
     with pytest.raises(UserError, match="cannot be read"):
         (tmp_path / "folder.tsv").mkdir()
-        read_table(tmp_path / "folder.tsv")
+        read_table(tmp_path / "folder.tsv", SENTENCE)
     xnli = write(tmp_path, "x.tsv", "language\tgold_label\tsentence1\tsentence2\nde\tneutral\tA\tB\n")
     with pytest.raises(UserError, match="x.tsv: no examples in 'sw'"):
-        read_table(xnli, XNLI, language="sw")
+        read_table(xnli, PAIR, language="sw")
+
+
+def test_columns_of_no_known_form_are_named_with_a_way_out(tmp_path):
+    path = write(tmp_path, "t.csv", "premise,hypothesis,gold\na,b,x\n")
+    with pytest.raises(UserError, match=r"t\.csv:2: no known set of columns .*there are: premise, hypothesis, gold; "
+                                        "name them in the recipe"):
+        read_table(path, PAIR)
+    named = forms_of("pair", {"sentence1": "premise", "sentence2": "hypothesis", "label": "gold"})
+    assert read_table(path, named).texts == (["a"], ["b"])
+    with pytest.raises(UserError, match="t.csv:2: no 'text1'; there are"):
+        read_table(path, forms_of("pair", {"sentence1": "text1"}))
+
+
+def test_a_named_language_column_selects_rows(tmp_path):
+    path = write_jsonl(tmp_path, {"text": "a", "label": "x", "lang": "de"}, {"text": "b", "label": "x", "lang": "tr"})
+    assert read_table(path, forms_of("classification", {"language": "lang"}), language="tr").texts == (["b"],)

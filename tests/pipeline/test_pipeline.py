@@ -34,6 +34,11 @@ def test_scores_of_every_system_task_language_and_seed(world):
     assert [row["eflops"] for row in one] == pytest.approx([0, one[2]["eflops"] / 2, one[2]["eflops"]])
 
 
+def test_questions_have_exact_match_beside_f1(world):
+    rows = json.loads((world.parent / "run/evaluate/minijoint/qa/scores.json").read_text())
+    assert rows and all(0 <= row["exact_match"] <= row["score"] <= 100 for row in rows)
+
+
 def test_report_names_systems_costs_and_references(world):
     page = (world.parent / "run/report/report.md").read_text()
     for text in ("BL_BASE", "MiniJoint", "MiniPost", "majority", "TF-IDF", "unadapted"):

@@ -6,12 +6,12 @@ Questions: read_squad -> encode_questions -> the same batches -> best_spans, ans
 
 from ds_minimodel.data.tasks.batches import Examples, TaskSampler, evaluation_batches
 from ds_minimodel.data.tasks.classification import encode_table
+from ds_minimodel.data.tasks.forms import forms_of
 from ds_minimodel.data.tasks.metrics import score_classification, score_qa
 from ds_minimodel.data.tasks.qa import Windows, answer_texts, best_spans, encode_questions
-from ds_minimodel.data.tasks.records import (MULTINLI, PAIR, SENTENCE, XNLI, XNLI_TRAIN, Columns, Records,
-                                             read_table)
+from ds_minimodel.data.tasks.records import Records, read_table
 from ds_minimodel.data.tasks.squad import Question, read_squad
 
-__all__ = ["MULTINLI", "PAIR", "SENTENCE", "XNLI", "XNLI_TRAIN", "Columns", "Examples", "Question", "Records",
-           "TaskSampler", "Windows", "answer_texts", "best_spans", "encode_questions", "encode_table",
-           "evaluation_batches", "read_squad", "read_table", "score_classification", "score_qa"]
+__all__ = ["Examples", "Question", "Records", "TaskSampler", "Windows", "answer_texts", "best_spans",
+           "encode_questions", "encode_table", "evaluation_batches", "forms_of", "read_squad", "read_table",
+           "score_classification", "score_qa"]

@@ -3,36 +3,13 @@
 import csv
 import io
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ds_minimodel.data.tasks.forms import recognise
 from ds_minimodel.errors import UserError
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What the columns of a table are called.
-
-    texts: the one or two columns of text. label: the column of labels. language: the column that
-    says a row's language, in files that mix them. spellings: {another spelling: label}.
-    left_out: labels whose rows are no examples.
-    """
-    texts: tuple[str, ...]
-    label: str = "label"
-    language: str | None = None
-    spellings: dict[str, str] = field(default_factory=dict)
-    left_out: frozenset[str] = frozenset()
-
-
-SENTENCE = Columns(("text",))
-PAIR = Columns(("sentence1", "sentence2"))       # PAWS-X too
-# MultiNLI 1.0 marks pairs without a majority label "-". XNLI's translated training files have other
-# columns and one other spelling (facebookresearch/XNLI#11).
-MULTINLI = Columns(("sentence1", "sentence2"), "gold_label", left_out=frozenset("-"))
-XNLI = Columns(("sentence1", "sentence2"), "gold_label", "language", {"contradictory": "contradiction"})
-XNLI_TRAIN = Columns(("premise", "hypo"), "label", spellings={"contradictory": "contradiction"})
 
 
 @dataclass(frozen=True)
@@ -43,36 +20,37 @@ class Records:
     labels: tuple[str, ...]
 
 
-def read_table(path, columns=SENTENCE, labels=None, language=None):
+def read_table(path, forms, labels=None, language=None):
     """Records of a .jsonl, .csv, .tsv or .txt (tab-separated) file with named columns.
 
-    labels: the task's labels in order of their ids; where None, those of this file, sorted. Labels
-    are matched by name, numbers by their digits. language: keep the rows of this language only
-    (needs `columns.language`).
+    forms: what its columns may be called (forms.py); the first row decides. labels: the task's labels
+    in order of their ids; where None, those of this file, sorted. Labels are matched by name, numbers
+    by their digits. language: of the rows that are kept, in a file that mixes languages.
     Raises UserError with file and line for whatever is missing, damaged or not of the task.
     """
-    texts = tuple([] for _ in columns.texts)
-    names, lines = [], []
+    columns = None
+    examples = []                               # (line, texts, label)
     for line, row in table_rows(path):
         where = f"{path}:{line}"
-        if language is not None and text_field(row, columns.language, where) != language:
+        columns = columns or recognise(forms, row, where)
+        if columns.language and text_field(row, columns.language, where) != language:
+            continue
+        texts = [text_field(row, name, where) for name in columns.texts]
+        if any(text.strip() in columns.no_text for text in texts):
             continue
         name = _label(row, columns, where)
-        if name in columns.left_out:
-            continue
-        for column, name_of_column in zip(texts, columns.texts, strict=True):
-            column.append(text_field(row, name_of_column, where))
-        names.append(name)
-        lines.append(line)
-    if not names:
-        of_language = f" in '{language}'" if language else ""
+        if name not in columns.left_out:
+            examples.append((line, texts, name))
+    if not examples:
+        of_language = f" in '{language}'" if columns and columns.language else ""
         raise UserError(f"{path}: no examples{of_language}; a task needs some")
-    labels = tuple(sorted(set(names)) if labels is None else labels)
+    labels = tuple(sorted({name for *_, name in examples}) if labels is None else labels)
     ids = {name: number for number, name in enumerate(labels)}
-    for line, name in zip(lines, names, strict=True):
+    for line, _, name in examples:
         if name not in ids:
             raise UserError(f"{path}:{line}: label '{name}' is not one of the task's ({', '.join(labels)})")
-    return Records(texts, np.array([ids[name] for name in names], dtype=np.int64), labels)
+    texts = tuple(list(column) for column in zip(*(texts for _, texts, _ in examples)))
+    return Records(texts, np.array([ids[name] for *_, name in examples], dtype=np.int64), labels)
 
 
 def table_rows(path):
@@ -120,7 +98,7 @@ def _label(row, columns, where):
         name = json.dumps(value)
     else:
         name = text_field(row, columns.label, where).strip()
-    if not name:
+    if not name and name not in columns.left_out:
         raise UserError(f"{where}: the label '{columns.label}' is empty")
     return columns.spellings.get(name, name)
 
