@@ -11,6 +11,7 @@ import yaml
 from pydantic import (BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat,
                       PositiveInt, Strict, ValidationError, field_validator, model_validator)
 
+from ds_minimodel.base import UNKNOWN_LANGUAGE, read_base
 from ds_minimodel.errors import UserError
 from ds_minimodel.yaml12 import Yaml12, line_of
 
@@ -197,6 +198,7 @@ class Recipe(Section):
     seed: NonNegativeInt = 1
     systems: Annotated[list[System], Field(min_length=1)]
     languages: Languages
+    base: str | None = None                         # folder of body and pack; where given, nothing is pretrained
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
     model: Model = Model()
@@ -207,6 +209,39 @@ class Recipe(Section):
     finetune: Finetune = Finetune()
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_is_the_bases(cls, values):
+        """The section `model` of a recipe with a base; what is given of it must agree."""
+        given = values.get("model", {}) if isinstance(values, dict) else None
+        if not isinstance(given, dict) or not isinstance(values.get("base"), str):
+            return values
+        model = read_base(values["base"]).model
+        for key in model.keys() & given.keys():
+            if given[key] != model[key]:
+                raise ValueError(f"model.{key} {given[key]} is not the base's {model[key]}; leave the key out")
+        return {**values, "model": {**given, **model}}
+
+    @model_validator(mode="after")
+    def _base_serves(self):
+        if self.base is None:
+            return self
+        others = [system for system in self.systems if system not in ("bl_base", "minipost")]
+        if others:
+            raise ValueError(f"{others[0]} cannot start from a base, it is pretrained with heads of its own; use "
+                             "bl_base or minipost")
+        language = read_base(self.base).language
+        if language not in (UNKNOWN_LANGUAGE, self.languages.source):
+            raise ValueError(f"languages.source {self.languages.source}: the base's pack is of {language}")
+        return self
+
+    @property
+    def languages_of_text(self):
+        """The languages whose text is trained on: not a source that is neither pretrained nor mini-modelled."""
+        if self.base is not None and "minipost" not in self.systems:
+            return self.languages.targets
+        return self.languages.all
 
     @model_validator(mode="after")
     def _parts_agree(self):
@@ -225,19 +260,20 @@ class Recipe(Section):
         elif "multijoint" in self.systems and depth not in self.mini.depths:
             raise ValueError(f"mini.depth {depth} is not one of mini.depths, "
                              "and no adapt.depth_schedule is given")
-        lengths = {"pretrain": self.pretrain.seq_length, "build_mini": self.build_mini.seq_length,
-                   "adapt": self.adapt.seq_length}
+        lengths = {"pretrain": self.pretrain.seq_length} if self.base is None else {}
+        lengths |= {"build_mini": self.build_mini.seq_length, "adapt": self.adapt.seq_length}
         lengths |= {f"finetune.tasks.{name}": self.finetune.of(name, "max_length")
                     for name in self.finetune.tasks}
         for name, length in lengths.items():
             if length > self.model.max_positions:
                 raise ValueError(f"{name}: sequences of {length} tokens do not fit model.max_positions "
                                  f"{self.model.max_positions}")
-        named = {"languages": self.languages.all, "data.min_words": self.data.min_words}
+        served = {*self.data.text, *({*self.languages.all} - {*self.languages_of_text})}
+        named = {"languages": self.languages_of_text, "data.min_words": self.data.min_words}
         named |= {f"finetune.tasks.{name}.test": task.test for name, task in self.finetune.tasks.items()}
         for key, languages in named.items():
             for language in languages:
-                if language not in self.data.text:
+                if language not in served:
                     raise ValueError(f"{key}: data.text has no files for {language}")
         return self
 

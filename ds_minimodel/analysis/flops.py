@@ -182,15 +182,18 @@ def finetune_flops(work, num_layers, num_outputs, kind):
 
 
 def recipe_costs(systems, *, num_layers, hidden_size, ffn_size, vocab_size, mini_depth, new_layers, depths,
-                 pretrain, build_mini, adapt):
+                 pretrain, build_mini, adapt, source_vocab_size=None):
     """Rows {"system", "step", "formula_eflops", "executed_eflops", "v100_days"} for each system of a recipe.
 
     `pretrain`, `build_mini` and `adapt` hold steps, batch_size, seq_length and mask_prob of those steps
     (other keys are not read); `adapt` is the cost of one language and may hold `depth_schedule`,
     [[depth, share of the steps], ...], which multijoint follows; without it that adapts at `mini_depth`.
     The pretraining of minipost is bl_base's: a recipe with both pays for it once. V100 days are by formula.
+    pretrain None: nothing is pretrained, and no row is given for it. source_vocab_size: where it is not vocab_size.
     """
-    def work(step):
+    source_vocab_size = source_vocab_size or vocab_size
+
+    def work(step, vocab_size=source_vocab_size):
         return Work(hidden_size, ffn_size, vocab_size, step["seq_length"], step["mask_prob"],
                     step["batch_size"], step["steps"])
 
@@ -202,10 +205,12 @@ def recipe_costs(systems, *, num_layers, hidden_size, ffn_size, vocab_size, mini
                  "multijoint": adapt.get("depth_schedule") or [(mini_depth, 1)]}
     rows = []
     for system in systems:
-        costs = {"pretrain": step_flops("pretrain", work(pretrain), head_depths[system])}
+        costs = {}
+        if pretrain is not None:
+            costs["pretrain"] = step_flops("pretrain", work(pretrain), head_depths[system])
         if system == "minipost":
             costs["build-mini"] = step_flops("build-mini", work(build_mini), [mini_layers], mini_depth)
-        parts = [(share, step_flops("adapt", work(adapt), [depth])) for depth, share in schedules[system]]
+        parts = [(share, step_flops("adapt", work(adapt, vocab_size), [depth])) for depth, share in schedules[system]]
         costs["adapt"] = Cost(sum(share * cost.formula for share, cost in parts),
                               sum(share * cost.executed for share, cost in parts))
         rows += [{"system": system, "step": step, "formula_eflops": cost.formula / EFLOP,

@@ -211,6 +211,8 @@ def cost_table(costs):
     notes = ["Formula: the paper's appendix A.1, and V100 time by it at 30 TFLOP/s. Executed: the matrix "
              "products that run here. Both are computed from the sizes, not measured. adapt is the cost of "
              "one language; MiniPost's pretraining is BL_BASE's and is paid once."]
+    if costs and not any(row["step"] == "pretrain" for row in costs):
+        notes.append("The body was pretrained elsewhere: what that took is not known and not counted.")
     return Table("Cost of each step", ["System", "Step", f"formula, {flops.name}", days.name,
                                        f"executed, {flops.name}", "executed ÷ formula"], rows, notes=notes)
 

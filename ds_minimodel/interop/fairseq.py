@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 
+from ds_minimodel.base import UNKNOWN_LANGUAGE
 from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, MASK, UNIGRAM_FILE
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import read_json
 from ds_minimodel.interop import byte_level, inert, unigram
-from ds_minimodel.interop.imported import UNKNOWN_LANGUAGE, Vocabulary, refuse_existing, save_imported
+from ds_minimodel.interop.imported import Vocabulary, refuse_existing, save_imported
 from ds_minimodel.interop.names import from_foreign
 from ds_minimodel.interop.special import FIRST
 from ds_minimodel.interop.vocabulary import SENTENCEPIECE_FILE

@@ -7,11 +7,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from ds_minimodel.base import UNKNOWN_LANGUAGE
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import atomic_folder, write_json
 from ds_minimodel.interop import names
 from ds_minimodel.interop.configuration import config_json, read_config
-from ds_minimodel.interop.imported import UNKNOWN_LANGUAGE, refuse_existing, save_imported
+from ds_minimodel.interop.imported import refuse_existing, save_imported
 from ds_minimodel.interop.vocabulary import read_vocabulary, tokenizer_of_pack, write_tokenizer
 from ds_minimodel.model.artifacts import load_body, load_pack
 from ds_minimodel.model.transformer import FIRST_POSITION

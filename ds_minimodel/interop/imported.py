@@ -5,11 +5,10 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from ds_minimodel.base import UNKNOWN_LANGUAGE
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import atomic_folder, write_manifest
 from ds_minimodel.model.artifacts import PACK_WEIGHTS, BodyArtifact, save_body, space_of
-
-UNKNOWN_LANGUAGE = "und"                # ISO 639-2: undetermined
 
 
 @dataclass

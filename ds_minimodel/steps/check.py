@@ -18,12 +18,12 @@ def check_ahead(recipe, steps, ranks):
     Every text file must exist, every task file be readable with the task's labels, every batch divide among
     the `ranks`, and what draws the plots be installed.
     """
-    for language in recipe.languages.all:
+    for language in recipe.languages_of_text:
         find_files(recipe.data.text[language])
     for name, task in recipe.finetune.tasks.items():
         _check_task(task, recipe.languages.source)
         split_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, ranks)
-    for section in (recipe.pretrain, recipe.build_mini, recipe.adapt):
+    for section in [recipe.build_mini, recipe.adapt] + ([recipe.pretrain] if recipe.base is None else []):
         split_batch(section.batch_size, recipe.engine.micro_batch_size, ranks)
     if not recipe.finetune.tasks:
         print("the recipe names no finetune.tasks: the run ends with the language packs", file=sys.stderr)

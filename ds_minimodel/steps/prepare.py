@@ -10,7 +10,7 @@ from ds_minimodel.steps.jobs import Job, fingerprint_of_text
 
 def jobs(recipe, layout):
     found = []
-    for language in recipe.languages.all:
+    for language in recipe.languages_of_text:
         text, min_words = recipe.data.text[language], recipe.data.min_words.get(language, 0)
         found.append(Job(layout.tokens(language),
                          {"text": fingerprint_of_text(find_files(text)), "min_words": min_words},

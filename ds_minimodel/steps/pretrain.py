@@ -1,9 +1,14 @@
-"""Step 1: pretrain each body with its heads on the source language -> body + source pack."""
+"""Step 1: pretrain each body with its heads on the source language -> body + source pack; or take over a base."""
+
+import shutil
+from pathlib import Path
 
 import torch
 
 from ds_minimodel.engine.train import train
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, identity, save_body, save_pack, space_of
+from ds_minimodel.files import atomic_folder
+from ds_minimodel.model.artifacts import (BodyArtifact, PackArtifact, identity, load_body, load_pack, save_body, save_pack,
+                                          space_of)
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.steps.jobs import Job
 from ds_minimodel.steps.systems import bodies, body_config, model_inputs
@@ -12,11 +17,23 @@ from ds_minimodel.steps.training import below, masked_lm_cost, masked_lm_run, ma
 
 def jobs(recipe, layout):
     source = recipe.languages.source
+    if recipe.base is not None:
+        hashes = {part: identity(Path(recipe.base) / part) for part in ("body", "pack")}
+        return [Job(layout.pretrain("bl_base"), {"base": hashes}, (layout.tokenizer(source),),
+                    lambda world: world.from_main(lambda: _take_over(Path(recipe.base), layout.pretrain("bl_base"))))]
     inputs = {"seed": recipe.seed, "pretrain": recipe.pretrain.model_dump(), "blocks": recipe.data.blocks,
               "precision": recipe.engine.precision}
     return [Job(layout.pretrain(body), {**inputs, **model_inputs(recipe, body)},
                 (layout.tokenizer(source), layout.tokens(source)),
                 lambda world, body=body: _pretrain(recipe, layout, body, world)) for body in bodies(recipe)]
+
+
+def _take_over(base, out):
+    """Copy the base's body and pack as they are; UserError where they are damaged or not of one space."""
+    load_pack(base / "pack", load_body(base / "body").space)
+    for part in ("body", "pack"):
+        with atomic_folder(out / part) as folder:
+            shutil.copytree(base / part, folder, dirs_exist_ok=True)
 
 
 def _pretrain(recipe, layout, body, world):

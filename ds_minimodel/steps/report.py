@@ -8,7 +8,7 @@ from ds_minimodel.analysis.page import write_report
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import read_json
 from ds_minimodel.steps.costs import costs
-from ds_minimodel.steps.systems import BODY_OF, bodies
+from ds_minimodel.steps.systems import BODY_OF
 
 
 def write(recipe, layout):
@@ -29,13 +29,17 @@ def write(recipe, layout):
 
 
 def _facts(recipe, layout):
-    model, run = recipe.model, read_json(layout.pretrain(bodies(recipe)[0]) / "run" / "run.json")
+    first = layout.adapt(recipe.systems[0], recipe.languages.targets[0])
+    model, run = recipe.model, read_json(first / "run" / "run.json")
+    origin = {} if recipe.base is None else {
+        "Body": f"taken over from {Path(recipe.base).name}; what its pretraining took is not known"}
     return {"Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
             "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
                      f"{recipe.tokenizer.vocab_size:,}; mini-models of depth {recipe.mini.depth}",
             "Step 2": f"{recipe.adapt.steps:,} updates of {recipe.adapt.batch_size} x {recipe.adapt.seq_length} tokens",
-            "Run": f"{recipe.finetune.seeds} finetuning seeds; pretrained on {run['world_size']} rank(s), ZeRO "
-                   f"{run['zero_stage']}, {run['precision']}, {run['device']}, torch {run['torch']}"}
+            "Run": f"{recipe.finetune.seeds} finetuning seeds; adapted on {run['world_size']} rank(s), ZeRO "
+                   f"{run['zero_stage']}, {run['precision']}, {run['device']}, torch {run['torch']}",
+            **origin}
 
 
 def _source_scores(source, rows):

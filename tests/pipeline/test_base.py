@@ -1,0 +1,133 @@
+"""From a checkpoint of Hugging Face's to zero-shot scores, and recipes that do not fit their base."""
+
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file
+
+from ds_minimodel.config import load_recipe
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.errors import UserError
+from ds_minimodel.interop.hugging_face import import_hf
+from ds_minimodel.steps.pipeline import run_step
+
+from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
+from .conftest import make_world, run
+
+RECIPE = """
+workdir: {folder}/run
+seed: 3
+systems: [bl_base, minipost]
+base: {folder}/base
+languages: {{source: en, targets: [xx]}}
+tokenizer: {{vocab_size: 60}}
+data: {{workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
+mini: {{depth: 1, new_layers: 1}}
+build_mini: {{steps: 4, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 1}}
+adapt: {{steps: 4, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 1}}
+finetune:
+  seeds: 1
+  epochs: 1
+  batch_size: 8
+  max_length: 64
+  tasks:
+    topic: {{kind: classification, train: {folder}/topic.en.jsonl,
+            test: {{en: {folder}/topic.en.jsonl, xx: {folder}/topic.xx.jsonl}}}}
+    qa: {{kind: qa, question_length: 8, stride: 16, train: {folder}/qa.en.json,
+         test: {{en: {folder}/qa.en.json, xx: {folder}/qa.xx.json}}}}
+engine: {{precision: fp32, micro_batch_size: 8}}
+"""
+
+
+def make_recipe(folder, checkpoint):
+    """A world of two languages with `checkpoint` imported as its base; the recipe's path."""
+    path = make_world(folder)
+    import_hf(checkpoint, folder / "base", "en")
+    path.write_text(RECIPE.format(folder=folder))
+    return path
+
+
+@pytest.fixture
+def recipe(tmp_path, xlm_r):  # noqa: F811
+    return make_recipe(tmp_path, xlm_r)
+
+
+@pytest.mark.parametrize("kind", ["xlm_r", "roberta"])
+def test_to_zero_shot_scores(tmp_path, request, kind):
+    recipe = make_recipe(tmp_path, request.getfixturevalue(kind))
+    code, _, err = run("run", recipe)
+    assert code == 0, err
+    workdir, base = tmp_path / "run", tmp_path / "base"
+    rows = json.loads((workdir / "report/scores.json").read_text())
+    assert {(row["system"], row["task"], row["language"], row["step"]) for row in rows} == {
+        (system, task, "xx", step) for system in ("bl_base", "minipost") for task in ("topic", "qa") for step in (0, 4)}
+    for part in ("body", "pack"):
+        manifests = [folder / part / "manifest.json" for folder in (base, workdir / "pretrain/bl_base")]
+        assert manifests[0].read_bytes() == manifests[1].read_bytes()
+    vocabularies = [open_tokenizer(workdir / "tokenizer" / language) for language in ("en", "xx")]
+    assert vocabularies[0].sha256 == open_tokenizer(base / "pack").sha256 and vocabularies[1].vocab_size == 60
+    first = load_file(workdir / "adapt/minipost/xx/snapshots/step-00000000/embeddings.safetensors")["tokens"]
+    source = load_file(base / "pack/embeddings.safetensors")["tokens"]
+    pieces = [vocabulary.pieces() for vocabulary in vocabularies]
+    shared = [piece for piece in pieces[1] if piece in pieces[0] and piece != "<pad>"]
+    assert {"▁", "a", "<mask>"} <= set(shared)
+    assert all(first[pieces[1].index(piece)].equal(source[pieces[0].index(piece)]) for piece in shared)
+    page = (workdir / "report/report.md").read_text()
+    assert "taken over from base" in page and "not known and not counted" in page
+
+
+def test_costs(recipe, tmp_path):
+    code, out, err = run("flops", recipe, "--json")
+    assert code == 0, err
+    rows = json.loads(out)["rows"]
+    assert {(row["system"], row["step"]) for row in rows} == {("bl_base", "adapt"), ("minipost", "build-mini"),
+                                                             ("minipost", "adapt")}
+    assert "what that took is not known" in run("flops", recipe)[1]
+
+
+@pytest.mark.parametrize("override, words", [
+    ("systems=[minipost,minijoint]", "minijoint cannot start from a base"),
+    ("systems=[bl_small]", "bl_small cannot start from a base"),
+    ("model.num_layers=4", "model.num_layers 4 is not the base's 3"),
+    ("languages.source=xx", "must all be different"),
+    ("languages={source: de, targets: [xx]}", "languages.source de: the base's pack is of en"),
+    ("base=nowhere", "nowhere does not hold the folders body and pack"),
+    ("mini.depth=3", "mini.depth 3 must be below model.num_layers 3"),
+    ("adapt.seq_length=65", "do not fit model.max_positions 64")])
+def test_what_does_not_fit(recipe, override, words):
+    with pytest.raises(UserError) as error:
+        load_recipe(recipe, [override])
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_architecture_is_the_bases(recipe):
+    model = load_recipe(recipe, ["model.hidden_size=16"]).model
+    assert (model.num_layers, model.hidden_size, model.num_heads, model.ffn_size, model.max_positions) == (3, 16, 2, 24, 64)
+
+
+def test_the_baseline_alone_needs_no_text_of_the_source(recipe, tmp_path):
+    (tmp_path / "en.txt").unlink()
+    text = f"data.text={{xx: {tmp_path}/xx.txt}}"
+    assert load_recipe(recipe, ["systems=[bl_base]", text]).languages_of_text == ["xx"]
+    with pytest.raises(UserError, match="data.text has no files for en"):
+        load_recipe(recipe, [text])
+
+
+def test_a_damaged_base(recipe, tmp_path):
+    run_step("tokenizer", load_recipe(recipe))
+    weights = tmp_path / "base/body/model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    code, _, err = run("pretrain", recipe)
+    assert code == 2 and "model.safetensors: damaged" in err
+    assert not (tmp_path / "run/pretrain/bl_base").exists()
+
+
+def test_another_base_in_the_same_workdir(recipe, tmp_path, roberta):  # noqa: F811
+    run_step("tokenizer", load_recipe(recipe))
+    shutil.rmtree(tmp_path / "base")
+    import_hf(roberta, tmp_path / "base", "en")
+    with pytest.raises(UserError, match=r"made from another recipe or other data \(base"):
+        run_step("tokenizer", load_recipe(recipe))
