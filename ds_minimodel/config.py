@@ -13,7 +13,7 @@ from pydantic import (BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativ
 
 from ds_minimodel.base import UNKNOWN_LANGUAGE, read_base
 from ds_minimodel.errors import UserError
-from ds_minimodel.yaml12 import Yaml12, line_of
+from ds_minimodel.yaml12 import Yaml12, apply_override, line_of
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -298,27 +298,11 @@ def load_recipe(path, overrides=()):
     if not isinstance(values, dict):
         raise UserError(f"{path}: a recipe is a mapping of keys to values; see recipes/quickstart.yaml")
     for override in overrides:
-        _apply(values, override)
+        apply_override(values, override)
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
         raise UserError(_one_line(path, tree, error)) from None
-
-
-def _apply(values, override):
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise UserError(f"{override!r}: an override has the form key=value, for example adapt.lr=1e-3")
-    *sections, last = key.split(".")
-    for section in sections:
-        if not isinstance(values.get(section, {}), dict):
-            raise UserError(f"{override}: {section} is a value, not a section")
-        values[section] = dict(values.get(section, {}))     # a copy: a YAML alias shares it
-        values = values[section]
-    try:
-        values[last] = yaml.load(text, Yaml12)
-    except yaml.YAMLError:
-        raise UserError(f"{override}: {text!r} is not a valid YAML value") from None
 
 
 def _one_line(path, tree, error):

@@ -1,8 +1,10 @@
-"""YAML as recipes are written in it, and where in the file a key stands."""
+"""YAML as recipes are written in it, where in the file a key stands, and what a command line changes."""
 
 import re
 
 import yaml
+
+from ds_minimodel.errors import UserError
 
 
 class Yaml12(yaml.SafeLoader):
@@ -29,6 +31,23 @@ for _tag, _pattern, _first in (
         ("float", r"^[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$", "-+.0123456789")):
     Yaml12.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
 Yaml12.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+
+
+def apply_override(values, override):
+    """Put `key=value` (`adapt.lr=1e-3`) into nested dicts; UserError where it has another form."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"{override!r}: an override has the form key=value, for example adapt.lr=1e-3")
+    *sections, last = key.split(".")
+    for section in sections:
+        if not isinstance(values.get(section, {}), dict):
+            raise UserError(f"{override}: {section} is a value, not a section")
+        values[section] = dict(values.get(section, {}))     # a copy: a YAML alias shares it
+        values = values[section]
+    try:
+        values[last] = yaml.load(text, Yaml12)
+    except yaml.YAMLError:
+        raise UserError(f"{override}: {text!r} is not a valid YAML value") from None
 
 
 def line_of(node, where):

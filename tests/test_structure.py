@@ -18,7 +18,7 @@ ALLOWED = {
     "errors": set(),
     "files": {"errors"},
     "progress": set(),
-    "yaml12": set(),
+    "yaml12": {"errors"},
     "mpi": {"errors"},
     "base": {"errors", "files"},
     "config": {"errors", "files", "yaml12", "base"},
