@@ -32,7 +32,7 @@ def jobs(recipe, layout):
 
 def _adapt(recipe, layout, system, language, world):
     section, folder = recipe.adapt, layout.adapt(system, language)
-    sampler = masked_lm_sampler(recipe, section, layout, language)
+    sampler = masked_lm_sampler(recipe, section, layout, language, world)
     mini_folder = (layout.build_mini() / "mini" if system == "minipost"
                    else layout.pretrain(BODY_OF[system]) / "body")
     source_folder = layout.pretrain(BODY_OF[system]) / "pack"

@@ -23,7 +23,7 @@ def jobs(recipe, layout):
 
 def _build(recipe, layout, world):
     section, source, folder = recipe.build_mini, recipe.languages.source, layout.build_mini()
-    sampler = masked_lm_sampler(recipe, section, layout, source)
+    sampler = masked_lm_sampler(recipe, section, layout, source, world)
     body = load_body(layout.pretrain("bl_base") / "body")
     pack = load_pack(layout.pretrain("bl_base") / "pack", body.space)
     depth = recipe.mini.depth

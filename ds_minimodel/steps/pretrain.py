@@ -38,7 +38,7 @@ def _take_over(base, out):
 
 def _pretrain(recipe, layout, body, world):
     section, source, folder = recipe.pretrain, recipe.languages.source, layout.pretrain(body)
-    sampler = masked_lm_sampler(recipe, section, layout, source)
+    sampler = masked_lm_sampler(recipe, section, layout, source, world)
     torch.manual_seed(recipe.seed)
     module = MaskedLanguageModel(body_config(recipe, body), sampler.store.vocab_size)
     config = module.body.config

@@ -1,5 +1,7 @@
 """What the training steps share: a resolved run, batches as tensors, a module's parameters as they train."""
 
+from functools import partial
+
 import torch
 
 from ds_minimodel.analysis.flops import Work, step_flops
@@ -21,12 +23,13 @@ def run_config(recipe, section, world, *, steps, batch_size, lr, warmup_steps, t
         keep_last=recipe.checkpoint.keep_last, tokens_per_step=tokens_per_step, phases=phases)
 
 
-def masked_lm_sampler(recipe, section, layout, language):
+def masked_lm_sampler(recipe, section, layout, language, world):
     """Samples of a masked-LM step on one language's text."""
     tokenizer = open_tokenizer(layout.tokenizer(language))
     store = TokenStore(layout.tokens(language), tokenizer.sha256)
-    blocks = BlockTable(store, recipe.data.blocks, section.seq_length)
-    return MlmSampler(store, blocks, section.mask_prob, recipe.seed)
+    table = partial(BlockTable, store, recipe.data.blocks, section.seq_length)
+    world.from_main(lambda: len(table()))       # builds it; the other ranks, on the same disk, only open it
+    return MlmSampler(store, table(), section.mask_prob, recipe.seed)
 
 
 def masked_lm_run(recipe, section, world, phases):
