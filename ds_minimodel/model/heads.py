@@ -1,8 +1,8 @@
 """Models that are trained: the body with a language and a loss. `forward(batch)` gives sums of losses.
 
 A batch is a dict of tensors (shapes as in transformer.py): tokens (B,S), lengths (B), read (B,M), targets,
-keys (B). The sums are divided by the global count of loss terms in the training loop, so that the result does
-not depend on how a batch is split.
+keys (B), and real (T) where the padding is to be left out (packing.py). The sums are divided by the global
+count of loss terms in the training loop, so that the result does not depend on how a batch is split.
 """
 
 import torch
@@ -10,13 +10,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
+from ds_minimodel.model.packing import Packing
 from ds_minimodel.model.transformer import Body, LanguagePack, first_site, init_weights
 
 
 def encode(pack, body, batch, depths=None):
     """Hidden states at the positions that `batch` reads, one tensor for each of `depths`."""
-    noise = body.noise(batch.get("keys"))
-    return body(pack(batch["tokens"]), batch.get("lengths"), noise, batch.get("read"), depths)
+    tokens_BS, packing = batch["tokens"], None
+    if "real" in batch:
+        packing = Packing(batch["real"], *tokens_BS.shape)
+        tokens_BS = tokens_BS.flatten()[batch["real"], None]          # (T, 1)
+    return body(pack(tokens_BS), batch.get("lengths"), body.noise(batch.get("keys")), batch.get("read"), depths,
+                packing)
 
 
 class MaskedLanguageModel(nn.Module):

@@ -52,6 +52,10 @@ class Noise:
         """Row keys (B, N, Q) of the attention probabilities, one of `sites` (a range) for each head."""
         return ops.row_keys(self.keys_B, sites, positions) if self.attention_p else None
 
+    def of_tokens(self, row_T):
+        """The same dropout for tokens that are rows of their own; `row_T` is the sample of each."""
+        return self if self.keys_B is None else Noise(self.keys_B[row_T], self.p, self.attention_p)
+
 
 SILENT = Noise(None)            # no dropout: evaluation
 
@@ -64,6 +68,10 @@ def first_site(config, layer):
 def gather_rows(x_BSH, read_BM):
     """Rows of each sequence at the positions `read_BM` -> (B, M, H)."""
     return x_BSH.gather(1, read_BM[..., None].expand(-1, -1, x_BSH.shape[-1]))
+
+
+def _as_it_is(x):
+    return x
 
 
 class Layer(nn.Module):
@@ -82,26 +90,30 @@ class Layer(nn.Module):
         self.ffn_out = nn.Linear(config.ffn_size, hidden)
         self.ffn_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
 
-    def forward(self, x_BSH, lengths_B, noise, read_BM=None):
+    def forward(self, x_BSH, lengths_B, noise, read_BM=None, packing=None):
         """Hidden states after the layer: (B, S, H), or (B, M, H) where only the positions `read_BM` are wanted.
 
         Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
+        With `packing`, hidden states in and out are packed, (T, 1, H); those at `read_BM` are (B, M, H) still.
         """
-        B, S, H = x_BSH.shape
+        H, pad = x_BSH.shape[2], packing.pad if packing else _as_it_is
         if read_BM is None:
-            x_BQH, positions = x_BSH, torch.arange(S, device=x_BSH.device)
-            q_BQH, k_BSH, v_BSH = self.qkv(x_BSH).split(H, dim=-1)
+            q_BQH, k_BSH, v_BSH = pad(self.qkv(x_BSH)).split(H, dim=-1)
+            x_BQH, positions = x_BSH, torch.arange(k_BSH.shape[1], device=x_BSH.device)
         else:
-            x_BQH, positions = gather_rows(x_BSH, read_BM), read_BM
+            x_BQH, positions = gather_rows(pad(x_BSH), read_BM), read_BM
             q_BQH = F.linear(x_BQH, self.qkv.weight[:H], self.qkv.bias[:H])
-            k_BSH, v_BSH = F.linear(x_BSH, self.qkv.weight[H:], self.qkv.bias[H:]).split(H, dim=-1)
+            k_BSH, v_BSH = pad(F.linear(x_BSH, self.qkv.weight[H:], self.qkv.bias[H:])).split(H, dim=-1)
         heads = (self.num_heads, H // self.num_heads)
         context_BNQD = ops.attention(
             q_BQH.unflatten(-1, heads).transpose(1, 2),         # (B, N, Q, D)
             k_BSH.unflatten(-1, heads).transpose(1, 2),         # (B, N, S, D)
             v_BSH.unflatten(-1, heads).transpose(1, 2),
             lengths_B, noise.attention_p, noise.attention_rows(self.head_sites, positions))
-        attended_BQH = self.attention_out(context_BNQD.transpose(1, 2).flatten(2))
+        context_BQH = context_BNQD.transpose(1, 2).flatten(2)
+        if packing and read_BM is None:
+            context_BQH, noise, positions = packing.pack(context_BQH), noise.of_tokens(packing.row_T), packing.position_T1
+        attended_BQH = self.attention_out(context_BQH)
         x_BQH = self._add_and_norm(self.attention_norm, attended_BQH, x_BQH, noise, self.sites[0], positions)
         inner_BQF = ops.bias_gelu(F.linear(x_BQH, self.ffn_in.weight), self.ffn_in.bias)
         return self._add_and_norm(self.ffn_norm, self.ffn_out(inner_BQF), x_BQH, noise, self.sites[1], positions)
@@ -157,26 +169,36 @@ class Body(nn.Module):
         """Dropout for one forward pass in the module's present mode (training or evaluation)."""
         return Noise(keys_B, self.config.dropout, self.config.attention_dropout) if self.training else SILENT
 
-    def forward(self, embedded_BSH, lengths_B, noise, read_BM=None, depths=None):
+    def forward(self, embedded_BSH, lengths_B, noise, read_BM=None, depths=None, packing=None):
         """Hidden states at the positions read, a tuple of (B, M, H) for each of `depths`.
 
         embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is padded.
         read_BM: positions wanted, None for all (then (B, S, H)). depths: rising; None: the last layer.
-        Layers above the deepest are not run, and that one only at the positions read.
+        Layers above the deepest are not run, and that one only at the positions read. packing: then
+        embedded_BSH is (T, 1, H), the real tokens alone (packing.py); what is returned is the same, but zero
+        at padding.
         """
         depths = depths or (self.config.num_layers,)
-        S = embedded_BSH.shape[1]
-        positions_1SH = self.positions[FIRST_POSITION:FIRST_POSITION + S][None]
-        norm = self.embedding_norm
-        x_BSH = ops.residual_layer_norm(embedded_BSH, positions_1SH.expand_as(embedded_BSH), norm.weight,
-                                        norm.bias, norm.eps)
-        x_BSH = ops.dropout(x_BSH, noise.p, noise.rows(0, torch.arange(S, device=x_BSH.device)))
+        x_BSH = self._embed(embedded_BSH, noise, packing)
+        pad = packing.pad if packing else _as_it_is
         hidden = []
         for depth, layer in enumerate(self.layers[:depths[-1] - 1], 1):
-            x_BSH = layer(x_BSH, lengths_B, noise)
+            x_BSH = layer(x_BSH, lengths_B, noise, None, packing)
             if depth in depths:
-                hidden.append(x_BSH if read_BM is None else gather_rows(x_BSH, read_BM))
-        return (*hidden, self.layers[depths[-1] - 1](x_BSH, lengths_B, noise, read_BM))
+                hidden.append(pad(x_BSH) if read_BM is None else gather_rows(pad(x_BSH), read_BM))
+        x_BSH = self.layers[depths[-1] - 1](x_BSH, lengths_B, noise, read_BM, packing)
+        return (*hidden, pad(x_BSH) if read_BM is None else x_BSH)
+
+    def _embed(self, embedded_BSH, noise, packing):
+        if packing:
+            positions, noise = packing.position_T1, noise.of_tokens(packing.row_T)
+            added_BSH = F.embedding(FIRST_POSITION + positions, self.positions)
+        else:
+            positions = torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device)
+            added_BSH = self.positions[FIRST_POSITION:FIRST_POSITION + len(positions)][None].expand_as(embedded_BSH)
+        norm = self.embedding_norm
+        x_BSH = ops.residual_layer_norm(embedded_BSH, added_BSH, norm.weight, norm.bias, norm.eps)
+        return ops.dropout(x_BSH, noise.p, noise.rows(0, positions))
 
 
 def init_weights(module):

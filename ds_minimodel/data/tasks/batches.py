@@ -8,6 +8,8 @@ import numpy as np
 from ds_minimodel.data import IGNORED, PAD
 from ds_minimodel.data.random import permute, sample_key
 
+PADDING_THAT_PAYS = 0.05        # share of a batch from which on packing saves more than its copies cost
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -31,7 +33,8 @@ class Examples:
     def batch(self, index, keys, ignored=None):
         """Batch dict of the examples `index` (B,), padded to the longest, with dropout keys (B,) uint32.
 
-        ignored: (B,) bool, rows that give no loss.
+        ignored: (B,) bool, rows that give no loss. Where much is padding, "real" (T,) int64 says which of
+        the B*S positions are tokens, so that the model can leave out the rest (model/packing.py).
         """
         starts, lengths = self.bounds[index], self.lengths[index]
         real = np.arange(lengths.max()) < lengths[:, None]
@@ -43,6 +46,8 @@ class Examples:
         batch = {"tokens": tokens, "lengths": lengths.astype(np.int32), "targets": targets,
                  "keys": np.asarray(keys, dtype=np.uint32).view(np.int32),
                  "count": len(index) - (0 if ignored is None else int(ignored.sum()))}
+        if real.mean() < 1 - PADDING_THAT_PAYS:
+            batch["real"] = np.flatnonzero(real)
         if self.reads_start:
             batch["read"] = np.zeros((len(index), 1), dtype=np.int64)
         return batch

@@ -1,0 +1,73 @@
+"""A packed batch gives what the padded one gives: outputs, losses and gradients, with the same dropout."""
+
+import pytest
+import torch
+
+from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor
+from ds_minimodel.model.packing import Packing
+
+from .model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
+
+
+def packed(batch):
+    positions = torch.arange(batch["tokens"].shape[1])
+    return {**batch, "real": (positions < batch["lengths"][:, None]).flatten().nonzero()[:, 0]}
+
+
+def spans(batch):
+    targets = torch.stack([torch.zeros_like(batch["lengths"]), batch["lengths"] - 1], dim=1).long()
+    return {**{name: value for name, value in batch.items() if name != "read"}, "targets": targets}
+
+
+def start(batch):
+    return {**batch, "read": torch.zeros(len(batch["tokens"]), 1, dtype=torch.int64),
+            "targets": torch.tensor([[0], [2], [1], [2]])}
+
+
+CASES = {
+    "mlm at several depths": (lambda config: MaskedLanguageModel(config, VOCAB_SIZE), lambda batch: batch),
+    "mlm everywhere": (lambda config: MaskedLanguageModel(config, VOCAB_SIZE), read_everywhere),
+    "classification": (lambda config: SequenceClassifier(config, VOCAB_SIZE, 3), start),
+    "spans": (lambda config: SpanExtractor(config, VOCAB_SIZE), spans),
+}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("case", CASES)
+def test_losses_and_gradients_are_those_of_the_padded_batch(case, dropout):
+    build, view = CASES[case]
+    depths = (1, 3) if case.startswith("mlm") else ()
+    model = randomise(build(body_config(head_depths=depths, dropout=dropout, attention_dropout=dropout))).double()
+    batch = view(mlm_batch())
+    results = []
+    for form in (batch, packed(batch)):
+        model.zero_grad()
+        losses = model(form)
+        losses.sum().backward()
+        results.append((losses.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}))
+    (losses, gradients), (packed_losses, packed_gradients) = results
+    torch.testing.assert_close(packed_losses, losses)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(packed_gradients[name], gradient, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_no_layer_sees_the_padding():
+    """Every product but those of attention has one row a real token (or a position read)."""
+    model = randomise(SequenceClassifier(body_config(head_depths=()), VOCAB_SIZE, 3))
+    batch = packed(start(mlm_batch()))
+    seen = []
+    for layer in model.body.layers:
+        layer.ffn_out.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[:2]))
+    model(batch)
+    assert seen == [(33, 1), (33, 1), (4, 1)] and len(batch["real"]) == 33
+
+
+def test_pack_and_pad_are_each_others_inverse_and_gradient():
+    packing = Packing(torch.tensor([0, 1, 2, 4, 8, 9]), 3, 4)
+    x_T1H = torch.randn(6, 1, 5, dtype=torch.double, requires_grad=True)
+    padded = packing.pad(x_T1H)
+    assert torch.equal(packing.pack(padded), x_T1H) and padded.shape == (3, 4, 5)
+    assert not padded[0, 3].any() and not padded[1, 1:].any() and not padded[2, 2:].any()
+    assert torch.autograd.gradcheck(packing.pad, x_T1H)
+    x_BSH = torch.randn(3, 4, 5, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(packing.pack, x_BSH)
