@@ -13,6 +13,7 @@ from ds_minimodel.errors import UserError
 
 MANIFEST = "manifest.json"
 _CANNOT_WRITE = {errno.ENOSPC: "no space left", errno.EDQUOT: "disk quota exceeded",
+                 errno.EFBIG: "file too large for this disk or user", errno.EIO: "the disk failed",
                  errno.EROFS: "read-only file system", errno.EACCES: "permission denied",
                  errno.ENOTDIR: "a file is in the place of a folder",
                  errno.EEXIST: "a file is in the place of a folder"}

@@ -1,83 +1,183 @@
-"""DeepSpeed checkpoints that are complete or absent.
+"""Checkpoints that are complete or absent, written beside the training.
 
-A checkpoint is written under another name, listed with sizes and hashes in a manifest, fsynced and renamed;
-`latest` moves last. Frozen weights are not in it: they are in the artifacts that the step reads.
-Everything else that a run needs to go on is the number of steps done, because data and dropout are functions
-of it.
+A save copies the training state to host memory; a thread writes the copy under another name, fsyncs and verifies
+it, lists sizes and hashes in a manifest and renames; `latest` moves last. Frozen weights are not in it: they are in
+the artifacts that the step reads. Everything else that a run needs to go on is the number of steps done, because
+data and dropout are functions of it.
 """
 
 import logging
-import shutil
+import threading
+from dataclasses import replace
 from pathlib import Path
 
+from torch import distributed as dist
+
+from ds_minimodel.engine import folder as on_disk
+from ds_minimodel.engine.fragments import loss_scaler_of, trainable
+from ds_minimodel.engine.host_copies import HostCopies, is_finite, wait_for_copies, write_verified
+from ds_minimodel.engine.restore import restore
+from ds_minimodel.engine.world import HOST_TIMEOUT
 from ds_minimodel.errors import UserError
-from ds_minimodel.files import (atomic_write, clear_write_errors, read_manifest, sync_file, sync_folder,
-                                write_manifest)
+from ds_minimodel.files import clear_write_errors, read_manifest
 
 log = logging.getLogger(__name__)
 
+LOSS_SCALE = ("cur_scale", "cur_iter", "last_overflow_iter")
 
-def save(engine, folder, step, world, facts, keep_last):
-    """Save the state after `step` steps below `folder`; the newest `keep_last` checkpoints are kept.
 
-    `facts` (world size, ZeRO stage …) bind the checkpoint to the run that it belongs to.
+class Checkpoints:
+    """The checkpoints of one run. A context manager: at the end of a block without errors all are on disk.
+
+    Every method is called on all ranks. `saved` is the step of the newest one.
     """
-    folder, name = Path(folder), f"step-{step:08}"
-    partial = folder / f"{name}.partial"
-    with clear_write_errors(folder):
-        if world.is_main:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-        world.barrier()
-        # Every rank writes its own files; save_checkpoint ends with a barrier of all ranks.
-        engine.save_checkpoint(folder, tag=partial.name, client_state={"step": step}, save_latest=False,
-                               exclude_frozen_parameters=True)
-        if world.is_main:
-            for file in partial.iterdir():
-                sync_file(file)
-            write_manifest(partial, kind="checkpoint", step=step, **facts)
-            sync_folder(partial)
-            shutil.rmtree(folder / name, ignore_errors=True)
-            partial.rename(folder / name)
-            sync_folder(folder)
-            with atomic_write(folder / "latest", "w") as file:
-                file.write(name)
-            # What is newer than this was damaged and passed over, what is partial was cut short by a kill.
-            complete = [path for path in _complete(folder) if path.name <= name]
-            for old in set(folder.glob("step-*")) - set(complete[-keep_last:]):
-                shutil.rmtree(old)
-    world.barrier()
 
+    def __init__(self, engine, folder, run, world, job):
+        """job: hash of all that decides the run's outcome; a checkpoint of another job is refused."""
+        self.engine, self.folder, self.run, self.world = engine, Path(folder), run, world
+        self.binding = {"job": job, "precision": run.precision,
+                        "parameters": [[name, list(getattr(parameter, "ds_shape", parameter.shape))]
+                                       for name, parameter in trainable(engine)]}
+        self.layout = {"world_size": world.size, "zero_stage": run.zero_stage,
+                       "optimizer": type(engine.optimizer).__name__}
+        # A group of their own for the threads: collectives of two threads on one group would mix.
+        group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT) if world.size > 1 else None
+        self.writers = replace(world, host_group=group)
+        self.copies = engine.checkpoint_engine = HostCopies()
+        # DeepSpeed copies a script beside the checkpoints: on a full disk rank 0 alone would fail.
+        engine._copy_recovery_script = lambda _folder: None
+        self.thread, self.error, self.saved = None, None, 0
 
-def load_newest(engine, folder, world, facts):
-    """Load the newest undamaged checkpoint below `folder` into `engine`; the number of steps it had done, or 0.
+    def load_newest(self):
+        """Go on from the newest undamaged checkpoint; the number of steps it had done, or 0 without any.
 
-    Damaged ones are named in the log and passed over. UserError where it was written under other `facts`.
-    """
-    found = world.from_main(lambda: _newest(Path(folder), facts))
-    if found is None:
-        return 0
-    path, state = engine.load_checkpoint(folder, tag=found.name, load_module_strict=False)
-    if path is None:
-        raise RuntimeError(f"{found}: DeepSpeed did not load this checkpoint")
-    return state["step"]
+        Damaged ones are named in the log and passed over. UserError where all are damaged, or where the newest
+        good one belongs to another job.
+        """
+        name = self._newest_undamaged()
+        if name is not None:
+            manifest = self.world.from_main(lambda: self._manifest_of_this_job(name))
+            self.saved = manifest["step"]
+            if self._is_same_layout(manifest):
+                path, _ = self.engine.load_checkpoint(self.folder, tag=name, load_module_strict=False)
+                assert path is not None, f"{name}: DeepSpeed did not load this checkpoint"
+            else:
+                restore(self.engine, self.folder / name, manifest)
+                self._say("going on from step %d, saved by %s, with %s", self.saved, _text(manifest), _text(self.layout))
+            if loss_scaler_of(self.engine) is not None:
+                vars(loss_scaler_of(self.engine)).update(manifest["loss_scale"])
+        return self.saved
 
+    def save(self, step):
+        """Take the state after `step` steps and begin to write it; first wait for the former one to be on disk."""
+        self.wait()
+        self.world.from_main(lambda: self._start_partial(step))
+        # Into host memory, by HostCopies.
+        self.engine.save_checkpoint(self.folder, tag=on_disk.name_of(step) + on_disk.PARTIAL, save_latest=False,
+                                    client_state={"step": step}, exclude_frozen_parameters=True)
+        wait_for_copies()
+        states, self.copies.taken = self.copies.taken, {}
+        scaler = loss_scaler_of(self.engine)
+        facts = {**self.binding, **self.layout, "milestone": on_disk.is_milestone(step, self.run.keep_every),
+                 "loss_scale": {key: getattr(scaler, key) for key in LOSS_SCALE} if scaler else None}
+        self.thread = threading.Thread(target=self._write, args=(step, states, facts), daemon=True)
+        self.thread.start()
+        self.saved = step
 
-def _complete(folder):
-    return sorted(path for path in folder.glob("step-*") if path.suffix != ".partial")
+    @property
+    def has_failed(self):
+        """Whether a save in the background has failed; `wait` raises what happened."""
+        return self.error is not None
 
+    def wait(self):
+        """Until the last save is on disk; UserError where it could not be written."""
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+        if self.error is not None:
+            raise self.error
 
-def _newest(folder, facts):
-    for path in reversed(_complete(folder)):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _traceback):
+        if kind is None:
+            self.wait()
+        elif self.thread is not None and not issubclass(kind, KeyboardInterrupt):
+            self.thread.join()
+        if self.writers.host_group is not None and (self.thread is None or not self.thread.is_alive()):
+            dist.destroy_process_group(self.writers.host_group)
+
+    def _start_partial(self, step):
+        with clear_write_errors(self.folder):
+            on_disk.start_partial(self.folder, step)
+
+    def _write(self, step, states, facts):
+        """In the thread: this rank's files, then on rank 0 all that makes them a checkpoint."""
         try:
-            manifest = read_manifest(path, verify=True)
-        except UserError as error:
-            log.warning("passing over a damaged checkpoint: %s", error)
-            continue
-        differing = [key for key, value in facts.items() if manifest.get(key) != value]
-        if differing:
-            key = differing[0]
-            raise UserError(f"{path}: this checkpoint was written with {key} {manifest.get(key)}, the run has "
-                            f"{facts[key]}; run with the former, or delete {folder} to start again")
-        return path
-    return None
+            written = self.writers.gather(lambda: self._write_files(step, states))
+            states.clear()
+            self.writers.from_main(lambda: self._complete(step, written, facts))
+        except BaseException as error:          # raised by `wait`
+            self.error = error
+
+    def _write_files(self, step, states):
+        if not is_finite(list(states.values())):
+            raise UserError(f"{self.folder}: the training state is not finite after step {step} and is not saved; "
+                            "lower lr, or use bf16 or fp32")
+        with clear_write_errors(self.folder):
+            return {path.name: write_verified(path, state) for path, state in states.items()}
+
+    def _complete(self, step, written, facts):
+        with clear_write_errors(self.folder):
+            on_disk.complete_partial(self.folder, step, {name: file for files in written for name, file in files.items()},
+                                    facts)
+            on_disk.drop_all_but(self.folder, step, self.run.keep_last, self.run.keep_every)
+
+    def _newest_undamaged(self):
+        names, damages = self.world.from_main(lambda: on_disk.newest_first(self.folder)), []
+        for name in names:
+            # Each rank reads and hashes its share of the files.
+            found = self.world.gather(lambda name=name: on_disk.damage(self.folder / name, self.world.rank,
+                                                                      self.world.size))
+            damages.append(next(filter(None, found), None))
+            if damages[-1] is None:
+                return name
+            self._say("passing over a damaged checkpoint: %s", damages[-1])
+        return self.world.from_main(lambda: self._refuse(damages))
+
+    def _refuse(self, damages):
+        if damages:
+            raise UserError(f"no checkpoint is left undamaged: {'; '.join(damages)}; put one back from a copy, or "
+                            f"delete {self.folder} to start again from step 0")
+
+    def _manifest_of_this_job(self, name):
+        manifest = read_manifest(self.folder / name)
+        for key, here in self.binding.items():
+            saved = manifest.get(key)
+            if saved != here and key == "parameters":
+                saved, here = _first_difference(dict(saved), dict(here))
+            if saved != here:
+                raise UserError(f"{self.folder / name}: a checkpoint of another run ({key}: {saved}, here {here}); "
+                                f"use another workdir, or delete {self.folder} to start again")
+        return manifest
+
+    def _is_same_layout(self, manifest):
+        return {key: manifest[key] for key in self.layout} == self.layout
+
+    def _say(self, *message):
+        if self.world.is_main:
+            log.warning(*message)
+
+
+def _first_difference(saved, here):
+    """Two texts on the first parameter of which {name: shape} differ, or on their order."""
+    for name in sorted({*saved, *here}):
+        if saved.get(name) != here.get(name):
+            return f"{name} {saved.get(name, 'frozen')}", f"{name} {here.get(name, 'frozen')}"
+    return list(saved), list(here)
+
+
+def _text(layout):
+    ranks = layout["world_size"]
+    return f"{ranks} rank{'s' if ranks > 1 else ''} at ZeRO stage {layout['zero_stage']}"

@@ -24,6 +24,7 @@ class RunConfig:
     micro_batch_size: int           # at most this many samples a rank and a forward pass
     checkpoint_every: int
     keep_last: int
+    keep_every: int | None          # checkpoints at multiples of so many steps are kept too
     tokens_per_step: int            # for the rates that metrics show
     # Cost of a step by the paper's formula and as executed, in FLOPs: (steps, formula, executed) for each phase.
     phases: tuple[tuple[int, float, float], ...]

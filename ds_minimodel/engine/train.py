@@ -8,16 +8,17 @@ import deepspeed
 import torch
 
 from ds_minimodel import __version__
-from ds_minimodel.engine import checkpoint
 from ds_minimodel.engine.build import build_engine, missing_loss_scale
+from ds_minimodel.engine.checkpoint import Checkpoints
 from ds_minimodel.engine.masters import read_masters
 from ds_minimodel.engine.meter import Meter
 from ds_minimodel.engine.prefetch import Prefetch
 from ds_minimodel.engine.signals import Stopped, StopSignals
+from ds_minimodel.errors import UserError
 from ds_minimodel.files import write_json
 
 
-def train(module, batches, run, world, folder, label, snapshot_steps=(), on_snapshot=None):
+def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on_snapshot=None):
     """Train the parameters of `module` that require gradients; return them when `run.steps` are done.
 
     module: `module(batch)` gives one sum of losses for each of `module.loss_names`, a tensor (losses,).
@@ -25,36 +26,38 @@ def train(module, batches, run, world, folder, label, snapshot_steps=(), on_snap
         tensors with "count", the number of loss terms; a function of the step alone, so that a resumed run
         sees what an uninterrupted one would.
     folder: of the run; an earlier run's checkpoints in it are continued.
+    job: hash of all that decides the outcome; a checkpoint of another job is refused.
     on_snapshot: called on every rank with (step, trained weights) after each step in `snapshot_steps`.
     Returns {name: fp32 tensor on the CPU} of what trained. The gradient is that of the mean over losses of
     (sum over all ranks and micro-batches) / (global count). Raises Stopped after SIGINT or SIGTERM.
     """
     engine = build_engine(module, run, world)
-    facts = {"world_size": world.size, "zero_stage": run.zero_stage, "precision": run.precision}
-    checkpoints = Path(folder) / "checkpoints"
-    start = saved = checkpoint.load_newest(engine, checkpoints, world, facts)
+    checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
+    start = checkpoints.load_newest()
     world.from_main(lambda: write_json(Path(folder) / "run.json", _circumstances(run, world)))
     if start == 0 and 0 in snapshot_steps:
         on_snapshot(0, read_masters(engine))
 
     def save(step):
-        nonlocal saved
-        if saved < step:
+        if checkpoints.saved < step:
             meter.report(step)              # never save a state whose loss nobody has looked at
-            checkpoint.save(engine, checkpoints, step, world, facts, run.keep_last)
-            saved = step
+            checkpoints.save(step)
 
     def end_if(stopping, step):
         if stopping:
             save(step)
+            checkpoints.wait()
             raise Stopped(stop.received or signal.SIGTERM,
                           f"stopped after step {step} of {run.steps}; the same command goes on from there")
 
-    with (Meter(module.loss_names, run, world, folder, label, start) as meter, StopSignals() as stop,
+    with (Meter(module.loss_names, run, world, folder, label, start) as meter, StopSignals() as stop, checkpoints,
           Prefetch(batches, start, run.steps) as stream):
         for step in range(start, run.steps):
             micro_batches = next(stream)
-            count, stopping = world.sum(sum(batch["count"] for batch in micro_batches), stop.received or 0)
+            count, stopping, failed = world.sum(sum(batch["count"] for batch in micro_batches), stop.received or 0,
+                                                checkpoints.has_failed)
+            if failed:
+                checkpoints.wait()
             end_if(stopping, step)
             _optimizer_step(engine, micro_batches, max(1, count), run, world, step, meter)
             done = step + 1
@@ -64,9 +67,11 @@ def train(module, batches, run, world, folder, label, snapshot_steps=(), on_snap
                 on_snapshot(done, read_masters(engine))
             if done % run.checkpoint_every == 0 and done < run.steps:
                 save(done)
+        checkpoints.wait()
         end_if(*world.sum(stop.received or 0), run.steps)
     weights = read_masters(engine)
     engine.destroy()
+    _check_finite(weights, label)
     return weights
 
 
@@ -82,6 +87,13 @@ def _optimizer_step(engine, micro_batches, count, run, world, step, meter):
         engine.backward(loss * missing_loss_scale(engine, run), scale_wrt_gas=False)
         meter.add(sums.detach(), count)
         engine.step()
+
+
+def _check_finite(weights, label):
+    """The last update comes after the last look at the loss."""
+    for name, weight in weights.items():
+        if not weight.isfinite().all():
+            raise UserError(f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or fp32")
 
 
 def _circumstances(run, world):

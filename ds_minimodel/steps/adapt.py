@@ -8,7 +8,7 @@ from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import PackArtifact, identity, load_body, load_pack, save_pack
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import overlap_init, prefix
-from ds_minimodel.steps.jobs import Job
+from ds_minimodel.steps.jobs import Job, inputs_hash
 from ds_minimodel.steps.systems import BODY_OF
 from ds_minimodel.steps.training import load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches, train_only
 
@@ -58,7 +58,7 @@ def _adapt(recipe, layout, system, language, world):
                       parents={"body": identity(mini_folder), "source": identity(source_folder)})
 
     weights = train(module, _at_scheduled_depth(batches, section) if scheduled else batches, run, world,
-                    folder / "run", f"adapt {system} {language}", section.snapshots()[:-1],
+                    folder / "run", f"adapt {system} {language}", inputs_hash(folder), section.snapshots()[:-1],
                     lambda step, weights: save(step, weights, folder / "snapshots" / f"step-{step:08}"))
     save(run.steps, weights, folder / "pack")
 

@@ -4,7 +4,7 @@ from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
-from ds_minimodel.steps.jobs import Job
+from ds_minimodel.steps.jobs import Job, inputs_hash
 from ds_minimodel.steps.training import (below, load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches,
                                          train_only)
 
@@ -34,7 +34,8 @@ def _build(recipe, layout, world):
     train_only(module, lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth))
     cost = masked_lm_cost(recipe, section, sampler.store.vocab_size, "build-mini", mini.config.head_depths, depth)
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
-    weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", "build-mini minipost")
+    weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", "build-mini minipost",
+                    inputs_hash(folder))
     if world.is_main:
         trained = BodyArtifact(mini.config, {**mini.tensors, **below(weights, "body.")}, mini.space)
         save_body(folder / "mini", trained, "mini-model", steps=run.steps, eflops=run.flops_until(run.steps)[0] / 1e18,

@@ -8,7 +8,7 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
-from ds_minimodel.steps.jobs import Job
+from ds_minimodel.steps.jobs import Job, inputs_hash
 from ds_minimodel.steps.systems import bodies, finetune_seeds
 from ds_minimodel.steps.task_data import labels_of, read_examples, task_inputs, task_module
 from ds_minimodel.steps.training import load_into, micro_batches, run_config, train_only
@@ -55,7 +55,7 @@ def _finetune(recipe, layout, body_name, name, seed, world):
                      phases=((steps, cost.formula, cost.executed),))
     folder = layout.finetune(body_name, name, seed)
     weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run",
-                    f"finetune {body_name} {name} seed {seed}")
+                    f"finetune {body_name} {name} seed {seed}", inputs_hash(folder))
     if world.is_main:
         facts = {"name": name, "kind": task.kind, "labels": labels}
         save_body(folder / "model", BodyArtifact(config, weights, body.space, facts), "task-model", seed=seed,

@@ -9,11 +9,11 @@ never overwritten.
 import hashlib
 import os
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+from ds_minimodel.engine.folder import drop_all_but_milestones
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import MANIFEST, read_json, read_manifest, sha256_of_file, sha256_of_json, write_json
 
@@ -84,6 +84,11 @@ def _inputs(job):
     return json.loads(json.dumps({**job.inputs, "parents": parents}))      # as a record holds them: no tuples
 
 
+def inputs_hash(folder):
+    """Hash of what the job that lies in `folder` is made from; a checkpoint holds it."""
+    return sha256_of_json(read_json(_record_of(folder))["inputs"])
+
+
 def is_complete(job):
     """Whether `job` has nothing left to do; UserError where it was made from other inputs or is damaged."""
     path = _record_of(job.folder)
@@ -105,7 +110,7 @@ def is_complete(job):
 def begin(job):
     """Record the start of `job`; False where it is complete and nothing is to be done."""
     if is_complete(job):
-        shutil.rmtree(job.folder / "run" / "checkpoints", ignore_errors=True)   # of a kill within `finish`
+        drop_all_but_milestones(job.folder / "run" / "checkpoints")     # of a kill within `finish`
         return False
     if job.folder.exists() and not _record_of(job.folder).is_file():
         raise UserError(f"{job.folder}: its record {_record_of(job.folder).name} is missing, so nobody knows what it "
@@ -120,7 +125,7 @@ def finish(job):
     artifacts = {str(folder): sha256_of_file(job.folder / folder / MANIFEST) for folder in folders
                  if "checkpoints" not in folder.parts}
     write_json(_record_of(job.folder), {"inputs": _inputs(job), "complete": True, "artifacts": artifacts})
-    shutil.rmtree(job.folder / "run" / "checkpoints", ignore_errors=True)
+    drop_all_but_milestones(job.folder / "run" / "checkpoints")
 
 
 def move_aside_if_stale(job):

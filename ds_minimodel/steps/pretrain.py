@@ -10,7 +10,7 @@ from ds_minimodel.files import atomic_folder
 from ds_minimodel.model.artifacts import (BodyArtifact, PackArtifact, identity, load_body, load_pack, save_body, save_pack,
                                           space_of)
 from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.steps.jobs import Job
+from ds_minimodel.steps.jobs import Job, inputs_hash
 from ds_minimodel.steps.systems import bodies, body_config, model_inputs
 from ds_minimodel.steps.training import below, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
 
@@ -44,7 +44,8 @@ def _pretrain(recipe, layout, body, world):
     config = module.body.config
     cost = masked_lm_cost(recipe, section, sampler.store.vocab_size, "pretrain", config.head_depths)
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
-    weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", f"pretrain {body}")
+    weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", f"pretrain {body}",
+                    inputs_hash(folder))
     if world.is_main:
         body_tensors, pack_tensors = below(weights, "body."), below(weights, "pack.")
         space = space_of(body_tensors, pack_tensors)

@@ -20,7 +20,8 @@ def run_config(recipe, section, world, *, steps, batch_size, lr, warmup_steps, t
         beta1=section.beta1, beta2=section.beta2, eps=section.eps, clip=section.clip,
         zero_stage=recipe.engine.zero_stage, precision=resolve_precision(recipe.engine.precision, world.device),
         micro_batch_size=recipe.engine.micro_batch_size, checkpoint_every=recipe.checkpoint.every,
-        keep_last=recipe.checkpoint.keep_last, tokens_per_step=tokens_per_step, phases=phases)
+        keep_last=recipe.checkpoint.keep_last, keep_every=recipe.checkpoint.keep_every,
+        tokens_per_step=tokens_per_step, phases=phases)
 
 
 def masked_lm_sampler(recipe, section, layout, language, world):

@@ -1,4 +1,4 @@
-"""A run that SIGKILLs itself in its second save, in a process of its own."""
+"""A run that SIGKILLs itself in its second save, which a thread does in the background, in a process of its own."""
 
 import os
 import signal
@@ -8,14 +8,15 @@ from unittest import mock
 import torch
 from synthetic import run_config, train
 
-from ds_minimodel.engine import checkpoint
+from ds_minimodel.engine import folder as on_disk
+from ds_minimodel.engine import host_copies
 from ds_minimodel.engine.world import start
 
 RUN = run_config(zero_stage=1, checkpoint_every=1, keep_last=3)
 # Where it dies: the function, and how many calls of it come before. A save writes two files.
-PLACES = {"writing": (torch, "save", 3), "syncing": (checkpoint, "sync_file", 3),
-          "listing": (checkpoint, "write_manifest", 1), "renaming": (Path, "rename", 1),
-          "pointing": (checkpoint, "atomic_write", 1)}
+PLACES = {"writing": (torch, "save", 3), "verifying": (host_copies, "sha256_of_file", 3),
+          "listing": (on_disk, "write_json", 1), "renaming": (Path, "rename", 1),
+          "pointing": (on_disk, "atomic_write", 1)}
 
 
 def killed_in_second_save(folder, place):

@@ -1,6 +1,6 @@
 """What the deepspeed launcher starts on two ranks: many runs in one group of processes.
 
-Usage: ranks.py FOLDER. Rank 0 writes what it saw to FOLDER/results.json; then rank 1 kills itself in a save.
+Usage: ranks.py FOLDER, where FOLDER/one-rank holds runs begun on one rank. Rank 0 writes what it saw to FOLDER/results.json; then rank 1 kills itself in a save.
 """
 
 import os
@@ -10,8 +10,11 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from synthetic import model, observe, resume, run_config, same, signal_self, train
+from synthetic import (losses, model, observe, resume, run_config, same, signal_self, small_parameters_partitioned,
+                       train, weights_of)
 
+from ds_minimodel.engine.build import build_engine
+from ds_minimodel.engine.masters import read_masters
 from ds_minimodel.engine.signals import Stopped
 from ds_minimodel.engine.world import start
 from ds_minimodel.errors import Elsewhere, UserError
@@ -20,6 +23,8 @@ from ds_minimodel.files import write_json
 WHOLE, SPLIT = 8, 2             # micro-batch sizes: without and with gradient accumulation
 RESUMED = {f"{precision} zero{stage}": run_config(zero_stage=stage, precision=precision)
            for precision, stage in (("fp32", 1), ("bf16", 0), ("bf16", 1), ("bf16", 2), ("bf16", 3))}
+# What one rank began at stage 1 and two go on with.
+ELSEWHERE = {f"zero{stage}": run_config(zero_stage=stage) for stage in (0, 1, 3)}
 
 
 def cases():
@@ -46,9 +51,25 @@ def resumed_equals_uninterrupted(world, folder, run):
     return numbers == [signal.SIGTERM] * 2 and same(resume(world, folder / "stopped", run), weights)
 
 
+def goes_on_elsewhere(world, folder, run):
+    """Losses of a run of one rank that two go on with, at another stage."""
+    resume(world, folder, run)
+    return losses(folder)
+
+
+def odd_masters_survive(world, stage):
+    """Parameters whose elements cannot be divided among two ranks keep the bits of their fp32 originals."""
+    torch.manual_seed(0)
+    module = torch.nn.Linear(5, 3)
+    original = weights_of(module)
+    with small_parameters_partitioned():
+        engine = build_engine(module, run_config(zero_stage=stage, precision="bf16"), world)
+    return same(read_masters(engine), original)
+
+
 def refusals(world, folder, run):
     try:
-        train(world, folder, run, model())
+        train(world, folder, run, model(), job="another")
     except (UserError, Elsewhere) as error:
         message = str(error)
     return world.gather(lambda: message)
@@ -84,7 +105,10 @@ def main(folder):
     results = {"cases": observe_cases(world, folder)}
     results["resumed"] = {name: resumed_equals_uninterrupted(world, folder / name, run)
                           for name, run in RESUMED.items()}
-    results["refusals"] = refusals(world, folder / "fp32 zero1" / "stopped", run_config(zero_stage=2))
+    results["refusals"] = refusals(world, folder / "fp32 zero1" / "stopped", run_config(zero_stage=1))
+    results["elsewhere"] = {name: goes_on_elsewhere(world, folder / "one-rank" / name, run)
+                            for name, run in ELSEWHERE.items()}
+    results["odd"] = [odd_masters_survive(world, stage) for stage in range(4)]
     results["shared_error"] = shared_error(world)
     results["sums"] = world.sum(world.rank + 1, 10)
     from_main = world.from_main(lambda: world.rank)

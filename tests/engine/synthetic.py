@@ -49,7 +49,7 @@ def run_config(**changes):
     return RunConfig(**dict(
         steps=STEPS, batch_size=BATCH_SIZE, lr=1e-2, warmup_steps=2, weight_decay=0.01, beta1=0.9, beta2=0.98,
         eps=1e-6, clip=0.0, zero_stage=0, precision="fp32", micro_batch_size=BATCH_SIZE, checkpoint_every=1000,
-        keep_last=2, tokens_per_step=BATCH_SIZE * SEQ_LENGTH, phases=((STEPS, 1e9, 2e9),)) | changes)
+        keep_last=2, keep_every=None, tokens_per_step=BATCH_SIZE * SEQ_LENGTH, phases=((STEPS, 1e9, 2e9),)) | changes)
 
 
 def model(what="pretrain", seed=0):
@@ -63,11 +63,11 @@ def weights_of(module):
     return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
 
 
-def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=None, sampler=Sampler):
+def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=None, sampler=Sampler, job="test"):
     """loop.train on the batches of `sampler`; at ZeRO 3 small parameters are partitioned too."""
-    with _small_parameters_partitioned():
+    with small_parameters_partitioned():
         return loop.train(module or model(), micro_batches(sampler, run, world), run, world, folder, "test",
-                          snapshot_steps, on_snapshot)
+                          job, snapshot_steps, on_snapshot)
 
 
 def losses(folder):
@@ -121,7 +121,7 @@ def _state_size(optimizer):
 
 
 @contextlib.contextmanager
-def _small_parameters_partitioned():
+def small_parameters_partitioned():
     """DeepSpeed leaves parameters as small as these on every rank unless told otherwise."""
     original = build.deepspeed_config
 

@@ -3,14 +3,23 @@
 import logging
 import multiprocessing
 import os
+import pickle
 import re
+import resource
+import shutil
 import signal
 
+import deepspeed
 import pytest
+import torch
 from killed import PLACES, RUN, killed_in_second_save
-from synthetic import CrashingSampler, resume, run_config, same, train
+from synthetic import (CrashingSampler, model, resume, run_config, same, small_parameters_partitioned, train)
 
+from ds_minimodel.engine import build
+from ds_minimodel.engine.folder import drop_all_but_milestones
+from ds_minimodel.engine.masters import read_masters
 from ds_minimodel.errors import UserError
+from ds_minimodel.files import read_json, write_manifest
 
 EACH_STEP = {"checkpoint_every": 1, "keep_last": 3}
 
@@ -75,8 +84,8 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(world, uninterrupted, tmp
 
 
 def test_a_damaged_checkpoint_does_not_crowd_out_a_good_one(world, uninterrupted, tmp_path):
-    """Step 4 is damaged, step 3 is passed on to, and the next save is of a step before 4."""
-    run = run_config(checkpoint_every=1, keep_last=2)
+    """Steps 4 and 3 are damaged, the run goes on from step 2, and the next save is of a step before 4."""
+    run = run_config(checkpoint_every=1, keep_last=3)
     crash(world, tmp_path, run)
     truncate(tmp_path / "checkpoints" / "step-00000004")
     truncate(tmp_path / "checkpoints" / "step-00000003")
@@ -85,16 +94,130 @@ def test_a_damaged_checkpoint_does_not_crowd_out_a_good_one(world, uninterrupted
     assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"zero_stage": 2}, "written with zero_stage 1, the run has 2"),
-    ({"precision": "bf16"}, "written with precision fp32, the run has bf16")])
-def test_a_checkpoint_of_other_settings_is_refused(world, tmp_path, changes, message):
+@pytest.mark.parametrize("lost", ["all", "the folder that latest names"])
+def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, lost):
+    run = run_config(zero_stage=1, checkpoint_every=2, keep_last=9)
+    crash(world, tmp_path, run)
+    checkpoints = tmp_path / "checkpoints"
+    first = f"step-00000002/{truncate(checkpoints / 'step-00000002')}"
+    second = f"step-00000004/{flip_a_bit(checkpoints / 'step-00000004')}"
+    if lost != "all":
+        shutil.rmtree(checkpoints / "step-00000004")
+        second = "step-00000004: missing"
+    before = names(tmp_path)
+    with pytest.raises(UserError, match="no checkpoint is left undamaged.*delete .*checkpoints to start") as refused:
+        train(world, tmp_path, run)
+    assert first in str(refused.value) and second in str(refused.value) and "\n" not in str(refused.value)
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("changes, what, message", [
+    ({"precision": "bf16"}, "pretrain", "precision: fp32, here bf16"),
+    ({"job": "of another recipe"}, "pretrain", "job: test, here of another recipe"),
+    ({}, "adapt", r"parameters: body.embedding_norm.bias \[32\], here body.embedding_norm.bias frozen")])
+def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what, message):
     crash(world, tmp_path, run_config(zero_stage=1, **EACH_STEP))
     before = names(tmp_path)
-    with pytest.raises(UserError, match=message) as refused:
-        train(world, tmp_path, run_config(**{"zero_stage": 1, **EACH_STEP, **changes}))
+    job = changes.pop("job", "test")
+    with pytest.raises(UserError, match=f"a checkpoint of another run .{message}.; use another workdir") as refused:
+        train(world, tmp_path, run_config(**{"zero_stage": 1, **EACH_STEP, **changes}), model(what), job=job)
     assert "\n" not in str(refused.value)
     assert names(tmp_path) == before
+
+
+def test_milestones_outlive_the_run(world, tmp_path):
+    crash(world, tmp_path, run_config(checkpoint_every=1, keep_last=1, keep_every=2))
+    assert names(tmp_path) == ["latest", "step-00000002", "step-00000004"]
+    resume(world, tmp_path, run_config(checkpoint_every=1, keep_last=2, keep_every=2))
+    assert names(tmp_path) == ["latest", "step-00000002", "step-00000004", "step-00000005"]
+    drop_all_but_milestones(tmp_path / "checkpoints")
+    assert names(tmp_path) == ["latest", "step-00000002", "step-00000004"]
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000004"
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_deepspeed_loads_them_by_itself(world, uninterrupted, tmp_path, stage):
+    """A plain engine of the same layout, `latest` found by DeepSpeed, its own reader of files."""
+    run = run_config(zero_stage=stage, precision="bf16", checkpoint_every=4)
+    crash(world, tmp_path, run)
+    module = model(seed=1)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1.0)
+    with small_parameters_partitioned():
+        engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, dist_init_required=False,
+                                          config=build.deepspeed_config(run, world.size))
+    path, client_state = engine.load_checkpoint(tmp_path / "checkpoints")
+    assert "step-00000004" in path and client_state["step"] == 4
+    weights = read_masters(engine)
+    engine.destroy()
+    seen = {}
+    train(world, tmp_path / "again", run, snapshot_steps=(4,), on_snapshot=lambda _, found: seen.update(found))
+    assert same(weights, seen)
+
+
+def test_only_known_classes_are_unpickled(world, tmp_path):
+    """A file with the right hash that would run code when unpickled."""
+    run = run_config(zero_stage=0, **EACH_STEP)
+    crash(world, tmp_path, run)
+    folder = tmp_path / "checkpoints" / "step-00000004"
+    torch.save({"module": Evil(tmp_path / "ran")}, folder / "mp_rank_00_model_states.pt")
+    write_manifest(folder, **{key: value for key, value in read_json(folder / "manifest.json").items() if key != "files"})
+    with pytest.raises(pickle.UnpicklingError):
+        train(world, tmp_path, run)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def small_disk():
+    """small_disk(): from now on no file may grow beyond 20,000 bytes, to the end of the test."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("end", ["at the next step", "at a stop", "after the last step"])
+def test_a_full_disk_in_the_background_is_one_line_and_the_former_stays_good(world, uninterrupted, tmp_path, small_disk,
+                                                                             end):
+    run = run_config(zero_stage=1, checkpoint_every=5 if end == "after the last step" else 2)
+
+    def fill_disk(step, _weights):
+        if step == (5 if end == "after the last step" else 4):
+            small_disk()
+            if end == "at a stop":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    if end == "after the last step":
+        crash(world, tmp_path, run_config(zero_stage=1, checkpoint_every=2))
+    with pytest.raises(UserError, match="checkpoints: cannot write: .*nothing that was complete is changed") as refused:
+        train(world, tmp_path, run, snapshot_steps=(4, 5), on_snapshot=fill_disk)
+    assert "\n" not in str(refused.value)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    good = "step-00000004" if end == "after the last step" else "step-00000002"
+    assert (tmp_path / "checkpoints" / "latest").read_text() == good
+    assert [name for name in names(tmp_path) if name.startswith("step") and "partial" not in name][-1] == good
+    assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
+
+
+def test_what_lies_in_the_way_is_named(world, tmp_path):
+    (tmp_path / "checkpoints").write_text("a file")
+    with pytest.raises(UserError, match="checkpoints: cannot write: a file is in the place of a folder"):
+        train(world, tmp_path, run_config(checkpoint_every=2))
+    assert (tmp_path / "checkpoints").read_text() == "a file"
+
+
+def test_a_state_that_is_not_finite_is_not_saved_even_where_its_loss_was(world, tmp_path):
+    """The loss of a step is computed before its update, which is what makes the weights infinite here."""
+    run = run_config(checkpoint_every=1, lr=1e38, eps=1e-30, warmup_steps=0)
+    with pytest.raises(UserError, match="training state is not finite after step 1 and is not saved|loss is not"):
+        train(world, tmp_path, run)
+    assert not list((tmp_path / "checkpoints").glob("step-*[0-9]"))
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,10 +11,9 @@ from unittest import mock
 
 import pytest
 from deepspeed.accelerator import get_accelerator
-from ranks import RESUMED, WHOLE, cases, observe_cases
-from synthetic import TRAINS, model, observe, run_config, train
+from ranks import ELSEWHERE, RESUMED, WHOLE, cases, observe_cases
+from synthetic import TRAINS, CrashingSampler, losses, model, observe, resume, run_config, train
 
-from ds_minimodel.errors import UserError
 from ds_minimodel.files import read_manifest
 
 HERE = Path(__file__).parent
@@ -21,9 +21,13 @@ BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
 
 
 @pytest.fixture(scope="module")
-def launched(tmp_path_factory):
+def launched(world, tmp_path_factory):
     """(folder, process) of ranks.py; all tests on two ranks share its one launch."""
     folder = tmp_path_factory.mktemp("two-ranks")
+    for name in ELSEWHERE:
+        with pytest.raises(RuntimeError, match="crash of the test"):
+            train(world, folder / "one-rank" / name, run_config(zero_stage=1, checkpoint_every=3),
+                  sampler=CrashingSampler)
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "OMP_NUM_THREADS": "1"}
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -127,7 +131,7 @@ def test_a_user_error_of_rank_0_ends_every_rank(two_ranks):
     results = two_ranks[1]
     assert results["shared_error"] == ["only rank 0 saw it", "rank 0 failed"]
     first, second = results["refusals"]
-    assert "written with zero_stage 1, the run has 2" in first and second == "rank 0 failed"
+    assert "a checkpoint of another run (job: test, here another)" in first and second == "rank 0 failed"
 
 
 def test_ranks_exchange_numbers(two_ranks):
@@ -135,20 +139,35 @@ def test_ranks_exchange_numbers(two_ranks):
     assert two_ranks[1]["from_main"] == [0, 0]
 
 
-def test_another_number_of_ranks_is_refused(world, two_ranks):
-    with pytest.raises(UserError, match="written with world_size 2, the run has 1"):
-        train(world, two_ranks[0] / "fp32 zero1" / "stopped", run_config(zero_stage=1))
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_two_ranks_go_on_with_a_run_of_one(two_ranks, seen, name):
+    assert two_ranks[1]["elsewhere"][name] == pytest.approx(seen[1][f"pretrain fp32 zero0 {WHOLE}"]["losses"],
+                                                            abs=BOUNDS["fp32"], rel=0)
 
 
-def test_a_rank_killed_in_a_save_leaves_the_former_good(world, two_ranks):
+@pytest.mark.parametrize("name, stage", [("fp32 zero1", 1), ("bf16 zero1", 2), ("bf16 zero3", 0), ("bf16 zero2", 3)])
+def test_one_rank_goes_on_with_a_run_of_two(world, two_ranks, seen, tmp_path, name, stage):
+    precision = name[:4]
+    shutil.copytree(two_ranks[0] / name / "stopped", tmp_path / "run")
+    resume(world, tmp_path / "run", run_config(zero_stage=stage, precision=precision))
+    assert losses(tmp_path / "run") == pytest.approx(seen[1][f"pretrain {precision} zero0 {WHOLE}"]["losses"],
+                                                     abs=BOUNDS[precision], rel=0)
+
+
+def test_parameters_that_ranks_do_not_divide_keep_their_masters(two_ranks):
+    assert two_ranks[1]["odd"] == [True] * 4
+
+
+def test_a_rank_killed_in_a_save_leaves_the_former_good(world, two_ranks, seen):
     folder, _, code = two_ranks
     checkpoints = folder / "killed" / "checkpoints"
     assert code != 0
     assert (checkpoints / "latest").read_text() == "step-00000002"
     assert read_manifest(checkpoints / "step-00000002", verify=True)["step"] == 2
     assert not (checkpoints / "step-00000004").exists()
-    with pytest.raises(UserError, match="step-00000002: .* world_size 2"):     # it is the one to go on from
-        train(world, folder / "killed", run_config(zero_stage=2))
+    resume(world, folder / "killed", run_config(zero_stage=2))
+    expected = seen[1][f"pretrain fp32 zero0 {WHOLE}"]["losses"]
+    assert losses(folder / "killed") == pytest.approx(expected, abs=BOUNDS["fp32"], rel=0)
 
 
 def test_fp16_is_the_same_at_every_stage(world, tmp_path):
