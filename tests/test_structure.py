@@ -31,6 +31,7 @@ ALLOWED = {
     "sample": {"errors", "files", "progress"},
     "interop": LIBRARY,
     "steps": LIBRARY | {"engine", "analysis"},
+    "benchmark": LIBRARY | {"engine", "analysis", "steps"},
     "doctor": LIBRARY | {"engine"},
     "cli": LIBRARY | {"engine", "analysis", "sample", "interop", "steps", "doctor"},
     "__main__": {"cli"},

@@ -59,7 +59,9 @@ def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on
             if failed:
                 checkpoints.wait()
             end_if(stopping, step)
-            _optimizer_step(engine, micro_batches, max(1, count), run, world, step, meter)
+            count = max(1, count)           # short blocks may leave a batch without a masked token
+            for sums in optimizer_step(engine, micro_batches, count, run, world, step):
+                meter.add(sums, count)
             done = step + 1
             if meter.is_due(done):
                 meter.report(done)
@@ -75,9 +77,12 @@ def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on
     return weights
 
 
-def _optimizer_step(engine, micro_batches, count, run, world, step, meter):
-    """Forward, backward and update of one step. count: loss terms of the whole batch; at least 1, because short
-    blocks may leave a batch without a masked token."""
+def optimizer_step(engine, micro_batches, count, run, world, step):
+    """Forward, backward and update of one step; the sums of losses of each micro-batch, still on the device.
+
+    count: loss terms of the whole batch on all ranks, at least 1. Nothing here waits for the device.
+    """
+    sums_of_batches = []
     for group in engine.optimizer.param_groups:
         group["lr"] = run.lr_at(step)
     for batch in micro_batches:
@@ -85,8 +90,9 @@ def _optimizer_step(engine, micro_batches, count, run, world, step, meter):
         # DeepSpeed averages gradients over ranks; the count is global, so undo that.
         loss = sums.mean() * (world.size / count)
         engine.backward(loss * missing_loss_scale(engine, run), scale_wrt_gas=False)
-        meter.add(sums.detach(), count)
         engine.step()
+        sums_of_batches.append(sums.detach())
+    return sums_of_batches
 
 
 def _check_finite(weights, label):

@@ -43,7 +43,7 @@ def _adapt(recipe, layout, system, language, world):
     module = MaskedLanguageModel(mini.config, sampler.store.vocab_size)
     load_into(module, mini.tensors, "body.")
     load_into(module, initial, "pack.")
-    train_only(module, lambda name: _trains(name, section))
+    train_only(module, lambda name: trains_in_adapt(name, section))
 
     scheduled = system == "multijoint" and section.depth_schedule
     run = masked_lm_run(recipe, section, world, _phases(recipe, sampler.store.vocab_size, mini.config, scheduled))
@@ -70,7 +70,8 @@ def _frozen_model(recipe, body, system):
     return body
 
 
-def _trains(name, section):
+def trains_in_adapt(name, section):
+    """Whether step 2 trains the model's parameter of this name."""
     if name.startswith("pack."):
         return name == "pack.tokens" or section.train_output_bias
     return ((name == "body.positions" and section.train_positions)

@@ -1,0 +1,5 @@
+"""The throughput benchmark: training steps and kernels against their peers, in one run on one machine."""
+
+STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "finetune")
+PEERS = ("reference", "hf", "hf-untuned", "hf-compiled", "hf-deepspeed")
+KERNELS = ("residual_layer_norm", "bias_gelu", "masked_softmax", "dropout", "linear_cross_entropy")

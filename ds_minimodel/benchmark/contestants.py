@@ -1,0 +1,138 @@
+"""Who takes part in the benchmark of a step: each is a function that takes one optimizer step and gives its loss.
+
+ds_minimodel  the product: the engine's step around our module
+reference     the same with DSMM_OPS=reference, torch's operators in place of our kernels
+hf            Hugging Face's RoBERTa with scaled_dot_product_attention, as its documentation has it:
+              autocast (fp16: with a gradient scaler) and torch's fused AdamW
+hf-untuned    the same without our settings of malloc and of threads (CPU)
+hf-compiled   the same with eager attention under torch.compile and, on the CPU, our choice of oneDNN for fp32
+hf-deepspeed  Hugging Face's model in our engine, and so under the same DeepSpeed configuration
+"""
+
+import os
+
+import torch
+from torch import nn
+
+from ds_minimodel.benchmark.workloads import NUM_LABELS, make_batch, our_module, run_config, trains
+from ds_minimodel.model.transformer import FIRST_POSITION, LAYER_NORM_EPS, PAD
+from ds_minimodel.ops import IGNORED
+from ds_minimodel.ops.cpu import configure_cpu
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def environment(name, cpu_settings):
+    """What a contestant's process has in its environment beside that of the benchmark."""
+    settings = {} if name == "hf-untuned" else dict(cpu_settings)
+    return settings | ({"DSMM_OPS": "reference"} if name == "reference" else {})
+
+
+def contestant(name, work, recipe, zero_stage, precision):
+    """A function of the step's number that trains one step and returns its loss, still on the device."""
+    if name in ("ds_minimodel", "reference"):
+        return _in_engine(our_module(work, recipe), work, recipe, zero_stage, precision)
+    if name == "hf-deepspeed":
+        return _in_engine(_SummedLoss(hugging_face(work, recipe, "sdpa")), work, recipe, zero_stage, precision)
+    model = hugging_face(work, recipe, "eager" if name == "hf-compiled" else "sdpa")
+    if name == "hf-compiled":
+        if not torch.cuda.is_available():
+            configure_cpu()
+        model.compile()
+    return _as_documented(model, work, recipe, precision)
+
+
+def hugging_face(work, recipe, attention):
+    """Hugging Face's RoBERTa of the same sizes, with the same part of it frozen."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
+
+    body = work.body
+    config = RobertaConfig(
+        vocab_size=work.vocab_size, hidden_size=body.hidden_size, num_attention_heads=body.num_heads,
+        num_hidden_layers=body.num_layers, intermediate_size=body.ffn_size, type_vocab_size=1, pad_token_id=PAD,
+        max_position_embeddings=body.max_positions + FIRST_POSITION, layer_norm_eps=LAYER_NORM_EPS,
+        hidden_dropout_prob=body.dropout, attention_probs_dropout_prob=body.attention_dropout,
+        attn_implementation=attention, num_labels=NUM_LABELS)
+    torch.manual_seed(recipe.seed)
+    kind = RobertaForSequenceClassification if work.name == "finetune" else RobertaForMaskedLM
+    model, is_trained = kind(config), trains(work, recipe)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(is_trained(_our_name(name)))
+    return model.train()
+
+
+def _our_name(name):
+    """A name of Hugging Face's as far as it decides what trains."""
+    if "word_embeddings" in name or name == "lm_head.decoder.weight":
+        return "pack.tokens"
+    if name in ("lm_head.bias", "lm_head.decoder.bias"):
+        return "pack.bias"
+    for theirs, ours in (("roberta.encoder.layer.", "body.layers."),
+                         ("roberta.embeddings.position_embeddings.weight", "body.positions"),
+                         ("roberta.embeddings.LayerNorm.", "body.embedding_norm.")):
+        if name.startswith(theirs):
+            return name.replace(theirs, ours, 1)
+    return "body." + name
+
+
+def their_batch(batch, finetune):
+    """Our batch in Hugging Face's terms."""
+    if finetune:
+        return {"input_ids": batch["tokens"], "labels": batch["targets"][:, 0]}
+    labels = torch.full_like(batch["tokens"], IGNORED).scatter(1, batch["read"], batch["targets"])
+    return {"input_ids": batch["tokens"], "labels": labels}
+
+
+class _SummedLoss(nn.Module):
+    """Hugging Face's model as the engine wants it: `forward(batch)` gives the sum of losses, (1,)."""
+    loss_names = ["loss"]
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch):
+        finetune = batch["targets"].shape[1] == 1
+        mean = self.model(**their_batch(batch, finetune)).loss
+        return (mean.float() * batch["targets"].numel())[None]
+
+
+def _in_engine(module, work, recipe, zero_stage, precision):
+    from ds_minimodel.engine.build import build_engine
+    from ds_minimodel.engine.train import optimizer_step
+    from ds_minimodel.engine.world import start
+
+    world = start()
+    run = run_config(work, recipe, zero_stage, precision, world.size)
+    engine = build_engine(module, run, world)
+
+    def step(number):
+        batch = make_batch(work, number * world.size + world.rank)
+        count = batch["count"] * world.size
+        (sums,) = optimizer_step(engine, [batch], count, run, world, number)
+        return sums.mean() / batch["count"]
+
+    return step
+
+
+def _as_documented(model, work, recipe, precision):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model, section = model.to(device), recipe.adapt
+    optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad],
+                                  lr=section.lr, betas=(section.beta1, section.beta2), eps=section.eps,
+                                  weight_decay=section.weight_decay, fused=True)
+    scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
+
+    def step(number):
+        batch = {name: tensor.to(device, non_blocking=True)
+                 for name, tensor in their_batch(make_batch(work, number), work.name == "finetune").items()}
+        with torch.autocast(device, AUTOCAST.get(precision), enabled=precision in AUTOCAST):
+            loss = model(**batch).loss
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step

@@ -1,0 +1,182 @@
+"""Each fused operator, forward and backward, against the same computation by others.
+
+`torch` are torch's eager operators, `compiled` the same under torch.compile, apex and liger those packages' own
+where installed. Bytes are the fewest that must move: every input read once, every output written once.
+"""
+
+import importlib.util
+import itertools
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+import torch.nn.functional as F
+
+from ds_minimodel import ops
+from ds_minimodel.benchmark.peaks import DTYPES, copy_bandwidth, device, synchronize
+
+EPS, P = 1e-5, 0.1
+LEAST_SECONDS = 0.02            # of one timing: as many calls as that takes
+
+
+@dataclass
+class Case:
+    """One operator at one shape. `run` maps a contestant's name to a function of the leaves that gives a tensor."""
+    op: str
+    shape: tuple
+    variant: str
+    leaves: tuple               # tensors; those that require a gradient get one
+    run: dict[str, Callable]
+    elements: int               # of activations moved, at the least, forward and backward
+
+
+def _leaf(*shape, dtype, trains=True):
+    return torch.randn(*shape, device=device(), dtype=dtype).requires_grad_(trains)
+
+
+def _keys(*shape):
+    return torch.randint(-2**31, 2**31 - 1, shape, dtype=torch.int32, device=device())
+
+
+def residual_layer_norm(rows, width, dtype, trains, p):
+    x, residual = _leaf(rows, width, dtype=dtype), _leaf(rows, width, dtype=dtype)
+    weight, bias = _leaf(width, dtype=dtype, trains=trains), _leaf(width, dtype=dtype, trains=trains)
+    keys = _keys(rows) if p else None
+
+    def eager(x, residual, weight, bias):
+        return F.layer_norm(residual + F.dropout(x, p, training=p > 0), (width,), weight, bias, EPS)
+
+    run = {"ds_minimodel": lambda *leaves: ops.residual_layer_norm(*leaves, EPS, p, keys), "torch": eager}
+    if p == 0 and x.is_cuda and importlib.util.find_spec("apex"):
+        from apex.normalization.fused_layer_norm import fused_layer_norm_affine
+        run["apex"] = lambda x, residual, weight, bias: fused_layer_norm_affine(
+            residual + x, weight, bias, (width,), EPS)
+    if p == 0 and x.is_cuda and importlib.util.find_spec("liger_kernel"):
+        from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+        run["liger"] = lambda x, residual, weight, bias: LigerLayerNormFunction.apply(residual + x, weight, bias, EPS)
+    # Forward: x, residual in, sum and result out. Backward: gradient and sum in, one or two gradients out.
+    return Case("residual_layer_norm", (rows, width), _variant(trains, p), (x, residual, weight, bias), run,
+                rows * width * (8 if p else 7))
+
+
+def bias_gelu(rows, width, dtype, trains, p):
+    x, bias = _leaf(rows, width, dtype=dtype), _leaf(width, dtype=dtype, trains=trains)
+    run = {"ds_minimodel": ops.bias_gelu, "torch": lambda x, bias: F.gelu(x + bias)}
+    return Case("bias_gelu", (rows, width), _variant(trains, p), (x, bias), run, rows * width * 5)
+
+
+def masked_softmax(rows, width, dtype, trains, p):
+    scores = _leaf(1, max(1, rows // width), width, width, dtype=dtype)
+    keys = _keys(*scores.shape[:-1]) if p else None
+
+    def eager(scores):
+        return F.dropout(torch.softmax(scores * 0.125, -1), p, training=p > 0)
+
+    run = {"ds_minimodel": lambda scores: ops.masked_softmax(scores, None, 0.125, p, keys), "torch": eager}
+    if p == 0 and scores.is_cuda and importlib.util.find_spec("scaled_softmax_cuda"):       # of apex
+        from apex.transformer.functional.fused_softmax import ScaledSoftmax
+        run["apex"] = lambda scores: ScaledSoftmax.apply(scores, 0.125)
+    # Forward: scores in, probabilities out (with dropout, before and after it). Backward: two in, one out.
+    return Case("masked_softmax", tuple(scores.shape), _variant(trains, p), (scores,), run,
+                scores.numel() * (6 if p else 5))
+
+
+def dropout(rows, width, dtype, trains, p):
+    x, keys = _leaf(rows, width, dtype=dtype), _keys(rows)
+    run = {"ds_minimodel": lambda x: ops.dropout(x, P, keys), "torch": lambda x: F.dropout(x, P)}
+    return Case("dropout", (rows, width), _variant(trains, P), (x,), run, rows * width * 4)
+
+
+def linear_cross_entropy(rows, width, dtype, trains, p):
+    vocabulary = 50_000 if width >= 512 else 5_000
+    x, weight = _leaf(rows, width, dtype=dtype), _leaf(vocabulary, width, dtype=dtype, trains=trains)
+    bias = _leaf(vocabulary, dtype=dtype, trains=trains)
+    targets = torch.randint(vocabulary, (rows,), device=device())
+
+    def eager(x, weight, bias):
+        return F.cross_entropy(F.linear(x, weight, bias).float(), targets, reduction="sum")
+
+    run = {"ds_minimodel": lambda *leaves: ops.linear_cross_entropy(*leaves, targets), "torch": eager}
+    if x.is_cuda and importlib.util.find_spec("liger_kernel"):
+        from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
+        run["liger"] = lambda x, weight, bias: LigerFusedLinearCrossEntropyFunction.apply(
+            x, weight, targets, bias, None, ops.IGNORED, 0.0, 0.0, "sum")[0]
+    # The products bind it: no share of copy bandwidth.
+    return Case("linear_cross_entropy", (rows, width, vocabulary), _variant(trains, p), (x, weight, bias), run, 0)
+
+
+def _variant(trains, p):
+    return ", ".join(["trained" if trains else "frozen", *(["dropout"] if p else [])])
+
+
+# Operator -> builder, and which (trains, dropout) make a difference to it.
+OPERATORS = {"residual_layer_norm": (residual_layer_norm, ((False, 0), (True, 0), (False, P), (True, P))),
+             "bias_gelu": (bias_gelu, ((False, 0), (True, 0))),
+             "masked_softmax": (masked_softmax, ((False, 0), (False, P))),
+             "dropout": (dropout, ((False, P),)),
+             "linear_cross_entropy": (linear_cross_entropy, ((False, 0), (True, 0)))}
+# (rows, width) that a training step at RoBERTa-base sizes has, smaller ones, and odd ones.
+SHAPES = {
+    "residual_layer_norm": ((4096, 768), (2048, 768), (308, 768), (1024, 256), (333, 100), (64, 128)),
+    "bias_gelu": ((4096, 3072), (2048, 3072), (308, 3072), (308, 768), (1024, 512), (333, 100), (64, 128)),
+    "masked_softmax": ((24576, 512), (12288, 128), (1001, 77), (256, 32)),
+    "dropout": ((4096, 768), (308, 768), (333, 100)),
+    "linear_cross_entropy": ((308, 768), (77, 256), (33, 100)),
+}
+GPU_SHAPES = {
+    "residual_layer_norm": ((65536, 768), (16384, 768), (4928, 768), (4095, 771)),
+    "bias_gelu": ((65536, 3072), (16384, 3072), (4928, 768), (4095, 771)),
+    "masked_softmax": ((393216, 512), (98304, 128), (1001, 77)),
+    "dropout": ((65536, 768), (4095, 771)),
+    "linear_cross_entropy": ((4928, 768), (1232, 768), (333, 256)),
+}
+
+
+def measure(op, precision, repeats, compiled):
+    """Rows {"op", "shape", "variant", "precision", "seconds": {contestant: …}, "copy_share"} of an operator.
+
+    Contestants take turns; medians over `repeats`. copy_share: bytes a second that ours moves at the least, as a
+    share of what a large copy moves; None where the operator is bound by its products.
+    """
+    build, variants = OPERATORS[op]
+    shapes = (GPU_SHAPES if device().type == "cuda" else SHAPES)[op]
+    bandwidth = copy_bandwidth()
+    for (rows, width), (trains, p) in itertools.product(shapes, variants):
+        torch.manual_seed(0)
+        case = build(rows, width, DTYPES[precision], trains, p)
+        if compiled:
+            torch._dynamo.reset()
+            case.run["compiled"] = torch.compile(case.run["torch"])
+        seconds = _in_turns(case, repeats)
+        moved = case.elements * case.leaves[0].element_size() / bandwidth
+        yield {"op": op, "shape": list(case.shape), "variant": case.variant, "precision": precision,
+               "seconds": seconds, "copy_share": moved / seconds["ds_minimodel"] if moved else None}
+
+
+def _in_turns(case, repeats):
+    calls = {name: _forward_and_backward(case, function) for name, function in case.run.items()}
+    times = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    number = max(1, min(1000, round(LEAST_SECONDS / _seconds(calls["torch"], 1))))
+    for _ in range(repeats):
+        for name, call in calls.items():
+            times[name].append(_seconds(call, number) / number)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _forward_and_backward(case, function):
+    grad = torch.randn_like(function(*case.leaves).detach())
+    wanted = [leaf for leaf in case.leaves if leaf.requires_grad]
+    return lambda: torch.autograd.grad(function(*case.leaves), wanted, grad)
+
+
+def _seconds(call, number):
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(number):
+        call()
+    synchronize()
+    return time.perf_counter() - start

@@ -1,0 +1,56 @@
+"""What this device can do: its best matrix product, and its copy bandwidth. The yardsticks of all shares."""
+
+import time
+
+import torch
+
+from ds_minimodel.ops.cpu import configure_cpu
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# (rows, inner, columns): the products of RoBERTa-base at 2,048 tokens, and larger ones.
+CPU_SHAPES = ((2048, 768, 3072), (2048, 3072, 768), (2048, 768, 768), (1024, 1024, 1024), (308, 768, 50000))
+GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 768, 3072), (16384, 3072, 768))
+COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
+
+
+def device():
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def seconds_of(function, repeats=3):
+    """Least seconds of one call, after a call to warm up."""
+    function()
+    times = []
+    for _ in range(repeats):
+        synchronize()
+        start = time.perf_counter()
+        function()
+        synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def synchronize():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def matmul_peak(precision):
+    """FLOP/s of the fastest of a few products of random matrices."""
+    where = device()
+    if where.type == "cpu":
+        configure_cpu()
+    best = 0.0
+    for rows, inner, columns in GPU_SHAPES if where.type == "cuda" else CPU_SHAPES:
+        a = torch.randn(rows, inner, device=where, dtype=DTYPES[precision])
+        b = torch.randn(columns, inner, device=where, dtype=DTYPES[precision])
+        best = max(best, 2 * rows * inner * columns / seconds_of(lambda: torch.nn.functional.linear(a, b)))
+    return best
+
+
+def copy_bandwidth():
+    """Bytes read and written a second by a large copy within the device's memory."""
+    where = device()
+    source = torch.randint(256, (COPY_BYTES[where.type],), dtype=torch.uint8, device=where)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / seconds_of(lambda: target.copy_(source))

@@ -1,0 +1,128 @@
+"""Contestants of one training step, each in processes of its own, timed in turns."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+
+from ds_minimodel.benchmark.contestants import environment
+from ds_minimodel.engine.launch import CPU, has_gpu
+from ds_minimodel.engine.rendezvous import free_port
+
+
+class Failed(Exception):
+    """A contestant's process ended or fell silent; the message holds the end of what it said."""
+
+
+class Contestant:
+    """The processes of one contestant, one for each rank, and what they answered."""
+
+    def __init__(self, name, task, ranks, log_folder, time_limit):
+        self.name, self.time_limit = name, time_limit
+        self.log = log_folder / f"{task.get('workload', 'all')}-{name}.log"
+        base = dict(os.environ)
+        if not has_gpu():
+            for setting in CPU:
+                base.pop(setting, None)
+            base |= environment(name, CPU) | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": str(task["threads"])}
+        else:
+            base |= environment(name, {})
+        if ranks > 1:
+            base |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+        command = [sys.executable, "-m", "ds_minimodel.benchmark.worker", json.dumps({**task, "contestant": name})]
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.processes = [
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                                 env=base | ({"RANK": str(rank), "LOCAL_RANK": str(rank),
+                                             "LOCAL_WORLD_SIZE": str(ranks)} if ranks > 1 else {}))
+                for rank in range(ranks)]
+        self._answers()
+
+    def ask(self, command):
+        """The answers of all ranks."""
+        try:
+            for process in self.processes:
+                process.stdin.write(command + "\n")
+                process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failure() from None
+        return self._answers()
+
+    def _answers(self):
+        clock = threading.Timer(self.time_limit, self.kill)
+        clock.start()
+        try:
+            lines = [process.stdout.readline() for process in self.processes]
+        finally:
+            clock.cancel()
+        if not all(lines):
+            raise self._failure()
+        return [json.loads(line) for line in lines]
+
+    def _failure(self):
+        self.kill()
+        said = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return Failed(f"{self.name}: {said[-1] if said else 'ended or ran past its time limit'} (see {self.log})")
+
+    def kill(self):
+        for process in self.processes:
+            process.kill()
+
+    def end(self):
+        self.kill()
+        for process in self.processes:
+            process.wait()
+
+
+def time_in_turns(names, task, ranks, repeats, log_folder, time_limit, say):
+    """{contestant: {"seconds", "spread", "loss", "memory_bytes", "wire_bytes"} or {"error"}}, and the device's peaks.
+
+    Every repeat lets each contestant take one step after another, and measures the device's best matrix product and
+    copy in between; medians over repeats. `ranks` is for those that run in our engine.
+    """
+    found, running = {}, {}
+    try:
+        for name in ("peaks", *names):
+            say(f"{task['workload']} {task['precision']}: {name} starts")
+            in_engine = name in ("ds_minimodel", "reference", "hf-deepspeed")
+            try:
+                running[name] = Contestant(name, task, ranks if in_engine else 1, log_folder, time_limit)
+                if name != "peaks":
+                    running[name].ask("step 2")           # to warm up
+            except Failed as failure:
+                running.pop(name, None)
+                found[name] = {"error": str(failure)}
+        answers = {name: [] for name in running}
+        for _ in range(repeats):
+            for name in list(running):
+                try:
+                    answers[name].append(running[name].ask("peaks" if name == "peaks" else "step 1"))
+                except Failed as failure:
+                    running.pop(name).end()
+                    found[name] = {"error": str(failure)}
+        for name, one in running.items():
+            if name != "peaks":
+                found[name] = _summary(answers[name], one.ask("memory"))
+    finally:
+        for one in running.values():
+            one.end()
+    peaks = {key: statistics.median(answer[0][key] for answer in answers["peaks"]) for key in ("matmul", "copy")}
+    return {name: found[name] for name in names}, peaks
+
+
+def _summary(answers, memory):
+    seconds = [max(rank["seconds"][0] for rank in answer) for answer in answers]
+    return {"seconds": statistics.median(seconds), "fastest": min(seconds), "slowest": max(seconds),
+            "loss": answers[-1][0]["losses"][0], "wire_bytes": answers[-1][0]["wire_bytes"],
+            "memory_bytes": max(rank["memory"] for rank in memory)}
+
+
+def time_kernels(op, task, repeats, compiled, log_folder, time_limit):
+    """Rows of kernels.measure for one operator, from a process of its own; Failed where it ends before."""
+    worker = Contestant("kernels", task, 1, log_folder, time_limit)
+    try:
+        return worker.ask(f"kernels {op} {repeats} {compiled}")[0]
+    finally:
+        worker.end()
