@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from ds_minimodel import __version__
+from ds_minimodel import __version__, mpi
 from ds_minimodel.engine.launch import rank_of_environment
 from ds_minimodel.errors import Elsewhere, UserError
 from ds_minimodel.sample import command as sample
@@ -159,6 +159,12 @@ def _do_step(step, recipe, overrides, options):
     from ds_minimodel.steps import pipeline
 
     if step not in pipeline.ON_RANKS:
+        if mpi.started() and step in pipeline.UNDER_MPIRUN:
+            from ds_minimodel.data.ranks import Ranks
+
+            pipeline.run_step(step, recipe, Ranks(mpi.world()), options.rebuild)
+            mpi.end()       # not after an error: a process that ends without it makes mpirun end the others
+            return 0
         if launched():
             raise UserError(f"{step}: it runs in one process; start it without a launcher")
         pipeline.run_step(step, recipe, rebuild=options.rebuild)

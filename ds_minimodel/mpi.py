@@ -15,12 +15,12 @@ def started():
 def world():
     """MPI's communicator of all processes; UserError where mpi4py is missing or of another MPI than mpirun.
 
-    Whoever calls this calls `end` before the process exits.
+    Whoever calls this calls `end` where all processes end well; one that ends without it makes mpirun end the others.
     """
     try:
         import mpi4py
 
-        mpi4py.rc.finalize = False      # at exit MPI would wait for all; a failed process must end, so that mpirun sees
+        mpi4py.rc.finalize = False      # else a process that failed would wait at its exit for all others
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise UserError(f"mpirun: ranks are found through mpi4py, which does not load ({_line(error)}); "

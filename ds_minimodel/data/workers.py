@@ -1,6 +1,8 @@
 """A parallel map over processes that keeps the order and holds few items at once."""
 
 import collections
+import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -20,22 +22,35 @@ def ordered_map(function, items, workers):
     if workers == 1:
         yield from map(function, items)
         return
+    with process_pool(workers) as pool:
+        yield from in_order(functools.partial(pool.submit, function), items, 2 * workers)
+
+
+def in_order(submit, items, window):
+    """Yield the results of submit(item), a Future, for each item, in order; at most `window` are under way."""
+    pending = collections.deque()
+    try:
+        for item in items:
+            pending.append(submit(item))
+            if len(pending) == window:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+@contextlib.contextmanager
+def process_pool(workers):
+    """Yield a pool of worker processes; UserError where one of them was killed."""
     context = multiprocessing.get_context("spawn")       # fork is not safe beside the threads of torch
     with ProcessPoolExecutor(workers, context, initializer=_follow_parent) as pool:
-        pending = collections.deque()
         try:
-            for item in items:
-                pending.append(pool.submit(function, item))
-                if len(pending) == 2 * workers:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            yield pool
         except BrokenProcessPool:
             raise UserError("a worker process was killed (out of memory?); what is complete is kept: "
                             "run again, with fewer data.workers") from None
-        finally:
-            for future in pending:
-                future.cancel()
 
 
 def _follow_parent():

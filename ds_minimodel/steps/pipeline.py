@@ -11,7 +11,8 @@ from ds_minimodel.steps.jobs import Layout, begin, finish, is_complete, lock_of,
 # In the order of the pipeline: step -> module of this package with its jobs.
 STEPS = {"tokenizer": "tokenizer", "prepare": "prepare", "pretrain": "pretrain", "build-mini": "build_mini",
          "adapt": "adapt", "finetune": "finetune", "evaluate": "evaluate", "report": "baselines"}
-ON_RANKS = ("pretrain", "build-mini", "adapt", "finetune", "evaluate")      # the others run in one process
+ON_RANKS = ("pretrain", "build-mini", "adapt", "finetune", "evaluate")
+UNDER_MPIRUN = ("tokenizer", "prepare")     # take ranks of mpirun too; what is in neither runs in one process
 
 
 def jobs(step, recipe):
@@ -21,8 +22,9 @@ def jobs(step, recipe):
 def run_step(step, recipe, world=None, rebuild=False):
     """Do what is not complete of one step.
 
-    world: the ranks (engine/world.py) for the steps in ON_RANKS. rebuild: move aside what was made from
-    another recipe and make it again, instead of refusing.
+    world: the ranks (engine/world.py) for the steps in ON_RANKS; None or those of mpirun (data/ranks.py) for the
+    others, which the first of them does. rebuild: move aside what was made from another recipe and make it again,
+    instead of refusing.
     """
     is_main = world is None or world.is_main
     on_main = _call if world is None else world.from_main
@@ -32,7 +34,10 @@ def run_step(step, recipe, world=None, rebuild=False):
             if rebuild:
                 on_main(lambda job=job: move_aside_if_stale(job))
             if on_main(lambda job=job: begin(job)):
-                job.make(world)
+                if step in ON_RANKS:
+                    job.make(world)
+                else:
+                    on_main(lambda job=job: job.make(world))
                 on_main(lambda job=job: finish(job))
             elif is_main:
                 print(f"{job.folder}: complete", file=sys.stderr)

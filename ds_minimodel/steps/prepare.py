@@ -15,14 +15,14 @@ def jobs(recipe, layout):
         found.append(Job(layout.tokens(language),
                          {"text": fingerprint_of_text(find_files(text)), "min_words": min_words},
                          (layout.tokenizer(language),),
-                         lambda _, language=language, text=text, min_words=min_words:
-                         _prepare(recipe, layout, language, text, min_words)))
+                         lambda ranks, language=language, text=text, min_words=min_words:
+                         _prepare(recipe, layout, language, text, min_words, ranks)))
     return found
 
 
-def _prepare(recipe, layout, language, text, min_words):
+def _prepare(recipe, layout, language, text, min_words, ranks):
     progress = Progress(f"prepare {language}", None, "tokens")
     prepare(text, layout.tokenizer(language), layout.tokens(language), min_words,
-            recipe.data.workers or os.cpu_count(),
+            recipe.data.workers or os.cpu_count(), ranks,
             progress=lambda documents, tokens, _: progress.update(tokens, f"{documents:,} documents"))
     progress.close()

