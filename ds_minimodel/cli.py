@@ -66,7 +66,12 @@ def _parse(arguments):
     _add_recipe_command(commands, "run", "the whole pipeline; safe to interrupt and repeat", _run, ranks=True)
     for step, text in STEPS.items():
         on_ranks = step not in ("tokenizer", "prepare", "report")
-        _add_recipe_command(commands, step, text, _run_step, ranks=on_ranks).set_defaults(step=step)
+        command = _add_recipe_command(commands, step, text, _run_step, ranks=on_ranks)
+        command.set_defaults(step=step)
+        if step == "report":
+            command.add_argument("--with", dest="others", metavar="[LABEL=]RUN", action="append", default=[],
+                                 help="workdir of another finished run for one report over all; may be repeated")
+            command.set_defaults(run=_report)
     flops = _add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed",
                                 _flops)
     flops.add_argument("--json", action="store_true", help="print JSON")
@@ -153,6 +158,15 @@ def _run_step(options):
     return _do_step(options.step, recipe, overrides, options)
 
 
+def _report(options):
+    from ds_minimodel.steps.pipeline import report_several
+
+    code = _run_step(options)
+    if options.others and not code:
+        report_several(_recipe(options)[0], options.others)
+    return code
+
+
 def _do_step(step, recipe, overrides, options):
     from ds_minimodel.engine.hosts import launch_on_hosts, read_hostfile
     from ds_minimodel.engine.launch import launch, launched, restart_with_cpu_settings
@@ -191,7 +205,7 @@ def _do_step(step, recipe, overrides, options):
 
 def _flops(options):
     from ds_minimodel.analysis.render import to_markdown
-    from ds_minimodel.analysis.tables import cost_table
+    from ds_minimodel.analysis.cost_tables import cost_table
     from ds_minimodel.steps.costs import costs
 
     rows = costs(_recipe(options)[0])

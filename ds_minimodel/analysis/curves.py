@@ -1,7 +1,8 @@
 """Training curves from score rows, compute to near-maximal performance, and speedups (paper section 4.2).
 
 A score row is {"system", "task", "language", "seed", "step", "eflops", "score"}: the score (0 to 100) of one
-finetuning seed with the pack that step 2 had after `step` updates, which had cost `eflops` by then.
+finetuning seed with the pack that step 2 had after `step` updates, which had cost `eflops` by then. Rows of
+question answering may hold the exact match, "exact_match", too.
 """
 
 import math
@@ -21,7 +22,7 @@ class Point(NamedTuple):
     eflops: float
     mean: float
     std: float | None
-    num_seeds: int
+    by_seed: dict
 
 
 class Estimate(NamedTuple):
@@ -47,37 +48,55 @@ class Speedup(NamedTuple):
     excluded: list
 
 
-def with_language_average(rows):
-    """`rows` plus, for each system, task, seed and step, their mean over languages as language "avg".
+def training_curves(rows, metric="score"):
+    """{(system, task, language): [Point, ...] by rising step}, mean and standard deviation over seeds.
 
-    A step has an average only where every language of the task was scored with that seed, so that all points
-    of all averaged curves are means over the same languages.
+    metric: the key of `rows` that is drawn; rows without it are passed over.
     """
-    languages, groups = defaultdict(set), defaultdict(list)
-    for row in rows:
-        languages[row["task"]].add(row["language"])
-        groups[row["system"], row["task"], row["seed"], row["step"]].append(row)
-    averages = []
-    for (system, task, seed, step), group in groups.items():
-        if len(group) == len(languages[task]):
-            averages.append({"system": system, "task": task, "language": AVERAGE, "seed": seed, "step": step,
-                             "eflops": statistics.fmean(row["eflops"] for row in group),
-                             "score": statistics.fmean(row["score"] for row in group)})
-    return [*rows, *averages]
-
-
-def training_curves(rows):
-    """{(system, task, language): [Point, ...] by rising step}, mean and standard deviation over seeds."""
     groups = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        groups[row["system"], row["task"], row["language"]][row["step"]].append(row)
-    return {key: [_point(step, by_step[step]) for step in sorted(by_step)] for key, by_step in groups.items()}
+        if metric in row:
+            groups[row["system"], row["task"], row["language"]][row["step"]].append(row)
+    return {key: [_point(step, by_step[step], metric) for step in sorted(by_step)]
+            for key, by_step in groups.items()}
 
 
-def _point(step, rows):
-    scores = [row["score"] for row in rows]
-    return Point(step, statistics.fmean(row["eflops"] for row in rows), statistics.fmean(scores),
-                 statistics.stdev(scores) if len(scores) > 1 else None, len(scores))
+def _point(step, rows, metric):
+    by_seed = {row["seed"]: row[metric] for row in rows}
+    return Point(step, statistics.fmean(row["eflops"] for row in rows), statistics.fmean(by_seed.values()),
+                 _deviation(by_seed), by_seed)
+
+
+def _deviation(by_seed):
+    return statistics.stdev(by_seed.values()) if len(by_seed) > 1 else None
+
+
+def with_language_average(curves):
+    """`curves` plus, for each system that has all languages of a task, their mean as language "avg".
+
+    It has the steps that all of the languages have. Its seeds are those with a score in every language, so
+    that its deviation is that of the mean; without two such seeds it has none.
+    """
+    languages = defaultdict(dict)
+    for system, task, language in curves:
+        languages[task][language] = None
+    averages = {}
+    for system, task in dict.fromkeys(key[:2] for key in curves):
+        if all((system, task, language) in curves for language in languages[task]):
+            of_task = [{point.step: point for point in curves[system, task, language]}
+                       for language in languages[task]]
+            steps = [step for step in of_task[0] if all(step in by_step for by_step in of_task)]
+            averages[system, task, AVERAGE] = [_mean_point([by_step[step] for by_step in of_task])
+                                               for step in steps]
+    return curves | {key: curve for key, curve in averages.items() if curve}
+
+
+def _mean_point(points):
+    """The mean over languages of one step's points."""
+    by_seed = {seed: statistics.fmean(point.by_seed[seed] for point in points) for seed in points[0].by_seed
+               if all(seed in point.by_seed for point in points)}
+    return Point(points[0].step, statistics.fmean(point.eflops for point in points),
+                 statistics.fmean(point.mean for point in points), _deviation(by_seed), by_seed)
 
 
 def compute_to_reach(curve, target):

@@ -1,4 +1,4 @@
-"""How tables and plots name systems and print compute."""
+"""How tables and plots name systems and metrics, and print compute."""
 
 from typing import NamedTuple
 
@@ -7,6 +7,17 @@ from ds_minimodel.analysis.flops import EFLOPS_PER_V100_DAY
 SYSTEM_NAMES = {  # in the order of the paper's tables
     "bl_base": "BL_BASE", "bl_small": "BL_SMALL", "minipost": "MiniPost", "minijoint": "MiniJoint",
     "multijoint": "MultiJoint"}
+
+
+def system_of(variant):
+    """The system of a variant: "minijoint" of "minijoint N=2" (see join.py)."""
+    return variant.partition(" ")[0]
+
+
+def name_of(variant):
+    """How a variant is printed: "MiniJoint N=2"."""
+    system, space, rest = variant.partition(" ")
+    return SYSTEM_NAMES[system] + space + rest
 
 
 class Unit(NamedTuple):
@@ -18,12 +29,14 @@ class Unit(NamedTuple):
         value = eflops * self.per_eflop
         if value == float("inf"):
             return "∞"
-        return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+        decimals = 0 if value >= 100 else 1 if value >= 10 else 3 if 0 < value < 0.1 else 2
+        return f"{value:.{decimals}f}"
 
 
 _FLOPS = [Unit("EFLOPs", 1), Unit("PFLOPs", 1e3), Unit("TFLOPs", 1e6), Unit("GFLOPs", 1e9)]
 _V100 = [Unit(f"V100 {name}", per_day / EFLOPS_PER_V100_DAY)
-         for name, per_day in (("days", 1), ("hours", 24), ("minutes", 24 * 60), ("seconds", 24 * 3600))]
+         for name, per_day in (("days", 1), ("hours", 24), ("minutes", 24 * 60), ("seconds", 24 * 3600),
+                               ("milliseconds", 24 * 3600 * 1000))]
 
 
 def flops_unit(largest_eflops):
@@ -41,6 +54,12 @@ def _largest_that_fits(units, eflops):
 
 
 def in_order(names, order=SYSTEM_NAMES):
-    """Distinct `names`: those in `order` first and in its order, others after them as they come."""
-    names = dict.fromkeys(names)
-    return [*(name for name in order if name in names), *(name for name in names if name not in order)]
+    """Distinct `names` in `order`, a system's variants behind it; those not in `order` last, as they come."""
+    names, ranks = list(dict.fromkeys(names)), {name: rank for rank, name in enumerate(order)}
+    return sorted(names, key=lambda name: ranks.get(system_of(name), len(ranks)))
+
+
+def numbered(what, task):
+    """The paper's name of a task's table or figure: XQuAD's stand in its appendix under other numbers."""
+    in_appendix = {"Table 2": "Table A2", "Table 3": "Table A1", "Figure 3": "Figure A1"}
+    return f"{in_appendix[what] if task.lower() == 'xquad' else what} ({task})"

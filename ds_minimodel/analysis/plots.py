@@ -1,100 +1,136 @@
-"""Training curves as PNG: score against compute (the paper's Figure 3), and loss against compute.
+"""Curves and bars as PNG: the paper's Figures 1, 3 and 4, and loss against compute.
 
-Only matplotlib's objects are used, no pyplot: no global state, no display. Colours are Okabe and Ito's, which
-colour-blind readers tell apart; markers and line styles say the same again.
+Only matplotlib's objects are used, no pyplot: no global state, no display.
 """
 
 import io
 import math
+import statistics
 
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ds_minimodel.analysis.curves import AVERAGE, near_maximal_targets
-from ds_minimodel.analysis.display import SYSTEM_NAMES, flops_unit, in_order
-from ds_minimodel.analysis.tables import languages_of, systems_of, tasks_of
+from ds_minimodel.analysis.curves import AVERAGE, BASELINE, near_maximal_targets, speedup
+from ds_minimodel.analysis.display import in_order, v100_unit
+from ds_minimodel.analysis.looks import QUIET, STYLE, depth_looks, system_looks
+from ds_minimodel.analysis.table import languages_of, systems_of, tasks_of
 
-_LOOKS = {  # system -> colour, line style, marker
-    "bl_base": ("#000000", "-", "o"), "bl_small": ("#E69F00", "--", "s"), "minipost": ("#0072B2", "-.", "^"),
-    "minijoint": ("#D55E00", "-", "D"), "multijoint": ("#009E73", (0, (4, 1, 1, 1, 1, 1)), "v"),
-}
-_STYLE = {"font.family": "DejaVu Sans", "font.size": 9.5,
-          "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#8a939c",
-          "axes.labelcolor": "#1c2126", "axes.titlesize": 10.5,
-          "axes.titleweight": "bold", "axes.grid": True, "grid.color": "#e4e7ea", "grid.linewidth": 0.8,
-          "axes.axisbelow": True, "xtick.color": "#59636e", "ytick.color": "#59636e", "xtick.major.size": 0,
-          "ytick.major.size": 0, "lines.linewidth": 1.6, "lines.markersize": 3.4}
+WEEK = 7  # days that the paper's figures show of longer runs
 _PANELS_A_ROW = 4
-_LEGEND_COLUMNS = {1: 3, 2: 4}  # by number of panels; wider figures hold the legend in one row
+_WIDEST = 13.2  # inches
+_LEGEND_WIDTH = {1: 3, 2: 4, 3: 6}  # entries in a row of the legend, by panels in a row
+_AVERAGE_LABEL = "score (%), mean over languages"
 _MOST_MARKERS = 40  # longer curves are drawn without
-_LOSS_BINS = 120  # a loss curve is drawn as the means of this many stretches
-_QUIET = "#59636e"
+
+
+def plot_speedups(estimates, tasks):
+    """Figure 1: a group of bars for each task, and their mean; one bar a system, its speedup over bl_base.
+
+    None where no system but bl_base has a speedup.
+    """
+    systems = in_order(system for system, _, _ in estimates if system != BASELINE)
+    heights = {system: [speedup(estimates, system, task).mean for task in tasks] for system in systems}
+    heights = {system: values for system, values in heights.items() if any(values)}
+    if not heights:
+        return None
+    groups = [*tasks, "mean over tasks"] if len(tasks) > 1 else tasks
+    looks, width = system_looks(heights), 0.8 / len(heights)
+    with rc_context(STYLE):
+        figure = _figure(min(max(4.6, 0.9 + 0.55 * len(heights) * len(groups)), _WIDEST), 3.2)
+        axes = figure.add_subplot()
+        for number, (system, values) in enumerate(heights.items()):
+            if len(tasks) > 1:
+                values = [*values, statistics.fmean(values) if all(values) else None]
+            middles = [group + (number - (len(heights) - 1) / 2) * width for group in range(len(groups))]
+            bars = axes.bar(middles, [value or 0 for value in values], 0.9 * width, label=looks[system].label,
+                            color=looks[system].color, hatch="" if looks[system].fill == "full" else "//",
+                            edgecolor="white", linewidth=0)
+            axes.bar_label(bars, [f"{value:.1f}×" if value else "–" for value in values], padding=2)
+        axes.axhline(1, color=QUIET, linestyle=(0, (1, 1.5)), linewidth=1.1, label="BL_BASE")
+        axes.set_xticks(range(len(groups)), groups, color="#1c2126")
+        axes.grid(axis="x", visible=False)
+        axes.set_ylabel("speedup over BL_BASE (times)")
+        axes.margins(y=0.12)
+        _legend(figure, [axes], [*(looks[system].label for system in heights), "BL_BASE"], 4)
+        return _png(figure)
 
 
 def plot_averages(curves, baselines=()):
-    """PNG with one panel a task: score averaged over languages against compute, one line a system."""
+    """Figure 3 in short, a panel for each task: score averaged over languages, one line a system."""
     panels = [(task, task, AVERAGE) for task in tasks_of(curves)
               if any(key[1:] == (task, AVERAGE) for key in curves)]
-    return _score_panels(curves, panels, baselines, "score, mean over languages")
+    return _score_panels(curves, panels, system_looks(systems_of(curves)), baselines, _AVERAGE_LABEL)
 
 
-def plot_languages(task, curves, baselines=()):
-    """PNG with one panel a language of `task`."""
+def plot_languages(task, metric, curves, baselines=()):
+    """Figure 3 for one task, a panel for each language. metric: what the scores are, such as "accuracy"."""
     panels = [(language, task, language) for language in languages_of(curves, task)]
-    return _score_panels(curves, panels, baselines, f"{task} score")
+    return _score_panels(curves, panels, system_looks(systems_of(curves)), baselines, f"{task}: {metric} (%)")
+
+
+def plot_depths(curves, depths):
+    """Figure 4, a panel for each task: a line for each depth of the mini-model, averaged over languages.
+
+    depths: {depth: variant}.
+    """
+    panels = [(task, task, AVERAGE) for task in tasks_of(curves)]
+    return _score_panels(curves, panels, depth_looks(depths), (), _AVERAGE_LABEL)
+
+
+def plot_depth_languages(task, metric, curves, depths):
+    """Figures A2 and A3 for one task, a panel for each language: a line for each depth of the mini-model."""
+    panels = [(language, task, language) for language in languages_of(curves, task)]
+    return _score_panels(curves, panels, depth_looks(depths), (), f"{task}: {metric} (%)")
 
 
 def plot_losses(losses):
-    """PNG with one panel a language: training loss of step 2 against compute; loss rows as in losses.py."""
+    """A panel for each language: training loss of step 2 against compute; loss rows as in losses.py."""
     rows = [row for row in losses if row["stage"] == "adapt"]
-    unit = flops_unit(max(row["eflops"] for row in rows))
+    looks = system_looks(row["system"] for row in rows)
     languages = list(dict.fromkeys(row["language"] for row in rows))
-    systems = in_order(row["system"] for row in rows)
-    with rc_context(_STYLE):
+    unit = v100_unit(max(row["curve"][-1][0] for row in rows))
+    with rc_context(STYLE):
         figure, all_axes = _grid(len(languages))
         for axes, language in zip(all_axes, languages, strict=True):
-            for system in systems:
-                curve = [(row["eflops"] * unit.per_eflop, row["loss"]) for row in rows
-                         if (row["system"], row["language"]) == (system, language)]
-                if curve:
-                    color, style, _ = _LOOKS[system]
-                    axes.plot(*zip(*_binned(curve), strict=True), color=color, linestyle=style,
-                              label=SYSTEM_NAMES[system])
+            for row in rows:
+                if row["language"] == language:
+                    look, (eflops, loss) = looks[row["system"]], zip(*row["curve"], strict=True)
+                    axes.plot([unit.per_eflop * value for value in eflops], loss, color=look.color,
+                              linestyle=look.style, label=look.label)
             axes.set_title(language, loc="left")
-        return _finish(figure, all_axes, unit, "training loss (nats a masked token)")
+        return _finish(figure, all_axes, unit, "training loss (nats a masked token)", looks)
 
 
-def _score_panels(curves, panels, baselines, ylabel):
-    """PNG of score curves; `panels` holds (title, task, language)."""
-    unit = flops_unit(max(curve[-1].eflops for curve in curves.values()))
+def _score_panels(curves, panels, looks, baselines, ylabel):
+    """PNG of score curves; `panels` holds (title, task, language). Variants without a look are not drawn."""
+    unit = v100_unit(max(curve[-1].eflops for curve in curves.values()))
     targets = near_maximal_targets(curves)
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure, all_axes = _grid(len(panels))
         for axes, (title, task, language) in zip(all_axes, panels, strict=True):
-            for system in systems_of(curves, task):
+            for system, look in looks.items():
                 if (system, task, language) in curves:
-                    _draw_curve(axes, system, curves[system, task, language], unit)
+                    _draw_curve(axes, look, curves[system, task, language], unit)
             _draw_level(axes, targets.get((task, language)), (0, (1, 1.5)), "95 % of BL_BASE")
             languages = languages_of(curves, task) if language == AVERAGE else [language]
             _draw_level(axes, _majority(baselines, task, languages), (0, (5, 4)), "majority class")
             axes.set_title(title, loc="left")
-        return _finish(figure, all_axes, unit, ylabel)
+        return _finish(figure, all_axes, unit, ylabel, looks)
 
 
-def _draw_curve(axes, system, curve, unit):
-    color, style, marker = _LOOKS[system]
+def _draw_curve(axes, look, curve, unit):
     x = [point.eflops * unit.per_eflop for point in curve]
-    axes.plot(x, [point.mean for point in curve], color=color, linestyle=style,
-              marker=marker if len(curve) <= _MOST_MARKERS else None, label=SYSTEM_NAMES[system])
+    axes.plot(x, [point.mean for point in curve], color=look.color, linestyle=look.style, label=look.label,
+              marker=look.marker if len(curve) <= _MOST_MARKERS else None, fillstyle=look.fill)
     if any(point.std for point in curve):
         low, high = ([point.mean + sign * (point.std or 0.0) for point in curve] for sign in (-1, 1))
-        axes.fill_between(x, low, high, color=color, alpha=0.13, linewidth=0)
+        axes.fill_between(x, low, high, color=look.color, alpha=0.13, linewidth=0)
 
 
 def _draw_level(axes, height, style, label):
     if height is not None:
-        axes.axhline(height, color=_QUIET, linestyle=style, linewidth=1.1, label=label, zorder=1)
+        axes.axhline(height, color=QUIET, linestyle=style, linewidth=1.1, label=label, zorder=1)
 
 
 def _majority(baselines, task, languages):
@@ -106,12 +142,11 @@ def _majority(baselines, task, languages):
     return sum(scores[language] for language in languages) / len(languages)
 
 
-def _binned(curve):
-    """Means of consecutive stretches of (x, y) points: the noise of single updates goes, the shape stays."""
-    size = math.ceil(len(curve) / _LOSS_BINS)
-    for start in range(0, len(curve), size):
-        xs, ys = zip(*curve[start:start + size], strict=True)
-        yield sum(xs) / len(xs), sum(ys) / len(ys)
+def _figure(width, height):
+    figure = Figure(figsize=(width, height), dpi=192, layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.08, hspace=0.04)
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _grid(num_panels):
@@ -119,24 +154,35 @@ def _grid(num_panels):
     num_columns = min(num_panels, _PANELS_A_ROW)
     num_rows = math.ceil(num_panels / num_columns)
     width, height = (6.4, 3.3) if num_columns == 1 else (3.3 * num_columns, 2.7 * num_rows)
-    figure = Figure(figsize=(width, height + 0.6), dpi=192, layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.08, hspace=0.04)
-    FigureCanvasAgg(figure)
+    figure = _figure(width, height + 0.6)
     return figure, [figure.add_subplot(num_rows, num_columns, number + 1) for number in range(num_panels)]
 
 
-def _finish(figure, all_axes, unit, ylabel):
+def _finish(figure, all_axes, unit, ylabel, looks):
     """Label the outer axes, put one legend above the panels and give the figure's PNG."""
     for axes in all_axes:
         axes.margins(x=0.02, y=0.06)
         axes.set_xlim(left=0)
+        if unit.name == "V100 days" and axes.get_xlim()[1] > WEEK:
+            axes.set_xlim(right=WEEK)
     figure.supxlabel(f"compute of step 2 ({unit.name}, by formula)", fontsize=9.5)
     figure.supylabel(ylabel, fontsize=9.5)
-    handles = {label: handle for axes in all_axes for handle, label in zip(*axes.get_legend_handles_labels(),
-                                                                           strict=True)}
-    names = in_order(handles, list(SYSTEM_NAMES.values()))
+    names = [*dict.fromkeys(look.label for look in looks.values()), "95 % of BL_BASE", "majority class"]
+    _legend(figure, all_axes, names, _LEGEND_WIDTH.get(len(all_axes), 8))
+    return _png(figure)
+
+
+def _legend(figure, all_axes, names, num_columns):
+    """One legend above the panels, in the order of `names`; those that no panel shows are left out."""
+    handles = {label: handle for axes in all_axes
+               for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    names = [name for name in names if name in handles]
+    num_rows = math.ceil(len(names) / num_columns)
     figure.legend([handles[name] for name in names], names, loc="outside upper left", frameon=False,
-                  handlelength=3, columnspacing=1.6, ncols=_LEGEND_COLUMNS.get(len(all_axes), len(names)))
+                  handlelength=3, columnspacing=1.6, ncols=math.ceil(len(names) / num_rows))
+
+
+def _png(figure):
     png = io.BytesIO()
     figure.savefig(png, format="png")
     return png.getvalue()

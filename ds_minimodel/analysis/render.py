@@ -4,7 +4,7 @@ import base64
 from html import escape
 from typing import NamedTuple
 
-from ds_minimodel.analysis.tables import Table
+from ds_minimodel.analysis.table import Table
 
 
 class Heading(NamedTuple):
@@ -14,6 +14,10 @@ class Heading(NamedTuple):
 
 class Facts(NamedTuple):
     by_label: dict
+
+
+class Notes(NamedTuple):
+    lines: list
 
 
 class Figure(NamedTuple):
@@ -59,6 +63,8 @@ def to_markdown(title, blocks):
         elif isinstance(block, Facts):
             facts = block.by_label.items()
             lines += [*(f"- **{_markdown(label)}**: {_markdown(text)}" for label, text in facts), ""]
+        elif isinstance(block, Notes):
+            lines += [*(f"- {_markdown(line)}" for line in block.lines), ""]
         elif isinstance(block, Figure):
             lines += [f"![{_markdown(block.caption)}]({block.name})", "", f"*{_markdown(block.caption)}*", ""]
         else:
@@ -102,6 +108,8 @@ def _html(block):
         facts = "\n".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>"
                           for label, text in block.by_label.items())
         return f"<dl>\n{facts}\n</dl>"
+    if isinstance(block, Notes):
+        return "\n".join(f'<p class="note">{escape(line)}</p>' for line in block.lines)
     if isinstance(block, Figure):
         data, caption = base64.b64encode(block.png).decode(), escape(block.caption)
         width = int.from_bytes(block.png[16:20], "big") // 2  # PNG keeps its width there

@@ -1,55 +1,15 @@
-"""The paper's tables 2 and 3 for one's own run, its costs and losses, as data; render.py prints them."""
+"""The paper's tables 2, 3 and 5 for one's own runs, and the speedups of its Figure 1, as data.
+
+Tables A2 and A1 are 2 and 3 for XQuAD and made by the same functions.
+"""
 
 import math
 import statistics
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from ds_minimodel.analysis.curves import AVERAGE, BASELINE, mean_compute, speedup
-from ds_minimodel.analysis.display import SYSTEM_NAMES, flops_unit, in_order, v100_unit
-
-LAST_SHARE = 0.05  # share of a run over which its final loss is averaged
-
-
-class Cell(NamedTuple):
-    """One entry: what is said, what qualifies it (± or bounds), and whether it is the best of its column."""
-
-    text: str
-    detail: str = ""
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """`rows` are systems, `references` what they compare with; both hold one Cell for each of `columns`."""
-
-    title: str
-    columns: list
-    rows: list
-    references: list = field(default_factory=list)
-    notes: list = field(default_factory=list)
-
-
-EMPTY = Cell("–")
-
-
-def tasks_of(curves):
-    return list(dict.fromkeys(task for _, task, _ in curves))
-
-
-def systems_of(curves, task=None):
-    return in_order(system for system, of_task, _ in curves if task in (None, of_task))
-
-
-def languages_of(curves, task):
-    """Languages that `task` was scored in, without the average."""
-    return list(dict.fromkeys(language for _, of_task, language in curves
-                              if of_task == task and language != AVERAGE))
-
-
-def adapt_costs(costs):
-    """{system: EFLOPs of step 2 for one language, by the paper's formula} from the rows of recipe_costs."""
-    return {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
+from ds_minimodel.analysis.display import flops_unit, in_order, name_of, numbered, system_of, v100_unit
+from ds_minimodel.analysis.table import (EMPTY, Cell, Table, adapt_costs, estimate_cell, final_score,
+                                         languages_of, score_cell, systems_of, tasks_of)
 
 
 def summary_table(curves, estimates, costs):
@@ -58,10 +18,10 @@ def summary_table(curves, estimates, costs):
     unit = v100_unit(max(spent.values(), default=0))
     rows = []
     for system in systems_of(curves):
-        retained = [_final(curves, system, task) / _final(curves, BASELINE, task) for task in tasks
-                    if _final(curves, system, task) is not None and _final(curves, BASELINE, task)]
+        retained = [final_score(curves, system, task) / final_score(curves, BASELINE, task) for task in tasks
+                    if final_score(curves, system, task) is not None and final_score(curves, BASELINE, task)]
         cost = spent.get(system)
-        rows.append([Cell(SYSTEM_NAMES[system]), EMPTY if cost is None else Cell(unit.of(cost)),
+        rows.append([Cell(name_of(system)), EMPTY if cost is None else Cell(unit.of(cost)),
                      _percent(cost, spent.get(BASELINE)),
                      _percent(statistics.fmean(retained), 1) if retained else EMPTY,
                      *_speedups([speedup(estimates, system, task) for task in tasks])])
@@ -81,12 +41,6 @@ def _speedups(results):
     return [*(_times(result.mean, result) for result in results), *([mean] if len(results) > 1 else [])]
 
 
-def _final(curves, system, task, language=AVERAGE):
-    """Score at training completion, or None where the system has none."""
-    curve = curves.get((system, task, language))
-    return curve[-1].mean if curve else None
-
-
 def _percent(part, whole):
     return Cell(f"{100 * part / whole:.1f} %") if part is not None and whole else EMPTY
 
@@ -100,53 +54,50 @@ def _times(mean, *results):
     return Cell(f"{mean:.2f}×", f"({num_ratios}/{num_ratios + num_excluded})" if num_excluded else "")
 
 
-def final_scores_table(task, curves, costs, baselines=()):
+def final_scores_table(task, metric, curves, costs, baselines=()):
     """Table 2 for one task: training cost, and the score at training completion in each language.
 
-    baselines: rows {"baseline", "task", "language", "score"}, such as the majority class. They and the scores
-    before any training (step 0: unadapted embeddings) are the references.
+    metric: what the scores are, such as "accuracy". baselines: rows {"baseline", "task", "language",
+    "score"}, such as the majority class. They and the scores before any training (step 0: unadapted
+    embeddings) are the references.
     """
     systems, columns = systems_of(curves, task), [*languages_of(curves, task), AVERAGE]
     spent = adapt_costs(costs)
     flops, days = flops_unit(max(spent.values(), default=0)), v100_unit(max(spent.values(), default=0))
-    best = {language: max((_final(curves, system, task, language) for system in systems
+    best = {language: max((final_score(curves, system, task, language) for system in systems
                            if (system, task, language) in curves), default=None) for language in columns}
     rows, unadapted = [], []
     for system in systems:
         last = {language: curves[system, task, language][-1] for language in columns
                 if (system, task, language) in curves}
         cost = [Cell(unit.of(spent[system])) if system in spent else EMPTY for unit in (flops, days)]
-        rows.append([Cell(SYSTEM_NAMES[system]), *cost,
-                     *(_score(last.get(language), best[language]) for language in columns)])
+        rows.append([Cell(name_of(system)), *cost,
+                     *(score_cell(last.get(language), best[language]) for language in columns)])
         first = {language: curves[system, task, language][0] for language in last}
-        if first and all(point.step == 0 for point in first.values()):
-            unadapted.append([Cell(f"{SYSTEM_NAMES[system]}, unadapted"), EMPTY, EMPTY,
-                              *(_score(first.get(language)) for language in columns)])
+        if system == system_of(system) and first and all(point.step == 0 for point in first.values()):
+            unadapted.append([Cell(f"{name_of(system)}, unadapted"), EMPTY, EMPTY,
+                              *(score_cell(first.get(language)) for language in columns)])
     references = [[Cell(name), EMPTY, EMPTY, *cells]
                   for name, cells in _baseline_rows(task, columns, baselines)]
-    return Table(f"{task}: performance at training completion",
+    return Table(f"{numbered('Table 2', task)}: performance at training completion, {metric}",
                  ["System", flops.name, days.name, *columns], rows, references + unadapted,
                  [_completion_note(task, curves)])
 
 
 def _completion_note(task, curves):
     """After how many updates and with how many seeds the final scores of `task` were taken."""
-    ends = [curve[-1] for (_, of_task, _), curve in curves.items() if of_task == task]
-    num_seeds = _range(point.num_seeds for point in ends)
+    ends = [curve[-1] for (_, of_task, language), curve in curves.items()
+            if of_task == task and language != AVERAGE]
+    num_seeds = _range(len(point.by_seed) for point in ends)
     over_seeds = ("One finetuning seed." if num_seeds == "1"
-                  else f"Mean ± standard deviation over {num_seeds} finetuning seeds.")
-    return f"After {_range(point.step for point in ends)} updates of step 2. {over_seeds}"
+                  else f"Mean ± standard deviation over {num_seeds} finetuning runs.")
+    return (f"Bold: the best. After {_range(point.step for point in ends)} updates of step 2; cost of step 2 "
+            f"for one language. {over_seeds}")
 
 
 def _range(numbers):
     smallest, largest = min(numbers := list(numbers)), max(numbers)
     return f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"
-
-
-def _score(point, best=None):
-    if point is None:
-        return EMPTY
-    return Cell(f"{point.mean:.1f}", "" if point.std is None else f"±{point.std:.1f}", point.mean == best)
 
 
 def _baseline_rows(task, columns, baselines):
@@ -179,63 +130,28 @@ def near_maximal_table(task, curves, estimates):
             starred = starred or bool(never)
             averages = [Cell(unit.of(mean) + ("*" if never else "")) for unit in (days, flops)]
         result = speedup(estimates, system, task)
-        rows.append([Cell(SYSTEM_NAMES[system]),
-                     *(_estimate(estimates.get((system, task, language)), days, best[language])
+        rows.append([Cell(name_of(system)),
+                     *(estimate_cell(estimates.get((system, task, language)), days, best[language])
                        for language in languages), *averages, _times(result.mean, result)])
     notes = ["Near-maximal performance is 95 % of BL_BASE's score at training completion, for every system. "
              "Interpolated linearly between the checkpoints before and after, whose compute is in brackets. "
              "∞: never reached."]
     if starred:
         notes.append("*: without the languages that never reach it.")
-    return Table(f"{task}: {days.name} to near-maximal performance",
+    return Table(f"{numbered('Table 3', task)}: {days.name} to near-maximal performance",
                  ["System", *languages, f"{AVERAGE}, {days.name}", f"{AVERAGE}, {flops.name}", "speedup"],
                  rows, notes=notes)
 
 
-def _estimate(estimate, unit, best):
-    if estimate is None:
-        return EMPTY
-    if estimate.eflops == math.inf:
-        return Cell("∞")
-    return Cell(unit.of(estimate.eflops), f"({unit.of(estimate.lower)}–{unit.of(estimate.upper)})",
-                estimate.eflops == best)
-
-
-def cost_table(costs):
-    """Cost of every step: the paper's formula, V100 time by it, and what this implementation executes."""
-    largest = max((row["formula_eflops"] for row in costs), default=0)
-    flops, days = flops_unit(largest), v100_unit(largest)
-    rows = [[Cell(SYSTEM_NAMES[row["system"]]), Cell(row["step"]), Cell(flops.of(row["formula_eflops"])),
-             Cell(days.of(row["formula_eflops"])), Cell(flops.of(row["executed_eflops"])),
-             Cell(f"{row['executed_eflops'] / row['formula_eflops']:.2f}")] for row in costs]
-    notes = ["Formula: the paper's appendix A.1, and V100 time by it at 30 TFLOP/s. Executed: the matrix "
-             "products that run here. Both are computed from the sizes, not measured. adapt is the cost of "
-             "one language; MiniPost's pretraining is BL_BASE's and is paid once."]
-    if costs and not any(row["step"] == "pretrain" for row in costs):
-        notes.append("The body was pretrained elsewhere: what that took is not known and not counted.")
-    return Table("Cost of each step", ["System", "Step", f"formula, {flops.name}", days.name,
-                                       f"executed, {flops.name}", "executed ÷ formula"], rows, notes=notes)
-
-
-def loss_table(losses):
-    """Final training loss of every step; loss rows as in losses.py."""
-    runs = {}
-    for row in losses:
-        runs.setdefault((row["system"], row["stage"], row["language"]), []).append(row)
-    stages = in_order((stage for _, stage, _ in runs), ["pretrain", "build-mini", "adapt"])
-    columns = list(dict.fromkeys((stage, language) for stage in stages for _, of_stage, language in runs
-                                 if of_stage == stage))
-    rows = [[Cell(SYSTEM_NAMES[system]), *(_final_loss(runs.get((system, *column))) for column in columns)]
-            for system in in_order(system for system, _, _ in runs)]
-    notes = ["Mean training loss (nats a masked token, mean over heads) over the last "
-             f"{LAST_SHARE:.0%} of the steps. Each language has a vocabulary of its own: losses compare "
-             "within a language only."]
-    return Table("Masked-language-model loss",
-                 ["System", *(f"{stage} {language}" for stage, language in columns)], rows, notes=notes)
-
-
-def _final_loss(rows):
-    if rows is None:
-        return EMPTY
-    start = (1 - LAST_SHARE) * max(row["step"] for row in rows)
-    return Cell(f"{statistics.fmean(row['loss'] for row in rows if row['step'] >= start):.3f}")
+def source_table(source, curves):
+    """Table 5: final scores in the source language, by system and task; `curves` hold that language's."""
+    tasks = tasks_of(curves)
+    best = {task: max(final_score(curves, system, task, source) for system in systems_of(curves, task))
+            for task in tasks}
+    rows = [[Cell(name_of(system)),
+             *(score_cell(curves[system, task, source][-1], best[task]) if (system, task, source) in curves
+               else EMPTY for task in tasks)] for system in systems_of(curves)]
+    notes = ["With the source language's own embeddings, after finetuning on the source language. MiniPost's "
+             "primary model is BL_BASE's."]
+    title = f"Table 5: performance in the source language, {source}"
+    return Table(title, ["System", *tasks], rows, notes=notes)

@@ -9,7 +9,7 @@ from ds_minimodel.engine.config import split_batch
 from ds_minimodel.errors import UserError
 from ds_minimodel.steps.task_data import labels_of, read_records
 
-NEEDS_TASKS = ("finetune", "evaluate", "report")
+NEEDS_TASKS = ("finetune", "evaluate")
 
 
 def check_ahead(recipe, steps, ranks):
@@ -25,12 +25,18 @@ def check_ahead(recipe, steps, ranks):
         split_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, ranks)
     for section in [recipe.build_mini, recipe.adapt] + ([recipe.pretrain] if recipe.base is None else []):
         split_batch(section.batch_size, recipe.engine.micro_batch_size, ranks)
+    check_plots()
     if not recipe.finetune.tasks:
-        print("the recipe names no finetune.tasks: the run ends with the language packs", file=sys.stderr)
+        print("the recipe names no finetune.tasks: the run ends with the language packs and a report of "
+              "their costs and losses", file=sys.stderr)
         return [step for step in steps if step not in NEEDS_TASKS]
+    return list(steps)
+
+
+def check_plots():
+    """UserError where what draws the report's plots is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError("the report needs matplotlib: pip install 'ds_minimodel[report]'")
-    return list(steps)
 
 
 def _check_task(task, source):

@@ -64,8 +64,11 @@ class Layout:
     def report(self):
         return self.root / "report"
 
+    def joint_report(self):
+        return self.root / "report-joint"
 
-def _record_of(folder):
+
+def record_of(folder):
     return folder.with_name(f"{folder.name}.job.json")
 
 
@@ -77,7 +80,7 @@ def lock_of(job):
 def _inputs(job):
     parents = {}
     for folder in job.parents:
-        record = read_json(_record_of(folder)) if _record_of(folder).is_file() else {"complete": False}
+        record = read_json(record_of(folder)) if record_of(folder).is_file() else {"complete": False}
         if not record["complete"]:
             raise UserError(f"{folder}: missing or not finished; run the step that makes it, or `ds-minimodel run`")
         parents[os.path.relpath(folder, job.folder)] = sha256_of_json(record)     # a workdir may be moved
@@ -86,12 +89,12 @@ def _inputs(job):
 
 def inputs_hash(folder):
     """Hash of what the job that lies in `folder` is made from; a checkpoint holds it."""
-    return sha256_of_json(read_json(_record_of(folder))["inputs"])
+    return sha256_of_json(read_json(record_of(folder))["inputs"])
 
 
 def is_complete(job):
     """Whether `job` has nothing left to do; UserError where it was made from other inputs or is damaged."""
-    path = _record_of(job.folder)
+    path = record_of(job.folder)
     if not path.is_file():
         return False
     record, inputs = read_json(path), _inputs(job)
@@ -112,10 +115,10 @@ def begin(job):
     if is_complete(job):
         drop_all_but_milestones(job.folder / "run" / "checkpoints")     # of a kill within `finish`
         return False
-    if job.folder.exists() and not _record_of(job.folder).is_file():
-        raise UserError(f"{job.folder}: its record {_record_of(job.folder).name} is missing, so nobody knows what it "
+    if job.folder.exists() and not record_of(job.folder).is_file():
+        raise UserError(f"{job.folder}: its record {record_of(job.folder).name} is missing, so nobody knows what it "
                         "was made from; delete or rename the folder")
-    write_json(_record_of(job.folder), {"inputs": _inputs(job), "complete": False})
+    write_json(record_of(job.folder), {"inputs": _inputs(job), "complete": False})
     return True
 
 
@@ -124,13 +127,13 @@ def finish(job):
     folders = [path.parent.relative_to(job.folder) for path in sorted(job.folder.glob(f"**/{MANIFEST}"))]
     artifacts = {str(folder): sha256_of_file(job.folder / folder / MANIFEST) for folder in folders
                  if "checkpoints" not in folder.parts}
-    write_json(_record_of(job.folder), {"inputs": _inputs(job), "complete": True, "artifacts": artifacts})
+    write_json(record_of(job.folder), {"inputs": _inputs(job), "complete": True, "artifacts": artifacts})
     drop_all_but_milestones(job.folder / "run" / "checkpoints")
 
 
 def move_aside_if_stale(job):
     """Rename what was made from other inputs than `job` has now to NAME.old-HASH; nothing is lost."""
-    path = _record_of(job.folder)
+    path = record_of(job.folder)
     if not path.is_file():
         return
     record = read_json(path)

@@ -50,12 +50,23 @@ def _call(compute):
 
 
 def _report(recipe):
+    from ds_minimodel.steps.check import check_plots
+
+    check_plots()
     from ds_minimodel.steps import report
 
-    for job in (job for step in ON_RANKS for job in jobs(step, recipe)):
+    needed = [job for step in (*ON_RANKS, "report") for job in jobs(step, recipe)]
+    for job in needed:
         if not is_complete(job):
             raise UserError(f"{job.folder}: not complete; run that step first, or `ds-minimodel run`")
-    print(report.write(recipe, Layout(recipe.workdir)) / "report.html", file=sys.stderr)
+    print(report.write(recipe, Layout(recipe.workdir), needed) / "report.html", file=sys.stderr)
+
+
+def report_several(recipe, others):
+    """The report over this recipe's run, which has its own, and the runs in the workdirs `others`."""
+    from ds_minimodel.steps import report
+
+    print(report.write_joint(Layout(recipe.workdir), others) / "report.html", file=sys.stderr)
 
 
 def is_pending(step, recipe, rebuild=False):

@@ -1,31 +1,75 @@
-"""Tables, curves and costs of all that was evaluated -> one page."""
+"""Tables, curves and costs of all that was evaluated, in one run or in several -> one page."""
 
-import statistics
 from pathlib import Path
 
 from ds_minimodel.analysis.losses import read_losses
 from ds_minimodel.analysis.page import write_report
+from ds_minimodel.analysis.runs import Run, read_run
 from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_json
+from ds_minimodel.files import read_json, sha256_of_json
 from ds_minimodel.steps.costs import costs
+from ds_minimodel.steps.jobs import record_of
 from ds_minimodel.steps.systems import BODY_OF
+from ds_minimodel.steps.task_data import task_inputs
+
+METRICS = {"classification": "accuracy", "pair": "accuracy", "qa": "F1"}
 
 
-def write(recipe, layout):
-    """Write the report folder and return its path. UserError where a score is missing."""
-    rows = []
+def write(recipe, layout, jobs):
+    """Write the report of one run and return its folder. jobs: all jobs that it is made from, complete."""
+    write_report(layout.report(), [_run(recipe, layout, jobs)])
+    return layout.report()
+
+
+def write_joint(layout, others):
+    """Write the report over the run in `layout`, which has its own report, and those in `others`; its folder.
+
+    others: workdirs, each as RUN or LABEL=RUN. UserError where one is not finished, stale, or does not
+    compare.
+    """
+    runs = [read_run(layout.root, layout.root.name)]
+    for text in others:
+        label, equals, workdir = text.partition("=")
+        runs.append(read_run(workdir, label) if equals else read_run(text, Path(text).name))
+    write_report(layout.joint_report(), runs)
+    return layout.joint_report()
+
+
+def _run(recipe, layout, jobs):
+    scores = []
     for system in recipe.systems:
         for task in recipe.finetune.tasks:
             path = layout.evaluate(system, task) / "scores.json"
             if not path.is_file():
                 raise UserError(f"{path}: missing; run evaluate first, or `ds-minimodel run`")
-            rows += read_json(path)
-    source = recipe.languages.source
-    scores = [row for row in rows if row["language"] != source]
-    facts = _facts(recipe, layout) | _source_scores(source, [row for row in rows if row["language"] == source])
-    baselines = read_json(layout.baselines() / "baselines.json")
-    write_report(layout.report(), scores, costs(recipe), baselines, _losses(recipe, layout), facts)
-    return layout.report()
+            scores += read_json(path)
+    paths = [record_of(job.folder) for job in jobs]
+    records = {str(path.relative_to(layout.root)): sha256_of_json(read_json(path)) for path in paths}
+    return Run(layout.root.name, recipe.model_dump(mode="json"), _data(recipe, layout), _tests(recipe),
+               scores, costs(recipe), read_json(layout.baselines() / "baselines.json"),
+               _losses(recipe, layout), _facts(recipe, layout), records)
+
+
+def _data(recipe, layout):
+    """Identities of the base, of the text that each language's tokens were made from, of the training data."""
+    found = {"base": read_json(record_of(layout.pretrain(BODY_OF[recipe.systems[0]])))["inputs"].get("base")}
+    for language in recipe.languages_of_text:
+        inputs = read_json(record_of(layout.tokens(language)))["inputs"]
+        found[f"text of {language}"] = sha256_of_json({**inputs, "parents": None})[:16]
+    for name, task in recipe.finetune.tasks.items():
+        found[f"training data of {name}"] = task_inputs(recipe, name, [task.train])["files"]
+    return found
+
+
+def _tests(recipe):
+    """For each task what its scores are, and the identity of each language's test data."""
+    found = {}
+    for name, task in recipe.finetune.tasks.items():
+        by_mlqa = task.kind == "qa" and task.metric == "mlqa"
+        found[name] = {"metric": METRICS[task.kind] + (" by MLQA's rules" if by_mlqa else ""),
+                       "files": {language: task_inputs(recipe, name, [path])["files"]
+                                 for language, path in task.test.items()}}
+    return found
 
 
 def _facts(recipe, layout):
@@ -36,20 +80,11 @@ def _facts(recipe, layout):
     return {"Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
             "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
                      f"{recipe.tokenizer.vocab_size:,}; mini-models of depth {recipe.mini.depth}",
-            "Step 2": f"{recipe.adapt.steps:,} updates of {recipe.adapt.batch_size} x {recipe.adapt.seq_length} tokens",
-            "Run": f"{recipe.finetune.seeds} finetuning seeds; adapted on {run['world_size']} rank(s), ZeRO "
-                   f"{run['zero_stage']}, {run['precision']}, {run['device']}, torch {run['torch']}",
+            "Step 2": f"{recipe.adapt.steps:,} updates of {recipe.adapt.batch_size} x "
+                      f"{recipe.adapt.seq_length} tokens",
+            "Run": f"{recipe.finetune.seeds} finetuning seeds; adapted on {run['world_size']} rank(s), "
+                   f"ZeRO {run['zero_stage']}, {run['precision']}, {run['device']}, torch {run['torch']}",
             **origin}
-
-
-def _source_scores(source, rows):
-    """{label: text}: each task's score in the source language, by system (paper, section 5.3)."""
-    found = {}
-    for row in rows:
-        found.setdefault(row["task"], {}).setdefault(row["system"], []).append(row["score"])
-    return {f"{task} in {source}": ", ".join(f"{system} {statistics.fmean(scores):.1f}"
-                                             for system, scores in by_system.items())
-            for task, by_system in found.items()}
 
 
 def _losses(recipe, layout):
@@ -58,8 +93,6 @@ def _losses(recipe, layout):
         runs = [("pretrain", layout.pretrain(BODY_OF[system]), source)]
         runs += [("build-mini", layout.build_mini(), source)] if system == "minipost" else []
         runs += [("adapt", layout.adapt(system, language), language) for language in recipe.languages.targets]
-        for stage, folder, language in runs:
-            path = Path(folder) / "run" / "metrics.jsonl"
-            if path.is_file():
-                rows += read_losses(path, system, stage, language)
-    return rows
+        rows += [read_losses(folder / "run" / "metrics.jsonl", system, stage, language)
+                 for stage, folder, language in runs]
+    return [row for row in rows if row]

@@ -105,14 +105,31 @@ def test_points_are_means_over_seeds_in_order_of_steps():
              "eflops": step / 10, "score": score}
             for seed, step, score in [(1, 20, 60.0), (1, 0, 30.0), (2, 0, 34.0), (2, 20, 64.0)]]
     (curve,) = curves.training_curves(rows).values()
-    assert curve == [(0, 0.0, 32.0, pytest.approx(8 ** 0.5), 2), (20, 2.0, 62.0, pytest.approx(8 ** 0.5), 2)]
+    deviation = pytest.approx(8 ** 0.5)
+    assert curve == [(0, 0.0, 32.0, deviation, {1: 30.0, 2: 34.0}), (20, 2.0, 62.0, deviation, {1: 60.0, 2: 64.0})]
     (single,) = curves.training_curves(rows[:1]).values()
-    assert single == [(20, 2.0, 60.0, None, 1)]
+    assert single == [(20, 2.0, 60.0, None, {1: 60.0})]
+
+
+def test_another_metric_is_drawn_from_the_rows_that_have_it():
+    rows = rows_of_curve("bl_base", [(0, 0, 30.0)], "qa") + rows_of_curve("bl_base", [(0, 0, 50.0)], "topic")
+    rows[0]["exact_match"] = 12.5
+    assert {key: curve[0].mean for key, curve in curves.training_curves(rows, "exact_match").items()} == {
+        ("bl_base", "qa", "de"): 12.5}
 
 
 def test_language_averages_keep_seeds_apart_and_skip_steps_that_a_language_lacks():
     rows = rows_of_curve("bl_base", [(0, 0, 30.0), (10, 1, 50.0)], language="de", seeds=(1, 2))
     rows += rows_of_curve("bl_base", [(0, 0, 20.0), (10, 1, 40.0), (15, 2, 41.0)], language="tr",
                           seeds=(1, 2))
-    average = curves.training_curves(curves.with_language_average(rows))["bl_base", "xnli", "avg"]
-    assert average == [(0, 0.0, 25.0, 0.0, 2), (10, 1.0, 45.0, 0.0, 2)]
+    average = curves.with_language_average(curves.training_curves(rows))["bl_base", "xnli", "avg"]
+    assert average == [(0, 0.0, 25.0, 0.0, {1: 25.0, 2: 25.0}), (10, 1.0, 45.0, 0.0, {1: 45.0, 2: 45.0})]
+
+
+def test_language_averages_of_seeds_that_cover_different_languages():
+    rows = rows_of_curve("bl_base", [(10, 1, 50.0)], language="de", seeds=(1, 2))
+    rows += rows_of_curve("bl_base", [(10, 1, 40.0)], language="tr", seeds=(1,))
+    rows += rows_of_curve("minijoint", [(10, 1, 60.0)], language="de")
+    made = curves.with_language_average(curves.training_curves(rows))
+    assert made["bl_base", "xnli", "avg"] == [(10, 1.0, 45.0, None, {1: 45.0})]
+    assert ("minijoint", "xnli", "avg") not in made, "it has no Turkish"

@@ -2,13 +2,14 @@
 
 import pytest
 
-from ds_minimodel.analysis import curves, flops, tables
+from ds_minimodel.analysis import cost_tables, curves, flops, tables
+from ds_minimodel.analysis.table import EMPTY, adapt_costs
 
 STEP = {"steps": 125000, "batch_size": 2048, "seq_length": 512, "mask_prob": 0.15}
 COSTS = flops.recipe_costs(["bl_base", "bl_small", "minipost", "minijoint"], num_layers=12, hidden_size=768,
                            ffn_size=3072, vocab_size=50000, mini_depth=4, new_layers=2, depths=[4, 8, 12],
                            pretrain=STEP, build_mini=STEP, adapt=STEP)
-EFLOPS = tables.adapt_costs(COSTS)
+EFLOPS = adapt_costs(COSTS)
 PAWS_X = {"bl_base": [84.7, 85.8, 86.0, 77.3], "bl_small": [74.2, 76.4, 76.6, 70.8],
           "minipost": [83.8, 86.2, 86.3, 76.0], "minijoint": [84.4, 85.1, 86.7, 77.9]}  # Table 2
 LANGUAGES = ["de", "fr", "es", "zh"]
@@ -27,7 +28,7 @@ def paws_x_rows():
 
 
 def curves_of(rows):
-    return curves.training_curves(curves.with_language_average(rows))
+    return curves.with_language_average(curves.training_curves(rows))
 
 
 def column(table, name, rows=None):
@@ -38,7 +39,7 @@ def column(table, name, rows=None):
 def test_final_scores_are_table_2():
     baselines = [{"baseline": "majority", "task": task, "language": language, "score": 55.0}
                  for task in ("paws-x", "another") for language in LANGUAGES[:3]]
-    table = tables.final_scores_table("paws-x", curves_of(paws_x_rows()), COSTS, baselines)
+    table = tables.final_scores_table("paws-x", "accuracy", curves_of(paws_x_rows()), COSTS, baselines)
     assert [row[0].text for row in table.rows] == ["BL_BASE", "BL_SMALL", "MiniPost", "MiniJoint"]
     assert [cell.text for cell in column(table, "EFLOPs").values()] == ["54.1", "21.1", "29.3", "21.1"]
     assert [cell.text for cell in column(table, "V100 days").values()] == ["20.9", "8.13", "11.3", "8.13"]
@@ -48,17 +49,19 @@ def test_final_scores_are_table_2():
     assert column(table, "zh")["MiniJoint"].best and not column(table, "zh")["BL_BASE"].best
     references = column(table, "de", table.references)
     assert references["majority"].text == "55.0" and references["BL_BASE, unadapted"].text == "50.0"
-    assert column(table, "avg", table.references)["majority"] == tables.EMPTY, "zh has no majority score"
-    assert table.notes == ["After 125,000 updates of step 2. One finetuning seed."]
+    assert column(table, "avg", table.references)["majority"] == EMPTY, "zh has no majority score"
+    assert table.title == "Table 2 (paws-x): performance at training completion, accuracy"
+    assert table.notes == ["Bold: the best. After 125,000 updates of step 2; cost of step 2 for one language. "
+                           "One finetuning seed."]
 
 
 def test_scores_over_seeds_show_their_deviation():
     rows = [row for seed, score in ((1, 70.0), (2, 72.0))
             for row in rows_of("bl_base", "xnli", "de", [(10, 1.0, score)], seed)]
-    table = tables.final_scores_table("xnli", curves_of(rows), [])
+    table = tables.final_scores_table("xnli", "accuracy", curves_of(rows), [])
     assert column(table, "de")["BL_BASE"] == ("71.0", "±1.4", True)
     assert not table.references, "no step 0 was scored"
-    assert table.notes == ["After 10 updates of step 2. Mean ± standard deviation over 2 finetuning seeds."]
+    assert table.notes[0].endswith("Mean ± standard deviation over 2 finetuning runs.")
 
 
 def test_near_maximal_table_has_bounds_infinities_and_stars():
@@ -74,7 +77,7 @@ def test_near_maximal_table_has_bounds_infinities_and_stars():
                                    "MiniJoint": ("0.50", "(0.00–1.00)", True)}
     assert [cell.text for cell in column(table, "avg, V100 days").values()] == ["1.00", "∞", "0.50*"]
     assert [cell.text for cell in column(table, "avg, EFLOPs").values()] == ["2.59", "∞", "1.30*"]
-    assert column(table, "speedup") == {"BL_BASE": ("1.00×", "", False), "BL_SMALL": tables.EMPTY,
+    assert column(table, "speedup") == {"BL_BASE": ("1.00×", "", False), "BL_SMALL": EMPTY,
                                         "MiniJoint": ("2.00×", "(1/2)", False)}
     assert any(note.startswith("*") for note in table.notes)
 
@@ -96,16 +99,28 @@ def test_costs_of_a_small_run_are_printed_in_units_that_fit():
     small = flops.recipe_costs(["bl_base"], num_layers=2, hidden_size=64, ffn_size=256, vocab_size=1000,
                                mini_depth=1, new_layers=1, depths=[1, 2], pretrain=few, build_mini=few,
                                adapt=few)
-    table = tables.cost_table(small)
-    assert table.columns[2:5] == ["formula, GFLOPs", "V100 seconds", "executed, GFLOPs"]
-    assert tables.cost_table(COSTS).columns[2:5] == ["formula, EFLOPs", "V100 days", "executed, EFLOPs"]
-    assert [row[1].text for row in tables.cost_table(COSTS).rows[4:7]] == ["pretrain", "build-mini", "adapt"]
+    table = cost_tables.cost_table(small)
+    assert table.columns[2:5] == ["formula, GFLOPs", "V100 milliseconds", "executed, GFLOPs"]
+    assert cost_tables.cost_table(COSTS).columns[2:5] == ["formula, EFLOPs", "V100 days", "executed, EFLOPs"]
+    assert [row[1].text for row in cost_tables.cost_table(COSTS).rows[4:7]] == ["pretrain", "build-mini", "adapt"]
 
 
-def test_final_loss_is_the_mean_of_the_last_twentieth():
-    rows = [{"system": "minijoint", "stage": "adapt", "language": "de", "step": step, "eflops": 0.0,
-             "loss": 5.0 if step < 95 else 2.0 + step % 2} for step in range(1, 101)]
-    rows.append(rows[0] | {"stage": "pretrain", "language": "en", "loss": 1.25})
-    table = tables.loss_table(rows)
+def test_losses_are_means_over_runs():
+    row = {"system": "minijoint", "stage": "adapt", "language": "de", "final": 2.0, "curve": [[0.0, 5.0]]}
+    table = cost_tables.loss_table([row, row | {"final": 3.0},
+                                    row | {"stage": "pretrain", "language": "en", "final": 1.25}])
     assert table.columns == ["System", "pretrain en", "adapt de"]
     assert [cell.text for cell in table.rows[0]] == ["MiniJoint", "1.250", "2.500"]
+
+
+def test_source_language_has_a_table_of_its_own():
+    rows = rows_of("bl_base", "xnli", "en", [(0, 0.0, 86.4)]) + rows_of("minijoint", "xnli", "en", [(0, 0.0, 86.2)])
+    table = tables.source_table("en", curves.training_curves(rows))
+    assert column(table, "xnli") == {"BL_BASE": ("86.4", "", True), "MiniJoint": ("86.2", "", False)}
+
+
+def test_xquad_stands_in_the_papers_appendix():
+    rows = [row | {"task": "xquad"} for row in paws_x_rows()]
+    made = curves_of(rows)
+    assert tables.final_scores_table("xquad", "F1", made, COSTS).title.startswith("Table A2 (xquad)")
+    assert tables.near_maximal_table("xquad", made, curves.near_maximal(made)).title.startswith("Table A1 (xquad)")

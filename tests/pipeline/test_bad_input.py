@@ -107,6 +107,19 @@ def test_a_report_of_stale_scores(world, tmp_path):
     assert "made from another recipe" in refused("report", recipe, "adapt.steps=9")
 
 
+def test_a_report_over_runs_that_are_not_there_not_finished_or_stale(world, tmp_path):
+    recipe = copy_of(world, tmp_path)
+    assert "no finished run" in refused("report", recipe, "--with", tmp_path / "none")
+    other = recipe.parent / "other"
+    shutil.copytree(recipe.parent / "run", other)
+    assert "two runs are called run" in refused("report", recipe, "--with", tmp_path / "copy/run")
+    record = other / "evaluate/bl_base/topic.job.json"
+    record.write_text(record.read_text().replace('"complete": true', '"complete": false'))
+    line = refused("report", recipe, "--with", other)
+    assert "older than its results (evaluate/bl_base/topic.job.json" in line
+    assert not (recipe.parent / "run/report-joint").exists()
+
+
 def test_a_command_line_that_is_wrong(recipe):
     assert "RECIPE" in refused("run")
     assert "--ranks" in refused("pretrain", recipe, "--ranks", "-1")

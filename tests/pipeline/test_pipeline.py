@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import signal
 
 import numpy as np
@@ -44,6 +45,25 @@ def test_report_names_systems_costs_and_references(world):
     for text in ("BL_BASE", "MiniJoint", "MiniPost", "majority", "TF-IDF", "unadapted"):
         assert text in page, text
     assert (world.parent / "run/report/report.html").read_text().count("data:image/png;base64") >= 3
+
+
+def test_a_report_over_a_run_and_its_copy_is_the_runs_own(world, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(world.parent / "run/report", copy / "report")       # the report folder alone is enough
+    code, _, err = run("report", world, "--with", f"twin={copy}")
+    assert code == 0, err
+    joint, own = (world.parent / f"run/{name}/report.md" for name in ("report-joint", "report"))
+    assert "repeats BL_BASE, BL_SMALL, MiniJoint, MiniPost, MultiJoint" in joint.read_text()
+    tables = [[line for line in path.read_text().splitlines() if line.startswith("|")] for path in (joint, own)]
+    assert tables[0] == tables[1]
+
+
+def test_a_run_without_tasks_ends_with_costs_and_losses(tmp_path):
+    recipe = make_world(tmp_path)
+    code, _, err = run("run", recipe, "finetune.tasks={}", "systems=[minijoint]", "adapt.depth_schedule=[]")
+    assert code == 0, err
+    page = (tmp_path / "run/report/report.md").read_text()
+    assert "Cost of each step" in page and "Masked-language-model loss" in page and "nothing was scored" in page
 
 
 def test_build_mini_changes_the_new_layers_only(world):
