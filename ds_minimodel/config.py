@@ -4,7 +4,6 @@ Configuration flows one way, recipe -> plan -> DeepSpeed JSON. A recipe is froze
 a wrong type or values that contradict each other are refused with file, line and key.
 """
 
-import difflib
 from typing import Annotated, Literal
 
 import yaml
@@ -13,7 +12,7 @@ from pydantic import (BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativ
 
 from ds_minimodel.base import UNKNOWN_LANGUAGE, read_base
 from ds_minimodel.errors import UserError
-from ds_minimodel.yaml12 import Yaml12, apply_override, line_of
+from ds_minimodel.yaml12 import Yaml12, apply_override, refusal
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -108,6 +107,9 @@ class MaskedLm(Optimizer):
 
 
 class Adapt(MaskedLm):
+    initialisation: Literal["overlap", "random", "mean", "focus", "wechsel", "ofa"] = "overlap"
+    word_vectors: dict[str, str] = {}               # language -> file of static word vectors (fastText's .vec)
+    dictionaries: dict[str, str] = {}               # target -> file of word pairs that turn the vectors
     train_output_bias: bool = True
     train_positions: bool = False
     train_embedding_norm: bool = False
@@ -115,6 +117,15 @@ class Adapt(MaskedLm):
     depth_schedule: list[Annotated[tuple[PositiveInt, Share], Strict(False)]] = []
     snapshot_every: PositiveInt | None = None       # packs kept for the training curves
     snapshot_at: list[PositiveInt] = []
+
+    @model_validator(mode="after")
+    def _vectors_are_read(self):
+        readers = {"word_vectors": ("focus", "wechsel", "ofa"), "dictionaries": ("wechsel", "ofa")}
+        for key, methods in readers.items():
+            if getattr(self, key) and self.initialisation not in methods:
+                raise ValueError(f"{key}: the initialisation {self.initialisation} reads none, only "
+                                 f"{', '.join(methods)}")
+        return self
 
     @model_validator(mode="after")
     def _schedule_is_sound(self):
@@ -243,6 +254,19 @@ class Recipe(Section):
             raise ValueError(f"languages.source {self.languages.source}: the base's pack is of {language}")
         return self
 
+    @model_validator(mode="after")
+    def _vectors_are_there(self):
+        served = {"word_vectors": self.languages.all, "dictionaries": self.languages.targets}
+        for key, languages in served.items():
+            others = sorted(getattr(self.adapt, key).keys() - set(languages))
+            if others:
+                raise ValueError(f"adapt.{key}: {others[0]} is not one of {', '.join(languages)}")
+        missing = [language for language in self.languages.all if language not in self.adapt.word_vectors]
+        if missing and self.adapt.initialisation in ("wechsel", "ofa"):
+            raise ValueError(f"adapt.word_vectors: no file for {missing[0]}; {self.adapt.initialisation} needs one "
+                             "for the source and every target")
+        return self
+
     @property
     def languages_of_text(self):
         """The languages whose text is trained on: not a source that is neither pretrained nor mini-modelled."""
@@ -309,28 +333,4 @@ def load_recipe(path, overrides=()):
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        raise UserError(_one_line(path, tree, error)) from None
-
-
-def _one_line(path, tree, error):
-    # An unknown key first: where it is a misspelt one, the missing one follows from it.
-    first, *others = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    where = [str(part) for part in first["loc"] if part != "tuple"]
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        message = "unknown key" + _suggestion(where)
-    elif first["type"] == "missing":
-        message = "this key is missing"
-    more = f" (and {len(others)} more)" if others else ""
-    line = line_of(tree, where)
-    return f"{path}{f':{line}' if line else ''}: {'.'.join(where) or 'recipe'}: {message}{more}"
-
-
-def _suggestion(where):
-    section = Recipe
-    for name in where[:-1]:
-        field = getattr(section, "model_fields", {}).get(name)
-        section = field.annotation if field else None
-    known = list(getattr(section, "model_fields", {}))
-    close = difflib.get_close_matches(where[-1], known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
+        raise UserError(refusal(path, tree, error, Recipe)) from None

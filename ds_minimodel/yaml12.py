@@ -1,5 +1,6 @@
-"""YAML as recipes are written in it, where in the file a key stands, and what a command line changes."""
+"""YAML as recipes are written in it, what a command line changes, and what is wrong where in the file."""
 
+import difflib
 import re
 
 import yaml
@@ -50,7 +51,32 @@ def apply_override(values, override):
         raise UserError(f"{override}: {text!r} is not a valid YAML value") from None
 
 
-def line_of(node, where):
+def refusal(path, tree, error, schema):
+    """pydantic's `error` on values for `schema` as one line: file, line, key, what is wrong."""
+    # An unknown key first: where it is a misspelt one, the missing one follows from it.
+    first, *others = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    where = [str(part) for part in first["loc"] if part != "tuple"]
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = "unknown key" + _suggestion(where, schema)
+    elif first["type"] == "missing":
+        message = "this key is missing"
+    more = f" (and {len(others)} more)" if others else ""
+    line = _line_of(tree, where)
+    return f"{path}{f':{line}' if line else ''}: {'.'.join(where) or 'recipe'}: {message}{more}"
+
+
+def _suggestion(where, schema):
+    section = schema
+    for name in where[:-1]:
+        field = getattr(section, "model_fields", {}).get(name)
+        section = field.annotation if field else None
+    known = list(getattr(section, "model_fields", {}))
+    close = difflib.get_close_matches(where[-1], known, 1)
+    return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
+
+
+def _line_of(node, where):
     """Line (from 1) of the key path `where` in the composed YAML, or of the deepest part that is there."""
     line = None
     for part in where:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from ds_minimodel.model.artifacts import BodyArtifact
-from ds_minimodel.model.transformer import INIT_STD, PAD, Body
+from ds_minimodel.model.transformer import Body
 
 
 def without_heads(config):
@@ -49,21 +49,3 @@ def is_layer_from(name, first):
 def _belongs(name, depth):
     part = name.split(".")
     return part[1] == str(depth) if part[0] == "heads" else not is_layer_from(name, depth)
-
-
-def overlap_init(target_pieces, source_pieces, source_tensors, seed):
-    """A target language's first pack: rows of pieces that the source has too are copied, the rest N(0, 0.02).
-
-    pieces: the vocabularies as strings in id order, special tokens included (paper, footnote 1). The padding
-    row is 0. Returns ({"tokens": (V, H), "bias": (V,)}, number of rows copied).
-    """
-    source_tokens, source_bias = source_tensors["tokens"], source_tensors["bias"]
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.empty(len(target_pieces), source_tokens.shape[1]).normal_(0, INIT_STD, generator=generator)
-    bias = torch.zeros(len(target_pieces))
-    source_ids = {piece: index for index, piece in enumerate(source_pieces)}
-    shared = [(index, source_ids[piece]) for index, piece in enumerate(target_pieces) if piece in source_ids]
-    into, out_of = (torch.tensor(ids) for ids in zip(*shared))
-    tokens[into], bias[into] = source_tokens[out_of], source_bias[out_of]
-    tokens[PAD] = 0
-    return {"tokens": tokens, "bias": bias}, len(shared)

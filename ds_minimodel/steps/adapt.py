@@ -1,13 +1,14 @@
 """Step 2: train a target language's embeddings over a frozen mini-model (or body) -> language pack.
 
-Packs are also kept at the recipe's snapshot steps, from step 0 (overlap only) on, for the training curves.
+Packs are also kept at the recipe's snapshot steps, from step 0 (as initialised) on, for the training curves.
 """
 
-from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.train import train
-from ds_minimodel.model.artifacts import PackArtifact, identity, load_body, load_pack, save_pack
+from ds_minimodel.files import read_manifest
+from ds_minimodel.model.artifacts import PackArtifact, identity, load_body, load_pack, plug, save_pack
 from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.mini import overlap_init, prefix
+from ds_minimodel.model.mini import prefix
+from ds_minimodel.steps.initial import first_pack, initial_inputs
 from ds_minimodel.steps.jobs import Job, inputs_hash
 from ds_minimodel.steps.systems import BODY_OF
 from ds_minimodel.steps.training import load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches, train_only
@@ -16,14 +17,15 @@ from ds_minimodel.steps.training import load_into, masked_lm_cost, masked_lm_run
 def jobs(recipe, layout):
     source, found = recipe.languages.source, []
     for system in recipe.systems:
-        inputs = {"seed": recipe.seed, "adapt": recipe.adapt.model_dump(), "blocks": recipe.data.blocks,
+        settings = recipe.adapt.model_dump(exclude={"initialisation", "word_vectors", "dictionaries"})
+        inputs = {"seed": recipe.seed, "adapt": settings, "blocks": recipe.data.blocks,
                   "precision": recipe.engine.precision}
         if system in ("minijoint", "multijoint"):
             inputs["depth"] = recipe.mini.depth
         parents = [layout.pretrain(BODY_OF[system]), layout.tokenizer(source)]
         parents += [layout.build_mini()] if system == "minipost" else []
         for language in recipe.languages.targets:
-            found.append(Job(layout.adapt(system, language), {**inputs, "language": language},
+            found.append(Job(layout.adapt(system, language), {**inputs, "language": language, **initial_inputs(recipe, language)},
                              (*parents, layout.tokenizer(language), layout.tokens(language)),
                              lambda world, system=system, language=language:
                              _adapt(recipe, layout, system, language, world)))
@@ -37,12 +39,16 @@ def _adapt(recipe, layout, system, language, world):
                    else layout.pretrain(BODY_OF[system]) / "body")
     source_folder = layout.pretrain(BODY_OF[system]) / "pack"
     mini = _frozen_model(recipe, load_body(mini_folder), system)
+    facts = {"initialisation": section.initialisation,
+             "parents": {"body": identity(mini_folder), "source": identity(source_folder)}}
+    first_folder = folder / "snapshots" / "step-00000000"
     source = load_pack(source_folder, mini.space)
-    pieces = [open_tokenizer(layout.tokenizer(name)).pieces() for name in (language, recipe.languages.source)]
-    initial, copied = overlap_init(*pieces, source.tensors, recipe.seed)
+    world.from_main(lambda: _save_first(recipe, layout, language, mini, source, first_folder, facts))
+    initial = load_pack(first_folder, mini.space)
+    facts |= {name: read_manifest(first_folder)[name] for name in ("rows_copied", "rows_combined")}
     module = MaskedLanguageModel(mini.config, sampler.store.vocab_size)
     load_into(module, mini.tensors, "body.")
-    load_into(module, initial, "pack.")
+    plug(module, initial)
     train_only(module, lambda name: trains_in_adapt(name, section))
 
     scheduled = system == "multijoint" and section.depth_schedule
@@ -50,17 +56,26 @@ def _adapt(recipe, layout, system, language, world):
     batches = micro_batches(sampler, run, world)
 
     def save(step, weights, target):
-        tensors = dict(initial)
-        tensors |= {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
+        tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
         if world.is_main:
             pack = PackArtifact(language, tensors, mini.space, step, run.flops_until(step)[0] / 1e18)
-            save_pack(target, pack, layout.tokenizer(language), initialisation="overlap", rows_copied=copied,
-                      parents={"body": identity(mini_folder), "source": identity(source_folder)})
+            save_pack(target, pack, layout.tokenizer(language), **facts)
 
     weights = train(module, _at_scheduled_depth(batches, section) if scheduled else batches, run, world,
-                    folder / "run", f"adapt {system} {language}", inputs_hash(folder), section.snapshots()[:-1],
+                    folder / "run", f"adapt {system} {language}", inputs_hash(folder), section.snapshots()[1:-1],
                     lambda step, weights: save(step, weights, folder / "snapshots" / f"step-{step:08}"))
     save(run.steps, weights, folder / "pack")
+
+
+def _save_first(recipe, layout, language, mini, source, out, facts):
+    """The pack of step 0, with what else trains as the mini-model has it; a run that is resumed finds it made."""
+    if out.exists():
+        return
+    first = first_pack(recipe, layout, language, source.tensors)
+    trained = {f"body.{name}": tensor for name, tensor in mini.tensors.items()
+               if trains_in_adapt(f"body.{name}", recipe.adapt)}
+    save_pack(out, PackArtifact(language, first.tensors | trained, mini.space), layout.tokenizer(language),
+              rows_copied=first.rows_copied, rows_combined=first.rows_combined, **facts)
 
 
 def _frozen_model(recipe, body, system):

@@ -7,6 +7,7 @@ from ds_minimodel.data import tasks
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.engine.config import split_batch
 from ds_minimodel.errors import UserError
+from ds_minimodel.steps.initial import check_vectors
 from ds_minimodel.steps.task_data import labels_of, read_records
 
 NEEDS_TASKS = ("finetune", "evaluate")
@@ -16,7 +17,7 @@ def check_ahead(recipe, steps, ranks):
     """The steps of `steps` that the recipe has work for; UserError for what a later one would stumble on.
 
     Every text file must exist, every task file be readable with the task's labels, every batch divide among
-    the `ranks`, and what draws the plots be installed.
+    the `ranks`, what initialises the packs be there, and what draws the plots be installed.
     """
     for language in recipe.languages_of_text:
         find_files(recipe.data.text[language])
@@ -25,6 +26,7 @@ def check_ahead(recipe, steps, ranks):
         split_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, ranks)
     for section in [recipe.build_mini, recipe.adapt] + ([recipe.pretrain] if recipe.base is None else []):
         split_batch(section.batch_size, recipe.engine.micro_batch_size, ranks)
+    check_vectors(recipe)
     check_plots()
     if not recipe.finetune.tasks:
         print("the recipe names no finetune.tasks: the run ends with the language packs and a report of "

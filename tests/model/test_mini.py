@@ -1,4 +1,4 @@
-"""Mini-models: prefixes with their head, new layers on a prefix, packs that start from overlapping pieces."""
+"""Mini-models: prefixes with their head, new layers on a prefix."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from model_cases import VOCAB_SIZE, assert_same, body_config, losses_and_gradien
 
 from ds_minimodel.model.artifacts import BodyArtifact
 from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.mini import is_layer_from, overlap_init, prefix, with_new_layers
-from ds_minimodel.model.transformer import INIT_STD, PAD
+from ds_minimodel.model.mini import is_layer_from, prefix, with_new_layers
+from ds_minimodel.model.transformer import INIT_STD
 
 
 def make_model(config):
@@ -66,47 +66,3 @@ def test_new_layers_are_a_function_of_the_seed_and_leave_the_generator_alone():
     again, other = (with_new_layers(body, 2, 1, seed=seed).tensors for seed in (1, 2))
     assert all(first[name].equal(again[name]) for name in first)
     assert not first["layers.2.qkv.weight"].equal(other["layers.2.qkv.weight"])
-
-
-SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-SOURCE = [*SPECIAL, "▁the", "▁in", "a", "s", ".", "▁house", "<mask>"]
-TARGET = [*SPECIAL, ".", "▁in", "▁haus", "▁die", "ü", "s", *(f"▁wort{i}" for i in range(3000)), "<mask>"]
-
-
-@pytest.fixture
-def source_tensors():
-    torch.manual_seed(0)
-    tokens = torch.randn(len(SOURCE), 16)
-    tokens[PAD] = 0.5       # training moves it: the projection of the output is tied to the embeddings
-    return {"tokens": tokens, "bias": torch.randn(len(SOURCE))}
-
-
-def test_overlap_is_by_the_strings_of_pieces(source_tensors):
-    tensors, copied = overlap_init(TARGET, SOURCE, source_tensors, seed=3)
-    shared = [piece for piece in TARGET if piece in SOURCE]
-    assert copied == len(shared) == 8 and {"<s>", "</s>", "<unk>", "<mask>", ".", "▁in", "s"} < set(shared)
-    for piece in shared:
-        into, out_of = TARGET.index(piece), SOURCE.index(piece)
-        assert tensors["bias"][into] == source_tensors["bias"][out_of]
-        if piece != "<pad>":
-            assert tensors["tokens"][into].equal(source_tensors["tokens"][out_of])
-    assert (tensors["tokens"][PAD] == 0).all()
-
-
-def test_rows_without_a_counterpart_are_drawn(source_tensors):
-    tensors, _ = overlap_init(TARGET, SOURCE, source_tensors, seed=3)
-    new = [index for index, piece in enumerate(TARGET) if piece not in SOURCE]
-    rows = tensors["tokens"][new]
-    assert tensors["tokens"].shape == (len(TARGET), 16) and tensors["bias"].shape == (len(TARGET),)
-    assert abs(rows.std() / INIT_STD - 1) < 0.02 and abs(rows.mean()) < INIT_STD / 50
-    assert (tensors["bias"][new] == 0).all()
-    assert len(rows.unique(dim=0)) == len(rows)
-
-
-def test_overlap_is_a_function_of_the_seed_and_leaves_the_source_alone(source_tensors):
-    before = {name: tensor.clone() for name, tensor in source_tensors.items()}
-    first, again, other = (overlap_init(TARGET, SOURCE, source_tensors, seed)[0] for seed in (3, 3, 4))
-    assert first["tokens"].equal(again["tokens"])
-    different = (first["tokens"] != other["tokens"]).any(1)
-    assert different.sum() == len(TARGET) - 8
-    assert all(tensor.equal(before[name]) for name, tensor in source_tensors.items())

@@ -1,0 +1,115 @@
+"""Static word vectors from files, two languages' brought into one space, and vectors of pieces made from them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ds_minimodel.errors import UserError
+
+MAX_WORDS = 200_000                  # the first of a file, which are the most frequent
+_CHUNK = 10_000                      # words that are tokenised at a time
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """words: by falling frequency. vectors: (words, D) fp32."""
+    words: list
+    vectors: np.ndarray
+
+
+def read_header(path):
+    """(words, D) of a file of vectors in fastText's text form; UserError where it is missing or another form."""
+    with _open(path) as file:
+        return _header(file.readline(), path)
+
+
+def read_vectors(path):
+    """The first MAX_WORDS words of a fastText `.vec` file: a header `words D`, then `word x1 … xD` a line."""
+    with _open(path) as file:
+        count, dimension = _header(file.readline(), path)
+        words, vectors = [], np.empty((min(count, MAX_WORDS), dimension), np.float32)
+        for number in range(len(vectors)):
+            line = file.readline()
+            word, *numbers = line.rstrip(" \n").rsplit(" ", dimension)
+            try:
+                vectors[number] = np.array(numbers, np.float32).reshape(dimension)
+            except ValueError:
+                found = repr(line.strip()[:40]) if line else "the end of the file"
+                raise UserError(f"{path}:{number + 2}: {found} where a word and {dimension} numbers are "
+                                "expected") from None
+            words.append(word)
+    if not np.isfinite(vectors).all():
+        row = int(np.argmin(np.isfinite(vectors).all(1)))
+        raise UserError(f"{path}:{row + 2}: the vector of {words[row]!r} is not finite")
+    return WordVectors(words, vectors)
+
+
+def read_dictionary(path):
+    """Pairs (source word, target word) of a bilingual dictionary: two words a line, with a tab or space between."""
+    pairs = []
+    with _open(path) as file:
+        for number, line in enumerate(file, 1):
+            pair = line.strip().split("\t") if "\t" in line else line.split()
+            if not line.strip():
+                continue
+            if len(pair) != 2:
+                raise UserError(f"{path}:{number}: {len(pair)} words where two are expected, a source and a target")
+            pairs.append(tuple(pair))
+    return pairs
+
+
+def align(source, target, dictionary, where):
+    """The rotation R (D, D) for which source.vectors @ R lie nearest to their translations in `target`.
+
+    Orthogonal Procrustes over the dictionary's pairs in three spellings each (as given, lower case, title
+    case), as WECHSEL's published code has it. where: the dictionary's file, for messages.
+    """
+    source_ids, target_ids = ({word: id for id, word in enumerate(language.words)} for language in (source, target))
+    pairs = [(source_ids[left], target_ids[right]) for first, second in dictionary
+             for left in (first, first.lower(), first.title()) for right in (second, second.lower(), second.title())
+             if left in source_ids and right in target_ids]
+    if not pairs:
+        raise UserError(f"{where}: none of its pairs has vectors in both languages")
+    left, right = np.array(pairs).T
+    u, _, vt = np.linalg.svd(source.vectors[left].T.astype(np.float64) @ target.vectors[right])
+    return (u @ vt).astype(np.float32)
+
+
+def piece_vectors(tokenizer, words):
+    """A vector of each piece (V, D): the mean of the words in whose tokenisation it is, weighted by frequency.
+
+    What WECHSEL (section 3) and OFA do where no vectors of character n-grams are at hand. A word is tokenised at
+    the start of a text and after a space; its frequency is taken as 1 / rank (Zipf), which the order of the file
+    gives. Zero for pieces in no word.
+    """
+    sums = np.zeros((tokenizer.vocab_size, words.vectors.shape[1]), np.float64)
+    weights = np.zeros(tokenizer.vocab_size)
+    for first in range(0, len(words.words), _CHUNK):
+        chunk = words.words[first:first + _CHUNK]
+        for texts in (chunk, [f" {word}" for word in chunk]):
+            uses = [(id, first + number) for number, ids in enumerate(tokenizer.encode(texts)) for id in set(ids)]
+            ids, ranks = np.array(uses, np.int64).reshape(-1, 2).T
+            order = np.argsort(ids, kind="stable")
+            ids, ranks = ids[order], ranks[order]
+            starts = np.flatnonzero(np.diff(ids, prepend=-1))
+            of_use = 1 / (ranks + 1)
+            if len(ids):
+                sums[ids[starts]] += np.add.reduceat(words.vectors[ranks] * of_use[:, None], starts)
+            weights += np.bincount(ids, of_use, tokenizer.vocab_size)
+    return (sums / np.maximum(weights, 1e-30)[:, None]).astype(np.float32)
+
+
+def _open(path):
+    try:
+        return open(path, encoding="utf-8", errors="replace", newline="\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); check the path in the recipe") from None
+
+
+def _header(line, path):
+    fields = line.split()
+    if len(fields) != 2 or not all(field.isdigit() for field in fields) or "0" in fields:
+        raise UserError(f"{path}:1: {line.strip()[:40]!r} is not the header of fastText's text form, "
+                        "`words dimensions`")
+    return int(fields[0]), int(fields[1])

@@ -1,0 +1,162 @@
+"""First embeddings of a target language (step 2), made from those of the source.
+
+pieces: a vocabulary as strings in id order, special tokens included. source: the source pack's tensors, tokens
+(V, H) and bias (V). vectors: a static vector of each piece (V, D), zero where a piece has none; both languages'
+lie in one space. The output bias goes with the embeddings as one more column: what is copied or combined takes
+it along. Where a method says nothing of a piece, its row is drawn from the source's mean and deviation.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from ds_minimodel.model.transformer import INIT_STD, PAD
+
+NEIGHBOURS, TEMPERATURE = 10, 0.1       # WECHSEL's and OFA's
+RANK = 400                              # of OFA's factorised embeddings
+_CHUNK = 1024                           # rows that are compared with the source at a time
+
+
+@dataclass(frozen=True)
+class FirstPack:
+    """tensors: tokens (V, H), bias (V). Rows copied from the source, and combined of several; the rest are drawn."""
+    tensors: dict
+    rows_copied: int
+    rows_combined: int = 0
+
+
+def random(num_pieces, source, seed):
+    """All rows N(0, 0.02), special tokens too (step 2 of language-model-plasticity)."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.empty(num_pieces, source["tokens"].shape[1]).normal_(0, INIT_STD, generator=generator)
+    tokens[PAD] = 0
+    return FirstPack({"tokens": tokens, "bias": torch.zeros(num_pieces)}, 0)
+
+
+def overlap(target_pieces, source_pieces, source, seed):
+    """Rows of pieces that the source has too are copied, the others N(0, 0.02) (the paper, footnote 1)."""
+    tensors = random(len(target_pieces), source, seed).tensors
+    into, out_of = _shared(target_pieces, source_pieces)
+    for name, tensor in tensors.items():
+        tensor[into] = source[name][out_of]
+    tensors["tokens"][PAD] = 0
+    return FirstPack(tensors, len(into))
+
+
+def mean(num_pieces, source):
+    """Every piece the mean of the source's rows (Hewitt 2021, "Initializing New Word Embeddings for Pretrained
+    Language Models"); special tokens are copied."""
+    rows = _joined(source)
+    return _copy_special(rows.mean(0).repeat(num_pieces, 1), rows, 0)
+
+
+def focus(target_pieces, source_pieces, source, target_vectors, seed):
+    """Shared pieces are copied; another is their sparsemax-weighted mean, by cosine of the vectors.
+
+    Dobler and de Melo 2023, "FOCUS: Effective Embedding Initialization for Monolingual Specialization of
+    Multilingual Models", section 3.
+    """
+    old = _joined(source)
+    rows = _drawn(len(target_pieces), old, seed)
+    into, out_of = _shared(target_pieces, source_pieces)
+    rows[into] = old[out_of]
+    unit, known = F.normalize(target_vectors), target_vectors.any(1)
+    new = known.clone()
+    new[into] = False
+    anchors = known[into]
+    if not anchors.any():
+        return _first_pack(rows, len(into))
+    for ids in new.nonzero()[:, 0].split(_CHUNK):
+        rows[ids] = sparsemax(unit[ids] @ unit[into[anchors]].T) @ old[out_of[anchors]]
+    return _first_pack(rows, len(into), int(new.sum()))
+
+
+def wechsel(source, target_vectors, source_vectors, seed):
+    """Every piece the softmax-weighted mean of its 10 nearest of the source, by cosine of the vectors.
+
+    Minixhofer et al. 2022, "WECHSEL: Effective initialization of subword embeddings for cross-lingual transfer
+    of monolingual language models", section 3; special tokens are copied, as in its published code.
+    """
+    old = _joined(source)
+    rows = _drawn(len(target_vectors), old, seed)
+    combined = _combine_nearest(rows, target_vectors.any(1), old, target_vectors, source_vectors)
+    return _copy_special(rows, old, combined)
+
+
+def ofa(target_pieces, source_pieces, source, target_vectors, source_vectors, seed):
+    """Shared pieces are copied, the others as in WECHSEL, all from source embeddings cut to their 400 largest
+    principal directions, which changes nothing where they have no more.
+
+    Liu et al. 2024, "OFA: A Framework of Initializing Unseen Subword Embeddings for Efficient Large-scale
+    Multilingual Continued Pretraining", section 3. Its training of the factors themselves is not done: a pack
+    holds whole embeddings.
+    """
+    old = low_rank(_joined(source), RANK)
+    rows = _drawn(len(target_pieces), old, seed)
+    into, out_of = _shared(target_pieces, source_pieces)
+    new = target_vectors.any(1)
+    new[into] = False
+    combined = _combine_nearest(rows, new, old, target_vectors, source_vectors)
+    rows[into] = old[out_of]
+    return _first_pack(rows, len(into), combined)
+
+
+def sparsemax(scores_RN):
+    """Rows of weights that sum to 1, most of them 0 (Martins and Astudillo 2016, algorithm 1)."""
+    sorted_RN = scores_RN.sort(1, descending=True).values
+    excess_RN = sorted_RN.cumsum(1) - 1
+    ranks_N = torch.arange(1, scores_RN.shape[1] + 1)
+    support_R1 = (ranks_N * sorted_RN > excess_RN).sum(1, keepdim=True)
+    return (scores_RN - excess_RN.gather(1, support_R1 - 1) / support_R1).clamp(min=0)
+
+
+def low_rank(rows, rank):
+    """The nearest matrix to `rows` (V, H) of at most that rank (its truncated SVD)."""
+    if rank >= rows.shape[1]:
+        return rows
+    _, directions = torch.linalg.eigh(rows.T.double() @ rows.double())
+    kept = directions[:, -rank:].float()
+    return rows @ kept @ kept.T
+
+
+def _combine_nearest(rows, new, old, target_vectors, source_vectors):
+    """Fill `rows` where `new` (V) holds with means of their neighbours' rows in `old`; how many."""
+    known = source_vectors.any(1).nonzero()[:, 0]
+    if not len(known):
+        return 0
+    unit_source = F.normalize(source_vectors[known])
+    for ids in new.nonzero()[:, 0].split(_CHUNK):
+        nearest = (F.normalize(target_vectors[ids]) @ unit_source.T).topk(min(NEIGHBOURS, len(known)))
+        weights_RK = (nearest.values / TEMPERATURE).softmax(1)
+        rows[ids] = torch.einsum("rk,rkh->rh", weights_RK, old[known[nearest.indices]])
+    return int(new.sum())
+
+
+def _shared(target_pieces, source_pieces):
+    """Ids in the target and in the source of the pieces that both have; the special tokens are among them."""
+    source_ids = {piece: id for id, piece in enumerate(source_pieces)}
+    shared = [(id, source_ids[piece]) for id, piece in enumerate(target_pieces) if piece in source_ids]
+    return tuple(torch.tensor(ids) for ids in zip(*shared))
+
+
+def _joined(source):
+    return torch.cat([source["tokens"], source["bias"][:, None]], 1)
+
+
+def _drawn(num_pieces, old, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return old.mean(0) + old.std(0) * torch.randn(num_pieces, old.shape[1], generator=generator)
+
+
+def _copy_special(rows, old, combined):
+    """<s>, <pad>, </s>, <unk> and <mask>, which every vocabulary has at 0 to 3 and last, are the source's."""
+    special = [0, 1, 2, 3, -1]
+    rows[special] = old[special]
+    return _first_pack(rows, len(special), combined)
+
+
+def _first_pack(rows, copied, combined=0):
+    tokens = rows[:, :-1].contiguous()
+    tokens[PAD] = 0
+    return FirstPack({"tokens": tokens, "bias": rows[:, -1].contiguous()}, copied, combined)

@@ -1,0 +1,116 @@
+"""Static vectors: files read or refused by line, languages turned into one space, vectors of pieces."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.trained_vectors import train_piece_vectors
+from ds_minimodel.data.vectors import WordVectors, align, piece_vectors, read_dictionary, read_header, read_vectors
+from ds_minimodel.errors import UserError
+
+
+def write(path, text):
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_a_file_of_vectors(tmp_path, monkeypatch):
+    path = write(tmp_path / "en.vec", "3 2\nthe 1 -2.5 \n\u00a0of  0.5 1e-3\nnew york 3 4\n")
+    words = read_vectors(path)
+    assert words.words == ["the", "\u00a0of ", "new york"] and read_header(path) == (3, 2)
+    np.testing.assert_array_equal(words.vectors, np.array([[1, -2.5], [0.5, 1e-3], [3, 4]], np.float32))
+    monkeypatch.setattr("ds_minimodel.data.vectors.MAX_WORDS", 2)
+    assert read_vectors(path).words == words.words[:2]
+
+
+@pytest.mark.parametrize("text, words", [
+    ("", "en.vec:1: '' is not the header"), ("the 1 2\n", "en.vec:1: 'the 1 2' is not the header"),
+    ("2 0\na 1\n", "en.vec:1: '2 0' is not the header"),
+    ("2 2\na 1 2\nb 3\n", "en.vec:3:"), ("2 2\na 1 2\nb 3 x\n", "en.vec:3:"),
+    ("2 2\na 1 2\n", "en.vec:3: the end of the file where a word and 2 numbers"),
+    ("2 2\na 1 2\nb 1 nan\n", "en.vec:3: the vector of 'b' is not finite")])
+def test_malformed_vectors(tmp_path, text, words):
+    with pytest.raises(UserError) as error:
+        read_vectors(write(tmp_path / "en.vec", text))
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_dictionaries(tmp_path):
+    path = write(tmp_path / "de.txt", "house\tHaus\nnew york\tNeu Amsterdam\n\ndog Hund\n")
+    assert read_dictionary(path) == [("house", "Haus"), ("new york", "Neu Amsterdam"), ("dog", "Hund")]
+    with pytest.raises(UserError, match="de.txt:2: 3 words where two are expected"):
+        read_dictionary(write(path, "house Haus\na b c\n"))
+    for read in (read_dictionary, read_vectors):
+        with pytest.raises(UserError, match="none.txt: cannot be read"):
+            read(tmp_path / "none.txt")
+
+
+def test_a_dictionary_turns_one_space_into_the_other():
+    draw = np.random.default_rng(0)
+    source = WordVectors([f"w{number}" for number in range(50)], draw.normal(size=(50, 6)).astype(np.float32))
+    rotation, _ = np.linalg.qr(draw.normal(size=(6, 6)))
+    target = WordVectors([f"x{number}" for number in range(50)], (source.vectors @ rotation).astype(np.float32))
+    pairs = [(f"W{number}", f"X{number}") for number in range(20)] + [("unknown", "X1")]      # found in lower case
+    np.testing.assert_allclose(align(source, target, pairs, "de.txt"), rotation, atol=1e-5)
+    with pytest.raises(UserError, match="de.txt: none of its pairs"):
+        align(source, target, [("house", "Haus")], "de.txt")
+
+
+def test_vectors_of_pieces(tokenizer_folder, corpus, monkeypatch):
+    monkeypatch.setattr("ds_minimodel.data.vectors._CHUNK", 7)
+    tokenizer = open_tokenizer(tokenizer_folder)
+    words = list(dict.fromkeys(word for document in corpus[:40] for line in document for word in line.split()))[:60]
+    vectors = np.random.default_rng(0).normal(size=(len(words), 5)).astype(np.float32)
+    found = piece_vectors(tokenizer, WordVectors(words, vectors))
+    uses = {}
+    for rank, word in enumerate(words, 1):
+        for text in (word, f" {word}"):
+            for id in set(tokenizer.encode([text])[0]):
+                uses.setdefault(id, []).append((1 / rank, vectors[rank - 1]))
+    assert 20 < len(uses) < tokenizer.vocab_size
+    for id, row in enumerate(found):
+        weights, rows = zip(*uses.get(id, [(1, np.zeros(5))]))
+        np.testing.assert_allclose(row, np.average(rows, axis=0, weights=weights), atol=1e-6)
+
+
+SCRIPT = """
+import hashlib, sys
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.trained_vectors import train_piece_vectors
+vectors = train_piece_vectors(TokenStore(sys.argv[1]), open_tokenizer(sys.argv[2]), seed=1)
+print(hashlib.sha256(vectors.tobytes()).hexdigest())
+"""
+
+
+def test_trained_vectors(store, store_folder, tokenizer_folder):
+    pytest.importorskip("gensim")
+    tokenizer = open_tokenizer(tokenizer_folder)
+    vectors = train_piece_vectors(store, tokenizer, seed=1)
+    tokens = store.read(0, store.num_tokens)
+    counts = np.bincount(tokens[tokens != 2], minlength=tokenizer.vocab_size)
+    assert (vectors.any(1) == (counts >= 10)).all() and 100 < vectors.any(1).sum() < tokenizer.vocab_size
+    # Words of one script stand together in this text, so their vectors are alike.
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    pieces = tokenizer.pieces()
+    greek, thai = ([id for id, piece in enumerate(pieces) if vectors[id].any() and any(
+        low <= character <= high for character in piece)] for low, high in (("α", "ω"), ("ก", "ฮ")))
+    assert (unit[greek] @ unit[greek].T).mean() > (unit[greek] @ unit[thai].T).mean()
+
+
+def test_training_vectors_gives_the_same_bits_in_every_process(store_folder, tokenizer_folder):
+    pytest.importorskip("gensim")
+    hashes = {subprocess.run([sys.executable, "-c", SCRIPT, store_folder, tokenizer_folder], capture_output=True,
+                             text=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed}).stdout
+              for seed in ("1", "2")}
+    assert len(hashes) == 1
+
+
+def test_without_gensim(store, tokenizer_folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    with pytest.raises(UserError, match=r"pip install 'ds_minimodel\[focus\]'"):
+        train_piece_vectors(store, open_tokenizer(tokenizer_folder), seed=1)

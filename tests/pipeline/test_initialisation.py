@@ -1,0 +1,108 @@
+"""Step 2 from each initialisation, and recipes whose vectors are missing or do not fit."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ds_minimodel.config import load_recipe
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.errors import UserError
+from ds_minimodel.files import read_manifest
+from ds_minimodel.steps.initial import check_vectors, first_pack
+from ds_minimodel.steps.jobs import Layout
+from ds_minimodel.steps.pipeline import run_step
+
+from .conftest import COMMON, SECOND, TOPICS, make_world, run
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    """{key: override}: word vectors of both languages, those of the second turned, and the words' translations."""
+    words = [*COMMON, *" ".join(TOPICS.values()).split()]
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(len(words), 8))
+    turned = rows @ np.linalg.qr(draw.normal(size=(8, 8)))[0]
+    for language, of_language in (("en", rows), ("xx", turned)):
+        with open(tmp_path / f"{language}.vec", "w", encoding="utf-8") as file:
+            file.write(f"{len(words)} 8\n")
+            for word, row in zip(words, of_language):
+                spelt = word if language == "en" else word.translate(SECOND)
+                file.write(f"{spelt} {' '.join(map(str, row))}\n")
+    pairs = "".join(f"{word}\t{word.translate(SECOND)}\n" for word in words)
+    (tmp_path / "pairs.txt").write_text(pairs)
+    return [f"adapt.word_vectors={{en: {tmp_path}/en.vec, xx: {tmp_path}/xx.vec}}",
+            f"adapt.dictionaries={{xx: {tmp_path}/pairs.txt}}"]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A recipe whose text is prepared, with vocabularies so small that they share pieces of words."""
+    path = make_world(tmp_path_factory.mktemp("prepared"))
+    path.write_text(path.read_text().replace("vocab_size: 60", "vocab_size: 40"))
+    for step in ("tokenizer", "prepare"):
+        run_step(step, load_recipe(path))
+    return path
+
+
+@pytest.mark.parametrize("method, files, combined", [
+    ("overlap", 0, False), ("random", 0, False), ("mean", 0, False), ("focus", 0, True), ("focus", 1, True),
+    ("wechsel", 2, True), ("ofa", 1, True)])
+def test_first_packs(prepared, vectors, method, files, combined):
+    recipe = load_recipe(prepared, [f"adapt.initialisation={method}", *vectors[:files]])
+    layout, draw = Layout(recipe.workdir), torch.Generator().manual_seed(0)
+    source = {"tokens": torch.randn(40, 16, generator=draw), "bias": torch.randn(40, generator=draw)}
+    first, again = (first_pack(recipe, layout, "xx", source) for _ in range(2))
+    assert first.tensors["tokens"].shape == (40, 16) and first.tensors["bias"].shape == (40,)
+    assert all(first.tensors[name].equal(again.tensors[name]) for name in ("tokens", "bias"))
+    pieces = [open_tokenizer(layout.tokenizer(language)).pieces() for language in ("xx", "en")]
+    shared = len(set(pieces[0]) & set(pieces[1]))
+    assert first.rows_copied == {"random": 0, "mean": 5, "wechsel": 5}.get(method, shared)
+    assert (first.rows_combined > 0) == combined and first.rows_copied + first.rows_combined <= 40
+    assert not first.tensors["tokens"][1].any() and torch.isfinite(first.tensors["tokens"]).all()
+
+
+def test_step_2_records_it_and_trains_on(world, tmp_path):
+    shutil.copytree(world.parent, tmp_path / "copy")
+    recipe = tmp_path / "copy/recipe.yaml"
+    recipe.write_text(world.read_text().replace(str(world.parent), str(tmp_path / "copy")))
+    arguments = ("adapt", recipe, "systems=[bl_small]", "adapt.depth_schedule=[]", "adapt.initialisation=mean",
+                 "adapt.train_positions=true")
+    code, _, err = run(*arguments)
+    assert code == 2 and "made from another recipe" in err
+    code, _, err = run(*arguments, "--rebuild")
+    assert code == 0, err
+    folder = tmp_path / "copy/run/adapt/bl_small/xx"
+    first, last = folder / "snapshots/step-00000000", folder / "pack"
+    for pack in (first, last):
+        manifest = read_manifest(pack)
+        assert (manifest["initialisation"], manifest["rows_copied"], manifest["rows_combined"]) == ("mean", 5, 0)
+        assert "body.positions" in load_file(pack / "embeddings.safetensors")
+    before, after = (load_file(pack / "embeddings.safetensors") for pack in (first, last))
+    assert before["tokens"][5].equal(before["tokens"][6]) and not after["tokens"][5].equal(after["tokens"][6])
+    body = load_file(tmp_path / "copy/run/pretrain/bl_small/body/model.safetensors")
+    assert before["body.positions"].equal(body["positions"])
+    record = json.loads((folder.parent / "xx.job.json").read_text())
+    assert record["inputs"]["initialisation"] == "mean"
+
+
+@pytest.mark.parametrize("overrides, words", [
+    (["adapt.initialisation=best"], "adapt.initialisation"),
+    (["adapt.initialisation=wechsel"], "adapt.word_vectors: no file for en; wechsel needs one"),
+    (["adapt.word_vectors={en: en.vec}"], "word_vectors: the initialisation overlap reads none"),
+    (["adapt.initialisation=focus", "adapt.dictionaries={xx: pairs.txt}"], "dictionaries: the initialisation focus"),
+    (["adapt.initialisation=focus", "adapt.word_vectors={ge: ge.vec}"], "adapt.word_vectors: ge is not one of en, xx"),
+    (["adapt.initialisation=focus", "adapt.word_vectors={xx: nowhere.vec}"], "nowhere.vec: cannot be read")])
+def test_recipes_that_do_not_fit(prepared, overrides, words):
+    with pytest.raises(UserError) as error:
+        check_vectors(load_recipe(prepared, overrides))
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_vectors_that_do_not_fit(prepared, vectors, tmp_path):
+    (tmp_path / "en.vec").write_text("1 3\nthe 1 2 3\n")
+    with pytest.raises(UserError, match="en.vec has 3 dimensions, .*xx.vec has 8 dimensions"):
+        check_vectors(load_recipe(prepared, ["adapt.initialisation=ofa", vectors[0]]))
