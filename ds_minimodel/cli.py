@@ -196,7 +196,7 @@ def _do_step(step, recipe, overrides, options):
     from ds_minimodel.engine.world import start
 
     try:
-        pipeline.run_step(step, recipe, start(), options.rebuild)
+        pipeline.run_step(step, recipe, start(recipe.engine.tensor_parallel), options.rebuild)
     except Stopped as stopped:
         print(f"ds-minimodel: {stopped}", file=sys.stderr)
         sys.exit(0 if stopped.signal_number == signal.SIGTERM else FAILURE)

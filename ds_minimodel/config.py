@@ -197,6 +197,7 @@ class Engine(Section):
     zero_stage: Literal[0, 1, 2, 3] = 1
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     micro_batch_size: PositiveInt = 32              # sequences a rank and a forward pass
+    tensor_parallel: PositiveInt = 1                # ranks that hold one replica of the model between them
 
 
 class Checkpoint(Section):
@@ -282,6 +283,10 @@ class Recipe(Section):
         if "multijoint" in self.systems and (self.mini.depths != sorted(set(self.mini.depths))
                                              or self.mini.depths[-1] != layers):
             raise ValueError(f"mini.depths {self.mini.depths} must rise and end at model.num_layers {layers}")
+        for key in ("num_heads", "ffn_size"):
+            if getattr(self.model, key) % self.engine.tensor_parallel:
+                raise ValueError(f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide model.{key} "
+                                 f"{getattr(self.model, key)}")
         if self.adapt.depth_schedule:
             if "multijoint" not in self.systems:
                 raise ValueError("adapt.depth_schedule needs the system multijoint")

@@ -5,6 +5,7 @@ import torch
 
 from ds_minimodel.engine.config import deepspeed_config
 from ds_minimodel.engine.masters import write_masters
+from ds_minimodel.engine.model_parallel import model_parallel_unit
 
 
 def build_engine(module, run, world):
@@ -15,7 +16,8 @@ def build_engine(module, run, world):
     optimizer = torch.optim.AdamW(trainable, lr=run.lr, betas=(run.beta1, run.beta2), eps=run.eps,
                                   weight_decay=run.weight_decay, fused=True)
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, dist_init_required=False,
-                                      config=deepspeed_config(run, world.size))
+                                      config=deepspeed_config(run, world.data.size),
+                                      mpu=model_parallel_unit(run, world))
     if run.zero_stage == 0 and run.precision != "fp32":
         # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151): undo it.
         engine.optimizer.optimizer.state.clear()

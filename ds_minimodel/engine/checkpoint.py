@@ -35,7 +35,7 @@ class Checkpoints:
     def __init__(self, engine, folder, run, world, job):
         """job: hash of all that decides the run's outcome; a checkpoint of another job is refused."""
         self.engine, self.folder, self.run, self.world = engine, Path(folder), run, world
-        self.binding = {"job": job, "precision": run.precision,
+        self.binding = {"job": job, "precision": run.precision, "tensor_parallel": world.tensor.size,
                         "parameters": [[name, list(getattr(parameter, "ds_shape", parameter.shape))]
                                        for name, parameter in trainable(engine)]}
         self.layout = {"world_size": world.size, "zero_stage": run.zero_stage,
@@ -62,7 +62,7 @@ class Checkpoints:
                 path, _ = self.engine.load_checkpoint(self.folder, tag=name, load_module_strict=False)
                 assert path is not None, f"{name}: DeepSpeed did not load this checkpoint"
             else:
-                restore(self.engine, self.folder / name, manifest)
+                restore(self.engine, self.folder / name, manifest, self.world.tensor.rank)
                 self._say("going on from step %d, saved by %s, with %s", self.saved, _text(manifest), _text(self.layout))
             if loss_scaler_of(self.engine) is not None:
                 vars(loss_scaler_of(self.engine)).update(manifest["loss_scale"])

@@ -46,7 +46,10 @@ class RunConfig:
 
 
 def split_batch(batch_size, micro_batch_size, world_size):
-    """(samples a micro-batch, micro-batches a step) on each rank; UserError where the ranks do not divide."""
+    """(samples a micro-batch, micro-batches a step) on each rank; UserError where the ranks do not divide.
+
+    world_size: ranks among which samples are divided (World.data).
+    """
     if batch_size % world_size:
         raise UserError(f"batch_size {batch_size} cannot be divided among {world_size} ranks; choose a multiple of "
                         f"{world_size} or another number of ranks")
@@ -58,8 +61,16 @@ def split_batch(batch_size, micro_batch_size, world_size):
     return micro, per_rank // micro
 
 
+def replicas_of(ranks, tensor_parallel):
+    """How many replicas `ranks` ranks hold; UserError where `tensor_parallel` does not divide them."""
+    if ranks % tensor_parallel:
+        raise UserError(f"engine.tensor_parallel: {tensor_parallel} ranks to a replica do not divide {ranks} in all; "
+                        f"give --ranks a multiple of {tensor_parallel}, or choose another engine.tensor_parallel")
+    return ranks // tensor_parallel
+
+
 def deepspeed_config(run, world_size):
-    """The JSON that DeepSpeed is given for `run` on `world_size` ranks."""
+    """The JSON that DeepSpeed is given for `run` on `world_size` ranks among which samples are divided."""
     micro, accumulation = split_batch(run.batch_size, run.micro_batch_size, world_size)
     config = {
         "train_micro_batch_size_per_gpu": micro,

@@ -4,17 +4,20 @@ import torch
 from deepspeed.utils import safe_get_full_fp32_param
 
 from ds_minimodel.engine.fragments import fragments, masters_of_stage_0, trainable
+from ds_minimodel.parallel import full_tensor
 
 
 def read_masters(engine):
-    """{name: fp32 tensor on the CPU} of the parameters that train; collective at every ZeRO stage."""
+    """{name: fp32 tensor on the CPU} of the parameters that train, whole; collective at every ZeRO stage."""
     own = masters_of_stage_0(engine)
-    return {name: (own[parameter] if parameter in own else _full(parameter)).detach().to(
-                "cpu", torch.float32, copy=True) for name, parameter in trainable(engine)}
+    masters = {name: (own[parameter] if parameter in own else _full(parameter)).detach()
+               for name, parameter in trainable(engine)}
+    return {name: full_tensor(parameter, masters[name].to(engine.device)).to("cpu", torch.float32, copy=True)
+            for name, parameter in trainable(engine)}
 
 
 def write_masters(engine, weights):
-    """Set the fp32 copies from {name: fp32 tensor}.
+    """Set the fp32 copies from {name: fp32 tensor}, what this rank's parameters hold.
 
     DeepSpeed makes them out of the parameters that it has already rounded to bf16 or fp16; so what is read
     from an fp32 artifact would lose its last bits before the first step.

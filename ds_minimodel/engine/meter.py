@@ -43,8 +43,8 @@ class Meter:
 
     def _read(self, step):
         steps, now = step - self.last_step, time.monotonic()
-        if self.world.size > 1:
-            torch.distributed.all_reduce(self.sums)
+        if self.world.data.size > 1:
+            torch.distributed.all_reduce(self.sums, group=self.world.data.handle)
         losses = (self.sums / steps).tolist()
         seconds = now - self.last_time
         self.sums, self.last_step, self.last_time = 0, step, now

@@ -23,10 +23,11 @@ def load_file(path, mmap=False):
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
 
 
-def restore(engine, folder, manifest):
+def restore(engine, folder, manifest, tensor_rank=0):
     """Set masters, Adam moments and step count of `engine` from the checkpoint in `folder`, and the parameters from
-    the masters. Every rank reads all files, but holds one whole parameter at a time."""
-    saved, steps_taken = saved_fragments(folder, manifest)
+    the masters. Every rank reads all files of its part of the model (`tensor_rank`), but holds one whole parameter
+    at a time."""
+    saved, steps_taken = saved_fragments(folder, manifest, tensor_rank)
     for vector in vectors(engine):
         step = torch.tensor(float(steps_taken), device=vector.device)
         adamw_of(engine).state[vector] = {"step": step, "exp_avg": torch.zeros_like(vector),
@@ -49,14 +50,14 @@ def restore(engine, folder, manifest):
         engine.optimizer.checkpoint_event_epilogue()
 
 
-def saved_fragments(folder, manifest):
-    """({name: Fragments in order of their start}, optimizer steps taken) of a checkpoint.
+def saved_fragments(folder, manifest, tensor_rank=0):
+    """({name: Fragments in order of their start}, optimizer steps taken) of one tensor rank's part of a checkpoint.
 
     The tensors are mapped from the files, not read.
     """
-    models = sorted(folder.glob("*_model_states.pt"), key=_rank)
+    models = sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_model_states.pt"), key=_rank)
     shards = [load_file(path, mmap=True)["optimizer_state_dict"]
-              for path in sorted(folder.glob("*_optim_states.pt"), key=_rank)]
+              for path in sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_optim_states.pt"), key=_rank)]
     model = load_file(models[0], mmap=True)
     if manifest["zero_stage"] == 0:
         found, states = _of_stage_0(model, [name for name, _ in manifest["parameters"]])

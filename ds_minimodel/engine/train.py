@@ -54,8 +54,8 @@ def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on
           Prefetch(batches, start, run.steps) as stream):
         for step in range(start, run.steps):
             micro_batches = next(stream)
-            count, stopping, failed = world.sum(sum(batch["count"] for batch in micro_batches), stop.received or 0,
-                                                checkpoints.has_failed)
+            counted = sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
+            count, stopping, failed = world.sum(counted, stop.received or 0, checkpoints.has_failed)
             if failed:
                 checkpoints.wait()
             end_if(stopping, step)
@@ -87,8 +87,8 @@ def optimizer_step(engine, micro_batches, count, run, world, step):
         group["lr"] = run.lr_at(step)
     for batch in micro_batches:
         sums = engine(_to_device(batch, world.device))
-        # DeepSpeed averages gradients over ranks; the count is global, so undo that.
-        loss = sums.mean() * (world.size / count)
+        # DeepSpeed averages gradients over data ranks; the count is global, so undo that.
+        loss = sums.mean() * (world.data.size / count)
         engine.backward(loss * missing_loss_scale(engine, run), scale_wrt_gas=False)
         engine.step()
         sums_of_batches.append(sums.detach())
@@ -105,8 +105,8 @@ def _check_finite(weights, label):
 def _circumstances(run, world):
     """What a run was done with, resolved: all its numbers, ranks, device and versions."""
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
-    return {**asdict(run), "world_size": world.size, "device": device, "ds_minimodel": __version__,
-            "torch": torch.__version__, "deepspeed": deepspeed.__version__}
+    return {**asdict(run), "world_size": world.size, "tensor_parallel": world.tensor.size, "device": device,
+            "ds_minimodel": __version__, "torch": torch.__version__, "deepspeed": deepspeed.__version__}
 
 
 def _to_device(batch, device):

@@ -9,11 +9,13 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from ds_minimodel.engine.config import replicas_of
 from ds_minimodel.engine.launch import launched
 from ds_minimodel.engine.lifeline import hold_lifeline
 from ds_minimodel.engine.rendezvous import prepare_rendezvous
 from ds_minimodel.errors import Elsewhere, UserError
 from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.parallel import Group, split_world
 
 
 # Of collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
@@ -22,11 +24,17 @@ HOST_TIMEOUT = timedelta(days=7)
 
 @dataclass(frozen=True)
 class World:
-    """The ranks that train together. `host_group` carries small numbers between hosts without the device."""
+    """The ranks that train together. `host_group` carries small numbers between hosts without the device.
+
+    data: the ranks among which samples are divided, each with its own replica of the model, or the same part of
+    one. tensor: the ranks that hold the parts of one replica, and see the same samples.
+    """
     rank: int
     size: int
     device: torch.device
     host_group: object
+    data: Group
+    tensor: Group
 
     @property
     def is_main(self):
@@ -72,8 +80,11 @@ class World:
             dist.barrier(group=self.host_group)
 
 
-def start():
-    """Join the ranks (a world of one where no launcher is involved) and return the World."""
+def start(tensor_parallel=1):
+    """Join the ranks (a world of one where no launcher is involved) and return the World.
+
+    tensor_parallel: how many ranks hold one replica; UserError where it does not divide the ranks.
+    """
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -96,10 +107,17 @@ def start():
         torch.cuda.set_device(device)
     else:
         configure_cpu()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    try:
+        replicas_of(size, tensor_parallel)
+    except UserError:
+        if rank:
+            raise Elsewhere(0, is_users_mistake=True) from None
+        raise
     host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
-    if dist.get_world_size() > 1:
-        hold_lifeline(dist.get_rank(), host_group)
-    return World(dist.get_rank(), dist.get_world_size(), device, host_group)
+    if size > 1:
+        hold_lifeline(rank, host_group)
+    return World(rank, size, device, host_group, *split_world(rank, size, tensor_parallel))
 
 
 def resolve_precision(precision, device):

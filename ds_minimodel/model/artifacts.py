@@ -19,6 +19,7 @@ from ds_minimodel.errors import UserError
 from ds_minimodel.files import (MANIFEST, atomic_folder, read_json, read_manifest, sha256_of_file, write_json,
                                 write_manifest)
 from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.parallel import full_shape, own_part
 
 BODY_WEIGHTS = "model.safetensors"
 PACK_WEIGHTS = "embeddings.safetensors"
@@ -110,13 +111,13 @@ def plug(model, pack):
 
     The model's pack must already have the vocabulary's size.
     """
-    state = model.state_dict()
+    parameters = dict(model.named_parameters())
     for name, tensor in pack.tensors.items():
-        target = name if name.startswith("body.") else f"pack.{name}"
-        if target not in state or state[target].shape != tensor.shape:
+        parameter = parameters.get(name if name.startswith("body.") else f"pack.{name}")
+        if parameter is None or full_shape(parameter) != tensor.shape:
             raise UserError(f"language pack {pack.language}: {name} of shape {tuple(tensor.shape)} does not fit "
                             "this model")
-        state[target].copy_(tensor)
+        parameter.data.copy_(own_part(parameter, tensor))
 
 
 def _load(path):

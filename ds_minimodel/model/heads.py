@@ -41,8 +41,7 @@ class MaskedLanguageModel(nn.Module):
         depths = (batch["depth"],) if "depth" in batch else self.body.config.head_depths
         targets_P = batch["targets"].flatten()
         return torch.stack([
-            ops.linear_cross_entropy(self.body.heads[str(depth)](x_BMH.flatten(0, 1)), self.pack.tokens,
-                                     self.pack.bias, targets_P)
+            self.pack.cross_entropy(self.body.heads[str(depth)](x_BMH.flatten(0, 1)), targets_P)
             for depth, x_BMH in zip(depths, encode(self.pack, self.body, batch, depths))])
 
 

@@ -3,6 +3,9 @@
 Numerics follow fairseq's RoBERTa: LayerNorm after the embeddings, exact GELU, learned positions of which the
 first real one is row 2, weights N(0, 0.02), biases 0.
 
+Each part has a `group` of ranks over which it is split, by default one of this rank alone; tensor_parallel.py
+splits it. Sizes below are then those of this rank's part.
+
 Shapes: B batch, S sequence, M positions read, Q queries, H hidden, N heads, D = H/N, F feed-forward,
 V vocabulary, P rows.
 """
@@ -13,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ds_minimodel import ops
+from ds_minimodel import ops, parallel
 
 PAD = 1
 FIRST_POSITION = 2              # fairseq keeps rows 0 and 1 of the position table for padding
@@ -80,6 +83,8 @@ class Layer(nn.Module):
     def __init__(self, config, index):
         super().__init__()
         hidden, self.num_heads = config.hidden_size, config.num_heads
+        self.head_size = hidden // self.num_heads
+        self.group = parallel.SOLO
         first = first_site(config, index)
         self.head_sites = range(first, first + self.num_heads)
         self.sites = (first + self.num_heads, first + self.num_heads + 1)
@@ -96,15 +101,16 @@ class Layer(nn.Module):
         Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
         With `packing`, hidden states in and out are packed, (T, 1, H); those at `read_BM` are (B, M, H) still.
         """
-        H, pad = x_BSH.shape[2], packing.pad if packing else _as_it_is
+        group, pad = self.group, packing.pad if packing else _as_it_is
+        heads, width = (self.num_heads, self.head_size), self.num_heads * self.head_size
+        shared_BSH = parallel.copy(x_BSH, group)
         if read_BM is None:
-            q_BQH, k_BSH, v_BSH = pad(self.qkv(x_BSH)).split(H, dim=-1)
+            q_BQH, k_BSH, v_BSH = pad(self.qkv(shared_BSH)).split(width, dim=-1)
             x_BQH, positions = x_BSH, torch.arange(k_BSH.shape[1], device=x_BSH.device)
         else:
             x_BQH, positions = gather_rows(pad(x_BSH), read_BM), read_BM
-            q_BQH = F.linear(x_BQH, self.qkv.weight[:H], self.qkv.bias[:H])
-            k_BSH, v_BSH = pad(F.linear(x_BSH, self.qkv.weight[H:], self.qkv.bias[H:])).split(H, dim=-1)
-        heads = (self.num_heads, H // self.num_heads)
+            q_BQH = F.linear(parallel.copy(x_BQH, group), self.qkv.weight[:width], self.qkv.bias[:width])
+            k_BSH, v_BSH = pad(F.linear(shared_BSH, self.qkv.weight[width:], self.qkv.bias[width:])).split(width, dim=-1)
         context_BNQD = ops.attention(
             q_BQH.unflatten(-1, heads).transpose(1, 2),         # (B, N, Q, D)
             k_BSH.unflatten(-1, heads).transpose(1, 2),         # (B, N, S, D)
@@ -113,10 +119,11 @@ class Layer(nn.Module):
         context_BQH = context_BNQD.transpose(1, 2).flatten(2)
         if packing and read_BM is None:
             context_BQH, noise, positions = packing.pack(context_BQH), noise.of_tokens(packing.row_T), packing.position_T1
-        attended_BQH = self.attention_out(context_BQH)
+        attended_BQH = parallel.row_linear(self.attention_out, context_BQH, group)
         x_BQH = self._add_and_norm(self.attention_norm, attended_BQH, x_BQH, noise, self.sites[0], positions)
-        inner_BQF = ops.bias_gelu(F.linear(x_BQH, self.ffn_in.weight), self.ffn_in.bias)
-        return self._add_and_norm(self.ffn_norm, self.ffn_out(inner_BQF), x_BQH, noise, self.sites[1], positions)
+        inner_BQF = ops.bias_gelu(F.linear(parallel.copy(x_BQH, group), self.ffn_in.weight), self.ffn_in.bias)
+        outer_BQH = parallel.row_linear(self.ffn_out, inner_BQF, group)
+        return self._add_and_norm(self.ffn_norm, outer_BQH, x_BQH, noise, self.sites[1], positions)
 
     @staticmethod
     def _add_and_norm(norm, x, residual, noise, site, positions):
@@ -131,9 +138,11 @@ class MaskedLmHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, eps=LAYER_NORM_EPS)
+        self.group = parallel.SOLO
 
     def forward(self, x_PH):
-        inner = ops.bias_gelu(F.linear(x_PH, self.dense.weight), self.dense.bias)
+        inner = ops.bias_gelu(F.linear(parallel.copy(x_PH, self.group), self.dense.weight), self.dense.bias)
+        inner = parallel.gather(inner, self.group)
         return ops.residual_layer_norm(inner, None, self.norm.weight, self.norm.bias, self.norm.eps)
 
 
@@ -146,9 +155,17 @@ class LanguagePack(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         with torch.no_grad():
             self.tokens[PAD] = 0
+        self.rows, self.group = range(vocab_size), parallel.SOLO
 
     def forward(self, tokens_BS):
-        return F.embedding(tokens_BS, self.tokens, padding_idx=PAD)
+        return parallel.embedding(tokens_BS, self.tokens, self.rows, PAD, self.group)
+
+    def cross_entropy(self, x_PH, targets_P):
+        """Sum over the targets of the cross-entropy of predicting them from a head's outputs, a float32 scalar."""
+        if self.group.size == 1:
+            return ops.linear_cross_entropy(x_PH, self.tokens, self.bias, targets_P)
+        return parallel.linear_cross_entropy(x_PH, self.tokens, self.bias, targets_P, self.rows, ops.IGNORED,
+                                             self.group)
 
 
 class Body(nn.Module):

@@ -8,6 +8,7 @@ from ds_minimodel.files import read_manifest
 from ds_minimodel.model.artifacts import PackArtifact, identity, load_body, load_pack, plug, save_pack
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import prefix
+from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.initial import first_pack, initial_inputs
 from ds_minimodel.steps.jobs import Job, inputs_hash
 from ds_minimodel.steps.systems import BODY_OF
@@ -50,6 +51,7 @@ def _adapt(recipe, layout, system, language, world):
     load_into(module, mini.tensors, "body.")
     plug(module, initial)
     train_only(module, lambda name: trains_in_adapt(name, section))
+    shard(module, world.tensor)
 
     scheduled = system == "multijoint" and section.depth_schedule
     run = masked_lm_run(recipe, section, world, _phases(recipe, sampler.store.vocab_size, mini.config, scheduled))

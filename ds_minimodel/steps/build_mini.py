@@ -4,6 +4,7 @@ from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
+from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.jobs import Job, inputs_hash
 from ds_minimodel.steps.training import (below, load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches,
                                          train_only)
@@ -32,6 +33,7 @@ def _build(recipe, layout, world):
     load_into(module, mini.tensors, "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth))
+    shard(module, world.tensor)
     cost = masked_lm_cost(recipe, section, sampler.store.vocab_size, "build-mini", mini.config.head_depths, depth)
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
     weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", "build-mini minipost",

@@ -5,7 +5,7 @@ import sys
 
 from ds_minimodel.data import tasks
 from ds_minimodel.data.reader import find_files
-from ds_minimodel.engine.config import split_batch
+from ds_minimodel.engine.config import replicas_of, split_batch
 from ds_minimodel.errors import UserError
 from ds_minimodel.steps.initial import check_vectors
 from ds_minimodel.steps.task_data import labels_of, read_records
@@ -19,13 +19,14 @@ def check_ahead(recipe, steps, ranks):
     Every text file must exist, every task file be readable with the task's labels, every batch divide among
     the `ranks`, what initialises the packs be there, and what draws the plots be installed.
     """
+    replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     for language in recipe.languages_of_text:
         find_files(recipe.data.text[language])
     for name, task in recipe.finetune.tasks.items():
         _check_task(task, recipe.languages.source)
-        split_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, ranks)
+        split_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, replicas)
     for section in [recipe.build_mini, recipe.adapt] + ([recipe.pretrain] if recipe.base is None else []):
-        split_batch(section.batch_size, recipe.engine.micro_batch_size, ranks)
+        split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
     check_plots()
     if not recipe.finetune.tasks:

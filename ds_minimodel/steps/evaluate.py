@@ -15,6 +15,7 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.world import resolve_precision
 from ds_minimodel.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.model.artifacts import load_body, load_pack, plug
+from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.progress import Progress
 from ds_minimodel.steps.jobs import Job
 from ds_minimodel.steps.systems import BODY_OF, finetune_seeds
@@ -51,10 +52,10 @@ def _evaluate(recipe, layout, system, name, world):
 
 
 def _score_packs(recipe, layout, system, name, world):
-    """Score rows of this rank's share of the packs."""
+    """Score rows of this replica's share of the packs."""
     task = recipe.finetune.tasks[name]
     packs = [(language, pack) for language in recipe.languages.all if language in task.test
-             for pack in _packs(recipe, layout, system, language)][world.rank::world.size]
+             for pack in _packs(recipe, layout, system, language)][world.data.rank::world.data.size]
     dtype = DTYPES[resolve_precision(recipe.engine.precision, world.device)]
     progress = Progress(f"evaluate {system} {name}", len(packs) * recipe.finetune.seeds, "scores",
                         quiet=not world.is_main)
@@ -69,6 +70,7 @@ def _score_packs(recipe, layout, system, name, world):
             data = data or read_examples(recipe, name, task.test[language], language, tokenizer, labels)
             module = task_module(task.kind, model.config, tokenizer.vocab_size, labels)
             load_into(module, model.tensors)
+            shard(module, world.tensor)
             module.eval().to(world.device, dtype)
             for folder in folders:
                 pack = load_pack(folder, model.space)
@@ -80,7 +82,7 @@ def _score_packs(recipe, layout, system, name, world):
                              **_score(module, task, language, *data)})
                 progress.update(len(rows))
     progress.close()
-    return rows
+    return rows if world.tensor.rank == 0 else []       # one of the ranks that scored them together
 
 
 def _packs(recipe, layout, system, language):

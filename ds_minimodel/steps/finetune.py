@@ -8,6 +8,7 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
+from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.jobs import Job, inputs_hash
 from ds_minimodel.steps.systems import bodies, finetune_seeds
 from ds_minimodel.steps.task_data import labels_of, read_examples, task_inputs, task_module
@@ -45,6 +46,7 @@ def _finetune(recipe, layout, body_name, name, seed, world):
     load_into(module, {key: tensor for key, tensor in body.tensors.items() if not key.startswith("heads.")}, "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
+    shard(module, world.tensor)
 
     steps = sampler.updates_per_epoch * section.of(name, "epochs")
     mean_length = round(float(examples.lengths.mean()))

@@ -10,6 +10,7 @@ from ds_minimodel.files import atomic_folder
 from ds_minimodel.model.artifacts import (BodyArtifact, PackArtifact, identity, load_body, load_pack, save_body, save_pack,
                                           space_of)
 from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.jobs import Job, inputs_hash
 from ds_minimodel.steps.systems import bodies, body_config, model_inputs
 from ds_minimodel.steps.training import below, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
@@ -42,6 +43,7 @@ def _pretrain(recipe, layout, body, world):
     torch.manual_seed(recipe.seed)
     module = MaskedLanguageModel(body_config(recipe, body), sampler.store.vocab_size)
     config = module.body.config
+    shard(module, world.tensor)
     cost = masked_lm_cost(recipe, section, sampler.store.vocab_size, "pretrain", config.head_depths)
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
     weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", f"pretrain {body}",

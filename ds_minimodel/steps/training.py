@@ -53,11 +53,12 @@ def micro_batches(sampler, run, world):
     `sampler.rows(first, last)` gives the samples with these global numbers; step s takes the numbers
     [s * batch_size, (s + 1) * batch_size), whatever the number of ranks and the size of a micro-batch.
     """
-    micro, accumulation = split_batch(run.batch_size, run.micro_batch_size, world.size)
+    data = world.data
+    micro, accumulation = split_batch(run.batch_size, run.micro_batch_size, data.size)
 
     def batches(step):
-        first = step * run.batch_size + world.rank * micro
-        starts = (first + index * world.size * micro for index in range(accumulation))
+        first = step * run.batch_size + data.rank * micro
+        starts = (first + index * data.size * micro for index in range(accumulation))
         return [to_torch(sampler.rows(start, start + micro)) for start in starts]
 
     return batches

@@ -1,0 +1,16 @@
+"""Tensor parallelism: groups of ranks as explicit objects, and what a model calls to be split over one.
+
+A group is always an argument. With a group of one rank every function here is the plain operation, bit for bit,
+and costs nothing. The scheme is Megatron-LM's (Shoeybi et al. 2019, section 3): the first linear layer of a
+sublayer is split by outputs, the second by inputs, so that each sublayer exchanges activations once forward and
+once backward.
+"""
+
+from .cross_entropy import linear_cross_entropy
+from .group import SOLO, Group, split_world
+from .layers import embedding, row_linear
+from .mappings import copy, gather, reduce, scatter
+from .shard import Shard, full_shape, full_tensor, own_part, shard_parameter
+
+__all__ = ["SOLO", "Group", "Shard", "copy", "embedding", "full_shape", "full_tensor", "gather", "linear_cross_entropy", "own_part",
+           "reduce", "row_linear", "scatter", "shard_parameter", "split_world"]

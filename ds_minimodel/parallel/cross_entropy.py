@@ -1,0 +1,69 @@
+"""Linear layer and cross-entropy over a vocabulary that is split over ranks, never holding all logits.
+
+Shape legend: P positions, H hidden, V this rank's part of the vocabulary, R rows of one chunk.
+
+Ranks exchange two numbers a position: the log-sum-exp of their part of the logits, and the target's logit where
+they hold it. The gradient is made chunk by chunk in the forward pass and only scaled in the backward pass, as in
+ops/cross_entropy.py.
+"""
+
+import torch
+import torch.distributed as dist
+
+from .mappings import copy
+
+CHUNK_ROWS = 1024               # rows of logits held at once, in float32
+
+
+def linear_cross_entropy(x, weight, bias, targets, rows, ignored, group):
+    """Sum of cross-entropies of x @ weight.T + bias over the whole vocabulary, a float32 scalar on every rank.
+
+    x: (P,H), the same on every rank. weight: (V,H), bias: (V,): the entries in the range `rows`, which this rank
+    holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to `ignored` count nothing.
+    """
+    return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, ignored, group)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, targets, rows, ignored, group):
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        loss = x.new_zeros((), dtype=dtype)
+        grad_x = torch.empty_like(x) if needs_x else None
+        grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
+        for start in range(0, len(x), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            chunk_loss, grad_RV = _loss_and_logit_grad(x[chunk] @ weight.T, bias, targets[chunk], rows, ignored, group)
+            loss += chunk_loss
+            if needs_x:
+                torch.mm(grad_RV, weight, out=grad_x[chunk])
+            if needs_weight:
+                grad_weight += grad_RV.T @ x[chunk]
+            if needs_bias:
+                grad_bias += grad_RV.sum(0, dtype=dtype)
+        ctx.grads, ctx.dtypes = (grad_x, grad_weight, grad_bias), (x.dtype, weight.dtype, bias.dtype)
+        return loss
+
+    @staticmethod
+    def backward(ctx, grad_loss):
+        return (*(grad if grad is None else (grad * grad_loss).to(dtype)
+                  for grad, dtype in zip(ctx.grads, ctx.dtypes)), None, None, None, None)
+
+
+def _loss_and_logit_grad(logits_RV, bias, targets_R, rows, ignored, group):
+    """(sum of the losses, d sum / d logits) of a chunk; both equal those of the whole vocabulary."""
+    scores_RV = logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)) + bias
+    used = targets_R != ignored
+    own = used & (targets_R >= rows.start) & (targets_R < rows.stop)
+    column = torch.where(own, targets_R - rows.start, 0)[:, None]
+    parts = torch.stack((torch.logsumexp(scores_RV, -1), torch.where(own, scores_RV.gather(-1, column)[:, 0], 0)))
+    of_ranks = [torch.empty_like(parts) for _ in range(group.size)]
+    dist.all_gather(of_ranks, parts, group=group.handle)
+    normalisers, target_scores = torch.stack(of_ranks, 1)
+    normaliser_R = torch.logsumexp(normalisers, 0)
+    losses_R = torch.where(used, normaliser_R - target_scores.sum(0), 0)
+    probs_RV = scores_RV.sub_(normaliser_R[:, None]).exp_()
+    probs_RV.scatter_add_(-1, column, -own[:, None].to(probs_RV.dtype))
+    return losses_R.sum(), probs_RV.mul_(used[:, None]).to(logits_RV.dtype)

@@ -1,0 +1,90 @@
+"""Exchanges of activations within a group, in pairs whose backward passes are each other's forward passes.
+
+        forward                     backward                    where
+copy    as it is                    sum over ranks              the same input goes into a part of a layer on each rank
+reduce  sum over ranks              as it is                    partial sums come out of it
+gather  join the last dimension     this rank's part            each rank has made some of the outputs
+scatter this rank's part            join the last dimension     each rank needs some of the inputs
+
+In gather and scatter the ranks have equal parts. With a group of one rank all four return what they are given.
+After Megatron-core's tensor_parallel/mappings.py.
+"""
+
+import torch
+import torch.distributed as dist
+
+
+def copy(x, group):
+    return x if group.size == 1 else _Copy.apply(x, group)
+
+
+def reduce(x, group):
+    return x if group.size == 1 else _Reduce.apply(x, group)
+
+
+def gather(x, group):
+    return x if group.size == 1 else _Gather.apply(x, group)
+
+
+def scatter(x, group):
+    return x if group.size == 1 else _Scatter.apply(x, group)
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _sum(grad, ctx.group), None
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        return _sum(x, group)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return _join(x, group)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _own(grad, ctx.group), None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return _own(x, group)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _join(grad, ctx.group), None
+
+
+def _sum(x, group):
+    total = x.clone(memory_format=torch.contiguous_format)      # the caller's tensor may have other readers
+    dist.all_reduce(total, group=group.handle)
+    return total
+
+
+def _join(x, group):
+    x = x.contiguous()
+    parts = [torch.empty_like(x) for _ in range(group.size)]
+    dist.all_gather(parts, x, group=group.handle)
+    return torch.cat(parts, -1)
+
+
+def _own(x, group):
+    return x.chunk(group.size, -1)[group.rank].contiguous()
