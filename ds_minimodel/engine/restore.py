@@ -23,7 +23,7 @@ def load_file(path, mmap=False):
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
 
 
-def restore(engine, folder, manifest, tensor_rank=0):
+def restore(engine, folder, manifest, tensor_rank):
     """Set masters, Adam moments and step count of `engine` from the checkpoint in `folder`, and the parameters from
     the masters. Every rank reads all files of its part of the model (`tensor_rank`), but holds one whole parameter
     at a time."""
@@ -50,7 +50,7 @@ def restore(engine, folder, manifest, tensor_rank=0):
         engine.optimizer.checkpoint_event_epilogue()
 
 
-def saved_fragments(folder, manifest, tensor_rank=0):
+def saved_fragments(folder, manifest, tensor_rank):
     """({name: Fragments in order of their start}, optimizer steps taken) of one tensor rank's part of a checkpoint.
 
     The tensors are mapped from the files, not read.

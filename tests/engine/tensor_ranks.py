@@ -89,12 +89,12 @@ def train_cases(worlds, folder):
     return seen
 
 
-def resumed_equals_uninterrupted(world, folder):
-    """Go on from step 2, from other initial weights."""
-    case = (2, "pretrain", True, run_config(zero_stage=1, checkpoint_every=2))
-    first, _ = train_case(world, folder, case)
-    second, _ = train_case(world, folder, case, seed=1)
-    return same(first, second)
+def resumed(world, folder):
+    """Go on from step 2, from other initial weights, at the same ZeRO stage and at another."""
+    first, expected = train_case(world, folder, (2, "pretrain", True, run_config(zero_stage=1, checkpoint_every=2)))
+    second, _ = train_case(world, folder, (2, "pretrain", True, run_config(zero_stage=1)), seed=1)
+    _, losses_of_other_stage = train_case(world, folder, (2, "pretrain", True, run_config(zero_stage=3)), seed=1)
+    return {"same": same(first, second), "losses": [expected, losses_of_other_stage]}
 
 
 def refusal(world, folder, run):
@@ -210,7 +210,7 @@ def main(folder):
                                             for world in worlds.values()])
     results["differences"] = differences(worlds)
     results["cases"] = train_cases(worlds, folder)
-    results["resumed"] = resumed_equals_uninterrupted(two, folder / "resumed")
+    results["resumed"] = resumed(two, folder / "resumed")
     results["other_layout"] = refusal(four, folder / "resumed", run_config(zero_stage=1))
     results["unclippable"] = refusal(two, folder / "none", run_config(zero_stage=0, precision="bf16", clip=1.0))
     if two.is_main:

@@ -127,11 +127,16 @@ def test_groups(seen):
 
 
 def test_resume_at_the_same_layout_gives_the_same_bits(seen):
-    assert seen[1]["resumed"]
+    assert seen[1]["resumed"]["same"]
+
+
+def test_resume_at_another_stage_gives_the_same_losses(seen):
+    expected, losses = seen[1]["resumed"]["losses"]
+    assert losses == pytest.approx(expected, abs=1e-5, rel=0)
 
 
 def test_a_checkpoint_of_another_layout_is_refused(seen):
-    assert "written with tensor_parallel 2, the run has 4" in seen[1]["other_layout"]
+    assert "another run (tensor_parallel: 2, here 4)" in seen[1]["other_layout"]
 
 
 def test_clipping_in_low_precision_at_stage_0_is_refused(seen):
