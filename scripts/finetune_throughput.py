@@ -1,0 +1,165 @@
+"""Throughput of finetuning against the set-up of Hugging Face's examples (run_glue, run_qa) on the same batches.
+
+    python scripts/finetune_throughput.py --kind pair --train TRAIN.jsonl --tokenizer FOLDER --out RESULT.json
+
+RoBERTa-base sizes, random weights, fp32, one thread, the same malloc settings for all. Each contestant finetunes
+the same batches in a process of its own, one after another, in several rounds; CPU time of the whole step counts.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from ds_minimodel.engine.launch import CPU
+from ds_minimodel.files import write_json
+
+LENGTHS = {"classification": 128, "pair": 128, "qa": 384}       # run_glue's and run_qa's max_seq_length
+WARM_UP = 1                     # optimizer steps that are not counted
+CONTESTANTS = ("ds_minimodel", "hf max_length", "hf dynamic", "hf max_length frozen", "hf dynamic frozen")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kind", choices=LENGTHS, required=True)
+    parser.add_argument("--train", required=True, help="task file in the source language")
+    parser.add_argument("--tokenizer", required=True, help="folder of a tokenizer or language pack")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=2, help="optimizer steps that are counted")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", help="JSON file with the result")
+    parser.add_argument("--contestant", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contestant:
+        print(json.dumps(step_times(options)))
+        return
+    rounds = []
+    for number in range(options.rounds):
+        rounds.append({name: run_worker(name) for name in CONTESTANTS})
+        print(f"round {number + 1}: {rounds[-1]}", file=sys.stderr, flush=True)
+    result = summary(options, rounds)
+    print(json.dumps(result, indent=1))
+    if options.out:
+        write_json(options.out, result)
+
+
+def run_worker(name):
+    """Examples a second of one contestant."""
+    environment = {**CPU, **os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, *sys.argv, "--contestant", name], env=environment, check=True,
+                          stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def summary(options, rounds):
+    import deepspeed
+    import torch
+    import transformers
+
+    ratios = {name: [row["ds_minimodel"] / row[name] for row in rounds] for name in CONTESTANTS[1:]}
+    return {"task": options.kind, "max_length": LENGTHS[options.kind], "batch_size": options.batch_size,
+            "examples_per_second": {name: statistics.median(row[name] for row in rounds) for name in CONTESTANTS},
+            "speedup": {name: statistics.median(values) for name, values in ratios.items()},
+            "speedup_range": {name: [min(values), max(values)] for name, values in ratios.items()},
+            "rounds": len(rounds), "steps": options.steps, "threads": 1, "precision": "fp32",
+            "device": cpu_model(), "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__,
+            "deepspeed": deepspeed.__version__, "transformers": transformers.__version__}
+
+
+def cpu_model():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        names = [line.split(": ")[1].strip() for line in file if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, 1 of {os.cpu_count()} cores"
+
+
+def step_times(options):
+    """Examples a second of the contestant that this process is, by the CPU time between its forward passes."""
+    import torch
+
+    from ds_minimodel.data import tasks
+    from ds_minimodel.data.tokenizer import open_tokenizer
+
+    torch.set_num_threads(1)
+    tokenizer, length = open_tokenizer(options.tokenizer), LENGTHS[options.kind]
+    if options.kind == "qa":
+        examples = tasks.encode_questions(tokenizer, tasks.read_squad(options.train), length).examples
+        num_labels = 2
+    else:
+        records = tasks.read_table(options.train, tasks.forms_of(options.kind, {}))
+        examples, num_labels = tasks.encode_table(tokenizer, records, length), len(records.labels)
+    times = []
+    sampler = tasks.TaskSampler(examples, options.batch_size, seed=1)
+    finetune = ours if options.contestant == "ds_minimodel" else hugging_face
+    finetune(options, sampler, tokenizer.vocab_size, num_labels, lambda *_: times.append(time.process_time()))
+    counted = times[-1] - times[WARM_UP]
+    return options.batch_size * options.steps / counted
+
+
+def ours(options, sampler, vocab_size, num_labels, note_time):
+    """The finetune step's own module, batches and loop."""
+    from ds_minimodel.engine.config import RunConfig
+    from ds_minimodel.engine.train import train
+    from ds_minimodel.engine.world import start
+    from ds_minimodel.model.transformer import BodyConfig
+    from ds_minimodel.steps.task_data import task_module
+    from ds_minimodel.steps.training import micro_batches, train_only
+
+    world, steps = start(), WARM_UP + options.steps + 1
+    module = task_module(options.kind, BodyConfig(12, 768, 12, 3072, 512), vocab_size, range(num_labels))
+    train_only(module, lambda name: not name.startswith("pack."))
+    module.register_forward_pre_hook(note_time)
+    run = RunConfig(steps=steps, batch_size=options.batch_size, lr=1e-5, warmup_steps=1, weight_decay=0.01, beta1=0.9,
+                    beta2=0.98, eps=1e-6, clip=0.0, zero_stage=1, precision="fp32",
+                    micro_batch_size=options.batch_size, checkpoint_every=10**9, keep_last=1, tokens_per_step=1,
+                    phases=((steps, 0.0, 0.0),))
+    with tempfile.TemporaryDirectory() as folder:
+        train(module, micro_batches(sampler, run, world), run, world, folder, "finetune")
+
+
+def hugging_face(options, sampler, vocab_size, num_labels, note_time):
+    """transformers' Trainer with the examples' defaults; padded to max_length or, "dynamic", to the longest."""
+    import torch
+    from transformers import (RobertaConfig, RobertaForQuestionAnswering, RobertaForSequenceClassification, Trainer,
+                              TrainingArguments)
+
+    config = RobertaConfig(vocab_size=vocab_size, max_position_embeddings=514, type_vocab_size=1, num_labels=num_labels)
+    model = (RobertaForQuestionAnswering if options.kind == "qa" else RobertaForSequenceClassification)(config)
+    if options.contestant.endswith("frozen"):
+        model.roberta.embeddings.word_embeddings.weight.requires_grad_(False)
+    model.register_forward_pre_hook(note_time)
+    max_length = LENGTHS[options.kind] if "max_length" in options.contestant else 0
+
+    def collate(rows):
+        width = max(max_length, max(len(row["tokens"]) for row in rows))
+        tokens = torch.full((len(rows), width), config.pad_token_id)
+        for place, row in enumerate(rows):
+            tokens[place, :len(row["tokens"])] = torch.from_numpy(row["tokens"])
+        batch = {"input_ids": tokens, "attention_mask": (tokens != config.pad_token_id).long()}
+        targets = torch.tensor([row["targets"] for row in rows])
+        if options.kind == "qa":
+            return {**batch, "start_positions": targets[:, 0], "end_positions": targets[:, 1]}
+        return {**batch, "labels": targets[:, 0]}
+
+    steps = WARM_UP + options.steps + 1
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, max_steps=steps, per_device_train_batch_size=options.batch_size, learning_rate=2e-5, use_cpu=True,
+            train_sampling_strategy="sequential", save_strategy="no", report_to=[], disable_tqdm=True,
+            remove_unused_columns=False, dataloader_pin_memory=False)
+        Trainer(model, arguments, collate, rows_of(sampler, steps * options.batch_size)).train()
+
+
+def rows_of(sampler, count):
+    """The first `count` samples of the same order, unpadded."""
+    batch = sampler.rows(0, count)
+    return [{"tokens": tokens[:length], "targets": targets.tolist()}
+            for tokens, length, targets in zip(batch["tokens"], batch["lengths"], batch["targets"], strict=True)]
+
+
+if __name__ == "__main__":
+    main()
