@@ -12,6 +12,7 @@ from ds_minimodel import __version__, mpi
 from ds_minimodel.engine.launch import rank_of_environment
 from ds_minimodel.errors import Elsewhere, UserError
 from ds_minimodel.sample import command as sample
+from ds_minimodel.serve import command as serve
 
 STEPS = {
     "tokenizer": "train a SentencePiece vocabulary for each language",
@@ -94,6 +95,7 @@ def _parse(arguments):
     hosts = commands.add_parser("hosts", help="check a hostfile: every host reached, the same program, room for its slots")
     hosts.add_argument("hostfile", metavar="FILE", help="lines of HOST slots=N")
     hosts.set_defaults(run=_hosts)
+    serve.add_arguments(commands)
     commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
         run=_doctor)
     options, rest = parser.parse_known_args(arguments)

@@ -33,7 +33,8 @@ ALLOWED = {
     "steps": LIBRARY | {"engine", "analysis"},
     "benchmark": LIBRARY | {"engine", "analysis", "steps"},
     "doctor": LIBRARY | {"engine"},
-    "cli": LIBRARY | {"engine", "analysis", "sample", "interop", "steps", "doctor"},
+    "serve": LIBRARY | {"engine", "steps"},
+    "cli": LIBRARY | {"serve", "engine", "analysis", "sample", "interop", "steps", "doctor"},
     "__main__": {"cli"},
 }
 STEPS = {"tokenizer", "prepare", "pretrain", "build_mini", "adapt", "finetune", "evaluate", "report"}

@@ -118,7 +118,8 @@ class Layer(nn.Module):
             lengths_B, noise.attention_p, noise.attention_rows(self.head_sites, positions))
         context_BQH = context_BNQD.transpose(1, 2).flatten(2)
         if packing and read_BM is None:
-            context_BQH, noise, positions = packing.pack(context_BQH), noise.of_tokens(packing.row_T), packing.position_T1
+            context_BQH = packing.pack(context_BQH)
+            noise, positions = noise.of_tokens(packing.row_T), packing.position_T1
         attended_BQH = parallel.row_linear(self.attention_out, context_BQH, group)
         x_BQH = self._add_and_norm(self.attention_norm, attended_BQH, x_BQH, noise, self.sites[0], positions)
         inner_BQF = ops.bias_gelu(F.linear(parallel.copy(x_BQH, group), self.ffn_in.weight), self.ffn_in.bias)

@@ -54,8 +54,6 @@ def test_all_four_tasks_are_read_from_their_official_files(recipe):
     for language in recipe.languages.all:
         records = read_records(xnli, xnli.test[language], language, labels_of(xnli, "en"))
         assert records.texts == ([f"{language} 1"] * 2, ['"', '"']) and records.targets.tolist() == [2, 0]
-    assert {language for task in ("mlqa", "xquad", "pawsx") for language in recipe.finetune.tasks[task].test} <= set(
-        recipe.languages.all)
 
 
 @pytest.mark.parametrize("task, content, message", [

@@ -1,0 +1,1 @@
+"""Language packs and task models in use: looked at, checked, plugged together, and asked for predictions."""

@@ -1,0 +1,93 @@
+"""What each kind of model answers to requests in one language that is plugged in."""
+
+import json
+from itertools import chain
+
+import numpy as np
+import torch
+
+from ds_minimodel.data import BOS, EOS, tasks
+from ds_minimodel.data.tasks.batches import join
+from ds_minimodel.data.tokenizer import MASK
+from ds_minimodel.errors import UserError
+from ds_minimodel.model.heads import encode
+
+FIELDS = {"classification": ("text",), "pair": ("sentence1", "sentence2"), "qa": ("question", "context"),
+          "masked-lm": ("text",)}
+
+
+def check(request, kind, languages, where):
+    """UserError where a request is not what a model of this kind and these languages takes."""
+    if not isinstance(request, dict):
+        raise UserError(f"{where}: {json.dumps(request)[:40]} is not an object with {', '.join(FIELDS[kind])}")
+    language = request.get("language")
+    if language is None and len(languages) > 1:
+        raise UserError(f"{where}: no 'language'; there are {', '.join(languages)}")
+    if language is not None and language not in languages:
+        raise UserError(f"{where}: no pack for language {language!r}; there are {', '.join(languages)}")
+    for name in FIELDS[kind]:
+        if not isinstance(request.get(name), str):
+            raise UserError(f"{where}: '{name}' is missing or no text; a {kind} model reads {', '.join(FIELDS[kind])}")
+    if kind == "masked-lm" and MASK not in request["text"]:
+        raise UserError(f"{where}: no {MASK} in the text; put one where a piece is to be predicted")
+
+
+@torch.inference_mode()
+def _classify(predictor, tokenizer, requests):
+    texts = tuple([request[name] for request in requests] for name in FIELDS[predictor.kind])
+    records = tasks.Records(texts, np.zeros(len(requests), dtype=np.int64), tuple(predictor.labels))
+    answers = [None] * len(requests)
+    for index, batch in predictor.batches(tasks.encode_table(tokenizer, records, predictor.max_length)):
+        shares = predictor.model.logits(batch).float().softmax(-1).cpu()
+        for place, row in zip(index, shares, strict=True):
+            scores = dict(zip(predictor.labels, row.tolist(), strict=True))
+            answers[place] = {"label": predictor.labels[int(row.argmax())], "scores": scores}
+    return answers
+
+
+@torch.inference_mode()
+def _answer(predictor, tokenizer, requests):
+    questions = [tasks.Question(str(number), request["question"], request["context"], ("",), (0,))
+                 for number, request in enumerate(requests)]
+    length = min(384, predictor.max_length)
+    windows = tasks.encode_questions(tokenizer, questions, length, min(64, length // 4))
+    first, last = np.zeros((2, len(windows.examples)), dtype=np.int64)
+    score = np.zeros(len(windows.examples))
+    for index, batch in predictor.batches(windows.examples):
+        logits_BS2 = predictor.model.logits(batch).float().cpu().numpy()
+        first[index], last[index], score[index] = tasks.best_spans(logits_BS2[..., 0], logits_BS2[..., 1],
+                                                                   windows, index)
+    texts = tasks.answer_texts(questions, windows, first, last, score)
+    best = {number: float(score[windows.question == number].max()) for number in range(len(questions))}
+    return [{"answer": texts[question.id], "score": best[number]} for number, question in enumerate(questions)]
+
+
+@torch.inference_mode()
+def _fill(predictor, tokenizer, requests):
+    """For each <mask> the likeliest pieces of the head at the predictor's depth."""
+    sequences = [_with_masks(tokenizer, request["text"], predictor.max_length) for request in requests]
+    examples = join(sequences, np.zeros(len(requests)), reads_start=True)
+    pieces = tokenizer.pieces()
+    answers = [None] * len(requests)
+    model, depth = predictor.model, predictor.depth
+    for index, batch in predictor.batches(examples):
+        masked_BS = batch["tokens"] == tokenizer.mask_id
+        del batch["read"]
+        (x_BSH,) = encode(model.pack, model.body, batch, (depth,))
+        x_PH = model.body.heads[str(depth)](x_BSH[masked_BS])
+        logits_PV = torch.nn.functional.linear(x_PH, model.pack.tokens, model.pack.bias).float()
+        shares, ids = logits_PV.softmax(-1).topk(min(predictor.top, len(pieces)))
+        filled = iter([[{"piece": pieces[id], "probability": share} for id, share in zip(*row, strict=True)]
+                       for row in zip(ids.tolist(), shares.tolist(), strict=True)])
+        for place, count in zip(index, masked_BS.sum(1).tolist(), strict=True):
+            answers[place] = {"masks": [next(filled) for _ in range(count)]}
+    return answers
+
+
+def _with_masks(tokenizer, text, max_length):
+    parts = tokenizer.encode([part.strip() for part in text.split(MASK)])
+    ids = list(chain.from_iterable([tokenizer.mask_id, *part] for part in parts))[1:]
+    return np.array([BOS, *ids[:max_length - 2], EOS])
+
+
+ANSWER = {"classification": _classify, "pair": _classify, "qa": _answer, "masked-lm": _fill}

@@ -1,0 +1,86 @@
+"""`pack` and `predict` as commands: what they print, and one line with exit code 2 for a mistake."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ds_minimodel.cli import main
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    """Run a command in this process: (exit code, lines of standard output, lines of standard error)."""
+    def call(*arguments, typed=""):
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return stop.value.code, out.splitlines(), err.splitlines()
+    return call
+
+
+def test_show(family, call):
+    code, lines, _ = call("pack", "show", family.de)
+    assert code == 0 and "language: de" in lines and f"space: {family.space}" in lines and "vocabulary: 33" in lines
+    code, lines, _ = call("pack", "show", family.de, "--json")
+    assert code == 0 and json.loads("\n".join(lines))["steps"] == 7
+
+
+def test_check(family, other_family, call):
+    assert call("pack", "check", family.de, family.qa)[:2] == (0, [f"{family.de}: whole, fits {family.qa}"])
+    for arguments in ((family.de, other_family.body), (family.body,), (family.root / "none",)):
+        code, out, err = call("pack", "check", *arguments)
+        assert code == 2 and not out and len(err) == 1 and err[0].startswith("ds-minimodel: ")
+
+
+def test_plugged_together_they_serve(family, tmp_path, call):
+    assert call("pack", "plug", family.classification, family.zh, tmp_path / "out")[0] == 0
+    code, lines, _ = call("predict", tmp_path / "out/body", typed="今天的天气很好\n小狗\n")
+    assert code == 0 and [json.loads(line)["label"] in ("no", "perhaps", "yes") for line in lines] == [True, True]
+
+
+def test_a_file_is_answered_line_by_line(family, tmp_path, call):
+    file = tmp_path / "questions.jsonl"
+    rows = [{"id": 7, "language": "zh", "text": "小狗"}, {"id": 8, "language": "de", "text": "Hund", "more": 1}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    packs = ("--pack", f"de={family.de}", "--pack", f"zh={family.zh}")
+    code, lines, _ = call("predict", family.classification, file, *packs)
+    answers = [json.loads(line) for line in lines]
+    assert code == 0 and [(row["id"], row["language"]) for row in answers] == [(7, "zh"), (8, "de")]
+    assert all(list(row) == ["id", "language", "label", "scores"] for row in answers)
+    with open(file, "a", encoding="utf-8") as out:
+        out.write('{"language": "fr", "text": "chien"}\n')
+    code, lines, err = call("predict", family.classification, file, *packs)
+    assert code == 2 and not lines and "questions.jsonl:3: no pack for language 'fr'" in err[0]
+
+
+def test_a_conversation_goes_on_after_a_wrong_line(family, call):
+    typed = 'de\tder Hund\tdie Wiese\nde\tder Hund\n{"language": "zh", "sentence1": "小", "sentence2": "狗"}\n{"a\n'
+    code, lines, err = call("predict", family.pair, "--pack", f"de={family.de}", "--pack", f"zh={family.zh}", typed=typed)
+    assert code == 0 and len(lines) == 2 and len(err) == 2
+    assert "line 2: 2 fields; type language, sentence1, sentence2 with tabs between" in err[0]
+    assert "line 4: not JSON" in err[1]
+
+
+@pytest.mark.parametrize("option, message", [
+    ("de", "--pack de: it has the form LANGUAGE=FOLDER"),
+    ("de=none", "none/manifest.json: no such file"),
+])
+def test_a_wrong_pack_option(family, call, option, message):
+    code, _, err = call("predict", family.qa, "--pack", option)
+    assert code == 2 and len(err) == 1 and message in err[0]
+
+
+def test_each_line_is_answered_before_the_next_is_typed(family):
+    command = [sys.executable, "-m", "ds_minimodel", "predict", str(family.body), "--pack", f"de={family.de}",
+               "--head", "1", "--top", "2"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for _ in range(2):
+            process.stdin.write("der <mask> läuft\n")
+            process.stdin.flush()
+            assert len(json.loads(process.stdout.readline())["masks"][0]) == 2
+        process.stdin.close()
+        assert process.wait(30) == 0

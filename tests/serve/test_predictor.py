@@ -1,0 +1,125 @@
+"""Answers of one body in many languages are those of a model built for the one language."""
+
+import pytest
+import torch
+
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.errors import UserError
+from ds_minimodel.model.artifacts import load_body, load_pack, plug
+from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.serve.predictor import Predictor, beside
+from ds_minimodel.steps.task_data import task_module
+from ds_minimodel.steps.training import load_into
+
+from .conftest import LABELS
+
+
+@pytest.fixture(autouse=True)
+def fp32(monkeypatch):
+    """Whatever the processor is fast in, so that rounding does not hide a mistake."""
+    monkeypatch.setattr("ds_minimodel.serve.predictor.resolve_precision", lambda *_: "fp32")
+
+
+def packs_of(family):
+    return {"de": family.de, "zh": family.zh}
+
+
+def plain_model(family, name, language):
+    """A model with one pack plugged in by the artifacts' own function."""
+    artifact, pack = load_body(family.root / name), load_pack(family.root / language)
+    rows = len(pack.tensors["tokens"])
+    if artifact.task:
+        model = task_module(name, artifact.config, rows, LABELS)
+        load_into(model, artifact.tensors)
+    else:
+        model = MaskedLanguageModel(artifact.config, rows)
+        load_into(model, artifact.tensors, "body.")
+    plug(model, pack)
+    return model.eval(), open_tokenizer(family.root / language)
+
+
+SENTENCES = [("de", "der Hund läuft"), ("zh", "小狗"), ("de", "die grüne Wiese bellt laut und schnell"), ("zh", "今天的天气很好"),
+             ("de", "")]
+
+
+def test_each_request_is_answered_in_its_language_and_place(family):
+    requests = [{"language": language, "text": text} for language, text in SENTENCES]
+    answers = Predictor(family.classification, packs_of(family)).predict(requests)
+    for (language, text), answer in zip(SENTENCES, answers, strict=True):
+        model, tokenizer = plain_model(family, "classification", language)
+        ids = torch.tensor([[0, *tokenizer.encode([text])[0], 2]])
+        with torch.no_grad():
+            shares = model.logits({"tokens": ids, "read": torch.zeros(1, 1, dtype=torch.int64)})[0].softmax(-1)
+        assert list(answer["scores"]) == LABELS and answer["label"] == LABELS[int(shares.argmax())]
+        torch.testing.assert_close(torch.tensor(list(answer["scores"].values())), shares, rtol=1e-4, atol=1e-5)
+
+
+def test_what_one_language_replaces_of_the_body_is_put_back(family):
+    predictor = Predictor(family.classification, packs_of(family))
+    german, chinese = ({"language": language, "text": text} for language, text in SENTENCES[:2])
+    first = predictor.predict([german])
+    assert predictor.predict([chinese]) != first and predictor.predict([german]) == first
+    alone = Predictor(family.classification, {"de": family.de}).predict([{"text": german["text"]}])
+    assert alone == first                                   # with one language it need not be named
+
+
+def test_pairs(family):
+    pair = {"language": "de", "sentence1": "der Hund", "sentence2": "die Wiese"}
+    answers = Predictor(family.pair, packs_of(family)).predict([pair, {**pair, "sentence2": "bellt laut"}])
+    assert all(sum(answer["scores"].values()) == pytest.approx(1, abs=1e-4) for answer in answers)
+    assert answers[0] != answers[1]
+
+
+def test_answers_are_pieces_of_the_context(family):
+    context = "今天的天气很好 我们去公园玩 " * 20                   # longer than a window
+    requests = [{"language": "zh", "question": "天气", "context": context},
+                {"language": "de", "question": "wer?", "context": "der kleine Hund läuft schnell"}]
+    for request, answer in zip(requests, Predictor(family.qa, packs_of(family)).predict(requests), strict=True):
+        assert answer["answer"] and answer["answer"] in request["context"] and isinstance(answer["score"], float)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_masks_are_filled_by_the_head_at_a_depth(family, depth):
+    predictor = Predictor(family.body, packs_of(family), depth, top=3)
+    short, answer = predictor.predict([{"language": "de", "text": "<mask> Hund"},
+                                       {"language": "de", "text": "der <mask> läuft über die <mask> Wiese"}])
+    model, tokenizer = plain_model(family, "body", "de")
+    parts = tokenizer.encode(["der", "läuft über die", "Wiese"])
+    ids = [0, *parts[0], tokenizer.mask_id, *parts[1], tokenizer.mask_id, *parts[2], 2]
+    with torch.no_grad():
+        (x_BSH,) = model.body(model.pack(torch.tensor([ids])), None, model.body.noise(None), None, (depth,))
+        shares = (model.body.heads[str(depth)](x_BSH[0]) @ model.pack.tokens.T + model.pack.bias).softmax(-1)
+    places = [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
+    assert len(short["masks"]) == 1 and len(answer["masks"]) == 2
+    for place, found in zip(places, answer["masks"], strict=True):
+        expected, best = shares[place].topk(3)
+        assert [row["piece"] for row in found] == [tokenizer.pieces()[id] for id in best]
+        assert [row["probability"] for row in found] == pytest.approx(expected.tolist(), rel=1e-3)
+
+
+@pytest.mark.parametrize("request_, message", [
+    ({"language": "fr", "text": "a"}, "request 2: no pack for language 'fr'; there are de, zh"),
+    ({"text": "a"}, "request 2: no 'language'"),
+    ({"language": "de", "txt": "a"}, "request 2: 'text' is missing or no text"),
+    (["a"], "request 2: .* is not an object with text"),
+])
+def test_a_wrong_request_is_named(family, request_, message):
+    predictor = Predictor(family.classification, packs_of(family))
+    with pytest.raises(UserError, match=message):
+        predictor.predict([{"language": "de", "text": "a"}, request_])
+
+
+def test_a_text_without_a_mask_is_refused(family):
+    with pytest.raises(UserError, match="request 1: no <mask> in the text"):
+        Predictor(family.body, {"de": family.de}).predict([{"text": "der Hund"}])
+
+
+def test_models_and_packs_that_do_not_fit_are_refused(family, other_family):
+    with pytest.raises(UserError, match="trained for embedding space fedc.* the body has 0123"):
+        Predictor(family.classification, {"de": other_family.de})
+    with pytest.raises(UserError, match="no head at depth 2; there are heads at 1, 3"):
+        Predictor(family.body, packs_of(family), depth=2)
+    with pytest.raises(UserError, match="a task model has one head"):
+        Predictor(family.qa, packs_of(family), depth=1)
+    with pytest.raises(UserError, match="no language pack"):
+        Predictor(family.qa, beside(family.qa))
