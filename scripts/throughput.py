@@ -43,11 +43,11 @@ def main():
     name = _device_name(device)
     short = re.sub("[^A-Za-z0-9]+", "-", name).strip("-").lower()
     out = options.out or ROOT / "benchmarks" / f"{short}-{datetime.date.today()}"
-    record = Record(out, name, device, {"threads": options.threads, "repeats": repeats,
+    record = Record(out, name, device, {"threads": options.threads, "repeats": repeats, "clock": options.clock,
                                         "command": " ".join(["python scripts/throughput.py", *sys.argv[1:]])})
     logs = Path(tempfile.mkdtemp(prefix="throughput-"))
     task = {"recipe": str(options.recipe), "overrides": options.overrides, "tokens": tokens,
-            "seq_length": options.seq_length, "threads": options.threads}
+            "seq_length": options.seq_length, "threads": options.threads, "clock": options.clock}
     for precision in options.precision or precisions:
         for step in options.steps:
             for zero_stage in options.zero:
@@ -86,6 +86,8 @@ def _options():
     parser.add_argument("--tokens", type=int, help="tokens a rank and step (default: 2,048 on a CPU, 32,768 on a GPU)")
     parser.add_argument("--seq-length", type=int, help="default: the recipe's; 128 for finetune")
     parser.add_argument("--threads", type=int, default=1, help="threads of a process on the CPU")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: time that the process ran, for one thread on a machine that others use too")
     parser.add_argument("--repeats", type=int, help="default: 5 on a CPU, 15 on a GPU")
     parser.add_argument("--kernels", nargs="*", choices=KERNELS, default=KERNELS, help="operators; none with no name")
     parser.add_argument("--no-compiled", dest="compiled", action="store_false",

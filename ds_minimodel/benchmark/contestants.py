@@ -14,7 +14,7 @@ import os
 import torch
 from torch import nn
 
-from ds_minimodel.benchmark.workloads import NUM_LABELS, make_batch, our_module, run_config, trains
+from ds_minimodel.benchmark.workloads import NUM_LABELS, make_batch, our_module, resolved_run, trains
 from ds_minimodel.model.transformer import FIRST_POSITION, LAYER_NORM_EPS, PAD
 from ds_minimodel.ops import IGNORED
 from ds_minimodel.ops.cpu import configure_cpu
@@ -28,18 +28,18 @@ def environment(name, cpu_settings):
     return settings | ({"DSMM_OPS": "reference"} if name == "reference" else {})
 
 
-def contestant(name, work, recipe, zero_stage, precision):
+def contestant(name, work, recipe):
     """A function of the step's number that trains one step and returns its loss, still on the device."""
     if name in ("ds_minimodel", "reference"):
-        return _in_engine(our_module(work, recipe), work, recipe, zero_stage, precision)
+        return _in_engine(our_module(work, recipe), work, recipe)
     if name == "hf-deepspeed":
-        return _in_engine(_SummedLoss(hugging_face(work, recipe, "sdpa")), work, recipe, zero_stage, precision)
+        return _in_engine(_SummedLoss(hugging_face(work, recipe, "sdpa")), work, recipe)
     model = hugging_face(work, recipe, "eager" if name == "hf-compiled" else "sdpa")
     if name == "hf-compiled":
         if not torch.cuda.is_available():
             configure_cpu()
         model.compile()
-    return _as_documented(model, work, recipe, precision)
+    return _as_documented(model, work, recipe)
 
 
 def hugging_face(work, recipe, attention):
@@ -98,13 +98,13 @@ class _SummedLoss(nn.Module):
         return (mean.float() * batch["targets"].numel())[None]
 
 
-def _in_engine(module, work, recipe, zero_stage, precision):
+def _in_engine(module, work, recipe):
     from ds_minimodel.engine.build import build_engine
     from ds_minimodel.engine.train import optimizer_step
     from ds_minimodel.engine.world import start
 
     world = start()
-    run = run_config(work, recipe, zero_stage, precision, world.size)
+    run = resolved_run(work, recipe, world)
     engine = build_engine(module, run, world)
 
     def step(number):
@@ -116,7 +116,8 @@ def _in_engine(module, work, recipe, zero_stage, precision):
     return step
 
 
-def _as_documented(model, work, recipe, precision):
+def _as_documented(model, work, recipe):
+    precision = recipe.engine.precision
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, section = model.to(device), recipe.adapt
     optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad],

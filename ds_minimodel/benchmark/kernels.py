@@ -7,7 +7,6 @@ where installed. Bytes are the fewest that must move: every input read once, eve
 import importlib.util
 import itertools
 import statistics
-import time
 from dataclasses import dataclass
 from typing import Callable
 
@@ -134,7 +133,7 @@ GPU_SHAPES = {
 }
 
 
-def measure(op, precision, repeats, compiled):
+def measure(op, precision, repeats, compiled, clock):
     """Rows {"op", "shape", "variant", "precision", "seconds": {contestant: …}, "copy_share"} of an operator.
 
     Contestants take turns; medians over `repeats`. copy_share: bytes a second that ours moves at the least, as a
@@ -142,28 +141,28 @@ def measure(op, precision, repeats, compiled):
     """
     build, variants = OPERATORS[op]
     shapes = (GPU_SHAPES if device().type == "cuda" else SHAPES)[op]
-    bandwidth = copy_bandwidth()
+    bandwidth = copy_bandwidth(clock)
     for (rows, width), (trains, p) in itertools.product(shapes, variants):
         torch.manual_seed(0)
         case = build(rows, width, DTYPES[precision], trains, p)
         if compiled:
             torch._dynamo.reset()
             case.run["compiled"] = torch.compile(case.run["torch"])
-        seconds = _in_turns(case, repeats)
+        seconds = _in_turns(case, repeats, clock)
         moved = case.elements * case.leaves[0].element_size() / bandwidth
         yield {"op": op, "shape": list(case.shape), "variant": case.variant, "precision": precision,
                "seconds": seconds, "copy_share": moved / seconds["ds_minimodel"] if moved else None}
 
 
-def _in_turns(case, repeats):
+def _in_turns(case, repeats, clock):
     calls = {name: _forward_and_backward(case, function) for name, function in case.run.items()}
     times = {name: [] for name in calls}
     for call in calls.values():
         call()
-    number = max(1, min(1000, round(LEAST_SECONDS / _seconds(calls["torch"], 1))))
+    number = max(1, min(1000, round(LEAST_SECONDS / _seconds(calls["torch"], 1, clock))))
     for _ in range(repeats):
         for name, call in calls.items():
-            times[name].append(_seconds(call, number) / number)
+            times[name].append(_seconds(call, number, clock) / number)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -173,10 +172,10 @@ def _forward_and_backward(case, function):
     return lambda: torch.autograd.grad(function(*case.leaves), wanted, grad)
 
 
-def _seconds(call, number):
+def _seconds(call, number, clock):
     synchronize()
-    start = time.perf_counter()
+    start = clock()
     for _ in range(number):
         call()
     synchronize()
-    return time.perf_counter() - start
+    return clock() - start

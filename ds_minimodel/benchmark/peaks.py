@@ -1,7 +1,5 @@
 """What this device can do: its best matrix product, and its copy bandwidth. The yardsticks of all shares."""
 
-import time
-
 import torch
 
 from ds_minimodel.ops.cpu import configure_cpu
@@ -17,16 +15,16 @@ def device():
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def seconds_of(function, repeats=3):
+def seconds_of(function, clock, repeats=3):
     """Least seconds of one call, after a call to warm up."""
     function()
     times = []
     for _ in range(repeats):
         synchronize()
-        start = time.perf_counter()
+        start = clock()
         function()
         synchronize()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return min(times)
 
 
@@ -35,7 +33,7 @@ def synchronize():
         torch.cuda.synchronize()
 
 
-def matmul_peak(precision):
+def matmul_peak(precision, clock):
     """FLOP/s of the fastest of a few products of random matrices."""
     where = device()
     if where.type == "cpu":
@@ -44,13 +42,13 @@ def matmul_peak(precision):
     for rows, inner, columns in GPU_SHAPES if where.type == "cuda" else CPU_SHAPES:
         a = torch.randn(rows, inner, device=where, dtype=DTYPES[precision])
         b = torch.randn(columns, inner, device=where, dtype=DTYPES[precision])
-        best = max(best, 2 * rows * inner * columns / seconds_of(lambda: torch.nn.functional.linear(a, b)))
+        best = max(best, 2 * rows * inner * columns / seconds_of(lambda: torch.nn.functional.linear(a, b), clock))
     return best
 
 
-def copy_bandwidth():
+def copy_bandwidth(clock):
     """Bytes read and written a second by a large copy within the device's memory."""
     where = device()
     source = torch.randint(256, (COPY_BYTES[where.type],), dtype=torch.uint8, device=where)
     target = torch.empty_like(source)
-    return 2 * source.numel() / seconds_of(lambda: target.copy_(source))
+    return 2 * source.numel() / seconds_of(lambda: target.copy_(source), clock)

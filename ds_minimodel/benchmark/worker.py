@@ -27,11 +27,13 @@ def main(task):
     from ds_minimodel.config import load_recipe
 
     torch.set_num_threads(task["threads"])
+    clock = time.process_time if task["clock"] == "cpu" else time.perf_counter
     traffic, number, step = Traffic(), 0, None
     if task["contestant"] not in ("peaks", "kernels"):
-        recipe = load_recipe(task["recipe"], task["overrides"])
+        engine = [f"engine.{key}={task[key]}" for key in ("zero_stage", "precision")]
+        recipe = load_recipe(task["recipe"], [*task["overrides"], *engine, "engine.micro_batch_size=1000000"])
         work = workload(recipe, task["workload"], task["tokens"], task["seq_length"])
-        step = contestant(task["contestant"], work, recipe, task["zero_stage"], task["precision"])
+        step = contestant(task["contestant"], work, recipe)
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         command, *arguments = line.split()
@@ -39,19 +41,19 @@ def main(task):
             sent, seconds, losses = traffic.bytes, [], []
             for _ in range(int(arguments[0])):
                 peaks.synchronize()
-                start = time.perf_counter()
+                start = clock()
                 loss = step(number)
                 peaks.synchronize()
-                seconds.append(time.perf_counter() - start)
+                seconds.append(clock() - start)
                 losses.append(float(loss))
                 number += 1
             answer = {"seconds": seconds, "losses": losses,
                       "wire_bytes": (traffic.bytes - sent) / int(arguments[0])}
         elif command == "peaks":
-            answer = {"matmul": peaks.matmul_peak(task["precision"]), "copy": peaks.copy_bandwidth()}
+            answer = {"matmul": peaks.matmul_peak(task["precision"], clock), "copy": peaks.copy_bandwidth(clock)}
         elif command == "kernels":
             op, repeats, compiled = arguments
-            answer = list(kernels.measure(op, task["precision"], int(repeats), compiled == "True"))
+            answer = list(kernels.measure(op, task["precision"], int(repeats), compiled == "True", clock))
         elif command == "memory":
             answer = {"memory": torch.cuda.max_memory_allocated() if torch.cuda.is_available()
                       else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}

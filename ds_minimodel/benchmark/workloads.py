@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import torch
 
 from ds_minimodel.analysis.flops import Work, finetune_flops, step_flops
-from ds_minimodel.engine.config import RunConfig
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier
 from ds_minimodel.model.mini import is_layer_from
 from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.steps.adapt import trains_in_adapt
-from ds_minimodel.steps.training import train_only
+from ds_minimodel.steps.training import run_config, train_only
 
 NUM_LABELS = 3          # natural language inference
 MANY_STEPS = 10**6      # of the learning rate's schedule: a benchmark never reaches its end
@@ -92,12 +91,11 @@ def make_batch(work, number):
     return {"tokens": tokens, "read": read, "targets": targets, "keys": keys, "count": targets.numel()}
 
 
-def run_config(work, recipe, zero_stage, precision, world_size):
-    """The engine's numbers for this step; one micro-batch a rank."""
-    section = recipe.adapt
+def resolved_run(work, recipe, world):
+    """The engine's numbers for this step, as the pipeline makes them; one micro-batch a rank."""
+    section = {"pretrain": recipe.pretrain, "build-mini": recipe.build_mini,
+               "finetune": recipe.finetune}.get(work.name, recipe.adapt)
     cost = work.cost()
-    return RunConfig(steps=MANY_STEPS, batch_size=work.batch_size * world_size, lr=section.lr, warmup_steps=0,
-                     weight_decay=section.weight_decay, beta1=section.beta1, beta2=section.beta2, eps=section.eps,
-                     clip=0.0, zero_stage=zero_stage, precision=precision, micro_batch_size=work.batch_size,
-                     checkpoint_every=MANY_STEPS, keep_last=1, tokens_per_step=work.tokens * world_size,
-                     phases=((MANY_STEPS, cost.formula, cost.executed),))
+    return run_config(recipe, section, world, steps=MANY_STEPS, batch_size=work.batch_size * world.size, lr=section.lr,
+                      warmup_steps=0, tokens_per_step=work.tokens * world.size,
+                      phases=((MANY_STEPS, cost.formula, cost.executed),))

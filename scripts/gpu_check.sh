@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in one command, on a bare machine with CUDA torch and no network (docs/gpu-check.md):
+#   bash scripts/gpu_check.sh [--cpu] [--out FOLDER] [--wheels FOLDER] [--seconds N] [PART…]
+# Parts, in this order: environment build kernels pipeline benchmark   (default: all)
+#   --out      gpu_check.json and a log of each part go there   ($OUT, else ./gpu-check)
+#   --wheels   packages that the machine lacks                  (.whl)
+#   --seconds  of all parts together; each has a limit of its own too   (570)
+#   --cpu      the same on a machine without a GPU, at small sizes
+# A part that fails or runs past its limit does not stop the others. Exits with 1 if any failed.
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit 1
+
+cpu=0 out=${OUT:-$root/gpu-check} wheels=$root/.whl seconds=570 parts=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --cpu) cpu=1 ;;
+        --out) out=$2; shift ;;
+        --wheels) wheels=$2; shift ;;
+        --seconds) seconds=$2; shift ;;
+        environment | build | kernels | pipeline | benchmark) parts+=("$1") ;;
+        *) echo "gpu_check.sh: unknown argument $1; its first lines say which there are" >&2; exit 2 ;;
+    esac
+    shift
+done
+[ ${#parts[@]} -gt 0 ] || parts=(environment build kernels pipeline benchmark)
+declare -A limits=([environment]=60 [build]=300 [kernels]=120 [pipeline]=240 [benchmark]=400)
+
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+python=$(command -v python3 || command -v python)
+site=${TMPDIR:-/tmp}/ds-minimodel-site
+export PYTHONPATH=$root:$site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 MPLBACKEND=agg
+if [ "$cpu" = 1 ]; then
+    export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES=
+fi
+
+environment() {
+    if compgen -G "$wheels/*.whl" >/dev/null; then
+        "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$site" "$wheels"/*.whl || return
+    fi
+    if [ "$cpu" = 0 ]; then
+        nvidia-smi || return
+        "$python" -c 'import torch; assert torch.cuda.is_available(), "this torch sees no GPU"' || return
+    fi
+    "$python" -m ds_minimodel doctor
+}
+
+build() {
+    local mode=1
+    [ "$cpu" = 1 ] && mode=cpu
+    DSMM_BUILD_OPS=$mode "$python" setup.py -q build_ext --inplace && "$python" -m ds_minimodel doctor | grep '^op ' \
+        && "$python" - <<'END'
+import torch
+from ds_minimodel.ops import backend
+from ds_minimodel.ops.loading import OPS
+device = "cuda" if torch.cuda.is_available() else "cpu"
+serving = {op: backend(op, device) for op in OPS}
+assert all(text.startswith("compiled") for text in serving.values()), serving
+END
+}
+
+kernels() {
+    "$python" -m pytest -q tests/ops/test_device.py tests/ops/test_registration.py
+}
+
+pipeline() {
+    local world=$out/pipeline recipe
+    rm -rf "$world"
+    mkdir -p "$world"
+    recipe=$("$python" - "$world" <<'END'
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests/pipeline")
+from conftest import make_world
+print(make_world(Path(sys.argv[1])))
+END
+    ) || return
+    local precisions="bf16 fp16"
+    [ "$cpu" = 1 ] && precisions=fp32
+    "$python" -m ds_minimodel run "$recipe" engine.precision=auto || return
+    "$python" -c 'import json, sys; assert json.load(open(sys.argv[1]))["rows"]' "$world/run/report/scores.json" || return
+    for precision in $precisions; do
+        for stage in 0 1 2 3; do
+            for step in tokenizer prepare pretrain adapt; do
+                "$python" -m ds_minimodel "$step" "$recipe" "systems=[minijoint]" "workdir=$world/$precision-$stage" \
+                    "adapt.depth_schedule=[]" "engine.precision=$precision" "engine.zero_stage=$stage" || return
+            done
+        done
+    done
+}
+
+benchmark() {
+    local small=()
+    if [ "$cpu" = 1 ]; then
+        small=(model.hidden_size=64 model.num_heads=2 model.ffn_size=128 tokenizer.vocab_size=500 model.num_layers=3
+               mini.depth=1 mini.new_layers=1 --tokens 128 --seq-length 64 --repeats 2 --no-compiled --kernels dropout
+               --steps adapt-mini --against reference)
+    fi
+    "$python" scripts/throughput.py recipes/paper.yaml "${small[@]}" --time-limit 180 --out "$out/benchmark"
+}
+
+# record PART RC SECONDS: adds the part to gpu_check.json, with the end of its log and what the benchmark has so far.
+record() {
+    "$python" - "$out" "$@" <<'END'
+import json, platform, sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+out, part, code, seconds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+path = out / "gpu_check.json"
+found = json.loads(path.read_text()) if path.exists() else {"parts": {}}
+found["python"] = platform.python_version()
+for package in ("torch", "deepspeed", "transformers"):
+    try:
+        found[package] = version(package)
+    except PackageNotFoundError:
+        found[package] = None
+log = (out / f"{part}.log").read_text(errors="replace").splitlines()
+found["parts"][part] = {"ok": code == 0, "exit_code": code, "timed_out": code in (124, 137), "seconds": seconds,
+                        "log": log[-60:]}
+throughput = out / "benchmark/throughput.json"
+if throughput.exists():
+    found["throughput"] = json.loads(throughput.read_text())
+path.write_text(json.dumps(found, indent=1) + "\n")
+END
+}
+
+export -f environment build kernels pipeline benchmark
+export python cpu out wheels site
+failed=0 start=$SECONDS
+for part in "${parts[@]}"; do
+    left=$((seconds - (SECONDS - start)))
+    limit=$((limits[$part] < left ? limits[$part] : left))
+    began=$SECONDS code=124
+    : > "$out/$part.log"
+    if [ "$limit" -gt 5 ]; then
+        timeout --kill-after=10 "$limit" bash -c "$part" > "$out/$part.log" 2>&1
+        code=$?
+    else
+        echo "no time left for this part" > "$out/$part.log"
+    fi
+    [ "$code" = 0 ] || failed=1
+    echo "$part: exit code $code after $((SECONDS - began)) s (limit $limit s)"
+    [ "$code" = 0 ] || tail -n 15 "$out/$part.log"
+    record "$part" "$code" $((SECONDS - began))
+done
+echo "$out/gpu_check.json"
+exit "$failed"
