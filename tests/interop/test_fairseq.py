@@ -1,19 +1,25 @@
 """fairseq's checkpoints give the same artifacts as Hugging Face's of the same weights, and run no code."""
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 import types
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import ByteLevelBPETokenizer
+from transformers import GPT2Tokenizer, RobertaConfig, RobertaForMaskedLM
 
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.errors import UserError
 from ds_minimodel.interop.fairseq import import_fairseq
 from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.model.artifacts import load_body, load_pack
+
+from .conftest import ODD_TEXTS, SIZES, TEXTS, randomise
 
 RENAMED = [("roberta.embeddings.word_embeddings", "sentence_encoder.embed_tokens"),
            ("roberta.embeddings.position_embeddings", "sentence_encoder.embed_positions"),
@@ -95,9 +101,89 @@ def test_roberta_with_gpt2s_files(roberta, tmp_path):
     assert_same(tmp_path / "out", tmp_path / "expected")
 
 
+# What Namespace holds in the published roberta.base, by and large.
+ARGUMENTS = {**SETTINGS, "arch": "roberta_base", "task": "masked_lm", "criterion": "masked_lm", "activation_dropout": 0.0,
+             "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_layers": 3, "max_positions": 64,
+             "tokens_per_sample": 64, "sample_break_mode": "complete", "optimizer": "adam", "adam_betas": "(0.9, 0.98)",
+             "lr": [0.0006], "mask_prob": 0.15, "untie_weights_roberta": False, "pooler_activation_fn": "tanh"}
+
+
+def test_the_published_form_of_roberta_base(roberta, text_file, tmp_path):
+    """The ids are fairseq's: GPT-2's of each piece, looked up in dict.txt."""
+    encoder, lines = gpt2_files(text_file, tmp_path)
+    model = RobertaForMaskedLM(RobertaConfig(vocab_size=len(lines) + 5, **SIZES))
+    randomise(model).save_pretrained(tmp_path / "hf")
+    torch.save({"args": argparse.Namespace(**ARGUMENTS), "model": joined(their_weights(tmp_path / "hf")),
+                "optimizer_history": [{"criterion_name": "MaskedLmLoss", "optimizer_name": "FairseqAdam"}],
+                "extra_state": {"epoch": 3, "val_loss": 1.5}, "last_optimizer_state": None},
+               tmp_path / "model.pt", _use_new_zipfile_serialization=False)
+    import_fairseq(tmp_path, tmp_path / "out", "en")
+    body, pack = load_body(tmp_path / "out/body"), load_pack(tmp_path / "out/pack")
+    assert (body.config.num_layers, body.config.ffn_size, body.config.max_positions) == (3, 24, 64)
+    assert torch.equal(pack.tensors["tokens"], model.roberta.embeddings.word_embeddings.weight)     # no row has moved
+    gpt2 = GPT2Tokenizer.from_pretrained(tmp_path / "gpt2")
+    ours = open_tokenizer(tmp_path / "out/pack")
+    for text in [*TEXTS, *ODD_TEXTS]:
+        expected = [4 + lines.index(str(id)) for id in gpt2(text)["input_ids"]]
+        assert ours.encode([text]) == [expected], text
+    assert ours.mask_id == len(lines) + 4 and ours.pieces()[-2] == "madeupword0002"
+    assert len(set(ours.pieces())) == ours.vocab_size
+
+
+def gpt2_files(text_file, folder):
+    """encoder.json and vocab.bpe in GPT-2's form and a dict.txt in another order: (encoder, words of dict.txt)."""
+    trained = ByteLevelBPETokenizer()
+    trained.train([str(text_file)], vocab_size=380, special_tokens=[], show_progress=False)
+    encoder = {**trained.get_vocab(), "<|endoftext|>": trained.get_vocab_size()}
+    merges = [" ".join(pair) for pair in json.loads(trained._tokenizer.to_str())["model"]["merges"]]
+    (folder / "gpt2").mkdir()
+    for encoder_path, merges_path in (("encoder.json", "vocab.bpe"), ("gpt2/vocab.json", "gpt2/merges.txt")):
+        (folder / encoder_path).write_text(json.dumps(encoder))
+        (folder / merges_path).write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
+    ids = sorted(encoder.values(), key=lambda id: (id * 37) % 381)         # by frequency in the published one
+    lines = [*map(str, ids), "madeupword0000", "madeupword0001", "madeupword0002"]
+    (folder / "dict.txt").write_text("".join(f"{word} {len(lines) - at}\n" for at, word in enumerate(lines)))
+    return encoder, lines
+
+
 class Runs:
     def __reduce__(self):
         return print, ("code of the file ran",)
+
+
+class Attack:
+    """Unpickled by pickle, it makes the file `path` by `how`."""
+
+    def __init__(self, how, path):
+        self.how, self.path = how, str(path)
+
+    def __reduce__(self):
+        return {"system": (os.system, (f"touch {self.path}",)),
+                "exec": (exec, (f"open({self.path!r}, 'w')",)),
+                "open": (open, (self.path, "w"))}[self.how]
+
+
+@pytest.mark.parametrize("how", ["system", "exec", "open"])
+@pytest.mark.parametrize("place", ["args", "model", "before", "extra_state"])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_attacks(xlm_r, xlm_r_of_fairseq, tmp_path, how, place, zipped):
+    attack = Attack(how, tmp_path / "canary")
+    checkpoint = {"args": argparse.Namespace(**SETTINGS), "model": their_weights(xlm_r)}
+    if place == "args":
+        checkpoint["args"].hook = attack
+    elif place == "model":
+        checkpoint["model"]["hook"] = attack
+    elif place == "before":
+        checkpoint = {"hook": attack, **checkpoint}
+    else:
+        checkpoint["extra_state"] = [attack]
+    torch.save(checkpoint, xlm_r_of_fairseq / "model.pt", _use_new_zipfile_serialization=zipped)
+    import_fairseq(xlm_r_of_fairseq, tmp_path / "out")
+    assert not (tmp_path / "canary").exists()
+    if zipped and place == "args":          # the same file does harm to a reader that trusts it
+        with contextlib.suppress(Exception):
+            torch.load(xlm_r_of_fairseq / "model.pt", weights_only=False)
+        assert (tmp_path / "canary").exists()
 
 
 def test_foreign_classes_and_code_are_not_run(xlm_r, xlm_r_of_fairseq, tmp_path, capsys, monkeypatch):

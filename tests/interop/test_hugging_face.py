@@ -88,6 +88,12 @@ def test_round_trip(imported, tmp_path):
         in_rows = "word_embeddings" in name or name.startswith(("lm_head.bias", "lm_head.decoder"))
         assert torch.equal(found.pop(name), tensor[order] if in_rows else tensor), name
     assert not found
+    ids = old(TEXTS[:4], return_tensors="pt", padding=True)
+    with torch.no_grad():
+        expected = before.eval()(**ids).logits[..., order]
+        moved = torch.tensor([order.index(id) for id in ids["input_ids"].flatten()]).view_as(ids["input_ids"])
+        logits = after.eval()(moved, attention_mask=ids["attention_mask"]).logits
+    torch.testing.assert_close(logits, expected, atol=ATOL, rtol=0)
     # From vocab.json alone transformers 5 leaves the space before <mask>, the published RoBERTa does not.
     masked = "a<mask>, b" if theirs.name == "roberta" else "a <mask> b<mask>, c"
     for text in [*TEXTS, masked]:
@@ -129,19 +135,20 @@ def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, depth):
 
 
 @pytest.fixture(params=["classification", "pair", "qa"])
-def task_model(request, unigram_folder, tmp_path):
+def task_model(request, imported, tmp_path):
     """(our module, folder of the task model, folder of another language's pack that brings its own positions)."""
     config = BodyConfig(2, 16, 2, 24, 64)
     labels = None if request.param == "qa" else ["entailment", "neutral", "contradiction"]
-    module = SpanExtractor(config, VOCAB_SIZE) if request.param == "qa" else SequenceClassifier(config, VOCAB_SIZE, 3)
+    vocab_size = open_tokenizer(imported[1] / "pack").vocab_size
+    module = SpanExtractor(config, vocab_size) if labels is None else SequenceClassifier(config, vocab_size, 3)
     randomise(module)
     space = space_of(module.state_dict())
     save_body(tmp_path / "model", BodyArtifact(config, module.state_dict(), space,
                                                {"name": "t", "kind": request.param, "labels": labels}), "task-model")
     draw = torch.Generator().manual_seed(1)
-    pack = {"tokens": torch.randn(VOCAB_SIZE, 16, generator=draw), "bias": torch.zeros(VOCAB_SIZE),
+    pack = {"tokens": torch.randn(vocab_size, 16, generator=draw), "bias": torch.zeros(vocab_size),
             "body.positions": torch.randn(66, 16, generator=draw)}
-    save_pack(tmp_path / "other", PackArtifact("xx", pack, space), unigram_folder)
+    save_pack(tmp_path / "other", PackArtifact("xx", pack, space), imported[1] / "pack")
     module.load_state_dict({name if name.startswith("body.") else f"pack.{name}": tensor
                             for name, tensor in pack.items()}, strict=False)
     return module, tmp_path / "model", tmp_path / "other"

@@ -7,6 +7,9 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from transformers import (BertConfig, DebertaV2Config, DistilBertConfig, GPT2Config, RobertaPreLayerNormConfig,
+                          XLMRobertaXLConfig)
 
 from ds_minimodel.cli import main
 from ds_minimodel.errors import UserError
@@ -38,6 +41,20 @@ def change(path, **values):
 def test_configurations(folder, tmp_path, key, value):
     change(folder / "config.json", **{key: value})
     refused(folder, tmp_path / "out", key)
+
+
+@pytest.mark.parametrize("config", [
+    BertConfig(), GPT2Config(), DebertaV2Config(), DistilBertConfig(), RobertaPreLayerNormConfig(),
+    XLMRobertaXLConfig()], ids=lambda config: config.model_type)
+def test_other_architectures(folder, tmp_path, config):
+    config.save_pretrained(folder)
+    refused(folder, tmp_path / "out", f"model_type {config.model_type};", "takes roberta and xlm-roberta")
+
+
+def test_a_wordpiece_vocabulary(folder, tmp_path):
+    (folder / "sentencepiece.bpe.model").unlink()
+    Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
+    refused(folder, tmp_path / "out", "a WordPiece vocabulary")
 
 
 @pytest.mark.parametrize("name, words", [

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Compares the initialisations of step 2 by the loss after so many steps, on one recipe and this machine.
+
+    python scripts/initialisations.py recipes/quickstart.yaml OUT [KEY=VALUE …]
+
+Pretrains the recipe's BL_BASE once, then adapts its first target from every initialisation with the recipe's
+own section `adapt`. What WECHSEL and OFA need is made from the recipe's text, so that nothing else is fetched:
+word vectors by gensim's fastText, and as a dictionary the words that both languages spell alike. Leaves
+initialisations.json and .md in OUT; repeated, it goes on.
+"""
+
+import datetime
+import json
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+METHODS = ("random", "mean", "overlap", "focus", "wechsel", "ofa")
+STEPS = (4, 50, 100, 200, 400)
+WINDOW = 4                              # optimizer steps that a loss is the mean of
+
+
+def main():
+    from ds_minimodel.config import load_recipe
+    from ds_minimodel.data.reader import read_documents
+    from ds_minimodel.files import write_json
+
+    path, out, *overrides = sys.argv[1:]
+    out = Path(out)
+    recipe = load_recipe(path, overrides)
+    source, target = recipe.languages.source, recipe.languages.targets[0]
+    common = [*overrides, "systems=[bl_base]", f"languages={{source: {source}, targets: [{target}]}}"]
+    for step in ("tokenizer", "prepare", "pretrain"):
+        command(step, path, *common, f"workdir={out}/source")
+    words = {language: words_of(read_documents(recipe.data.text[language])) for language in (source, target)}
+    files = write_vectors(words, out)
+    losses, rows = {}, {}
+    for method in METHODS:
+        needs = files[:{"wechsel": 2, "ofa": 2}.get(method, 0)]
+        arguments = [path, *common, f"workdir={out}/{method}", f"base={out}/source/pretrain/bl_base",
+                     f"adapt.initialisation={method}", *needs]
+        for step in ("tokenizer", "prepare", "pretrain", "adapt"):
+            command(step, *arguments)
+        folder = out / method / "adapt/bl_base" / target
+        records = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+        losses[method] = {step: loss_at(records, step) for step in STEPS if step <= recipe.adapt.steps}
+        manifest = json.loads((folder / "pack/manifest.json").read_text())
+        rows[method] = [manifest["rows_copied"], manifest["rows_combined"], manifest["vocab_size"]]
+    import torch
+    write_json(out / "initialisations.json", {
+        "command": " ".join(["python scripts/initialisations.py", *sys.argv[1:]]), "languages": [source, target],
+        "date": str(datetime.date.today()), "torch": torch.__version__, "cpu": cpu_name(),
+        "losses": losses, "rows_copied_combined_of": rows})
+    (out / "initialisations.md").write_text(table(losses, rows))
+    print(table(losses, rows))
+
+
+def command(*arguments):
+    subprocess.run([sys.executable, "-m", "ds_minimodel", *arguments], cwd=ROOT, check=True)
+
+
+def words_of(documents):
+    """Sentences of a text as lists of words."""
+    return [re.findall(r"\w+|[^\w\s]", line) for document in documents for line in document]
+
+
+def write_vectors(words, out):
+    """fastText vectors of both languages' words in `out`, most frequent first; the overrides that name them."""
+    from gensim.models import FastText
+
+    known = []
+    for language, sentences in words.items():
+        model = FastText(sentences, vector_size=100, sg=1, min_count=3, epochs=5, workers=1, seed=1, bucket=1 << 17)
+        model.wv.save_word2vec_format(str(out / f"{language}.vec"))
+        known.append(model.wv.key_to_index)
+    shared = [word for word in known[0] if word in known[1]]
+    (out / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in shared), encoding="utf-8")
+    source, target = words
+    return [f"adapt.word_vectors={{{source}: {out}/{source}.vec, {target}: {out}/{target}.vec}}",
+            f"adapt.dictionaries={{{target}: {out}/dictionary.txt}}"]
+
+
+def loss_at(records, step):
+    """Mean loss of the last WINDOW steps or more before `step`, from the records of metrics.jsonl."""
+    upto = [record for record in records if step - WINDOW < record["step"] <= step + WINDOW]
+    return round(upto[0]["loss"], 3)
+
+
+def table(losses, rows):
+    steps = list(next(iter(losses.values())))
+    lines = ["| initialisation | " + " | ".join(f"step {step}" for step in steps) + " | rows copied, combined, of |",
+             "|---|" + "---|" * (len(steps) + 1)]
+    lines += [f"| {method} | " + " | ".join(f"{loss:.2f}" for loss in of_method.values()) +
+              f" | {', '.join(f'{count:,}' for count in rows[method])} |" for method, of_method in losses.items()]
+    return "\n".join(lines) + "\n"
+
+
+def cpu_name():
+    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return names[0] if names else platform.machine()
+
+
+if __name__ == "__main__":
+    main()
