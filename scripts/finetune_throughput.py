@@ -1,12 +1,14 @@
 """Throughput of finetuning against the set-up of Hugging Face's examples (run_glue, run_qa) on the same batches.
 
     python scripts/finetune_throughput.py --kind pair --train TRAIN.jsonl --tokenizer FOLDER --out RESULT.json
+    python scripts/finetune_throughput.py --kind qa --batch-size 12 --train TRAIN.json --tokenizer FOLDER
 
 RoBERTa-base sizes, random weights, fp32, one thread, the same malloc settings for all. Each contestant finetunes
 the same batches in a process of its own, one after another, in several rounds; CPU time of the whole step counts.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -30,22 +32,21 @@ def main():
     parser.add_argument("--train", required=True, help="task file in the source language")
     parser.add_argument("--tokenizer", required=True, help="folder of a tokenizer or language pack")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=2, help="optimizer steps that are counted")
+    parser.add_argument("--steps", type=int, default=1, help="optimizer steps that are counted, a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", help="JSON file with the result")
     parser.add_argument("--contestant", choices=CONTESTANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contestant:
-        print(json.dumps(step_times(options)))
+        print(json.dumps(examples_per_second(options)))
         return
     rounds = []
-    for number in range(options.rounds):
+    for _ in range(options.rounds):
         rounds.append({name: run_worker(name) for name in CONTESTANTS})
-        print(f"round {number + 1}: {rounds[-1]}", file=sys.stderr, flush=True)
-    result = summary(options, rounds)
-    print(json.dumps(result, indent=1))
-    if options.out:
-        write_json(options.out, result)
+        result = summary(options, rounds)
+        print(json.dumps(result, indent=1), flush=True)
+        if options.out:
+            write_json(options.out, result)
 
 
 def run_worker(name):
@@ -77,8 +78,27 @@ def cpu_model():
     return f"{names[0] if names else platform.processor()}, 1 of {os.cpu_count()} cores"
 
 
-def step_times(options):
-    """Examples a second of the contestant that this process is, by the CPU time between its forward passes."""
+class Enough(Exception):
+    """The steps to count have been seen."""
+
+
+class Clock:
+    """CPU time at the start of each forward pass of a module."""
+
+    def __init__(self, steps):
+        self.steps, self.times = steps, []
+
+    def __call__(self, *_):
+        self.times.append(time.process_time())
+        if len(self.times) > WARM_UP + self.steps:
+            raise Enough
+
+    def seconds_per_step(self):
+        return (self.times[-1] - self.times[WARM_UP]) / self.steps
+
+
+def examples_per_second(options):
+    """What the contestant that this process is trains in a second of CPU time."""
     import torch
 
     from ds_minimodel.data import tasks
@@ -92,15 +112,14 @@ def step_times(options):
     else:
         records = tasks.read_table(options.train, tasks.forms_of(options.kind, {}))
         examples, num_labels = tasks.encode_table(tokenizer, records, length), len(records.labels)
-    times = []
-    sampler = tasks.TaskSampler(examples, options.batch_size, seed=1)
+    sampler, clock = tasks.TaskSampler(examples, options.batch_size, seed=1), Clock(options.steps)
     finetune = ours if options.contestant == "ds_minimodel" else hugging_face
-    finetune(options, sampler, tokenizer.vocab_size, num_labels, lambda *_: times.append(time.process_time()))
-    counted = times[-1] - times[WARM_UP]
-    return options.batch_size * options.steps / counted
+    with contextlib.suppress(Enough):
+        finetune(options, sampler, tokenizer.vocab_size, num_labels, clock)
+    return options.batch_size / clock.seconds_per_step()
 
 
-def ours(options, sampler, vocab_size, num_labels, note_time):
+def ours(options, sampler, vocab_size, num_labels, clock):
     """The finetune step's own module, batches and loop."""
     from ds_minimodel.engine.config import RunConfig
     from ds_minimodel.engine.train import train
@@ -112,7 +131,7 @@ def ours(options, sampler, vocab_size, num_labels, note_time):
     world, steps = start(), WARM_UP + options.steps + 1
     module = task_module(options.kind, BodyConfig(12, 768, 12, 3072, 512), vocab_size, range(num_labels))
     train_only(module, lambda name: not name.startswith("pack."))
-    module.register_forward_pre_hook(note_time)
+    module.register_forward_pre_hook(clock)
     run = RunConfig(steps=steps, batch_size=options.batch_size, lr=1e-5, warmup_steps=1, weight_decay=0.01, beta1=0.9,
                     beta2=0.98, eps=1e-6, clip=0.0, zero_stage=1, precision="fp32",
                     micro_batch_size=options.batch_size, checkpoint_every=10**9, keep_last=1, tokens_per_step=1,
@@ -121,7 +140,7 @@ def ours(options, sampler, vocab_size, num_labels, note_time):
         train(module, micro_batches(sampler, run, world), run, world, folder, "finetune")
 
 
-def hugging_face(options, sampler, vocab_size, num_labels, note_time):
+def hugging_face(options, sampler, vocab_size, num_labels, clock):
     """transformers' Trainer with the examples' defaults; padded to max_length or, "dynamic", to the longest."""
     import torch
     from transformers import (RobertaConfig, RobertaForQuestionAnswering, RobertaForSequenceClassification, Trainer,
@@ -131,7 +150,7 @@ def hugging_face(options, sampler, vocab_size, num_labels, note_time):
     model = (RobertaForQuestionAnswering if options.kind == "qa" else RobertaForSequenceClassification)(config)
     if options.contestant.endswith("frozen"):
         model.roberta.embeddings.word_embeddings.weight.requires_grad_(False)
-    model.register_forward_pre_hook(note_time)
+    model.register_forward_pre_hook(clock)
     max_length = LENGTHS[options.kind] if "max_length" in options.contestant else 0
 
     def collate(rows):

@@ -1,0 +1,75 @@
+"""docs/packs.md and docs/tasks.md: every command and every line of code in them runs."""
+
+import io
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ds_minimodel.cli import main
+from ds_minimodel.config import load_recipe
+
+from .serve.conftest import make_family
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folders that packs.md names."""
+    root = tmp_path_factory.mktemp("docs")
+    make_family(root / "family", "0123456789abcdef")
+    for name, place in {"classification": "finetune/minijoint/topic/seed-1/model", "de": "adapt/minijoint/de/pack",
+                        "zh": "adapt/minijoint/tr/pack", "body": "pretrain/minijoint/body"}.items():
+        shutil.copytree(root / "family" / name, root / place)
+    requests = [{"language": "de", "text": "der Hund"}, {"language": "tr", "text": "köpek"}]
+    (root / "requests.jsonl").write_text("\n".join(map(json.dumps, requests)), encoding="utf-8")
+    return root
+
+
+def test_commands_of_packs(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    commands = "".join(blocks("packs.md", "")).splitlines()
+    assert len(commands) == 9
+    for command in commands:
+        before, _, command = command.rpartition(" | ")
+        typed = shlex.split(before)[1].encode().decode("unicode_escape").encode("latin-1").decode() if before else ""
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        with pytest.raises(SystemExit) as stop:
+            main(shlex.split(command)[1:])
+        out, err = capsys.readouterr()
+        assert stop.value.code == 0 and (out or "plug" in command), f"{command}: {err}"
+        if typed:
+            assert len(out.splitlines()) == len(typed.splitlines())
+
+
+def test_code_of_packs(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    (code,) = blocks("packs.md", "python")
+    exec(compile(code, "packs.md", "exec"), {})
+    assert "'label':" in capsys.readouterr().out
+
+
+def test_recipes_of_tasks(tmp_path):
+    tasks = {name: task for block in blocks("tasks.md", "yaml") for name, task in yaml.safe_load(block).items()}
+    assert list(tasks) == ["xnli", "pawsx", "mlqa", "xquad", "reviews", "duplicates"]
+    text = {language: f"{language}.txt" for language in ("en", "de")}
+    recipe = {"workdir": "w", "systems": ["bl_base"], "languages": {"source": "en", "targets": ["de"]},
+              "data": {"text": text}, "finetune": {"tasks": tasks}}
+    for name in ("mlqa", "xquad"):
+        tasks[name]["lr"] = float(tasks[name]["lr"])        # YAML 1.1 reads 3e-5 as text, a recipe does not
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    loaded = load_recipe(tmp_path / "recipe.yaml").finetune.tasks
+    assert loaded["reviews"].columns == {"text": "body", "label": "stars", "language": "lang"}
+    paper = load_recipe(DOCS.parent / "recipes" / "paper.yaml").finetune.tasks
+    for name, task in paper.items():        # the page and the paper's recipe say the same
+        assert loaded[name].model_dump(exclude={"test"}) == task.model_dump(exclude={"test"})
+        assert loaded[name].test.items() <= task.test.items()
