@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMES, ADDRESSES = ("node-a", "node-b"), ("10.77.0.1", "10.77.0.2")
 WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"]        # whatever becomes of this process, its hosts end with it
 NAMESPACES = [*WITH_PARENT, "unshare", "--net", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child"]
-NOTICED_WITHIN = 90                     # seconds from the loss of a host to the end of the run on the other
+NOTICED_WITHIN = 180                    # seconds from the loss of a host to the end of the run on the other
 STEPS, CHECKPOINT_EVERY, LOST_AFTER = 120, 20, 50
 
 RECIPE = """
@@ -138,7 +138,7 @@ class Namespaces(Cluster):
 
     def lose(self, number):
         """First the network, so that no last word reaches the other host."""
-        subprocess.run(self.on_bridge("ip", "link", "set", f"port{number}", "down"), check=True)
+        subprocess.run(self.on_bridge("ip", "link", "delete", f"port{number}"), check=True)
         super().lose(number)
 
     def on_bridge(self, *command):
@@ -149,7 +149,7 @@ class Namespaces(Cluster):
             ip link set lo up; until ip link set eth0 up 2>/dev/null; do sleep 0.1; done
             ip address add {ADDRESSES[number]}/24 dev eth0
             exec {shutil.which("sshd")} -D -f {self.folder}/sshd_config"""
-        host = Process([*NAMESPACES, "sh", "-ec", setup])
+        host = Process([*NAMESPACES, "sh", "-ec", setup], stderr=subprocess.DEVNULL)
         until(lambda: host.innermost != host.pid, NAMES[number])
         subprocess.run(self.on_bridge("ip", "link", "add", f"port{number}", "type", "veth", "peer", "name", "eth0",
                                       "netns", str(host.innermost)), check=True)
@@ -272,6 +272,24 @@ def trial(cluster, launcher, folder, reference):
     return {"launcher": launcher, "lost_after_step": step, "seconds": round(seconds, 1), "said": said[0]}
 
 
+def prepare_on_both(cluster, folder):
+    """Tokenise a text of several chunks on the ranks of both hosts; it must give the store of one process."""
+    lines = (folder / "text.txt").read_text()
+    (folder / "long.txt").write_text("\n".join([lines] * (5 * 2**20 // len(lines))))
+    stores = []
+    for workdir in (folder / "alone", folder / "both"):
+        shutil.copytree(folder / "reference" / "tokenizer", workdir / "tokenizer")
+        text = [f"data.text.{language}={folder}/long.txt" for language in ("en", "xx")]
+        command = [*command_of("mpirun", folder, "prepare", workdir), *text]
+        if workdir.name == "alone":
+            command = [sys.executable, "-m", "ds_minimodel", *command[3:]]
+        log = folder / f"prepare-{workdir.name}.log"
+        must(cluster.run(command, log).wait(300) == 0, log, "prepare: failed")
+        stores.append({path.name: path.read_bytes() for path in (workdir / "tokens" / "en").iterdir()})
+    must(stores[0] == stores[1], log, "prepare: not the bytes of one process")
+    print("two_hosts: prepare under mpirun on both hosts: the bytes of one process", file=sys.stderr)
+
+
 def must(holds, log, message):
     if not holds:
         sys.exit(f"{log.read_text()}\ntwo_hosts: {message}")
@@ -292,6 +310,8 @@ def main():
         for number in range(2):
             cluster.start(number)
         launchers = [name for name in options.launchers.split(",") if name != "mpirun" or cluster.kind == Namespaces.kind]
+        if "mpirun" in launchers:
+            prepare_on_both(cluster, folder)
         rows = [trial(cluster, launcher, folder, reference) for launcher in launchers]
     if options.report:
         options.report.write_text(json.dumps({"hosts": cluster.kind, "steps": STEPS, "rows": rows}, indent=1) + "\n")

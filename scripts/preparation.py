@@ -1,0 +1,118 @@
+"""Measure `prepare`: tokens a second and peak memory, in one process and on ranks of mpirun.
+
+    python scripts/preparation.py TEXT… [--megabytes 500] [--ranks 1,2] [--out benchmarks/preparation.json]
+
+The text is repeated up to so many MB. Every way must give the same store, byte for byte. Memory is the resident
+set, sampled every 0.1 s: of the largest process, and of all together (pages that they share count in each).
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from ds_minimodel import mpi
+from ds_minimodel.data.prepare import prepare
+from ds_minimodel.data.unigram import train_tokenizer
+from ds_minimodel.files import read_manifest, write_json
+
+VOCAB_SIZE = 16_000
+
+
+def prepare_here(text, tokenizer, out):
+    """What each process of a measured way does."""
+    if not mpi.started():
+        prepare([text], tokenizer, out)
+        return
+    from ds_minimodel.data.ranks import Ranks
+
+    ranks = Ranks(mpi.world())
+    ranks.from_main(lambda: prepare([text], tokenizer, out, ranks=ranks))
+    mpi.end()
+
+
+def measure(launcher, text, tokenizer, out):
+    """Run prepare_here under a launcher; seconds, tokens, MiB, and the hashes of the store."""
+    command = [*launcher, sys.executable, __file__, "--here", str(text), str(tokenizer), str(out)]
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    began, largest, together = time.monotonic(), 0, 0
+    process = subprocess.Popen(command, env=environment)
+    family = psutil.Process(process.pid)
+    while process.poll() is None:
+        sizes = []
+        for member in [family, *family.children(recursive=True)]:
+            try:
+                sizes.append(member.memory_info().rss)
+            except psutil.NoSuchProcess:
+                pass
+        largest, together = max([largest, *sizes]), max(together, sum(sizes))
+        time.sleep(0.1)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)}: ended with code {process.returncode}")
+    seconds, manifest = time.monotonic() - began, read_manifest(out)
+    return manifest["files"], {"seconds": round(seconds, 1), "tokens": manifest["tokens"],
+                               "tokens_per_second": round(manifest["tokens"] / seconds),
+                               "largest_process_mib": round(largest / 2**20),
+                               "all_processes_mib": round(together / 2**20)}
+
+
+def repeat(texts, megabytes, out):
+    """Write the texts one after another, again and again, until `megabytes` are full."""
+    size = megabytes * 10**6
+    with open(out, "wb") as file:
+        while file.tell() < size:
+            for text in texts:
+                file.write(Path(text).read_bytes().strip() + b"\n\n")
+        whole = text_end(out, size)
+        file.truncate(whole)
+
+
+def text_end(path, size):
+    """The last end of a line within the first `size` bytes, so that no character is cut."""
+    with open(path, "rb") as file:
+        file.seek(size - (1 << 16))
+        return size - (1 << 16) + file.read(1 << 16).rindex(b"\n") + 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("texts", nargs="+", metavar="TEXT")
+    parser.add_argument("--megabytes", type=int, default=500, help="default: %(default)s")
+    parser.add_argument("--ranks", default="1,2", help="numbers of ranks under mpirun; default: %(default)s")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        prepare_here(*options.texts)
+        return
+    rows, stores = [], []
+    with tempfile.TemporaryDirectory(prefix="preparation-") as folder:
+        folder = Path(folder)
+        train_tokenizer(options.texts, folder / "tokenizer", VOCAB_SIZE, 0.9998, 200_000)
+        ways = {"one process": [], **{f"mpirun -n {ranks}": ["mpirun", "--oversubscribe", "-n", ranks]
+                                      for ranks in options.ranks.split(",")}}
+        for megabytes in (options.megabytes // 4, options.megabytes):
+            repeat(options.texts, megabytes, folder / "text.txt")
+            stores.clear()
+            for name, launcher in ways.items():
+                out = folder / name.replace(" ", "")
+                store, figures = measure(launcher, folder / "text.txt", folder / "tokenizer", out)
+                stores.append(store)
+                rows.append({"way": name, "megabytes": megabytes, **figures})
+                print(rows[-1], file=sys.stderr)
+                assert store == stores[0], f"{name}: not the bytes of one process"
+    if options.out:
+        write_json(options.out, {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(),
+                                 "date": time.strftime("%Y-%m-%d"), "texts": [Path(text).name for text in options.texts],
+                                 "vocab_size": VOCAB_SIZE, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
