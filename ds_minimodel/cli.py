@@ -92,7 +92,7 @@ def _parse(arguments):
     exporting.add_argument("--pack", metavar="PACK", help="language pack; default: the folder `pack` beside ARTIFACT")
     exporting.add_argument("--depth", metavar="N", type=int, help="masked-LM head; default: the deepest")
     exporting.set_defaults(run=_export_hf)
-    hosts = commands.add_parser("hosts", help="check a hostfile: every host reached, the same program, room for its slots")
+    hosts = commands.add_parser("hosts", help="check a hostfile: hosts reached, programs, slots")
     hosts.add_argument("hostfile", metavar="FILE", help="lines of HOST slots=N")
     hosts.set_defaults(run=_hosts)
     serve.add_arguments(commands)
@@ -116,8 +116,8 @@ def _add_recipe_command(commands, name, text, run, ranks=False):
     command.add_argument("--rebuild", action="store_true",
                          help="move aside what was made from another recipe, and make it again")
     if ranks:
-        command.add_argument("--ranks", type=_ranks, metavar="N", help="ranks to start on this host, or on each of --hostfile")
-        command.add_argument("--hostfile", metavar="FILE", help="start ranks on these hosts; lines of HOST slots=N")
+        command.add_argument("--ranks", type=_ranks, metavar="N", help="ranks to start here, or on each host")
+        command.add_argument("--hostfile", metavar="FILE", help="hosts to start ranks on; HOST slots=N a line")
         command.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
     command.set_defaults(run=run)
     return command
@@ -238,8 +238,8 @@ def _hosts(options):
 
     hosts = read_hostfile(options.hostfile)
     for host, facts in zip(hosts, survey(hosts)):
-        print(f"{host.name}: {host.slots} slots, {facts['cores']} cores, {facts['gpus']} GPUs, at {facts['address']}, "
-              f"Python {facts['python']}, ds_minimodel {facts['version']}")
+        print(f"{host.name}: {host.slots} slots, {facts['cores']} cores, {facts['gpus']} GPUs, "
+              f"at {facts['address']}, Python {facts['python']}, ds_minimodel {facts['version']}")
 
 
 def _doctor(_options):

@@ -15,7 +15,7 @@ def started():
 def world():
     """MPI's communicator of all processes; UserError where mpi4py is missing or of another MPI than mpirun.
 
-    Whoever calls this calls `end` where all processes end well; one that ends without it makes mpirun end the others.
+    Call `end` where all processes end well; one that ends without it makes mpirun end the others.
     """
     try:
         import mpi4py
@@ -27,8 +27,8 @@ def world():
                         "pip install 'ds_minimodel[mpi]', or use torchrun or --hostfile") from None
     started_processes = int(next(os.environ[name] for name in _SIZES if name in os.environ))
     if MPI.COMM_WORLD.size != started_processes:
-        raise UserError(f"mpirun started {started_processes} processes, of which mpi4py sees {MPI.COMM_WORLD.size}: "
-                        f"it loads another MPI ({_line(MPI.Get_library_version())}) than this mpirun's")
+        raise UserError(f"mpirun started {started_processes} processes, of which mpi4py sees "
+                        f"{MPI.COMM_WORLD.size}: it loads another MPI ({_line(MPI.Get_library_version())})")
     return MPI.COMM_WORLD
 
 

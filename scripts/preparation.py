@@ -2,8 +2,8 @@
 
     python scripts/preparation.py TEXT… [--megabytes 500] [--ranks 1,2] [--out benchmarks/preparation.json]
 
-The text is repeated up to so many MB. Every way must give the same store, byte for byte. Memory is the resident
-set, sampled every 0.1 s: of the largest process, and of all together (pages that they share count in each).
+The text is repeated up to so many MB. Every way must give the same store, byte for byte. Memory is the
+resident set, sampled every 0.1 s: of the largest process, and of all together (shared pages count in each).
 """
 
 import argparse
@@ -110,7 +110,8 @@ def main():
                 assert store == stores[0], f"{name}: not the bytes of one process"
     if options.out:
         write_json(options.out, {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(),
-                                 "date": time.strftime("%Y-%m-%d"), "texts": [Path(text).name for text in options.texts],
+                                 "date": time.strftime("%Y-%m-%d"),
+                                 "texts": [Path(text).name for text in options.texts],
                                  "vocab_size": VOCAB_SIZE, "rows": rows})
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two hosts on this machine train together, one is lost in the middle, the run goes on: see two_hosts.py.
-# As root on Debian or Ubuntu it installs what is missing of sshd, pdsh, Open MPI and ip. Arguments go to two_hosts.py:
+# As root on Debian or Ubuntu it installs what is missing of sshd, pdsh, Open MPI and ip. Arguments go on:
 #   bash scripts/two_hosts.sh --launchers ssh,mpirun
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR

@@ -26,13 +26,15 @@ from ds_minimodel.errors import UserError
 SHARD_BYTES = 1 << 28                # text of a shard
 
 
-def prepare(text, tokenizer_folder, out, min_words=0, workers=1, ranks=None, shard_bytes=SHARD_BYTES, progress=None):
+def prepare(text, tokenizer_folder, out, min_words=0, workers=1, ranks=None, shard_bytes=SHARD_BYTES,
+            progress=None):
     """Tokenise the files that the paths and globs `text` name into the token store `out`.
 
     Documents of fewer than `min_words` words are dropped. A killed run leaves OUT.partial with its
     complete shards and OUT.progress.json; the next one with the same text and settings goes on after
     them. The store is the same, byte for byte, however often the work was interrupted and whatever the
-    number of `workers`, or of the `ranks` (ranks.py) that work instead of them. `progress(documents, tokens, tokens_per_second)` is called as work is done.
+    number of `workers`, or of `ranks` (ranks.py), which work instead of them where given.
+    `progress(documents, tokens, tokens_per_second)` is called as work is done.
 
     Raises UserError for text that cannot be read (see reader.py), for text of which nothing is left,
     and for a disk that cannot be written.

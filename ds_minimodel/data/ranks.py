@@ -13,8 +13,8 @@ class Ranks:
     def from_main(self, compute):
         """The picklable value that `compute()` gives on rank 0, on every rank.
 
-        The other ranks wait for it, without load on their cores, and compute what it hands to `ordered_map`. If it
-        fails, every rank ends: rank 0 with the error, the others with Elsewhere.
+        The other ranks wait for it, without load on their cores, and compute what it hands to `ordered_map`.
+        If it fails, every rank ends: rank 0 with the error, the others with Elsewhere.
         """
         from mpi4py.futures import MPICommExecutor      # not above: a worker process must not meet MPI
 
@@ -38,7 +38,7 @@ class Ranks:
         Two items a rank are under way at any time. An error in `function` is raised here in its item's turn.
         """
         here = []
-        with process_pool(1) as pool:       # rank 0's own share: it must itself be free to hand out, read and write
+        with process_pool(1) as pool:       # for rank 0's share: itself it hands out, reads and writes
 
             def submit(item):
                 here[:] = [future for future in here if not future.done()]

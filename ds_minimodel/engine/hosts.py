@@ -1,4 +1,4 @@
-"""Ranks on the hosts of a hostfile: checked before anything starts, then DeepSpeed's launcher on each over ssh.
+"""Ranks on the hosts of a hostfile: checked before anything starts, then a launcher on each over ssh.
 
 DeepSpeed's own start over several hosts needs pdsh, passes hardly any environment on, and ends all launches
 of a user to end one; this one needs ssh alone and ends what it started. See docs/launch.md.
@@ -25,12 +25,12 @@ from ds_minimodel.errors import UserError
 
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
                "-o", "ServerAliveCountMax=3")
-SURVEY_TIMEOUT = 60                     # seconds for a host to answer with its facts: Python may start from a slow disk
-GRACE = 60                              # seconds for the other hosts to end by themselves after one has failed
+SURVEY_TIMEOUT = 60     # seconds for a host to answer with its facts: Python may start from a slow disk
+GRACE = 60              # seconds for the other hosts to end by themselves after one has failed
 
 # Beginnings of the names of variables that go with the ranks to their hosts.
-EXPORTED = ("DS_", "DEEPSPEED_", "DSMM_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "MKL_", "MALLOC_", "UCX_", "PYTHON",
-            "HF_", "LD_LIBRARY_PATH")
+EXPORTED = ("DS_", "DEEPSPEED_", "DSMM_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "MKL_", "MALLOC_", "UCX_",
+            "PYTHON", "HF_", "LD_LIBRARY_PATH")
 
 
 class Host(NamedTuple):
@@ -41,11 +41,15 @@ class Host(NamedTuple):
 
 
 def read_hostfile(path, ranks=None):
-    """Hosts of a file with lines `HOST slots=N`, with `ranks` slots each where given; UserError for a wrong line."""
+    """Hosts of a file with lines `HOST slots=N`, with `ranks` slots each where given.
+
+    UserError for a missing file, a wrong line, a host named twice, fewer slots than ranks.
+    """
     if not Path(path).is_file():
         raise UserError(f"--hostfile {path}: no such file; a line of it reads `HOST slots=N`")
     hosts = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), start=1):
         line = line.partition("#")[0].strip()
         if not line:
             continue
@@ -54,7 +58,7 @@ def read_hostfile(path, ranks=None):
             raise UserError(f"{path}:{number}: {line!r} does not read `HOST slots=N`")
         name = match[1]
         if name in hosts:
-            raise UserError(f"{path}:{number}: {name} stands in {hosts[name].where} already; give it one line")
+            raise UserError(f"{path}:{number}: {name} stands in {hosts[name].where} already")
         hosts[name] = Host(name, int(match[2]), f"{path}:{number}")
     if not hosts:
         raise UserError(f"{path}: names no host; a line of it reads `HOST slots=N`")
@@ -75,11 +79,11 @@ def survey(hosts):
     unit = "gpus" if found[0]["gpus"] and os.environ.get("DS_ACCELERATOR") != "cpu" else "cores"
     for host, facts in zip(hosts, found):
         if facts["version"] != __version__:
-            raise UserError(f"{host.where}: {host.name} has ds_minimodel {facts['version']}, this host {__version__}; "
-                            "install the same on both")
+            raise UserError(f"{host.where}: {host.name} has ds_minimodel {facts['version']}, this host "
+                            f"{__version__}; install the same on both")
         if host.slots > facts[unit]:
-            raise UserError(f"{host.where}: {host.slots} slots, but {host.name} has {facts[unit]} {unit}; a slot is "
-                            "one rank")
+            raise UserError(f"{host.where}: {host.slots} slots, but {host.name} has {facts[unit]} {unit}; "
+                            "a slot is one rank")
     return found
 
 
@@ -92,7 +96,8 @@ def launch_on_hosts(arguments, hosts):
     found = survey(hosts)
     launcher = ["--world_info=" + _world_info(hosts), "--master_addr=" + _master_address(found),
                 "--master_port=" + os.environ.get("MASTER_PORT", str(found[0]["port"]))]
-    processes = [subprocess.Popen(_ssh(host, [*launcher, f"--node_rank={index}", "--module", "ds_minimodel", *arguments]),
+    module = ["--module", "ds_minimodel", *arguments]
+    processes = [subprocess.Popen(_ssh(host, [*launcher, f"--node_rank={index}", *module]),
                                   stdin=subprocess.PIPE, start_new_session=True)
                  for index, host in enumerate(hosts)]
     with passing_on(lambda number, count: _end(processes, at_once=count > 1)) as received:
@@ -111,8 +116,8 @@ def _wait(hosts, processes, received):
                 failed = process.returncode
                 deadline = time.monotonic() + GRACE
                 if not received and failed == 255:
-                    print(f"ds-minimodel: the connection to {host.name} is lost; the same command goes on from the last "
-                          "checkpoint", file=sys.stderr)
+                    print(f"ds-minimodel: the connection to {host.name} is lost; the same command goes on from "
+                          "the last checkpoint", file=sys.stderr)
         if failed is not None and time.monotonic() > deadline:
             _end(processes, at_once=time.monotonic() > deadline + GRACE)
         time.sleep(0.2)
@@ -136,11 +141,11 @@ def _facts_of(host):
         raise UserError(f"{host.where}: {host.name} did not answer within {SURVEY_TIMEOUT} s") from None
     said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
     if done.returncode == 255:
-        raise UserError(f"{host.where}: ssh does not reach {host.name} ({said}); it must work without a password; "
-                        "DSMM_SSH='ssh -p PORT -i KEY' sets port and key")
+        raise UserError(f"{host.where}: ssh does not reach {host.name} ({said}); it must work without a "
+                        "password; DSMM_SSH='ssh -p PORT -i KEY' sets port and key")
     if done.returncode:
-        raise UserError(f"{host.where}: {host.name} cannot run {sys.executable} -m ds_minimodel in {os.getcwd()} ({said}); "
-                        "all hosts need this folder and this Python at the same place")
+        raise UserError(f"{host.where}: {host.name} cannot run {sys.executable} -m ds_minimodel in {os.getcwd()} "
+                        f"({said}); all hosts need this folder and this Python at the same place")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -153,7 +158,7 @@ def _ssh(host, arguments):
 
 
 def environment():
-    """Variables for the ranks: those of EXPORTED, and what the user's .deepspeed_env files say, as for DeepSpeed."""
+    """Variables for the ranks: those of EXPORTED, and those of the .deepspeed_env files that DeepSpeed reads."""
     chosen = {name: value for name, value in os.environ.items() if name.startswith(EXPORTED)}
     for folder in (Path.home(), Path()):
         file = folder / os.environ.get("DS_ENV_FILE", ".deepspeed_env")

@@ -30,7 +30,8 @@ def launched():
 
 def rank_of_environment():
     """This process's rank as its launcher says it; 0 without a launcher."""
-    return int(next((os.environ[name] for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ), 0))
+    names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    return int(next((os.environ[name] for name in names if name in os.environ), 0))
 
 
 def has_gpu():
@@ -51,13 +52,15 @@ def restart_with_cpu_settings():
     wanted = dict(CPU)
     ranks_here = next((int(os.environ[name]) for name in _RANKS_HERE if name in os.environ), None)
     if ranks_here:
-        wanted["OMP_NUM_THREADS"] = str(min(max(1, os.cpu_count() // ranks_here), len(os.sched_getaffinity(0))))
+        share = max(1, os.cpu_count() // ranks_here)
+        wanted["OMP_NUM_THREADS"] = str(min(share, len(os.sched_getaffinity(0))))
     if not has_gpu() and not wanted.keys() <= os.environ.keys():
-        os.execve(sys.executable, [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]], {**wanted, **os.environ})
+        command = [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**wanted, **os.environ})
 
 
 def launch(arguments, ranks):
-    """Run `python -m ds_minimodel ARGUMENTS` on ranks here under the deepspeed launcher; return the exit code.
+    """Run `python -m ds_minimodel ARGUMENTS` on ranks here under the deepspeed launcher; return its exit code.
 
     SIGINT and SIGTERM go on to the ranks, which save and end; this process waits for them and exits.
     """

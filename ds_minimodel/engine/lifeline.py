@@ -85,5 +85,6 @@ def _last_word(line):
 
 
 def _end(reason):
-    print(f"ds-minimodel: {reason}; the same command goes on from the last checkpoint", file=sys.stderr, flush=True)
+    print(f"ds-minimodel: {reason}; the same command goes on from the last checkpoint", file=sys.stderr,
+          flush=True)
     os._exit(1)

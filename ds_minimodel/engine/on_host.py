@@ -17,12 +17,12 @@ from ds_minimodel.engine.rendezvous import free_port
 
 def facts():
     """What the head must know of a host. `address`: that at which ssh reached it."""
-    return {"version": __version__, "python": sys.version.split()[0], "cores": os.cpu_count(), "gpus": num_gpus(),
-            "address": os.environ["SSH_CONNECTION"].split()[2], "port": free_port()}
+    return {"version": __version__, "python": sys.version.split()[0], "cores": os.cpu_count(),
+            "gpus": num_gpus(), "address": os.environ["SSH_CONNECTION"].split()[2], "port": free_port()}
 
 
 def run_ranks():
-    """DeepSpeed's launcher of one host's ranks; it ends them, saving, when the head closes this process's input."""
+    """DeepSpeed's launcher of one host's ranks. When the head closes this process's input they save and end."""
     from deepspeed.launcher import launch
 
     threading.Thread(target=_end_with_head, args=(os.dup(0),), daemon=True).start()

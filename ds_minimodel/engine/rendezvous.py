@@ -43,14 +43,16 @@ def _ask_mpi():
     names = comm.allgather(socket.gethostname())
     meeting = None
     if comm.rank == 0:
-        meeting = os.environ.get("MASTER_ADDR") or _own_address(names), os.environ.get("MASTER_PORT") or free_port()
+        meeting = (os.environ.get("MASTER_ADDR") or _own_address(names),
+                   os.environ.get("MASTER_PORT") or free_port())
     address, port = comm.bcast(meeting)
     rank, size = comm.rank, comm.size
     mpi.end()
     if address is None:
-        raise UserError(f"mpirun: {names[0]} finds no way to {next(name for name in names if name != names[0])} by that "
-                        "name; say which address of it the others reach: mpirun -x MASTER_ADDR=ADDRESS …")
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(names[:rank].count(names[rank])),
+        raise UserError(f"mpirun: {names[0]} finds no way to the other hosts by their names; say which address "
+                        f"of {names[0]} they reach: mpirun -x MASTER_ADDR=ADDRESS …")
+    local_rank = names[:rank].count(names[rank])
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local_rank),
                    "MASTER_ADDR": address, "MASTER_PORT": str(port)}
 
 

@@ -22,9 +22,9 @@ def jobs(step, recipe):
 def run_step(step, recipe, world=None, rebuild=False):
     """Do what is not complete of one step.
 
-    world: the ranks (engine/world.py) for the steps in ON_RANKS; None or those of mpirun (data/ranks.py) for the
-    others, which the first of them does. rebuild: move aside what was made from another recipe and make it again,
-    instead of refusing.
+    world: the ranks (engine/world.py) for the steps in ON_RANKS; for the others None, or mpirun's
+    (data/ranks.py), of which the first does them. rebuild: move aside what was made from another recipe and
+    make it again, instead of refusing.
     """
     is_main = world is None or world.is_main
     on_main = _call if world is None else world.from_main

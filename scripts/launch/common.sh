@@ -22,4 +22,4 @@ hostfile=$1
 arguments=("${@:2}")
 python=$(command -v python) || fail "python not found: activate the environment that has ds_minimodel"
 # Each name of a host and its number of slots, a line each.
-hosts=$(sed -n 's/^[[:space:]]*\([^#[:space:]]\{1,\}\)[[:space:]]\{1,\}slots=\([0-9]\{1,\}\).*/\1 \2/p' "$hostfile" 2>/dev/null || true)
+hosts=$(sed -nE 's/^\s*([^#[:space:]]+)\s+slots=([0-9]+).*/\1 \2/p' "$hostfile" 2>/dev/null || true)

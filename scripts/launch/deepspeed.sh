@@ -4,11 +4,12 @@
 # Run it on one of the hosts. `ds-minimodel STEP RECIPE --hostfile HOSTFILE` does the same without pdsh.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-need pdsh "install it (Debian: apt-get install pdsh), or use ds-minimodel ${arguments[*]} --hostfile $hostfile"
+need pdsh "install it (Debian: apt-get install pdsh), or use ds-minimodel … --hostfile $hostfile"
 "$python" -m ds_minimodel hosts "$hostfile" >&2
 
 # A host that is lost must be noticed: without these ssh waits for it for hours.
-export PDSH_SSH_ARGS_APPEND="${PDSH_SSH_ARGS_APPEND:-} -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+PDSH_SSH_ARGS_APPEND+=" -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+export PDSH_SSH_ARGS_APPEND
 
 # DeepSpeed takes few variables to the other hosts; those named in this file besides. The user's own
 # .deepspeed_env, which it would read instead, goes in front.

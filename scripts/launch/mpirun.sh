@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One step on the hosts of a file through Open MPI; ranks are found through mpi4py:
 #   bash scripts/launch/mpirun.sh HOSTFILE STEP RECIPE [key=value …]
-# Run it on one of the hosts. The steps tokenizer and prepare take it too: prepare splits the text over all ranks.
+# Run it on one of the hosts. Steps tokenizer and prepare take it too: prepare splits the text over all ranks.
 # GLOO_SOCKET_IFNAME=eth0 keeps everything on one network where the hosts have several.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

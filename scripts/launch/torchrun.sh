@@ -17,6 +17,7 @@ while read -r name slots; do
 done <<< "$hosts"
 [ -n "${here:-}" ] || fail "$hostfile names no $(hostname): set NODE_RANK to this host's line, from 0"
 
-exec "$python" -m torch.distributed.run --nnodes "$number" --node_rank "$here" --nproc_per_node "$slots_here" \
+exec "$python" -m torch.distributed.run \
+    --nnodes "$number" --node_rank "$here" --nproc_per_node "$slots_here" \
     --master_addr "${MASTER_ADDR:-$master}" --master_port "${MASTER_PORT:-29500}" \
     -m ds_minimodel "${arguments[@]}"

@@ -1,7 +1,7 @@
 """What mpirun starts: prepare on all its ranks, a chunk of a few lines at a time.
 
-Usage: mpi_ranks.py TEXT TOKENIZER OUT SHARD_BYTES [RANK AFTER]. Rank RANK, where given, kills itself when rank 0 has
-written AFTER shards.
+Usage: mpi_ranks.py TEXT TOKENIZER OUT SHARD_BYTES [RANK AFTER]. Rank RANK, where given, kills itself when rank 0
+has written AFTER shards.
 """
 
 import os
@@ -35,8 +35,8 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     ranks = Ranks(comm)
     slowly = (lambda *_: time.sleep(0.05)) if rank is not None else None
     try:
-        ranks.from_main(lambda: prepare.prepare([text], tokenizer, out, shard_bytes=int(shard_bytes), ranks=ranks,
-                                                progress=slowly))
+        ranks.from_main(lambda: prepare.prepare([text], tokenizer, out, shard_bytes=int(shard_bytes),
+                                                ranks=ranks, progress=slowly))
         print(ranks.from_main(lambda: f"rank 0 says to {comm.size}: done"), flush=True)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)

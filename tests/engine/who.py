@@ -1,9 +1,10 @@
-"""What launchers start: each rank joins, says who it is, and one may be killed while the others wait for it.
+"""What launchers start: ranks join, say who they are, and one may be killed while the others wait for it.
 
 Usage: who.py [RANK SIGNAL]
 """
 
 import os
+import signal
 import sys
 
 from ds_minimodel.engine.world import start
@@ -11,9 +12,12 @@ from ds_minimodel.engine.world import start
 
 def main(rank=None, number=None):
     world = start()
-    facts = world.gather(lambda: [world.rank, world.size, int(os.environ["LOCAL_RANK"]), world.sum(world.rank + 1)[0]])
+    total, = world.sum(world.rank + 1)
+    facts = world.gather(lambda: [world.rank, world.size, int(os.environ["LOCAL_RANK"]), total])
     if world.is_main:
         print(f"ranks: {facts}", flush=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)       # of a launcher that is faster than the ranks themselves
+    world.barrier()
     if rank == str(world.rank):
         os.kill(os.getpid(), int(number))
     world.barrier()
