@@ -1,6 +1,6 @@
 """The folder of a run's checkpoints: which are complete, undamaged, to be kept.
 
-    step-00001000/          DeepSpeed's files and manifest.json with their sizes and hashes
+    step-00001000/          DeepSpeed's files and manifest.json with their sizes and hashes and its own
     step-00002000.partial/  being written, or cut short by a kill
     latest                  name of the newest complete one, as DeepSpeed's load_checkpoint reads it
 """
@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from ds_minimodel.errors import UserError
-from ds_minimodel.files import MANIFEST, atomic_write, read_json, sha256_of_file, sync_folder, write_json
+from ds_minimodel.files import MANIFEST, atomic_write, read_json, sha256_of_file, sha256_of_json, sync_folder, write_json
 
 LATEST = "latest"
 PARTIAL = ".partial"
@@ -38,10 +38,12 @@ def damage(checkpoint, share=0, shares=1):
     if not checkpoint.is_dir():
         return f"{checkpoint}: missing"
     try:
-        files = sorted(read_json(checkpoint / MANIFEST)["files"].items())
-        sizes = {name: facts["bytes"] for name, facts in files}
+        manifest = read_json(checkpoint / MANIFEST)
+        if manifest.pop("manifest_sha256") != sha256_of_json(manifest):
+            return f"{checkpoint / MANIFEST}: its SHA-256 is not the one that it holds"
+        files = sorted(manifest["files"].items())
         for name, facts in files[share::shares]:
-            if not (checkpoint / name).is_file() or (checkpoint / name).stat().st_size != sizes[name]:
+            if not (checkpoint / name).is_file() or (checkpoint / name).stat().st_size != facts["bytes"]:
                 return f"{checkpoint / name}: missing or of another size than {MANIFEST} says"
             if sha256_of_file(checkpoint / name) != facts["sha256"]:
                 return f"{checkpoint / name}: its SHA-256 is not the one in {MANIFEST}"
@@ -72,7 +74,8 @@ def complete_partial(folder, step, files, facts):
         if not (partial / name).is_file() or (partial / name).stat().st_size != written["bytes"]:
             raise UserError(f"{partial / name}: written by another rank, but not found here; all hosts must share "
                             "the disk with the workdir")
-    write_json(partial / MANIFEST, {**facts, "kind": "checkpoint", "step": step, "files": files})
+    manifest = {**facts, "kind": "checkpoint", "step": step, "files": files}
+    write_json(partial / MANIFEST, {**manifest, "manifest_sha256": sha256_of_json(manifest)})
     sync_folder(partial)
     complete = folder / name_of(step)
     if complete.exists():                   # damaged, and passed over

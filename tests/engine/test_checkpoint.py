@@ -19,7 +19,7 @@ from ds_minimodel.engine import build
 from ds_minimodel.engine.folder import drop_all_but_milestones
 from ds_minimodel.engine.masters import read_masters
 from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_json, write_manifest
+from ds_minimodel.files import read_json, sha256_of_file, sha256_of_json, write_json
 
 EACH_STEP = {"checkpoint_every": 1, "keep_last": 3}
 
@@ -70,7 +70,13 @@ def cut_manifest(folder):
     return "manifest.json"
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, delete, delete_manifest, cut_manifest])
+def change_a_fact(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"test"', '"tesu"'))
+    return "manifest.json"
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, delete, delete_manifest, cut_manifest, change_a_fact])
 def test_a_damaged_checkpoint_is_named_and_passed_over(world, uninterrupted, tmp_path, caplog, damage):
     run = run_config(zero_stage=1, **EACH_STEP)
     crash(world, tmp_path, run)
@@ -160,7 +166,12 @@ def test_only_known_classes_are_unpickled(world, tmp_path):
     crash(world, tmp_path, run)
     folder = tmp_path / "checkpoints" / "step-00000004"
     torch.save({"module": Evil(tmp_path / "ran")}, folder / "mp_rank_00_model_states.pt")
-    write_manifest(folder, **{key: value for key, value in read_json(folder / "manifest.json").items() if key != "files"})
+    manifest = read_json(folder / "manifest.json")
+    del manifest["manifest_sha256"]
+    manifest["files"]["mp_rank_00_model_states.pt"] = {
+        "bytes": (folder / "mp_rank_00_model_states.pt").stat().st_size,
+        "sha256": sha256_of_file(folder / "mp_rank_00_model_states.pt")}
+    write_json(folder / "manifest.json", {**manifest, "manifest_sha256": sha256_of_json(manifest)})
     with pytest.raises(pickle.UnpicklingError):
         train(world, tmp_path, run)
     assert not (tmp_path / "ran").exists()
