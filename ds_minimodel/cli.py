@@ -171,7 +171,7 @@ def _report(options):
 
 def _do_step(step, recipe, overrides, options):
     from ds_minimodel.engine.hosts import launch_on_hosts, read_hostfile
-    from ds_minimodel.engine.launch import launch, launched, restart_with_cpu_settings
+    from ds_minimodel.engine.launch import STOP_NOTE, launch, launched, note_stop, restart_with_cpu_settings
     from ds_minimodel.steps import pipeline
 
     if step not in pipeline.ON_RANKS:
@@ -190,6 +190,7 @@ def _do_step(step, recipe, overrides, options):
     if options.ranks is not None or options.hostfile:
         if not pipeline.is_pending(step, recipe, options.rebuild):
             return 0
+        os.environ[STOP_NOTE] = os.path.abspath(os.path.join(recipe.workdir, f".stopped-{os.getpid()}"))
         arguments = [step, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
         if options.hostfile:
             return launch_on_hosts(arguments, read_hostfile(options.hostfile, options.ranks))
@@ -200,6 +201,7 @@ def _do_step(step, recipe, overrides, options):
     try:
         pipeline.run_step(step, recipe, start(recipe.engine.tensor_parallel), options.rebuild)
     except Stopped as stopped:
+        note_stop()
         print(f"ds-minimodel: {stopped}", file=sys.stderr)
         sys.exit(0 if stopped.signal_number == signal.SIGTERM else FAILURE)
     return 0

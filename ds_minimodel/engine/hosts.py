@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ds_minimodel import __version__
-from ds_minimodel.engine.launch import passing_on
+from ds_minimodel.engine.launch import code_after, passing_on
 from ds_minimodel.engine.rendezvous import source_address
 from ds_minimodel.errors import UserError
 
@@ -103,7 +102,7 @@ def launch_on_hosts(arguments, hosts):
     with passing_on(lambda number, count: _end(processes, at_once=count > 1)) as received:
         code = _wait(hosts, processes, received)
     if received:
-        sys.exit(0 if received[0] == signal.SIGTERM else 1)
+        sys.exit(code_after(received, code))
     return code
 
 

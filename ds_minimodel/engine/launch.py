@@ -22,6 +22,11 @@ CPU = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 
 # Number of ranks on this host: from torchrun, deepspeed, Open MPI, MPICH.
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
+# Names a file, on the disk that all hosts share, by which rank 0 says that the state of a stopped run is saved.
+STOP_NOTE = "DSMM_STOP_NOTE"
+# Seconds for ranks to end after their launcher has; it grants them 30 itself.
+GRACE = 45
+
 
 def launched():
     """Whether a launcher started this process as one of several ranks."""
@@ -81,11 +86,34 @@ def launch(arguments, ranks):
 
     with passing_on(pass_on) as received:
         code = process.wait()
-        while received and _alive(process.pid):
+        deadline = time.monotonic() + GRACE
+        while received and _alive(process.pid) and time.monotonic() < deadline:
             time.sleep(0.2)
     if received:
-        sys.exit(0 if received[0] == signal.SIGTERM else 1)
+        if _alive(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        sys.exit(code_after(received, code))
     return code
+
+
+def code_after(received, code):
+    """Exit code after signals: 0 where the first was SIGTERM and rank 0 has noted that the state is on disk.
+
+    received: signals, in order. code: of the launcher, which knows nothing of how its ranks ended.
+    """
+    note = Path(os.environ[STOP_NOTE])
+    saved = note.exists() or code == 0
+    note.unlink(missing_ok=True)
+    if not saved:
+        print("ds-minimodel: the ranks ended without saving; the same command goes on from the last checkpoint",
+              file=sys.stderr)
+    return 0 if saved and received[0] == signal.SIGTERM else 1
+
+
+def note_stop():
+    """On rank 0: note for the process that launched the ranks that their state is saved."""
+    if STOP_NOTE in os.environ and rank_of_environment() == 0:
+        Path(os.environ[STOP_NOTE]).touch()
 
 
 @contextlib.contextmanager
@@ -109,8 +137,10 @@ def passing_on(send):
 
 
 def _alive(group):
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    """Whether a process of the group runs; one that only waits to be reaped does not."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, group_there = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(group_there) == group and state != "Z":
+                return True
+    return False

@@ -47,6 +47,13 @@ def recipe(tmp_path_factory):
     return path
 
 
+def wait_for(metrics, process):
+    deadline = time.monotonic() + 120
+    while not metrics.is_file() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)                                     # into the first steps
+
+
 @pytest.fixture(scope="module")
 def refused(recipe):
     """A command whose mistake only the ranks can see; it runs beside the other test."""
@@ -58,10 +65,7 @@ def refused(recipe):
 def test_a_signal_reaches_the_ranks_which_save(recipe, refused, body, ranks, number, code):
     process = start(recipe, f"systems=[{body}]", ranks=ranks)
     run = recipe.parent / "run" / "pretrain" / body / "run"
-    deadline = time.monotonic() + 120
-    while not (run / "metrics.jsonl").is_file() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)                                     # into the first steps
+    wait_for(run / "metrics.jsonl", process)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     errors = process.communicate(timeout=60)[1]
@@ -70,6 +74,19 @@ def test_a_signal_reaches_the_ranks_which_save(recipe, refused, body, ranks, num
     assert (run / "checkpoints" / (run / "checkpoints" / "latest").read_text()).is_dir()
     assert len(children) >= 2 + ranks                   # launchers and ranks
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    assert not list((recipe.parent / "run").glob(".stopped*"))
+
+
+def test_a_signal_whose_save_fails_is_no_success(recipe, refused):
+    process = start(recipe, "systems=[multijoint]", ranks=1)
+    run = recipe.parent / "run" / "pretrain" / "multijoint" / "run"
+    wait_for(run / "metrics.jsonl", process)
+    (run / "checkpoints").write_text("in the way")
+    process.send_signal(signal.SIGTERM)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 1, errors
+    assert "checkpoints: cannot write: a file is in the place of a folder" in errors and "Traceback" not in errors
+    assert "the ranks ended without saving; the same command goes on" in errors
 
 
 def test_a_mistake_that_the_ranks_find_is_a_users_mistake(refused):
