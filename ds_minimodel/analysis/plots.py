@@ -13,14 +13,15 @@ from matplotlib.figure import Figure
 
 from ds_minimodel.analysis.curves import AVERAGE, BASELINE, near_maximal_targets, speedup
 from ds_minimodel.analysis.display import in_order, v100_unit
+from ds_minimodel.analysis.flops import EFLOPS_PER_V100_DAY
 from ds_minimodel.analysis.looks import QUIET, STYLE, depth_looks, system_looks
 from ds_minimodel.analysis.table import languages_of, systems_of, tasks_of
 
 WEEK = 7  # days that the paper's figures show of longer runs
 _PANELS_A_ROW = 4
 _WIDEST = 13.2  # inches
-_LEGEND_WIDTH = {1: 3, 2: 4, 3: 6}  # entries in a row of the legend, by panels in a row
-_AVERAGE_LABEL = "score (%), mean over languages"
+_ENTRY, _LETTER, _ROW = 0.75, 0.072, 0.2  # inches: an entry of the legend, a letter of its label, a row more
+_AVERAGE_LABEL = "mean over languages (%)"
 _MOST_MARKERS = 40  # longer curves are drawn without
 
 
@@ -52,7 +53,7 @@ def plot_speedups(estimates, tasks):
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("speedup over BL_BASE (times)")
         axes.margins(y=0.12)
-        _legend(figure, [axes], [*(looks[system].label for system in heights), "BL_BASE"], 4)
+        _legend(figure, [axes], [*(looks[system].label for system in heights), "BL_BASE"])
         return _png(figure)
 
 
@@ -66,7 +67,7 @@ def plot_averages(curves, baselines=()):
 def plot_languages(task, metric, curves, baselines=()):
     """Figure 3 for one task, a panel for each language. metric: what the scores are, such as "accuracy"."""
     panels = [(language, task, language) for language in languages_of(curves, task)]
-    return _score_panels(curves, panels, system_looks(systems_of(curves)), baselines, f"{task}: {metric} (%)")
+    return _score_panels(curves, panels, system_looks(systems_of(curves)), baselines, f"{metric} (%)")
 
 
 def plot_depths(curves, depths):
@@ -81,7 +82,7 @@ def plot_depths(curves, depths):
 def plot_depth_languages(task, metric, curves, depths):
     """Figures A2 and A3 for one task, a panel for each language: a line for each depth of the mini-model."""
     panels = [(language, task, language) for language in languages_of(curves, task)]
-    return _score_panels(curves, panels, depth_looks(depths), (), f"{task}: {metric} (%)")
+    return _score_panels(curves, panels, depth_looks(depths), (), f"{metric} (%)")
 
 
 def plot_losses(losses):
@@ -99,12 +100,13 @@ def plot_losses(losses):
                     axes.plot([unit.per_eflop * value for value in eflops], loss, color=look.color,
                               linestyle=look.style, label=look.label)
             axes.set_title(language, loc="left")
-        return _finish(figure, all_axes, unit, "training loss (nats a masked token)", looks)
+        return _finish(figure, all_axes, unit, "loss (nats a masked token)", looks)
 
 
 def _score_panels(curves, panels, looks, baselines, ylabel):
     """PNG of score curves; `panels` holds (title, task, language). Variants without a look are not drawn."""
-    unit = v100_unit(max(curve[-1].eflops for curve in curves.values()))
+    longest = max(curve[-1].eflops for curve in curves.values())
+    unit, is_longer = v100_unit(longest), longest > WEEK * EFLOPS_PER_V100_DAY
     targets = near_maximal_targets(curves)
     with rc_context(STYLE):
         figure, all_axes = _grid(len(panels))
@@ -116,7 +118,7 @@ def _score_panels(curves, panels, looks, baselines, ylabel):
             languages = languages_of(curves, task) if language == AVERAGE else [language]
             _draw_level(axes, _majority(baselines, task, languages), (0, (5, 4)), "majority class")
             axes.set_title(title, loc="left")
-        return _finish(figure, all_axes, unit, ylabel, looks)
+        return _finish(figure, all_axes, unit, ylabel, looks, end=WEEK if is_longer else None)
 
 
 def _draw_curve(axes, look, curve, unit):
@@ -158,26 +160,30 @@ def _grid(num_panels):
     return figure, [figure.add_subplot(num_rows, num_columns, number + 1) for number in range(num_panels)]
 
 
-def _finish(figure, all_axes, unit, ylabel, looks):
-    """Label the outer axes, put one legend above the panels and give the figure's PNG."""
+def _finish(figure, all_axes, unit, ylabel, looks, end=None):
+    """Label the axes, put one legend above the panels and give the figure's PNG.
+
+    end: where the x axis ends, in `unit`; None: with the data.
+    """
     for axes in all_axes:
         axes.margins(x=0.02, y=0.06)
-        axes.set_xlim(left=0)
-        if unit.name == "V100 days" and axes.get_xlim()[1] > WEEK:
-            axes.set_xlim(right=WEEK)
+        axes.set_xlim(0, end)
+    for axes in all_axes[::_PANELS_A_ROW]:
+        axes.set_ylabel(ylabel)
     figure.supxlabel(f"compute of step 2 ({unit.name}, by formula)", fontsize=9.5)
-    figure.supylabel(ylabel, fontsize=9.5)
     names = [*dict.fromkeys(look.label for look in looks.values()), "95 % of BL_BASE", "majority class"]
-    _legend(figure, all_axes, names, _LEGEND_WIDTH.get(len(all_axes), 8))
+    _legend(figure, all_axes, names)
     return _png(figure)
 
 
-def _legend(figure, all_axes, names, num_columns):
+def _legend(figure, all_axes, names):
     """One legend above the panels, in the order of `names`; those that no panel shows are left out."""
     handles = {label: handle for axes in all_axes
                for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     names = [name for name in names if name in handles]
+    num_columns = max(1, int(figure.get_figwidth() / (_ENTRY + _LETTER * max(map(len, names)))))
     num_rows = math.ceil(len(names) / num_columns)
+    figure.set_figheight(figure.get_figheight() + _ROW * (num_rows - 1))
     figure.legend([handles[name] for name in names], names, loc="outside upper left", frameon=False,
                   handlelength=3, columnspacing=1.6, ncols=math.ceil(len(names) / num_rows))
 
