@@ -134,7 +134,7 @@ def _recipe(options):
 
 def _run(options):
     from ds_minimodel.engine.hosts import read_hostfile, survey
-    from ds_minimodel.engine.launch import launched, restart_with_cpu_settings
+    from ds_minimodel.engine.launch import check_ranks, launched, restart_with_cpu_settings
 
     if launched():
         raise UserError("run: start it without a launcher and give --ranks or --hostfile; launchers take single steps")
@@ -145,6 +145,7 @@ def _run(options):
         survey(hosts)                   # now, and not after days of tokenising
         ranks = sum(host.slots for host in hosts)
     else:
+        check_ranks(ranks)
         restart_with_cpu_settings()
     from ds_minimodel.steps.check import check_ahead
 
@@ -171,7 +172,8 @@ def _report(options):
 
 def _do_step(step, recipe, overrides, options):
     from ds_minimodel.engine.hosts import launch_on_hosts, read_hostfile
-    from ds_minimodel.engine.launch import STOP_NOTE, launch, launched, note_stop, restart_with_cpu_settings
+    from ds_minimodel.engine.launch import (STOP_NOTE, check_ranks, launch, launched, note_stop,
+                                            restart_with_cpu_settings)
     from ds_minimodel.steps import pipeline
 
     if step not in pipeline.ON_RANKS:
@@ -194,6 +196,7 @@ def _do_step(step, recipe, overrides, options):
         arguments = [step, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
         if options.hostfile:
             return launch_on_hosts(arguments, read_hostfile(options.hostfile, options.ranks))
+        check_ranks(options.ranks)
         return launch(arguments, options.ranks)
     from ds_minimodel.engine.signals import Stopped
     from ds_minimodel.engine.world import start

@@ -11,7 +11,7 @@ from ds_minimodel.ops.loading import OPS, backend
 
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece", "safetensors", "tensorboard", "mpi4py", "apex",
             "scikit-learn", "matplotlib", "lxml", "zstandard", "transformers")
-LAUNCHERS = ("deepspeed", "torchrun", "mpirun", "pdsh")
+LAUNCHERS = ("deepspeed", "torchrun", "mpirun", "pdsh", "ssh")
 
 
 def report():

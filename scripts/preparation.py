@@ -1,6 +1,6 @@
 """Measure `prepare`: tokens a second and peak memory, in one process and on ranks of mpirun.
 
-    python scripts/preparation.py TEXT… [--megabytes 500] [--ranks 1,2] [--out benchmarks/preparation.json]
+    python scripts/preparation.py TEXT… [--megabytes 500] [--ranks 1,2] [--rounds 1] [--out FILE.json]
 
 The text is repeated up to so many MB. Every way must give the same store, byte for byte. Memory is the
 resident set, sampled every 0.1 s: of the largest process, and of all together (shared pages count in each).
@@ -9,7 +9,7 @@ resident set, sampled every 0.1 s: of the largest process, and of all together (
 import argparse
 import json
 import os
-import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -70,8 +70,7 @@ def repeat(texts, megabytes, out):
         while file.tell() < size:
             for text in texts:
                 file.write(Path(text).read_bytes().strip() + b"\n\n")
-        whole = text_end(out, size)
-        file.truncate(whole)
+    os.truncate(out, text_end(out, size))
 
 
 def text_end(path, size):
@@ -86,33 +85,38 @@ def main():
     parser.add_argument("texts", nargs="+", metavar="TEXT")
     parser.add_argument("--megabytes", type=int, default=500, help="default: %(default)s")
     parser.add_argument("--ranks", default="1,2", help="numbers of ranks under mpirun; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=1, help="the ways take turns so often; default: 1")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
         prepare_here(*options.texts)
         return
-    rows, stores = [], []
     with tempfile.TemporaryDirectory(prefix="preparation-") as folder:
         folder = Path(folder)
         train_tokenizer(options.texts, folder / "tokenizer", VOCAB_SIZE, 0.9998, 200_000)
-        ways = {"one process": [], **{f"mpirun -n {ranks}": ["mpirun", "--oversubscribe", "-n", ranks]
-                                      for ranks in options.ranks.split(",")}}
-        for megabytes in (options.megabytes // 4, options.megabytes):
-            repeat(options.texts, megabytes, folder / "text.txt")
-            stores.clear()
-            for name, launcher in ways.items():
-                out = folder / name.replace(" ", "")
-                store, figures = measure(launcher, folder / "text.txt", folder / "tokenizer", out)
-                stores.append(store)
-                rows.append({"way": name, "megabytes": megabytes, **figures})
-                print(rows[-1], file=sys.stderr)
-                assert store == stores[0], f"{name}: not the bytes of one process"
+        repeat(options.texts, options.megabytes, folder / "text.txt")
+        launchers = {"one process": [], **{f"mpirun -n {ranks}": ["mpirun", "--oversubscribe", "-n", ranks]
+                                           for ranks in options.ranks.split(",")}}
+        stores, seen = [], {way: [] for way in launchers}
+        for way in [*launchers] * options.rounds:
+            store, figures = measure(launchers[way], folder / "text.txt", folder / "tokenizer", folder / "store")
+            stores.append(store)
+            seen[way].append(figures)
+            print(way, figures, file=sys.stderr)
+            assert store == stores[0], f"{way}: not the bytes of one process"
     if options.out:
-        write_json(options.out, {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(),
-                                 "date": time.strftime("%Y-%m-%d"),
+        write_json(options.out, {"cores": os.cpu_count(), "date": time.strftime("%Y-%m-%d"),
+                                 "megabytes": options.megabytes, "vocab_size": VOCAB_SIZE,
                                  "texts": [Path(text).name for text in options.texts],
-                                 "vocab_size": VOCAB_SIZE, "rows": rows})
+                                 "ways": {way: summary(rounds) for way, rounds in seen.items()}})
+
+
+def summary(rounds):
+    """Median rate, and the peaks of memory, over the rounds of one way."""
+    return {"tokens_per_second": round(statistics.median(figures["tokens_per_second"] for figures in rounds)),
+            "largest_process_mib": max(figures["largest_process_mib"] for figures in rounds),
+            "all_processes_mib": max(figures["all_processes_mib"] for figures in rounds), "rounds": rounds}
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
 The hosts are those of local_cluster.py. For every launcher training starts on both, one is lost between two
 checkpoints (its network first, then all of its processes), and the other must end with a clear line and an exit
 code other than 0. The same command, with the host back, must then end with the losses and the bits of an
-undisturbed run of two ranks on one host. Under mpirun `prepare` runs on both hosts too, and must give the bytes
-of one process. On loopback addresses mpirun is left out: it tells hosts by their names.
+undisturbed run of two ranks on one host. Besides, SIGTERM to the command that started ranks by ssh must make
+both hosts save, and `prepare` under mpirun on both must give the bytes of one process. On loopback addresses
+mpirun is left out: it tells hosts by their names.
 """
 
 import argparse
@@ -93,9 +94,7 @@ def make_reference(folder):
 
 def trial(cluster, launcher, folder, reference):
     """Train with one launcher, lose the second host, go on; return what was seen."""
-    workdir, log = folder / launcher, folder / f"{launcher}.log"
-    for part in ("tokenizer", "tokens"):
-        shutil.copytree(folder / "reference" / part, workdir / part)
+    workdir, log = new_workdir(folder, launcher), folder / f"{launcher}.log"
     command = command_of(launcher, folder, "pretrain", workdir)
     process = cluster.run(command, log)
     until(lambda: last_step(workdir) >= LOST_AFTER or process.poll() is not None, "training", 300)
@@ -118,6 +117,27 @@ def trial(cluster, launcher, folder, reference):
           "resumed to the same bits", file=sys.stderr)
     return {"launcher": launcher, "lost_after_step": step, "seconds": round(seconds),
             "exit_code": code_when_lost, "line": said[0][said[0].index("ds-minimodel"):]}
+
+
+def stop(cluster, folder, reference):
+    """SIGTERM to the command that started ranks on both hosts: they save, it ends with 0, and goes on later."""
+    workdir, log = new_workdir(folder, "stopped"), folder / "stopped.log"
+    command = command_of("ssh", folder, "pretrain", workdir)
+    process = cluster.run(command, log)
+    until(lambda: last_step(workdir) >= LOST_AFTER or process.poll() is not None, "training", 300)
+    cluster.interrupt(process, signal.SIGTERM)
+    must(process.wait(120) == 0, log, f"stop: exit code {process.poll()} after SIGTERM")
+    must("stopped after step" in log.read_text(), log, "stop: no word of it")
+    must(cluster.run(command, log).wait(300) == 0, log, "stop: the second run failed")
+    must(outcome(workdir) == reference, log, "stop: not the losses or the bits of the undisturbed run")
+    print("two_hosts: stopped by SIGTERM, saved on both hosts, resumed to the same bits", file=sys.stderr)
+
+
+def new_workdir(folder, name):
+    """A workdir whose text is prepared."""
+    for part in ("tokenizer", "tokens"):
+        shutil.copytree(folder / "reference" / part, folder / name / part)
+    return folder / name
 
 
 def prepare_on_both(cluster, folder):
@@ -187,6 +207,8 @@ def main():
             launchers.remove("mpirun")
         elif "mpirun" in launchers:
             prepare_on_both(cluster, folder)
+        if "ssh" in launchers:
+            stop(cluster, folder, reference)
         rows = [trial(cluster, launcher, folder, reference) for launcher in launchers]
     if options.out:
         write_report(options.out, cluster.kind, rows)

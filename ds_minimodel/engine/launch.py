@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ds_minimodel import mpi
 from ds_minimodel.engine.rendezvous import free_port
+from ds_minimodel.errors import UserError
 
 # What a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at every
 # step unless told otherwise: a fifth to a half of the time of a training step on a CPU. OpenMP's threads spin
@@ -47,6 +48,13 @@ def has_gpu():
 def num_gpus():
     """Number of NVIDIA GPUs that a process here sees, told without loading torch."""
     return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
+
+
+def check_ranks(ranks):
+    """UserError for more ranks than this host has GPUs, if it has any and is to use them."""
+    if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < num_gpus() < ranks:
+        raise UserError(f"--ranks {ranks}: this host has {num_gpus()} GPUs, and every rank needs one of its own; "
+                        "DS_ACCELERATOR=cpu trains on the CPU")
 
 
 def restart_with_cpu_settings():

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from ds_minimodel.engine import hosts
+from ds_minimodel.engine import hosts, launch
 from ds_minimodel.engine.hosts import environment, read_hostfile, survey
 from ds_minimodel.errors import UserError
 
@@ -95,6 +95,16 @@ def test_the_master_is_reached_from_other_hosts():
     assert hosts._master_address([{"address": "10.0.0.1"}, {"address": "10.0.0.2"}]) == "10.0.0.1"
     assert hosts._master_address([{"address": "127.0.0.1"}, {"address": "127.0.0.2"}]) == "127.0.0.1"
     assert hosts._master_address([{"address": "127.0.1.1"}]) == "127.0.1.1"
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch):
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    monkeypatch.setattr(launch, "num_gpus", lambda: 2)
+    launch.check_ranks(2)
+    with pytest.raises(UserError, match="--ranks 3: this host has 2 GPUs"):
+        launch.check_ranks(3)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    launch.check_ranks(3)
 
 
 def test_the_interface_of_an_address():
