@@ -51,14 +51,14 @@ def join(runs):
     _check_comparable(runs)
     variants, of_run = _variants(runs)
     depths = _depths(variants)
-    scores, repeated = _unique(runs, of_run, lambda run: run.scores, ("task", "language", "seed", "step"))
+    score_keys = ("task", "language", "seed", "step")
+    in_targets, repeated = _unique(runs, of_run, lambda run: run.target_scores, score_keys)
+    in_source, _ = _unique(runs, of_run, lambda run: run.source_scores, score_keys)
     costs, _ = _unique(runs, of_run, lambda run: run.costs, ("step",), by_seed=False)
     losses, _ = _unique(runs, of_run, lambda run: run.losses, ("stage", "language"))
     baselines = {(row["baseline"], row["task"], row["language"]): row
                  for run in runs for row in run.baselines}
     metrics = {task: test["metric"] for run in runs for task, test in run.tests.items()}
-    in_source = [row for row in scores if row["language"] == runs[0].source]
-    in_targets = [row for row in scores if row["language"] != runs[0].source]
     return Comparison(runs[0].source, _facts(runs, repeated), in_targets, in_source, costs,
                       list(baselines.values()), losses, metrics, depths)
 

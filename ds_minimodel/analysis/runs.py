@@ -19,7 +19,7 @@ class Run:
 
     name     what it is called on the page
     recipe   the recipe as JSON
-    data     {what: identity} of the base (None: pretrained), text and training data: what else decides results
+    data     {what: identity} of base (None: pretrained), text and training data: what else decides results
     tests    {task: {"metric": name of its score, "files": {language: identity of the test data}}}
     scores   rows of curves.py, all languages, the source language too
     costs    rows of flops.recipe_costs
@@ -47,6 +47,10 @@ class Run:
     @property
     def target_scores(self):
         return [row for row in self.scores if row["language"] != self.source]
+
+    @property
+    def source_scores(self):
+        return [row for row in self.scores if row["language"] == self.source]
 
 
 def write_run(run, folder):

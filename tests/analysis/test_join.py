@@ -76,6 +76,7 @@ def test_a_body_taken_over_makes_other_variants_and_its_pretraining_is_no_settin
 def test_languages_of_several_runs_make_one_system_with_one_average():
     comparison = join([some_run(), some_run("more", languages=["es", "zh"])])
     assert {row["language"] for row in comparison.scores} == {"de", "tr", "es", "zh"}
+    assert "repeats" not in comparison.facts["more"], "only the source language's scores are there twice"
     average = finals(comparison, "avg")
     assert set(average) == {"bl_base", "minijoint"} and len(average["bl_base"].by_seed) == 2
 
