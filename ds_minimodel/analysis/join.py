@@ -15,7 +15,7 @@ from ds_minimodel.errors import UserError
 DEPTH = "mini.depth"
 _SECTIONS = ("tokenizer", "model", "mini", "pretrain", "build_mini", "adapt", "finetune")
 # Keys that change what is looked at, not what comes out.
-_NEUTRAL = {"adapt.snapshot_every", "adapt.snapshot_at", "finetune.tasks", "finetune.seeds"}
+_NEUTRAL = {"adapt.snapshot_every", "adapt.snapshot_at", "finetune.seeds"}
 _MOST_DIFFERENCES = 4  # named for a run
 
 
@@ -93,9 +93,7 @@ def _incomparable(one, other):
 def settings_of(run, system):
     """{key: value} of all that decides the results of `system` in `run`, its seed aside."""
     recipe, drop = run.recipe, set(_NEUTRAL)
-    flat = {f"{section}.{key}": value for section in _SECTIONS for key, value in recipe[section].items()}
-    flat |= {f"finetune.tasks.{name}.{key}": value for name, task in recipe["finetune"]["tasks"].items()
-             for key, value in task.items() if key not in ("train", "test")}
+    flat = {key: value for section in _SECTIONS for key, value in _flat(section, recipe[section])}
     flat |= {"data.blocks": recipe["data"]["blocks"], "engine.precision": recipe["engine"]["precision"]}
     scheduled = system == "multijoint" and flat["adapt.depth_schedule"]
     if system != "minipost":
@@ -106,7 +104,19 @@ def settings_of(run, system):
         drop.add(DEPTH)
     if run.data["base"]:
         drop |= {key for key in flat if key.startswith("pretrain.")}
-    return {key: value for key, value in flat.items() if key not in drop} | run.data
+    files = tuple(f"finetune.tasks.{task}.{key}" for task in recipe["finetune"]["tasks"]
+                  for key in ("train", "test."))
+    return run.data | {key: value for key, value in flat.items()
+                       if key not in drop and not key.startswith(files)}
+
+
+def _flat(name, value):
+    """("adapt.word_vectors.de", value), …: what concerns one language or task has a key of its own."""
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for part, inner in value.items():
+        yield from _flat(f"{name}.{part}", inner)
 
 
 def _differences(one, other):

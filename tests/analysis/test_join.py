@@ -81,6 +81,14 @@ def test_languages_of_several_runs_make_one_system_with_one_average():
     assert set(average) == {"bl_base", "minijoint"} and len(average["bl_base"].by_seed) == 2
 
 
+def test_what_concerns_one_language_or_task_is_no_difference_to_runs_without_it():
+    vectors = [{"adapt": {"initialisation": "wechsel", "word_vectors": {"en": "en.vec", language: "its.vec"},
+                          "dictionaries": {language: "words.txt"}}, "languages": [language]}
+               for language in ("de", "tr")]
+    comparison = join([some_run(**vectors[0]), some_run("more", **vectors[1], tasks=("topic", "qa"))])
+    assert {row["system"] for row in comparison.scores} == {"bl_base", "minijoint"}
+
+
 def test_a_schedule_of_depths_is_a_setting_of_multijoint_alone():
     schedule = {"depth_schedule": [[2, 0.5], [4, 0.5]]}
     comparison = join([some_run(), some_run("progressive", systems=["bl_base", "multijoint"], adapt=schedule),
