@@ -134,10 +134,10 @@ def ours(options, sampler, vocab_size, num_labels, clock):
     module.register_forward_pre_hook(clock)
     run = RunConfig(steps=steps, batch_size=options.batch_size, lr=1e-5, warmup_steps=1, weight_decay=0.01, beta1=0.9,
                     beta2=0.98, eps=1e-6, clip=0.0, zero_stage=1, precision="fp32",
-                    micro_batch_size=options.batch_size, checkpoint_every=10**9, keep_last=1, tokens_per_step=1,
-                    phases=((steps, 0.0, 0.0),))
+                    micro_batch_size=options.batch_size, checkpoint_every=10**9, keep_last=1, keep_every=None,
+                    tokens_per_step=1, phases=((steps, 0.0, 0.0),))
     with tempfile.TemporaryDirectory() as folder:
-        train(module, micro_batches(sampler, run, world), run, world, folder, "finetune")
+        train(module, micro_batches(sampler, run, world), run, world, folder, "finetune", "benchmark")
 
 
 def hugging_face(options, sampler, vocab_size, num_labels, clock):

@@ -61,6 +61,18 @@ def split_batch(batch_size, micro_batch_size, world_size):
     return micro, per_rank // micro
 
 
+def fill_batch(batch_size, micro_batch_size, world_size):
+    """(slots, samples a micro-batch): the fewest slots that hold a batch and that every rank shares equally.
+
+    slots >= batch_size, and split_batch(slots, samples a micro-batch, world_size) succeeds. Slots beyond the
+    batch are for fillers without a loss.
+    """
+    per_rank = -(-batch_size // world_size)
+    accumulation = -(-per_rank // micro_batch_size)
+    micro = -(-per_rank // accumulation)
+    return micro * accumulation * world_size, micro
+
+
 def replicas_of(ranks, tensor_parallel):
     """How many replicas `ranks` ranks hold; UserError where `tensor_parallel` does not divide them."""
     if ranks % tensor_parallel:

@@ -16,15 +16,14 @@ NEEDS_TASKS = ("finetune", "evaluate")
 def check_ahead(recipe, steps, ranks):
     """The steps of `steps` that the recipe has work for; UserError for what a later one would stumble on.
 
-    Every text file must exist, every task file be readable with the task's labels, every batch divide among
-    the `ranks`, what initialises the packs be there, and what draws the plots be installed.
+    Every text file must exist, every task file be readable with the task's labels, every batch of text divide
+    among the `ranks`, what initialises the packs be there, and what draws the plots be installed.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     for language in recipe.languages_of_text:
         find_files(recipe.data.text[language])
-    for name, task in recipe.finetune.tasks.items():
+    for task in recipe.finetune.tasks.values():
         _check_task(task, recipe.languages.source)
-        split_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, replicas)
     for section in [recipe.build_mini, recipe.adapt] + ([recipe.pretrain] if recipe.base is None else []):
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)

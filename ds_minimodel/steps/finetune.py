@@ -1,10 +1,13 @@
 """Step 3: finetune each body on each task in the source language, embeddings frozen -> a task model a seed."""
 
+from dataclasses import replace
+
 import torch
 
 from ds_minimodel.analysis.flops import Work, finetune_flops
 from ds_minimodel.data import tasks
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.engine.config import fill_batch
 from ds_minimodel.engine.train import train
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
@@ -36,7 +39,8 @@ def _finetune(recipe, layout, body_name, name, seed, world):
     encoded, _ = read_examples(recipe, name, task.train, source, tokenizer, labels)
     examples = encoded.examples if task.kind == "qa" else encoded
     batch_size = section.of(name, "batch_size")
-    sampler = tasks.TaskSampler(examples, batch_size, seed)
+    slots, micro_batch_size = fill_batch(batch_size, recipe.engine.micro_batch_size, world.data.size)
+    sampler = tasks.TaskSampler(examples, batch_size, seed, slots)
 
     body = load_body(layout.pretrain(body_name) / "body")
     pack = load_pack(layout.pretrain(body_name) / "pack", body.space)
@@ -52,9 +56,10 @@ def _finetune(recipe, layout, body_name, name, seed, world):
     mean_length = round(float(examples.lengths.mean()))
     work = Work(config.hidden_size, config.ffn_size, tokenizer.vocab_size, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, config.num_layers, len(labels or ("start", "end")), task.kind)
-    run = run_config(recipe, section, world, steps=steps, batch_size=batch_size, lr=section.of(name, "lr"),
+    run = run_config(recipe, section, world, steps=steps, batch_size=slots, lr=section.of(name, "lr"),
                      warmup_steps=round(section.warmup_ratio * steps), tokens_per_step=batch_size * mean_length,
                      phases=((steps, cost.formula, cost.executed),))
+    run = replace(run, micro_batch_size=micro_batch_size)
     folder = layout.finetune(body_name, name, seed)
     weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run",
                     f"finetune {body_name} {name} seed {seed}", inputs_hash(folder))

@@ -74,6 +74,18 @@ def test_any_split_gives_the_same_samples(examples, cuts):
     assert sum(part["count"] for part in parts) == whole["count"] == 2 * N
 
 
+@pytest.mark.parametrize("slots", [8, 9, 12, 16])
+def test_slots_beyond_the_batch_change_nothing_but_fillers(examples, slots):
+    plain, wide = TaskSampler(examples, 8, seed=5), TaskSampler(examples, 8, 5, slots)
+    assert wide.updates_per_epoch == 3
+    for update in range(7):
+        expected = plain.rows(8 * update, 8 * update + 8)
+        rows = wide.rows(slots * update, slots * update + slots)
+        for name in ("targets", "lengths", "keys"):
+            assert np.array_equal(rows[name][:8], expected[name])
+        assert (rows["targets"][8:] == -100).all() and rows["count"] == expected["count"]
+
+
 def test_a_batch_that_is_all_filler(examples):
     batch = TaskSampler(examples, batch_size=8, seed=5).rows(23, 24)
     assert batch["count"] == 0 and batch["targets"].tolist() == [[-100]] and batch["lengths"][0] >= 2

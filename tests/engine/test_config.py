@@ -4,7 +4,7 @@ import pytest
 import torch
 from synthetic import run_config
 
-from ds_minimodel.engine.config import deepspeed_config, split_batch
+from ds_minimodel.engine.config import deepspeed_config, fill_batch, split_batch
 from ds_minimodel.engine.world import resolve_precision
 from ds_minimodel.errors import UserError
 
@@ -63,3 +63,13 @@ def test_precision_of_a_cpu():
     assert resolve_precision("bf16", cpu) == "bf16"
     with pytest.raises(UserError, match="fp16 needs a GPU"):
         resolve_precision("fp16", cpu)
+
+
+@pytest.mark.parametrize("batch_size, micro, world_size, slots", [
+    (32, 32, 1, 32), (32, 8, 4, 32), (32, 32, 5, 35), (32, 32, 64, 64), (32, 5, 1, 35), (8, 3, 2, 8), (7, 4, 2, 8),
+])
+def test_a_filled_batch_divides(batch_size, micro, world_size, slots):
+    found, micro_batch = fill_batch(batch_size, micro, world_size)
+    assert found == slots and micro_batch <= micro
+    size, accumulation = split_batch(found, micro_batch, world_size)
+    assert size == micro_batch and size * accumulation * world_size == slots

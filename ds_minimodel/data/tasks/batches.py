@@ -63,21 +63,25 @@ def join(sequences, targets, reads_start):
 class TaskSampler:
     """Training batches as a function of (seed, sample number); nothing is remembered between calls.
 
-    An epoch is `updates_per_epoch` = ceil(N / batch_size) updates. Sample numbers run through all
-    epochs; those that fill an epoch's last batch stand for no example and give no loss.
+    An epoch is `updates_per_epoch` = ceil(N / batch_size) updates of `slots` sample numbers each, which run
+    through all epochs. Numbers beyond an update's batch, and those that fill an epoch's last batch, stand for
+    no example and give no loss.
     """
 
-    def __init__(self, examples, batch_size, seed):
+    def __init__(self, examples, batch_size, seed, slots=None):
+        """slots: sample numbers an update, batch_size or more where that many are easier to share among ranks."""
         self.examples = examples
         self.seed = seed
+        self.batch_size, self.slots = batch_size, slots or batch_size
         self.updates_per_epoch = -(-len(examples) // batch_size)
-        self.epoch_size = self.updates_per_epoch * batch_size
         self._filler = int(examples.lengths.argmin())
 
     def rows(self, first, last):
         """Batch of the global samples `first` … `last - 1` (any piece of an update's samples)."""
-        epoch, place = np.divmod(np.arange(first, last), self.epoch_size)
-        ignored = place >= len(self.examples)
+        update, slot = np.divmod(np.arange(first, last), self.slots)
+        epoch, update = np.divmod(update, self.updates_per_epoch)
+        place = update * self.batch_size + slot
+        ignored = (slot >= self.batch_size) | (place >= len(self.examples))
         index = np.full(len(place), self._filler)
         index[~ignored] = permute(place[~ignored], len(self.examples), self.seed, epoch[~ignored])
         keys = sample_key(self.seed, epoch, np.where(ignored, place, index))
