@@ -42,7 +42,7 @@ def measure(launcher, text, tokenizer, out):
     """Run prepare_here under a launcher; seconds, tokens, MiB, and the hashes of the store."""
     command = [*launcher, sys.executable, __file__, "--here", str(text), str(tokenizer), str(out)]
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    began, largest, together = time.monotonic(), 0, 0
+    began, before, largest, together = time.monotonic(), os.times(), 0, 0
     process = subprocess.Popen(command, env=environment)
     family = psutil.Process(process.pid)
     while process.poll() is None:
@@ -56,8 +56,10 @@ def measure(launcher, text, tokenizer, out):
         time.sleep(0.1)
     if process.returncode:
         sys.exit(f"{' '.join(command)}: ended with code {process.returncode}")
-    seconds, manifest = time.monotonic() - began, read_manifest(out)
-    return manifest["files"], {"seconds": round(seconds, 1), "tokens": manifest["tokens"],
+    seconds, after, manifest = time.monotonic() - began, os.times(), read_manifest(out)
+    cpu_seconds = sum(after[2:4]) - sum(before[2:4])            # of the children: user and system
+    return manifest["files"], {"seconds": round(seconds, 1), "cpu_seconds": round(cpu_seconds, 1),
+                               "tokens": manifest["tokens"],
                                "tokens_per_second": round(manifest["tokens"] / seconds),
                                "largest_process_mib": round(largest / 2**20),
                                "all_processes_mib": round(together / 2**20)}
@@ -113,8 +115,9 @@ def main():
 
 
 def summary(rounds):
-    """Median rate, and the peaks of memory, over the rounds of one way."""
+    """Medians of rate and CPU time, and the peaks of memory, over the rounds of one way."""
     return {"tokens_per_second": round(statistics.median(figures["tokens_per_second"] for figures in rounds)),
+            "cpu_seconds": statistics.median(figures["cpu_seconds"] for figures in rounds),
             "largest_process_mib": max(figures["largest_process_mib"] for figures in rounds),
             "all_processes_mib": max(figures["all_processes_mib"] for figures in rounds), "rounds": rounds}
 
