@@ -17,7 +17,8 @@ def check_ahead(recipe, steps, ranks):
     """The steps of `steps` that the recipe has work for; UserError for what a later one would stumble on.
 
     Every text file must exist, every task file be readable with the task's labels, every batch of text divide
-    among the `ranks`, what initialises the packs be there, and what draws the plots be installed.
+    among the `ranks`, what initialises the packs be there, and what draws the plots be installed. Language
+    packs alone can be had without plots.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     for language in recipe.languages_of_text:
@@ -27,18 +28,24 @@ def check_ahead(recipe, steps, ranks):
     for section in [recipe.build_mini, recipe.adapt] + ([recipe.pretrain] if recipe.base is None else []):
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
-    check_plots()
-    if not recipe.finetune.tasks:
-        print("the recipe names no finetune.tasks: the run ends with the language packs and a report of "
-              "their costs and losses", file=sys.stderr)
-        return [step for step in steps if step not in NEEDS_TASKS]
-    return list(steps)
+    if recipe.finetune.tasks:
+        check_plots()
+        return list(steps)
+    skipped, end = NEEDS_TASKS, "and a report of their costs and losses"
+    if not _can_plot():
+        skipped, end = (*skipped, "report"), "without a report, which needs matplotlib"
+    print(f"the recipe names no finetune.tasks: the run ends with the language packs {end}", file=sys.stderr)
+    return [step for step in steps if step not in skipped]
 
 
 def check_plots():
     """UserError where what draws the report's plots is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
+    if not _can_plot():
         raise UserError("the report needs matplotlib: pip install 'ds_minimodel[report]'")
+
+
+def _can_plot():
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def _check_task(task, source):
