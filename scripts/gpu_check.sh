@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one command, on a bare machine with CUDA torch and no network (docs/gpu-check.md):
 #   bash scripts/gpu_check.sh [--cpu] [--out FOLDER] [--wheels FOLDER] [--seconds N] [PART…]
-# Parts, in this order: environment build kernels pipeline benchmark   (default: all)
+# Parts, in this order: environment build kernels pipeline stages benchmark   (default: all)
 #   --out      gpu_check.json and a log of each part go there   ($OUT, else ./gpu-check)
 #   --wheels   packages that the machine lacks                  (.whl)
 #   --seconds  of all parts together; each has a limit of its own too   (570)
@@ -18,13 +18,13 @@ while [ $# -gt 0 ]; do
         --out) out=$2; shift ;;
         --wheels) wheels=$2; shift ;;
         --seconds) seconds=$2; shift ;;
-        environment | build | kernels | pipeline | benchmark) parts+=("$1") ;;
+        environment | build | kernels | pipeline | stages | benchmark) parts+=("$1") ;;
         *) echo "gpu_check.sh: unknown argument $1; its first lines say which there are" >&2; exit 2 ;;
     esac
     shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(environment build kernels pipeline benchmark)
-declare -A limits=([environment]=60 [build]=300 [kernels]=120 [pipeline]=240 [benchmark]=400)
+[ ${#parts[@]} -gt 0 ] || parts=(environment build kernels pipeline stages benchmark)
+declare -A limits=([environment]=60 [build]=300 [kernels]=180 [pipeline]=240 [stages]=240 [benchmark]=400)
 
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
@@ -37,7 +37,8 @@ fi
 
 environment() {
     if compgen -G "$wheels/*.whl" >/dev/null; then
-        "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$site" "$wheels"/*.whl || return
+        "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$site" "$wheels"/*.whl \
+            || return
     fi
     if [ "$cpu" = 0 ]; then
         nvidia-smi || return
@@ -76,14 +77,20 @@ from conftest import make_world
 print(make_world(Path(sys.argv[1])))
 END
     ) || return
-    local precisions="bf16 fp16"
+}
+
+# Every ZeRO stage and precision through steps 1 and 2, on the tokens of the pipeline.
+stages() {
+    local world=$out/pipeline precisions="bf16 fp16" folder
     [ "$cpu" = 1 ] && precisions=fp32
-    "$python" -m ds_minimodel run "$recipe" engine.precision=auto || return
-    "$python" -c 'import json, sys; assert json.load(open(sys.argv[1]))["rows"]' "$world/run/report/scores.json" || return
     for precision in $precisions; do
         for stage in 0 1 2 3; do
-            for step in tokenizer prepare pretrain adapt; do
-                "$python" -m ds_minimodel "$step" "$recipe" "systems=[minijoint]" "workdir=$world/$precision-$stage" \
+            folder=$world/$precision-$stage
+            rm -rf "$folder"
+            mkdir -p "$folder"
+            cp -r "$world/run/tokenizer" "$world/run/tokens" "$folder" || return
+            for step in pretrain adapt; do
+                "$python" -m ds_minimodel "$step" "$world/recipe.yaml" "systems=[minijoint]" "workdir=$folder" \
                     "adapt.depth_schedule=[]" "engine.precision=$precision" "engine.zero_stage=$stage" || return
             done
         done
@@ -125,7 +132,7 @@ path.write_text(json.dumps(found, indent=1) + "\n")
 END
 }
 
-export -f environment build kernels pipeline benchmark
+export -f environment build kernels pipeline stages benchmark
 export python cpu out wheels site
 failed=0 start=$SECONDS
 for part in "${parts[@]}"; do
