@@ -3,8 +3,8 @@
 
     python scripts/initialisations.py recipes/quickstart.yaml OUT [KEY=VALUE …]
 
-Pretrains the recipe's BL_BASE once, then adapts its first target from every initialisation with the recipe's
-own section `adapt`. What WECHSEL and OFA need is made from the recipe's text, so that nothing else is fetched:
+Pretrains the recipe's BL_BASE (or takes its `base`), then adapts its first target from every initialisation
+with the recipe's own section `adapt`. What WECHSEL and OFA need is made from the recipe's text, so that nothing else is fetched:
 word vectors by gensim's fastText, and as a dictionary the words that both languages spell alike. Leaves
 initialisations.json and .md in OUT; repeated, it goes on.
 """
@@ -13,7 +13,6 @@ import datetime
 import json
 import platform
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,31 +20,34 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 METHODS = ("random", "mean", "overlap", "focus", "wechsel", "ofa")
-STEPS = (4, 50, 100, 200, 400)
-WINDOW = 4                              # optimizer steps that a loss is the mean of
+STEPS = (1, 50, 100, 200, 400)
 
 
 def main():
     from ds_minimodel.config import load_recipe
     from ds_minimodel.data.reader import read_documents
+    from ds_minimodel.engine.world import start
     from ds_minimodel.files import write_json
+    from ds_minimodel.steps.pipeline import run_step
 
     path, out, *overrides = sys.argv[1:]
     out = Path(out)
     recipe = load_recipe(path, overrides)
     source, target = recipe.languages.source, recipe.languages.targets[0]
     common = [*overrides, "systems=[bl_base]", f"languages={{source: {source}, targets: [{target}]}}"]
+    world = start()
+    first = load_recipe(path, [*common, f"workdir={out}/source"])
     for step in ("tokenizer", "prepare", "pretrain"):
-        command(step, path, *common, f"workdir={out}/source")
+        run_step(step, first, world)
     words = {language: words_of(read_documents(recipe.data.text[language])) for language in (source, target)}
     files = write_vectors(words, out)
     losses, rows = {}, {}
     for method in METHODS:
-        needs = files[:{"wechsel": 2, "ofa": 2}.get(method, 0)]
-        arguments = [path, *common, f"workdir={out}/{method}", f"base={out}/source/pretrain/bl_base",
-                     f"adapt.initialisation={method}", *needs]
+        needs = files if method in ("wechsel", "ofa") else []
+        adapting = load_recipe(path, [*common, f"workdir={out}/{method}", f"base={out}/source/pretrain/bl_base",
+                                      f"adapt.initialisation={method}", *needs])
         for step in ("tokenizer", "prepare", "pretrain", "adapt"):
-            command(step, *arguments)
+            run_step(step, adapting, world)
         folder = out / method / "adapt/bl_base" / target
         records = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         losses[method] = {step: loss_at(records, step) for step in STEPS if step <= recipe.adapt.steps}
@@ -58,10 +60,6 @@ def main():
         "losses": losses, "rows_copied_combined_of": rows})
     (out / "initialisations.md").write_text(table(losses, rows))
     print(table(losses, rows))
-
-
-def command(*arguments):
-    subprocess.run([sys.executable, "-m", "ds_minimodel", *arguments], cwd=ROOT, check=True)
 
 
 def words_of(documents):
@@ -86,9 +84,8 @@ def write_vectors(words, out):
 
 
 def loss_at(records, step):
-    """Mean loss of the last WINDOW steps or more before `step`, from the records of metrics.jsonl."""
-    upto = [record for record in records if step - WINDOW < record["step"] <= step + WINDOW]
-    return round(upto[0]["loss"], 3)
+    """The loss that training reported next at or after `step`: a mean over the few steps since the report before."""
+    return round(next(record["loss"] for record in records if record["step"] >= step), 3)
 
 
 def table(losses, rows):
