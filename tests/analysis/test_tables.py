@@ -5,6 +5,8 @@ import pytest
 from ds_minimodel.analysis import cost_tables, curves, flops, tables
 from ds_minimodel.analysis.table import EMPTY, adapt_costs
 
+from .test_curves import TABLE_3, rows_that_reach_target_after
+
 STEP = {"steps": 125000, "batch_size": 2048, "seq_length": 512, "mask_prob": 0.15}
 COSTS = flops.recipe_costs(["bl_base", "bl_small", "minipost", "minijoint"], num_layers=12, hidden_size=768,
                            ffn_size=3072, vocab_size=50000, mini_depth=4, new_layers=2, depths=[4, 8, 12],
@@ -92,6 +94,14 @@ def test_summary_is_section_4_1():
     assert [cell.text for cell in column(table, "score retained").values()] == ["100.0 %", "99.4 %", "98.7 %"]
     assert column(table, "of BL_BASE's cost")["MiniJoint"].text == "39.0 %"
     assert table.columns[-4:] == ["speedup xnli", "speedup mlqa", "speedup paws-x", "speedup, mean"]
+
+
+def test_summary_prints_the_speedups_of_table_3():
+    rows = [row for task, days in TABLE_3.items() for row in rows_that_reach_target_after(days, task)]
+    made = curves_of(rows)
+    table = tables.summary_table(made, curves.near_maximal(made), COSTS)
+    assert column(table, "speedup, mean") == {"BL_BASE": ("1.00×", "", False), "MiniPost": ("1.67×", "", False),
+                                              "MiniJoint": ("2.41×", "", False)}
 
 
 def test_costs_of_a_small_run_are_printed_in_units_that_fit():
