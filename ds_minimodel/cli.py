@@ -76,6 +76,14 @@ def _parse(arguments):
     flops = _add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed",
                                 _flops)
     flops.add_argument("--json", action="store_true", help="print JSON")
+    plan = _add_recipe_command(commands, "plan", "memory and traffic of every training step, before it is started",
+                               _plan)
+    plan.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
+    plan.add_argument("--world-size", type=_ranks, metavar="W", default=1, help="ranks in all; default: 1")
+    plan.add_argument("--ranks-per-node", type=_ranks, metavar="N", help="default: all ranks, up to 8")
+    plan.add_argument("--device", metavar="NAME", default="cpu",
+                      help="v100-16g, v100-32g, a100-80g, h100-80g or cpu, this machine; default: cpu")
+    plan.add_argument("--json", action="store_true", help="print JSON")
     fetch = commands.add_parser("fetch-sample", help="fetch real text and tasks from Debian's packages")
     sample.add_arguments(fetch)
     fetch.set_defaults(run=sample.run)
@@ -217,6 +225,14 @@ def _flops(options):
 
     rows = costs(_recipe(options)[0])
     print(json.dumps({"rows": rows}, indent=1) if options.json else to_markdown("Costs", [cost_table(rows)]))
+
+
+def _plan(options):
+    from ds_minimodel.analysis.render import to_markdown
+    from ds_minimodel.steps.plan import plans, tables
+
+    rows = plans(_recipe(options)[0], options.world_size, options.device, options.ranks_per_node)
+    print(json.dumps({"rows": rows}, indent=1) if options.json else to_markdown("Plan", tables(rows)))
 
 
 def _import_hf(options):

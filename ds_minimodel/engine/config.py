@@ -81,15 +81,18 @@ def replicas_of(ranks, tensor_parallel):
     return ranks // tensor_parallel
 
 
-def deepspeed_config(run, world_size):
-    """The JSON that DeepSpeed is given for `run` on `world_size` ranks among which samples are divided."""
+def deepspeed_config(run, world_size, zero=None):
+    """The JSON that DeepSpeed is given for `run` on `world_size` ranks among which samples are divided.
+
+    zero: what a plan (plan.py) says beside the ZeRO stage.
+    """
     micro, accumulation = split_batch(run.batch_size, run.micro_batch_size, world_size)
     config = {
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": run.clip,
         "steps_per_print": NEVER,
-        "zero_optimization": {"stage": run.zero_stage},
+        "zero_optimization": {"stage": run.zero_stage, **(zero or {})},
     }
     if run.precision == "bf16":
         config["bf16"] = {"enabled": True}

@@ -21,6 +21,8 @@ class Meter:
         self.sums, self.last_step, self.last_time = 0, start, time.monotonic()
         self.every = max(1, min(100, run.steps // 100))
         self.metrics = Metrics(folder, start, enabled=world.is_main)
+        if world.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(world.device)       # of an earlier run in this process
         self.progress = Progress(label, run.steps, "steps", start, quiet=not world.is_main)
 
     def add(self, sums, count):

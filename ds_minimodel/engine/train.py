@@ -8,10 +8,11 @@ import deepspeed
 import torch
 
 from ds_minimodel import __version__
-from ds_minimodel.engine.build import build_engine, missing_loss_scale
+from ds_minimodel.engine.build import build_engine, destroy, missing_loss_scale
 from ds_minimodel.engine.checkpoint import Checkpoints
 from ds_minimodel.engine.masters import read_masters
 from ds_minimodel.engine.meter import Meter
+from ds_minimodel.engine.plan import plan_run
 from ds_minimodel.engine.prefetch import Prefetch
 from ds_minimodel.engine.signals import Stopped, StopSignals
 from ds_minimodel.errors import UserError
@@ -31,10 +32,11 @@ def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on
     Returns {name: fp32 tensor on the CPU} of what trained. The gradient is that of the mean over losses of
     (sum over all ranks and micro-batches) / (global count). Raises Stopped after SIGINT or SIGTERM.
     """
-    engine = build_engine(module, run, world)
+    plan = plan_run(module, batches, run, world)
+    engine = build_engine(module, run, world, plan)
     checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
     start = checkpoints.load_newest()
-    world.from_main(lambda: write_json(Path(folder) / "run.json", _circumstances(run, world)))
+    world.from_main(lambda: write_json(Path(folder) / "run.json", _circumstances(run, world, plan)))
     if start == 0 and 0 in snapshot_steps:
         on_snapshot(0, read_masters(engine))
 
@@ -72,7 +74,7 @@ def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on
         checkpoints.wait()
         end_if(*world.sum(stop.received or 0), run.steps)
     weights = read_masters(engine)
-    engine.destroy()
+    destroy(engine)
     _check_finite(weights, label)
     return weights
 
@@ -102,11 +104,12 @@ def _check_finite(weights, label):
             raise UserError(f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or fp32")
 
 
-def _circumstances(run, world):
-    """What a run was done with, resolved: all its numbers, ranks, device and versions."""
+def _circumstances(run, world, plan):
+    """What a run was done with, resolved: all its numbers, ranks, device and versions; and what was predicted."""
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
     return {**asdict(run), "world_size": world.size, "tensor_parallel": world.tensor.size, "device": device,
-            "ds_minimodel": __version__, "torch": torch.__version__, "deepspeed": deepspeed.__version__}
+            "ds_minimodel": __version__, "torch": torch.__version__, "deepspeed": deepspeed.__version__,
+            "plan": plan and plan.summary()}
 
 
 def _to_device(batch, device):

@@ -39,7 +39,7 @@ def _adapt(recipe, layout, system, language, world):
     mini_folder = (layout.build_mini() / "mini" if system == "minipost"
                    else layout.pretrain(BODY_OF[system]) / "body")
     source_folder = layout.pretrain(BODY_OF[system]) / "pack"
-    mini = _frozen_model(recipe, load_body(mini_folder), system)
+    mini = frozen_model(recipe, load_body(mini_folder), system)
     facts = {"initialisation": section.initialisation,
              "parents": {"body": identity(mini_folder), "source": identity(source_folder)}}
     first_folder = folder / "snapshots" / "step-00000000"
@@ -80,7 +80,7 @@ def _save_first(recipe, layout, language, mini, source, out, facts):
               rows_copied=first.rows_copied, rows_combined=first.rows_combined, **facts)
 
 
-def _frozen_model(recipe, body, system):
+def frozen_model(recipe, body, system):
     """What embeddings are trained over: the mini-model in `body`, or all of it for the baselines and MiniPost."""
     if system == "minijoint" or (system == "multijoint" and not recipe.adapt.depth_schedule):
         return prefix(body, recipe.mini.depth)

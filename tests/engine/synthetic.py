@@ -60,14 +60,15 @@ def model(what="pretrain", seed=0):
 
 
 def weights_of(module):
-    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    """Of parameters, and of the buffers that frozen ones become at ZeRO 3."""
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor.detach().clone() for name, tensor in tensors}
 
 
 def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=None, sampler=Sampler, job="test"):
-    """loop.train on the batches of `sampler`; at ZeRO 3 small parameters are partitioned too."""
-    with small_parameters_partitioned():
-        return loop.train(module or model(), micro_batches(sampler, run, world), run, world, folder, "test",
-                          job, snapshot_steps, on_snapshot)
+    """loop.train on the batches of `sampler`."""
+    return loop.train(module or model(), micro_batches(sampler, run, world), run, world, folder, "test", job,
+                      snapshot_steps, on_snapshot)
 
 
 def losses(folder):
@@ -122,11 +123,11 @@ def _state_size(optimizer):
 
 @contextlib.contextmanager
 def small_parameters_partitioned():
-    """DeepSpeed leaves parameters as small as these on every rank unless told otherwise."""
+    """Engines without a plan leave parameters as small as these on every rank unless told otherwise."""
     original = build.deepspeed_config
 
-    def config(run, world_size):
-        config = original(run, world_size)
+    def config(run, world_size, zero=None):
+        config = original(run, world_size, zero)
         if run.zero_stage == 3:
             config["zero_optimization"]["stage3_param_persistence_threshold"] = 0
         return config

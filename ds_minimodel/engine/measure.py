@@ -1,0 +1,89 @@
+"""What an optimizer step really holds and sends, beside what the plan said of it. For CPU ranks."""
+
+import copy
+import gc
+
+import torch
+
+from ds_minimodel.engine.build import build_engine, destroy
+from ds_minimodel.engine.ledger import Ledger, storage_bytes
+from ds_minimodel.engine.plan import plan_run
+from ds_minimodel.engine.predict import DTYPES, ring
+from ds_minimodel.engine.train import optimizer_step
+
+COLLECTIVES = {"allreduce_": "all-reduce", "_allgather_base_": "all-gather", "_reduce_scatter_base_": "reduce-scatter"}
+# Flags and norms are reduced too: some bytes, whatever trains.
+SMALL = 64
+
+
+def measure_step(module, batches, run, world, plan=None):
+    """Train three steps; of the third {"measured": …, "planned": …}, bytes on this rank by kind.
+
+    Arguments as of train.train; plan: another one than the run would make for itself. `weights` and `optimizer` are
+    the storages that hold them between steps, `activations` what autograd keeps of one micro-batch, parameters left
+    out, `total` all tensors at the fullest moment, `rest` what of it is none of these: gradients and buffers.
+    `sent` counts the collectives by the ring algorithm.
+    """
+    plan = plan or plan_run(module, batches, run, world)
+    activations = saved_bytes(copy.deepcopy(module).to(DTYPES[run.precision]), batches(0)[0])
+    parameters = list(module.parameters())
+    before = _all_tensors() - storage_bytes(parameters)
+    engine = build_engine(module, run, world, plan)
+    for step in range(3):
+        micro_batches = batches(step)
+        count, = world.sum(sum(batch["count"] for batch in micro_batches))
+        with Ledger() as ledger:
+            optimizer_step(engine, micro_batches, max(1, count), run, world, step)
+    measured = {"weights": _weights(engine.module), "optimizer": _optimizer(engine), "activations": activations,
+                "total": _all_tensors() - before + ledger.peak}
+    destroy(engine)
+    sent = {}
+    for operator, size in ledger.sent:
+        if size > SMALL:
+            name = COLLECTIVES[operator]
+            sent[name] = sent.get(name, 0) + ring(size, world.size, name)
+    memory = plan.memory
+    planned = {"weights": memory.weights, "optimizer": memory.optimizer, "activations": memory.activations,
+               "total": memory.total}
+    return {"measured": _with_rest(measured) | {"sent": sent}, "planned": _with_rest(planned) | {"sent": plan.wire}}
+
+
+def saved_bytes(module, batch):
+    """Bytes that autograd keeps of a forward pass, parameters left out."""
+    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    saved = []
+
+    def keep(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        module(batch)
+    return storage_bytes([tensor for tensor in saved if tensor.untyped_storage()._cdata not in own])
+
+
+def _with_rest(sizes):
+    return sizes | {"rest": 2 * sizes["total"] - sum(sizes.values())}
+
+
+def _weights(module):
+    """Parameters, buffers, and stage 3's partitions."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return storage_bytes(tensors + [tensor.ds_tensor for tensor in tensors if hasattr(tensor, "ds_tensor")])
+
+
+def _optimizer(engine):
+    """Adam's state, and the fp32 copies that are not the module's own parameters."""
+    optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    own = {parameter.untyped_storage()._cdata for parameter in engine.module.parameters()}
+    copies = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)
+    if copies is None:
+        copies = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = [value for values in optimizer.state.values() for value in values.values() if isinstance(value, torch.Tensor)]
+    return storage_bytes([tensor for tensor in (*copies, *state) if tensor.untyped_storage()._cdata not in own])
+
+
+def _all_tensors():
+    gc.collect()
+    return storage_bytes([thing for thing in gc.get_objects()
+                          if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu"])

@@ -1,0 +1,80 @@
+"""What test_costs.py starts on two ranks: steps that are measured, and runs whose depth rises.
+
+Usage: cost_ranks.py FOLDER. Rank 0 writes what it saw to FOLDER/results.json.
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+from synthetic import BODY, STEPS, Sampler, model, run_config, same, signal_self
+
+from ds_minimodel.engine import train as loop
+from ds_minimodel.engine.measure import measure_step
+from ds_minimodel.engine.signals import Stopped
+from ds_minimodel.engine.world import start
+from ds_minimodel.files import write_json
+from ds_minimodel.steps.training import micro_batches
+
+WHOLE, SPLIT = 8, 2             # micro-batch sizes: without and with gradient accumulation
+SWITCH = 3                      # the step from which on all layers run; before it the mini-model of the first head
+RISING = [(0, "fp32"), (1, "bf16"), (2, "fp32"), (3, "bf16")]
+KILLED_AFTER = 2                # in the first phase; the resumed run passes the switch
+
+
+def cases():
+    """{name: (what trains, run)} of which memory and traffic are measured."""
+    return {f"{what} {precision} zero{stage} {micro}":
+            (what, run_config(zero_stage=stage, precision=precision, micro_batch_size=micro))
+            for what in ("pretrain", "adapt", "build-mini") for stage in range(4)
+            for precision, micro in (("fp32", WHOLE), ("bf16", SPLIT))}
+
+
+def measure(world, what, run):
+    return measure_step(model(what), micro_batches(Sampler, run, world), run, world)
+
+
+def rising(run, world):
+    """Batches of a run that trains over the mini-model first and over the whole body then."""
+    batches = micro_batches(Sampler, run, world)
+    shallow, deep = BODY.head_depths
+    return lambda step: [{**batch, "depth": shallow if step < SWITCH else deep} for batch in batches(step)]
+
+
+def resumed_over_a_switch(world, folder, run):
+    """Whether a run that is stopped in one phase and goes on into the next ends with an undisturbed run's bits."""
+    def train(where, module, **options):
+        return loop.train(module, rising(run, world), run, world, where, "rising", "job", **options)
+
+    weights = train(folder / "undisturbed", model("adapt"))
+    try:
+        train(folder / "stopped", model("adapt"), snapshot_steps=(KILLED_AFTER,),
+              on_snapshot=signal_self(signal.SIGTERM) if world.is_main else lambda *_: None)
+    except Stopped:
+        pass
+    start_of_second = int((folder / "stopped" / "checkpoints" / "latest").read_text().removeprefix("step-"))
+    resumed = train(folder / "stopped", other_start())
+    return [start_of_second, same(resumed, weights)]
+
+
+def other_start():
+    """What trains begins elsewhere, so that what a checkpoint failed to restore would be seen."""
+    module, right = model("adapt", seed=1), model("adapt")
+    frozen = {name: weight for name, weight in right.state_dict().items() if not name.startswith("pack.")}
+    module.load_state_dict(frozen, strict=False)
+    return module
+
+
+def main(folder):
+    world = start()
+    results = {"costs": {name: measure(world, what, run) for name, (what, run) in cases().items()}}
+    results["rising"] = {f"{precision} zero{stage}": resumed_over_a_switch(
+        world, folder / f"{precision}-{stage}", run_config(steps=STEPS, zero_stage=stage, precision=precision,
+                                                          phases=((SWITCH, 1.0, 1.0), (STEPS - SWITCH, 2.0, 2.0))))
+        for stage, precision in RISING}
+    if world.is_main:
+        write_json(folder / "results.json", results)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[-1]))     # the launcher puts --local_rank first
