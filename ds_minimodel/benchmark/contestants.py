@@ -100,13 +100,12 @@ class _SummedLoss(nn.Module):
 
 def _in_engine(module, work, recipe):
     from ds_minimodel.engine.build import build_engine
-    from ds_minimodel.engine.plan import plan_run
     from ds_minimodel.engine.train import optimizer_step
     from ds_minimodel.engine.world import start
 
     world = start()
     run = resolved_run(work, recipe, world)
-    engine = build_engine(module, run, world, plan_run(module, lambda _: [make_batch(work, 0)], run, world))
+    engine = build_engine(module, run, world)
 
     def step(number):
         batch = make_batch(work, number * world.size + world.rank)
