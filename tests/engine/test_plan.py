@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from synthetic import BATCH_SIZE, Sampler, model, run_config
+from synthetic import BATCH_SIZE, Sampler, model, run_config, train
 from torch import nn
 
 from ds_minimodel.engine.config import deepspeed_config
@@ -138,3 +138,16 @@ def test_what_fits_is_found():
 @pytest.mark.parametrize("collective, sent", [("all-reduce", 150), ("all-gather", 75), ("reduce-scatter", 75)])
 def test_cost_of_a_ring(collective, sent):
     assert ring(100, 4, collective) == sent and ring(100, 1, collective) == 0
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_checkpoints_hold_only_what_trains(world, tmp_path, stage):
+    """Of the frozen body there is neither a weight nor the state of an optimizer."""
+    run = run_config(zero_stage=stage, precision="bf16", checkpoint_every=1, steps=3, phases=((3, 1.0, 1.0),))
+    train(world, tmp_path, run, model("adapt"))
+    found = set()
+    for path in (tmp_path / "checkpoints").glob("step-00000002/*model_states.pt"):
+        state = torch.load(path, weights_only=False)
+        assert not state.get("frozen_param_fragments") and not state.get("frozen_param_shapes")
+        found |= set(state["module"] or ()) | {name for shapes in state["param_shapes"] or () for name in shapes}
+    assert found == {"pack.tokens", "pack.bias"}
