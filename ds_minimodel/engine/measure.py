@@ -26,8 +26,7 @@ def measure_step(module, batches, run, world, plan=None):
     """
     plan = plan or plan_run(module, batches, run, world)
     activations = saved_bytes(copy.deepcopy(module).to(DTYPES[run.precision]), batches(0)[0])
-    parameters = list(module.parameters())
-    before = _all_tensors() - storage_bytes(parameters)
+    before = _all_tensors() - storage_bytes(module.parameters())
     engine = build_engine(module, run, world, plan)
     for step in range(3):
         micro_batches = batches(step)

@@ -48,7 +48,7 @@ class Plan:
 
     def summary(self):
         """What is predicted, as JSON."""
-        return {"fits": self.fits, "memory": {**asdict(self.memory), "total": self.memory.total},
+        return {"fits": self.fits, "memory": asdict(self.memory),
                 "wire": {**self.wire, "total": sum(self.wire.values())}, "zero_optimization": self.zero}
 
 
@@ -60,7 +60,7 @@ class Planner:
     """
 
     def __init__(self, module, batches_of, precision):
-        self.module, self.batches_of, self.precision = on_meta(module, DTYPES[precision]), batches_of, precision
+        self.module, self.batches_of = on_meta(module, DTYPES[precision]), batches_of
         self._traces = {}
 
     def plan(self, sizes):

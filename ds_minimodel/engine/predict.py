@@ -5,7 +5,7 @@ P elements that stage 3 partitions. Partitions are padded to equal lengths, whic
 0.19 does is what the formulas describe; tests/engine/test_costs.py holds them against it.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -74,20 +74,18 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one device at the fullest moment of a step.
+    """Bytes on one device in a step.
 
     optimizer: fp32 copies of the weights and Adam's two moments. activations: what one micro-batch keeps for
-    its backward pass. buffers: all else: gradients on their way, gathered weights, values in passing.
+    its backward pass. buffers: all else: gradients on their way, gathered weights, values in passing. total: at the
+    fullest moment; less than the sum where gradients come as activations go.
     """
     weights: int
     gradients: int
     optimizer: int
     activations: int
     buffers: int
-
-    @property
-    def total(self):
-        return sum(asdict(self).values())
+    total: int
 
 
 def is_whole(element, sizes, choice):
@@ -166,7 +164,7 @@ def memory(sizes, elements, traced, choice):
         update = gradients * (stage == 3) + bucket + (b + 4) * share
     fullest = max(passes, reduction, update)
     return Memory(weights, gradients, optimizer, traced.activations,
-                  max(0, fullest - traced.activations - gradients))
+                  max(0, fullest - traced.activations - gradients), weights + optimizer + fullest)
 
 
 def _accumulates_in_place(sizes):
