@@ -141,7 +141,7 @@ class Namespaces(Cluster):
 
 
 class Loopback(Cluster):
-    kind = "two sshd on loopback addresses, because namespaces are forbidden here"
+    kind = "two sshd on loopback addresses"
     on_first_host = []
 
     def ssh_lines(self):

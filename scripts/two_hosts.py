@@ -1,6 +1,6 @@
 """Two hosts train together, one of them dies in the middle, and the run goes on; all on this machine.
 
-    bash scripts/two_hosts.sh [--launchers ssh,pdsh,mpirun,torchrun] [--loopback] [--out FOLDER]
+    bash scripts/two_hosts.sh [--launchers ssh,pdsh,mpirun,torchrun | --short] [--loopback] [--out FOLDER]
 
 The hosts are those of local_cluster.py. For every launcher training starts on both, one is lost between two
 checkpoints (its network first, then all of its processes), and the other must end with a clear line and an exit
@@ -188,12 +188,13 @@ def write_report(folder, kind, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--launchers", default="ssh,pdsh,mpirun,torchrun", help="default: %(default)s")
+    parser.add_argument("--short", action="store_true", help="only the loss of a host, by ssh")
     parser.add_argument("--loopback", action="store_true", help="no namespaces: two sshd on loopback addresses")
     parser.add_argument("--out", metavar="FOLDER", type=Path, help="for two_hosts.md and two_hosts.json")
     options = parser.parse_args()
     os.environ.update({"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))       # so that the hosts are taken down
-    launchers = options.launchers.split(",")
+    launchers = ["ssh"] if options.short else options.launchers.split(",")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="two-hosts-")))
         kind = Loopback if options.loopback else cluster_class()
@@ -207,7 +208,7 @@ def main():
             launchers.remove("mpirun")
         elif "mpirun" in launchers:
             prepare_on_both(cluster, folder)
-        if "ssh" in launchers:
+        if "ssh" in launchers and not options.short:
             stop(cluster, folder, reference)
         rows = [trial(cluster, launcher, folder, reference) for launcher in launchers]
     if options.out:

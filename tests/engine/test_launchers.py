@@ -82,7 +82,7 @@ def test_a_missing_launcher_is_named(tmp_path, script, missing):
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not HAS_SSHD, reason="sshd is not installed (Debian: openssh-server)")
 def test_a_run_on_two_hosts_goes_on_after_one_is_lost():
-    done = subprocess.run([sys.executable, "scripts/two_hosts.py", "--launchers", "ssh"], capture_output=True,
+    done = subprocess.run([sys.executable, "scripts/two_hosts.py", "--short"], capture_output=True,
                           text=True, cwd=ROOT, env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"})
     assert done.returncode == 0, done.stderr
     assert "two_hosts: ssh: host lost after step" in done.stderr and "resumed to the same bits" in done.stderr
