@@ -157,6 +157,7 @@ def test_overrides_replace_single_values(load):
     ("adapt.lr=[1", "'[1' is not a valid YAML value"),
     ("adapt.lr=fast", "adapt.lr: Input should be a valid number"),
     ("adapt.steps=3", "recipe.yaml:14: adapt: warmup_steps 5 must be below steps 3"),
+    ("checkpoint.keep_every=1500", "checkpoint: keep_every 1500 must be a multiple of every 1000"),
     ("adapt.step=1", "adapt.step: unknown key; did you mean steps?"),
     ("engine.zero_stage=4", "engine.zero_stage: Input should be 0, 1, 2 or 3"),
 ])

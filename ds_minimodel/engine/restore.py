@@ -12,6 +12,7 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
 
 from ds_minimodel.engine.fragments import KEYS, Fragment, adamw_of, fragments, trainable, vectors
+from ds_minimodel.errors import UserError
 
 # The only classes that DeepSpeed's checkpoints name besides torch's own. Nothing else is unpickled.
 KNOWN_CLASSES = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
@@ -55,6 +56,9 @@ def saved_fragments(folder, manifest, tensor_rank):
 
     The tensors are mapped from the files, not read.
     """
+    if any(folder.glob("*mp_rank_01*")):
+        raise UserError(f"{folder}: saved with tensor parallelism; go on with the same ranks ({manifest['world_size']}) "
+                        f"and engine.zero_stage ({manifest['zero_stage']})")
     models = sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_model_states.pt"), key=_rank)
     shards = [load_file(path, mmap=True)["optimizer_state_dict"]
               for path in sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_optim_states.pt"), key=_rank)]
