@@ -1,6 +1,6 @@
-"""How long a save keeps training from going on: written at once, as DeepSpeed does, against in the background.
+"""How long a save keeps training waiting: written at once, as DeepSpeed does, against in the background.
 
-Usage: python scripts/checkpoint_stall.py FOLDER [--parameters 100e6] [--report benchmarks/checkpoint_stall.json]
+Usage: python scripts/checkpoint_stall.py FOLDER [--parameters 100e6] [--report FILE]
 Trains one linear map at ZeRO stage 1; saves of the two kinds are interleaved, medians are reported.
 """
 
@@ -37,26 +37,27 @@ def seconds(action):
     return time.monotonic() - begin
 
 
-def sync(folder):
+def save_at_once(engine, folder):
+    engine.save_checkpoint(folder, tag="plain")
     for path in folder.rglob("*.pt"):
         with open(path, "rb+") as file:
             os.fsync(file.fileno())
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--parameters", type=float, default=100e6)
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
     world, width = start(), round(options.parameters**0.5)
-    run = RunConfig(steps=1000, batch_size=8, lr=1e-4, warmup_steps=0, weight_decay=0.0, beta1=0.9, beta2=0.98, eps=1e-6,
-                    clip=0.0, zero_stage=1, precision="bf16", micro_batch_size=8, checkpoint_every=1, keep_last=1,
-                    keep_every=None, tokens_per_step=1, phases=((1000, 1.0, 1.0),))
+    run = RunConfig(steps=1000, batch_size=8, lr=1e-4, warmup_steps=0, weight_decay=0.0, beta1=0.9, beta2=0.98,
+                    eps=1e-6, clip=0.0, zero_stage=1, precision="bf16", micro_batch_size=8, checkpoint_every=1,
+                    keep_last=1, keep_every=None, tokens_per_step=1, phases=((1000, 1.0, 1.0),))
     engine = build_engine(torch.nn.Linear(width, width, bias=False).to(world.device), run, world)
     batch = torch.randn(8, width, dtype=torch.bfloat16, device=world.device)
-    plain, times = engine.checkpoint_engine, {"plain_step": [], "at_once": [], "background": [], "steps_beside": [],
-                                              "until_on_disk": []}
+    plain = engine.checkpoint_engine
+    times = {key: [] for key in ("plain_step", "at_once", "background", "steps_beside", "until_on_disk")}
     with Checkpoints(engine, options.folder, run, world, "stall") as checkpoints:
         copies, number = engine.checkpoint_engine, 0
         for _ in range(3):
@@ -64,8 +65,7 @@ def main():
         for _ in range(ROUNDS):
             times["plain_step"] += [seconds(lambda: step(engine, batch)) for _ in range(3)]
             engine.checkpoint_engine = plain
-            times["at_once"].append(seconds(lambda: (engine.save_checkpoint(options.folder / "plain", tag="plain"),
-                                                     sync(options.folder / "plain"))))
+            times["at_once"].append(seconds(lambda: save_at_once(engine, options.folder / "plain")))
             engine.checkpoint_engine, number = copies, number + 1
             begin = time.monotonic()
             times["background"].append(seconds(lambda number=number: checkpoints.save(number)))
@@ -78,7 +78,8 @@ def main():
               "median_seconds": {key: round(statistics.median(values), 4) for key, values in times.items()},
               "rounds": ROUNDS, "zero_stage": 1, "precision": "bf16", "threads": torch.get_num_threads(),
               "device": torch.cuda.get_device_name() if batch.is_cuda else f"CPU, {os.cpu_count()} cores",
-              "torch": torch.__version__, "deepspeed": deepspeed.__version__, "date": time.strftime("%Y-%m-%d"),
+              "torch": torch.__version__, "deepspeed": deepspeed.__version__,
+              "date": time.strftime("%Y-%m-%d"),
               "command": f"python scripts/checkpoint_stall.py FOLDER --parameters {options.parameters:g}"}
     print(json.dumps(report, indent=1))
     if options.report:

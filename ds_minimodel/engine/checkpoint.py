@@ -1,9 +1,9 @@
 """Checkpoints that are complete or absent, written beside the training.
 
-A save copies the training state to host memory; a thread writes the copy under another name, fsyncs and verifies
-it, lists sizes and hashes in a manifest and renames; `latest` moves last. Frozen weights are not in it: they are in
-the artifacts that the step reads. Everything else that a run needs to go on is the number of steps done, because
-data and dropout are functions of it.
+A save copies the training state to host memory; a thread writes the copy under another name, fsyncs and
+verifies it, lists sizes and hashes in a manifest and renames; `latest` moves last. Frozen weights are not in it:
+they are in the artifacts that the step reads. Everything else that a run needs to go on is the number of steps
+done, because data and dropout are functions of it.
 """
 
 import logging
@@ -51,8 +51,8 @@ class Checkpoints:
     def load_newest(self):
         """Go on from the newest undamaged checkpoint; the number of steps it had done, or 0 without any.
 
-        Damaged ones are named in the log and passed over. UserError where all are damaged, or where the newest
-        good one belongs to another job.
+        Damaged ones are named in the log and passed over. UserError where all are damaged, or where the
+        newest good one belongs to another job.
         """
         name = self._newest_undamaged()
         if name is not None:
@@ -63,18 +63,20 @@ class Checkpoints:
                 assert path is not None, f"{name}: DeepSpeed did not load this checkpoint"
             else:
                 restore(self.engine, self.folder / name, manifest, self.world.tensor.rank)
-                self._say("going on from step %d, saved by %s, with %s", self.saved, _text(manifest), _text(self.layout))
+                self._say("going on from step %d, saved by %s, with %s", self.saved, _text(manifest),
+                          _text(self.layout))
             if loss_scaler_of(self.engine) is not None:
                 vars(loss_scaler_of(self.engine)).update(manifest["loss_scale"])
         return self.saved
 
     def save(self, step):
-        """Take the state after `step` steps and begin to write it; first wait for the former one to be on disk."""
+        """Take the state after `step` steps and begin to write it, once the former one is on disk."""
         self.wait()
         self.world.from_main(lambda: self._start_partial(step))
         # Into host memory, by HostCopies.
-        self.engine.save_checkpoint(self.folder, tag=on_disk.name_of(step) + on_disk.PARTIAL, save_latest=False,
-                                    client_state={"step": step}, exclude_frozen_parameters=True)
+        self.engine.save_checkpoint(self.folder, tag=on_disk.name_of(step) + on_disk.PARTIAL,
+                                    save_latest=False, client_state={"step": step},
+                                    exclude_frozen_parameters=True)
         wait_for_copies()
         states, self.copies.taken = self.copies.taken, {}
         scaler = loss_scaler_of(self.engine)
@@ -123,15 +125,15 @@ class Checkpoints:
 
     def _write_files(self, step, states):
         if not is_finite(list(states.values())):
-            raise UserError(f"{self.folder}: the training state is not finite after step {step} and is not saved; "
-                            "lower lr, or use bf16 or fp32")
+            raise UserError(f"{self.folder}: the training state is not finite after step {step} and is not "
+                            "saved; lower lr, or use bf16 or fp32")
         with clear_write_errors(self.folder):
             return {path.name: write_verified(path, state) for path, state in states.items()}
 
     def _complete(self, step, written, facts):
         with clear_write_errors(self.folder):
-            on_disk.complete_partial(self.folder, step, {name: file for files in written for name, file in files.items()},
-                                    facts)
+            files = {name: facts_of_file for each in written for name, facts_of_file in each.items()}
+            on_disk.complete_partial(self.folder, step, files, facts)
             on_disk.drop_all_but(self.folder, step, self.run.keep_last, self.run.keep_every)
 
     def _newest_undamaged(self):
@@ -148,8 +150,8 @@ class Checkpoints:
 
     def _refuse(self, damages):
         if damages:
-            raise UserError(f"no checkpoint is left undamaged: {'; '.join(damages)}; put one back from a copy, or "
-                            f"delete {self.folder} to start again from step 0")
+            raise UserError(f"no checkpoint is left undamaged: {'; '.join(damages)}; put one back from a copy, "
+                            f"or delete {self.folder} to start again from step 0")
 
     def _manifest_of_this_job(self, name):
         manifest = read_manifest(self.folder / name)
@@ -158,8 +160,8 @@ class Checkpoints:
             if saved != here and key == "parameters":
                 saved, here = _first_difference(dict(saved), dict(here))
             if saved != here:
-                raise UserError(f"{self.folder / name}: a checkpoint of another run ({key}: {saved}, here {here}); "
-                                f"use another workdir, or delete {self.folder} to start again")
+                raise UserError(f"{self.folder / name}: a checkpoint of another run ({key}: {saved}, here "
+                                f"{here}); use another workdir, or delete {self.folder} to start again")
         return manifest
 
     def _is_same_layout(self, manifest):

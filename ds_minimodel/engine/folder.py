@@ -9,7 +9,8 @@ import shutil
 from pathlib import Path
 
 from ds_minimodel.errors import UserError
-from ds_minimodel.files import MANIFEST, atomic_write, read_json, sha256_of_file, sha256_of_json, sync_folder, write_json
+from ds_minimodel.files import (MANIFEST, atomic_write, read_json, sha256_of_file, sha256_of_json, sync_folder,
+                                write_json)
 
 LATEST = "latest"
 PARTIAL = ".partial"
@@ -24,7 +25,7 @@ def step_of(name):
 
 
 def newest_first(folder):
-    """Names of the complete checkpoints, damaged or not; also the one that `latest` names, where it is gone."""
+    """Names of the complete checkpoints, damaged or not; also what `latest` names, where it is gone."""
     names = {path.name for path in folder.glob("step-*") if path.suffix != PARTIAL}
     latest = folder / LATEST
     if latest.is_file():
@@ -34,7 +35,10 @@ def newest_first(folder):
 
 
 def damage(checkpoint, share=0, shares=1):
-    """What is wrong with a checkpoint, in one line, or None. Of the files every `shares`-th is read, from `share`."""
+    """What is wrong with a checkpoint, in one line, or None.
+
+    Of the files every `shares`-th is read, from number `share` on.
+    """
     if not checkpoint.is_dir():
         return f"{checkpoint}: missing"
     try:
@@ -72,8 +76,8 @@ def complete_partial(folder, step, files, facts):
     partial = folder / (name_of(step) + PARTIAL)
     for name, written in files.items():
         if not (partial / name).is_file() or (partial / name).stat().st_size != written["bytes"]:
-            raise UserError(f"{partial / name}: written by another rank, but not found here; all hosts must share "
-                            "the disk with the workdir")
+            raise UserError(f"{partial / name}: written by another rank, but not found here; all hosts must "
+                            "share the disk with the workdir")
     manifest = {**facts, "kind": "checkpoint", "step": step, "files": files}
     write_json(partial / MANIFEST, {**manifest, "manifest_sha256": sha256_of_json(manifest)})
     sync_folder(partial)

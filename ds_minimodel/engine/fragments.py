@@ -1,7 +1,7 @@
 """Where DeepSpeed's engines keep the training state of each parameter: fp32 master and both Adam moments.
 
-Stage 0 keeps whole tensors, stages 1 and 2 slices of one long vector cut among the ranks, stage 3 a slice of each
-parameter. A Fragment hides that: it is what one rank holds of one flattened parameter.
+Stage 0 keeps whole tensors, stages 1 and 2 slices of one long vector cut among the ranks, stage 3 a slice of
+each parameter. A Fragment hides that: it is what one rank holds of one flattened parameter.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ KEYS = ("master", "exp_avg", "exp_avg_sq")
 class Fragment:
     name: str
     start: int          # of its first element in the flattened parameter
-    tensors: dict       # by KEYS: (elements,) fp32, views of the state itself; "master" alone before the first step
+    tensors: dict       # by KEYS: (elements,) fp32, views of the state; before the first step "master" alone
 
     @property
     def span(self):
@@ -21,7 +21,8 @@ class Fragment:
 
 
 def trainable(engine):
-    return [(name, parameter) for name, parameter in engine.module.named_parameters() if parameter.requires_grad]
+    return [(name, parameter) for name, parameter in engine.module.named_parameters()
+            if parameter.requires_grad]
 
 
 def fragments(engine):
@@ -42,13 +43,13 @@ def adamw_of(engine):
 
 def vectors(engine):
     """The fp32 tensors that AdamW updates on this rank."""
-    if hasattr(engine.optimizer, "fp32_partitioned_groups_flat"):      # stage 3 shows them to AdamW in a step only
+    if hasattr(engine.optimizer, "fp32_partitioned_groups_flat"):  # stage 3 shows them to AdamW in a step only
         return list(engine.optimizer.fp32_partitioned_groups_flat)
     return [vector for group in adamw_of(engine).param_groups for vector in group["params"]]
 
 
 def masters_of_stage_0(engine):
-    """{parameter: fp32 copy} of stage 0 in low precision, which the functions of deepspeed.utils do not see."""
+    """{parameter: fp32 copy} of stage 0 in low precision, which deepspeed.utils does not see."""
     optimizer = engine.optimizer
     if not hasattr(optimizer, "fp16_groups") or not hasattr(optimizer, "fp32_groups"):
         return {}

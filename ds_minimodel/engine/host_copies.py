@@ -13,7 +13,7 @@ from ds_minimodel.files import sha256_of_file
 
 
 class HostCopies(CheckpointEngine):
-    """DeepSpeed's engine for reading and writing files: keeps what it is to write in `taken`, {path: state}."""
+    """DeepSpeed's reader and writer of files: keeps what it is to write in `taken`, {path: state}."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +66,10 @@ def is_finite(state):
 
 
 def write_verified(path, state):
-    """torch.save with fsync; {"bytes", "sha256"} of what was written. OSError where it does not read back the same."""
+    """torch.save with fsync; {"bytes", "sha256"} of what was written.
+
+    OSError where it does not read back the same.
+    """
     with open(path, "wb") as file:
         hashed = _Hashed(file)
         torch.save(state, hashed)

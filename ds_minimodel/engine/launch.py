@@ -23,7 +23,7 @@ CPU = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 
 # Number of ranks on this host: from torchrun, deepspeed, Open MPI, MPICH.
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
-# Names a file, on the disk that all hosts share, by which rank 0 says that the state of a stopped run is saved.
+# Names a file, on the disk that all hosts share, by which rank 0 says that a stopped run's state is saved.
 STOP_NOTE = "DSMM_STOP_NOTE"
 # Seconds for ranks to end after their launcher has; it grants them 30 itself.
 GRACE = 45
@@ -113,8 +113,8 @@ def code_after(received, code):
     saved = note.exists() or code == 0
     note.unlink(missing_ok=True)
     if not saved:
-        print("ds-minimodel: the ranks ended without saving; the same command goes on from the last checkpoint",
-              file=sys.stderr)
+        print("ds-minimodel: the ranks ended without saving; the same command goes on from the last "
+              "checkpoint", file=sys.stderr)
     return 0 if saved and received[0] == signal.SIGTERM else 1
 
 

@@ -11,7 +11,7 @@ from ds_minimodel.progress import Progress
 
 
 class Meter:
-    """Adds up losses on the device; at each `report` writes their means, rate and cost to metrics and progress.
+    """Adds up losses on the device; each `report` writes their means, rate and cost to metrics and progress.
 
     A context manager: the files that it writes are open within.
     """
@@ -38,8 +38,8 @@ class Meter:
             return
         record = self._read(step)
         if not math.isfinite(record["loss"]):
-            raise UserError(f"{self.label}: the loss is not finite at step {step}; lower lr, or use bf16 or fp32; "
-                            "the last checkpoint is from before")
+            raise UserError(f"{self.label}: the loss is not finite at step {step}; lower lr, or use bf16 or "
+                            "fp32; the last checkpoint is from before")
         self.metrics.write(record)
         self.progress.update(step, f"loss {record['loss']:.3f}")
 

@@ -1,7 +1,7 @@
 """Training state out of the files of any ZeRO stage and number of ranks, into an engine of any other.
 
-DeepSpeed's universal checkpoints do not know stage 0, nor the way between stage 3 and the others. The files are
-read as DeepSpeed's own converter reads them (deepspeed/checkpoint/ds_to_universal.py).
+DeepSpeed's universal checkpoints do not know stage 0, nor the way between stage 3 and the others. The files
+are read as DeepSpeed's own converter reads them (deepspeed/checkpoint/ds_to_universal.py).
 """
 
 from collections import defaultdict
@@ -12,7 +12,6 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
 
 from ds_minimodel.engine.fragments import KEYS, Fragment, adamw_of, fragments, trainable, vectors
-from ds_minimodel.errors import UserError
 
 # The only classes that DeepSpeed's checkpoints name besides torch's own. Nothing else is unpickled.
 KNOWN_CLASSES = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
@@ -25,9 +24,11 @@ def load_file(path, mmap=False):
 
 
 def restore(engine, folder, manifest, tensor_rank):
-    """Set masters, Adam moments and step count of `engine` from the checkpoint in `folder`, and the parameters from
-    the masters. Every rank reads all files of its part of the model (`tensor_rank`), but holds one whole parameter
-    at a time."""
+    """Set masters, Adam moments and step count of `engine` from the checkpoint in `folder`, and the parameters
+    from the masters.
+
+    Every rank reads all files of its part of the model (`tensor_rank`), but holds one whole parameter at a time.
+    """
     saved, steps_taken = saved_fragments(folder, manifest, tensor_rank)
     for vector in vectors(engine):
         step = torch.tensor(float(steps_taken), device=vector.device)
@@ -46,19 +47,17 @@ def restore(engine, folder, manifest, tensor_rank):
             if not is_stage_3:
                 parameter.view(-1).copy_(_whole(saved[name], "master"))
             elif fragment is not None:
-                parameter.ds_tensor.data[:fragment.tensors["master"].numel()].copy_(fragment.tensors["master"])
+                master = fragment.tensors["master"]
+                parameter.ds_tensor.data[:master.numel()].copy_(master)
     if is_stage_3:
         engine.optimizer.checkpoint_event_epilogue()
 
 
 def saved_fragments(folder, manifest, tensor_rank):
-    """({name: Fragments in order of their start}, optimizer steps taken) of one tensor rank's part of a checkpoint.
+    """({name: Fragments in order of their start}, optimizer steps taken) of one tensor rank's part.
 
     The tensors are mapped from the files, not read.
     """
-    if any(folder.glob("*mp_rank_01*")):
-        raise UserError(f"{folder}: saved with tensor parallelism; go on with the same ranks ({manifest['world_size']}) "
-                        f"and engine.zero_stage ({manifest['zero_stage']})")
     models = sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_model_states.pt"), key=_rank)
     shards = [load_file(path, mmap=True)["optimizer_state_dict"]
               for path in sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_optim_states.pt"), key=_rank)]
@@ -85,7 +84,8 @@ def _whole(parts, key):
 def _of_stage_0(model, names):
     state = model["optimizer"]
     if "fp32_groups" in state:              # low precision; these come first because `module` is rounded
-        masters, state = [master for group in state["fp32_groups"] for master in group], state["optimizer_state_dict"]
+        masters = [master for group in state["fp32_groups"] for master in group]
+        state = state["optimizer_state_dict"]
     else:
         masters = [model["module"][name] for name in names]
     found = {name: [Fragment(name, 0, _flat(master, state["state"][index]))]

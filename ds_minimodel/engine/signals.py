@@ -26,7 +26,8 @@ class StopSignals:
 
     def __enter__(self):
         if threading.current_thread() is threading.main_thread():
-            self.old = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
+            self.old = {number: signal.signal(number, self._receive)
+                        for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_):

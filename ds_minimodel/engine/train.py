@@ -52,8 +52,8 @@ def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on
             raise Stopped(stop.received or signal.SIGTERM,
                           f"stopped after step {step} of {run.steps}; the same command goes on from there")
 
-    with (Meter(module.loss_names, run, world, folder, label, start) as meter, StopSignals() as stop, checkpoints,
-          Prefetch(batches, start, run.steps) as stream):
+    with (Meter(module.loss_names, run, world, folder, label, start) as meter, StopSignals() as stop,
+          checkpoints, Prefetch(batches, start, run.steps) as stream):
         for step in range(start, run.steps):
             micro_batches = next(stream)
             counted = sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
@@ -101,7 +101,8 @@ def _check_finite(weights, label):
     """The last update comes after the last look at the loss."""
     for name, weight in weights.items():
         if not weight.isfinite().all():
-            raise UserError(f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or fp32")
+            raise UserError(f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or "
+                            "fp32")
 
 
 def _circumstances(run, world, plan):

@@ -1,4 +1,4 @@
-"""A run that SIGKILLs itself in its second save, which a thread does in the background, in a process of its own."""
+"""A run that SIGKILLs itself in its second save, which a thread does, in a process of its own."""
 
 import os
 import signal

@@ -1,6 +1,7 @@
 """What the deepspeed launcher starts on two ranks: many runs in one group of processes.
 
-Usage: ranks.py FOLDER, where FOLDER/one-rank holds runs begun on one rank. Rank 0 writes what it saw to FOLDER/results.json; then rank 1 kills itself in a save.
+Usage: ranks.py FOLDER, where FOLDER/one-rank holds runs begun on one rank. Rank 0 writes what it saw to
+FOLDER/results.json; then rank 1 kills itself in a save.
 """
 
 import os
@@ -10,8 +11,8 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from synthetic import (losses, model, observe, resume, run_config, same, signal_self, small_parameters_partitioned,
-                       train, weights_of)
+from synthetic import (losses, model, observe, resume, run_config, same, signal_self,
+                       small_parameters_partitioned, train, weights_of)
 
 from ds_minimodel.engine.build import build_engine
 from ds_minimodel.engine.masters import read_masters

@@ -76,7 +76,8 @@ def change_a_fact(folder):
     return "manifest.json"
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, delete, delete_manifest, cut_manifest, change_a_fact])
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, delete, delete_manifest, cut_manifest,
+                                    change_a_fact])
 def test_a_damaged_checkpoint_is_named_and_passed_over(world, uninterrupted, tmp_path, caplog, damage):
     run = run_config(zero_stage=1, **EACH_STEP)
     crash(world, tmp_path, run)
@@ -111,7 +112,7 @@ def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, lost
         shutil.rmtree(checkpoints / "step-00000004")
         second = "step-00000004: missing"
     before = names(tmp_path)
-    with pytest.raises(UserError, match="no checkpoint is left undamaged.*delete .*checkpoints to start") as refused:
+    with pytest.raises(UserError, match="no checkpoint is left undamaged.*delete .*checkpoints to") as refused:
         train(world, tmp_path, run)
     assert first in str(refused.value) and second in str(refused.value) and "\n" not in str(refused.value)
     assert names(tmp_path) == before
@@ -125,7 +126,7 @@ def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what, 
     crash(world, tmp_path, run_config(zero_stage=1, **EACH_STEP))
     before = names(tmp_path)
     job = changes.pop("job", "test")
-    with pytest.raises(UserError, match=f"a checkpoint of another run .{message}.; use another workdir") as refused:
+    with pytest.raises(UserError, match=f"a checkpoint of another run .{message}.; use another") as refused:
         train(world, tmp_path, run_config(**{"zero_stage": 1, **EACH_STEP, **changes}), model(what), job=job)
     assert "\n" not in str(refused.value)
     assert names(tmp_path) == before
@@ -156,7 +157,8 @@ def test_deepspeed_loads_them_by_itself(world, uninterrupted, tmp_path, stage):
     weights = read_masters(engine)
     engine.destroy()
     seen = {}
-    train(world, tmp_path / "again", run, snapshot_steps=(4,), on_snapshot=lambda _, found: seen.update(found))
+    train(world, tmp_path / "again", run, snapshot_steps=(4,),
+          on_snapshot=lambda _, found: seen.update(found))
     assert same(weights, seen)
 
 
@@ -186,8 +188,8 @@ def small_disk():
 
 
 @pytest.mark.parametrize("end", ["at the next step", "at a stop", "after the last step"])
-def test_a_full_disk_in_the_background_is_one_line_and_the_former_stays_good(world, uninterrupted, tmp_path, small_disk,
-                                                                             end):
+def test_a_full_disk_in_the_background_is_one_line(world, uninterrupted, tmp_path, small_disk, end):
+    """And the former checkpoint stays good."""
     run = run_config(zero_stage=1, checkpoint_every=5 if end == "after the last step" else 2)
 
     def fill_disk(step, _weights):
@@ -198,7 +200,7 @@ def test_a_full_disk_in_the_background_is_one_line_and_the_former_stays_good(wor
 
     if end == "after the last step":
         crash(world, tmp_path, run_config(zero_stage=1, checkpoint_every=2))
-    with pytest.raises(UserError, match="checkpoints: cannot write: .*nothing that was complete is changed") as refused:
+    with pytest.raises(UserError, match="checkpoints: cannot write: .*that was complete is changed") as refused:
         train(world, tmp_path, run, snapshot_steps=(4, 5), on_snapshot=fill_disk)
     assert "\n" not in str(refused.value)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -216,9 +218,12 @@ def test_what_lies_in_the_way_is_named(world, tmp_path):
 
 
 def test_a_state_that_is_not_finite_is_not_saved_even_where_its_loss_was(world, tmp_path):
-    """The loss of a step is computed before its update, which is what makes the weights infinite here."""
-    run = run_config(checkpoint_every=1, lr=1e38, eps=1e-30, warmup_steps=0)
-    with pytest.raises(UserError, match="training state is not finite after step 1 and is not saved|loss is not"):
+    """The loss of a step is computed before its update, which is what makes the weights infinite here.
+
+    Step 2 may see its loss before the thread has seen the state of step 1.
+    """
+    run = run_config(checkpoint_every=1, lr=1e39, warmup_steps=0)
+    with pytest.raises(UserError, match="state is not finite after step 1 and is not saved|loss is not finite"):
         train(world, tmp_path, run)
     assert not list((tmp_path / "checkpoints").glob("step-*[0-9]"))
 

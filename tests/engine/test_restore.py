@@ -28,7 +28,8 @@ def crash(world, folder, run, what):
 @pytest.mark.parametrize("precision, before, after", [
     *(("fp32", before, after) for before, after in permutations(range(4), 2)),
     ("bf16", 0, 3), ("bf16", 1, 0), ("bf16", 3, 2)])
-def test_another_stage_goes_on_with_the_same_losses(world, uninterrupted, tmp_path, caplog, precision, before, after):
+def test_another_stage_goes_on_with_the_same_losses(world, uninterrupted, tmp_path, caplog, precision, before,
+                                                    after):
     run = run_config(zero_stage=before, precision=precision, checkpoint_every=4)
     what = "adapt" if before % 2 else "pretrain"
     crash(world, tmp_path, run, what)

@@ -26,16 +26,20 @@ DAMAGES = {"truncated file": truncate, "flipped bit": flip_a_bit, "deleted file"
 
 def complete(checkpoints):
     """Folders of the complete checkpoints, the newest first."""
-    return sorted((path for path in checkpoints.glob("step-*") if not path.name.endswith(".partial")), reverse=True)
+    return sorted((path for path in checkpoints.glob("step-*") if path.suffix != ".partial"), reverse=True)
 
 
 def is_good(checkpoint):
-    """Whether every file is there with the hash that the manifest gives, and the manifest is as it was written."""
+    """Whether every file has the hash that the manifest gives, and the manifest is as it was written."""
     try:
         manifest = json.loads((checkpoint / "manifest.json").read_bytes())
         own = manifest.pop("manifest_sha256")
         text = json.dumps(manifest, sort_keys=True, ensure_ascii=False)
-        return hashlib.sha256(text.encode()).hexdigest() == own and all(hashlib.sha256((checkpoint / name).read_bytes()).hexdigest() == facts["sha256"]
-                   for name, facts in manifest["files"].items())
+        return _sha256(text.encode()) == own and all(_sha256((checkpoint / name).read_bytes()) == facts["sha256"]
+                                                     for name, facts in manifest["files"].items())
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def _sha256(data):
+    return hashlib.sha256(data).hexdigest()

@@ -1,8 +1,9 @@
 """Disturbs training at random and counts what is lost: must be nothing.
 
-Every trial starts a small run again and again on one rank or several, ends it by SIGKILL or SIGTERM at random moments
-or in the middle of a save, damages its checkpoints in between, and at last lets it finish. The weights must be those
-of an undisturbed run, bit for bit; each damage must be named; each start must be from the newest good state.
+Every trial starts a small run again and again on one rank or several, ends it by SIGKILL or SIGTERM at random
+moments or in the middle of a save, damages its checkpoints in between, and at last lets it finish. The weights
+must be those of an undisturbed run, bit for bit; each damage must be named; each start must be from the newest
+good state.
 
 Usage: harness.py --minutes 15 --report benchmarks/faults.json [--seed N]
 """
@@ -26,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from damage import DAMAGES, complete, is_good
 from worker import weights_hash, work
 
-PRELOAD = ["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard", "ds_minimodel.engine.train"]
-STEPS, SAVE_EVERY, TIMEOUT = 30, 2, 120
+PRELOAD = ["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard",
+           "ds_minimodel.engine.train"]
+STEPS, SAVE_EVERY, TIMEOUT = 30, 2, 1200
 LIVES = 3                       # times that a trial's run is ended before it may finish
 
 
@@ -39,7 +41,8 @@ class Trial:
     """One run in `folder` under faults drawn from `rng`."""
 
     def __init__(self, context, folder, rng, ranks, run, faults):
-        self.context, self.folder, self.rng, self.ranks, self.run, self.faults = context, folder, rng, ranks, run, faults
+        self.context, self.folder, self.rng = context, folder, rng
+        self.ranks, self.run, self.faults = ranks, run, faults
         self.checkpoints = folder / "run" / "checkpoints"
         folder.mkdir(parents=True)
 
@@ -68,7 +71,7 @@ class Trial:
             self._damage()
 
     def finish(self, ranks=None, run=None):
-        """Let the run end; where no good state is left, do what the message says. Returns the weights' file."""
+        """Let the run end; where no good state is left, do as the message says. Returns the weights' file."""
         self.ranks, self.run = ranks or self.ranks, run or self.run
         expected, damaged = self._expect()
         codes = self._join(self._start(), TIMEOUT)
@@ -80,19 +83,20 @@ class Trial:
     def _expect(self):
         """(step to go on from, names of damaged checkpoints to be named on the way), found independently.
 
-        Where checkpoints are there and none is good, the run must say so and end; then its checkpoints are deleted.
+        Where checkpoints are there and none is good, the run must say so and end; then they are deleted.
         """
         (self.folder / "log").unlink(missing_ok=True)
         (self.folder / "start").unlink(missing_ok=True)
         found = complete(self.checkpoints)
         good = [path for path in found if is_good(path)]
         latest = self.checkpoints / "latest"
-        named = latest.read_text(errors="replace") if latest.exists() else ""
+        pointed = latest.read_text(errors="replace") if latest.exists() else ""
         damaged = [path.name for path in found if not good or path > good[0]]
-        if (found or named.startswith("step-")) and not good:
+        if (found or pointed.startswith("step-")) and not good:
             codes = self._join(self._start(), TIMEOUT)
             log = self._log()
-            if set(codes) != {2} or any(name not in log for name in damaged) or "no checkpoint is left" not in log:
+            named = all(name in log for name in damaged) and "no checkpoint is left" in log
+            if set(codes) != {2} or not named:
                 raise Lost(f"nothing good was left, and it ended with {codes}: {log}")
             self.faults["(all checkpoints damaged, and it said so)"] += 1
             shutil.rmtree(self.checkpoints)
@@ -109,8 +113,8 @@ class Trial:
             raise Lost(f"damaged {damaged} not named: {log}")
 
     def _damage(self):
-        victims = [path for path in complete(self.checkpoints)[:self.rng.choice([1, 1, 1, 2])] if is_good(path)]
-        for checkpoint in victims:
+        newest = complete(self.checkpoints)[:self.rng.choice([1, 1, 1, 2])]
+        for checkpoint in filter(is_good, newest):
             file = self.rng.choice(sorted(path for path in checkpoint.iterdir() if path.stat().st_size))
             kind = self.rng.choice(sorted(DAMAGES))
             DAMAGES[kind](file, self.rng)
@@ -210,7 +214,7 @@ class Harness:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
@@ -224,7 +228,8 @@ def main():
         while time.monotonic() - began < options.minutes * 60:
             harness.trial(harness.rng.choice([1, 1, 2, 2, 4]), harness.rng.choice([0, 1, 2, 3]),
                           harness.rng.choice(["fp32", "bf16"]))
-            report = {**harness.report(), "seed": options.seed, "minutes": round((time.monotonic() - began) / 60, 1),
+            report = {**harness.report(), "seed": options.seed,
+                      "minutes": round((time.monotonic() - began) / 60, 1),
                       "device": f"CPU, {os.cpu_count()} cores", "torch": torch.__version__,
                       "deepspeed": deepspeed.__version__, "date": time.strftime("%Y-%m-%d"),
                       "command": f"bash scripts/faults.sh {options.minutes:g} {options.seed}"}

@@ -1,16 +1,24 @@
-"""The short form of the harness: a few trials of each kind, always the same draws; nothing may be lost."""
+"""The short form of the harness: a few trials, always the same draws; nothing may be lost."""
 
 import sys
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Harness
 
 
-def test_nothing_is_lost(tmp_path):
-    harness = Harness(tmp_path, seed=3)
-    for ranks, stage, precision in [(1, 0, "fp32"), (1, 1, "bf16"), (1, 3, "fp32"), (2, 2, "fp32")]:
-        harness.trial(ranks, stage, precision)
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory):
+    """One for all, so that DeepSpeed is loaded once."""
+    return Harness(tmp_path_factory.mktemp("faults"), seed=3)
+
+
+@pytest.mark.parametrize("ranks, stage, precision", [(1, 0, "fp32"), (1, 3, "bf16"), (2, 1, "fp32")])
+def test_nothing_is_lost(harness, ranks, stage, precision):
+    faults = sum(harness.faults.values())
+    harness.trial(ranks, stage, precision)
     assert harness.lost == []
-    assert sum(harness.faults.values()) >= 4
+    assert sum(harness.faults.values()) > faults

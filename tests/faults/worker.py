@@ -14,16 +14,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))     # for synth
 def work(folder, rank, size, port, changes):
     """Train in `folder` to the end; exit code 0 done, 3 stopped by a signal, 2 the user's mistake, 1 a crash.
 
-    All that is said goes to folder/log; folder/start gets the step it went on from, folder/weights-RANK.pt what
-    came out.
+    All that is said goes to folder/log; folder/start gets the step it went on from, folder/weights-RANK.pt
+    what came out.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)            # of the terminal; the harness ends its workers itself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)        # of the terminal; the harness ends its workers itself
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     if size > 1:
-        os.environ.update(LOCAL_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_SIZE=str(size), MASTER_ADDR="127.0.0.1",
-                          MASTER_PORT=str(port))
+        os.environ.update(LOCAL_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_SIZE=str(size),
+                          MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os._exit(_train(folder, rank, changes))
 
 
