@@ -48,7 +48,7 @@ def batches(world):
 def measure(world, layers, trains, zero_stage):
     run = RunConfig(steps=10, batch_size=SEQUENCES, lr=1e-3, warmup_steps=0, weight_decay=0.01, beta1=0.9, beta2=0.98,
                     eps=1e-6, clip=0.0, zero_stage=zero_stage, precision="bf16", micro_batch_size=SEQUENCES,
-                    checkpoint_every=1000, keep_last=1, tokens_per_step=SEQUENCES * LENGTH, phases=((10, 1.0, 1.0),))
+                    checkpoint_every=1000, keep_last=1, keep_every=None, tokens_per_step=SEQUENCES * LENGTH, phases=((10, 1.0, 1.0),))
     torch.manual_seed(0)
     module = MaskedLanguageModel(BodyConfig(layers, HIDDEN, 4, 4 * HIDDEN, LENGTH, (layers,)), VOCAB)
     train_only(module, trains)

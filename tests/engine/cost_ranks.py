@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from synthetic import BODY, STEPS, Sampler, model, run_config, same, signal_self
+from synthetic import BODY, STEPS, TRAINS, Sampler, model, run_config, same, signal_self
 
 from ds_minimodel.engine import train as loop
 from ds_minimodel.engine.measure import measure_step
@@ -24,10 +24,10 @@ KILLED_AFTER = 2                # in the first phase; the resumed run passes the
 
 def cases():
     """{name: (what trains, run)} of which memory and traffic are measured."""
+    forms = [(0, "fp32", WHOLE), (1, "fp32", WHOLE), (1, "bf16", SPLIT), (2, "bf16", SPLIT), (3, "bf16", WHOLE)]
     return {f"{what} {precision} zero{stage} {micro}":
             (what, run_config(zero_stage=stage, precision=precision, micro_batch_size=micro))
-            for what in ("pretrain", "adapt", "build-mini") for stage in range(4)
-            for precision, micro in (("fp32", WHOLE), ("bf16", SPLIT))}
+            for what in TRAINS for stage, precision, micro in forms}
 
 
 def measure(world, what, run):

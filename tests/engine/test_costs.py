@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cost_ranks import KILLED_AFTER, RISING, SPLIT, WHOLE, cases
+from cost_ranks import KILLED_AFTER, RISING, cases
 
 HERE = Path(__file__).parent
 each_case = pytest.mark.parametrize("case", cases())
@@ -22,7 +22,7 @@ def results(tmp_path_factory):
         port = probe.getsockname()[1]
     done = subprocess.run([sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port",
                            str(port), HERE / "cost_ranks.py", folder], env=environment, capture_output=True,
-                          text=True, timeout=280)
+                          text=True)
     assert done.returncode == 0, done.stderr[-5000:]
     return json.loads((folder / "results.json").read_text())
 
@@ -62,12 +62,11 @@ def test_the_fullest_moment_is_as_full_as_planned(costs, case):
     assert planned <= (1.25 if "zero3" in case else 1.15) * measured
 
 
-@pytest.mark.parametrize("precision, micro", [("fp32", WHOLE), ("bf16", SPLIT)])
-@pytest.mark.parametrize("stage", range(4))
-@pytest.mark.parametrize("what", ["adapt", "build-mini"])
-def test_frozen_weights_are_neither_sent_nor_optimised(costs, what, stage, precision, micro):
+@pytest.mark.parametrize("case", [case for case in cases() if not case.startswith("pretrain")])
+def test_frozen_weights_are_neither_sent_nor_optimised(costs, case):
     """Against the same step with everything trainable: in proportion to what trains."""
-    trained, everything = (costs[f"{name} {precision} zero{stage} {micro}"]["measured"] for name in (what, "pretrain"))
+    trained = costs[case]["measured"]
+    everything = costs[case.replace(case.split()[0], "pretrain")]["measured"]
     share = trained["optimizer"] / everything["optimizer"]
     assert sum(trained["sent"].values()) == pytest.approx(share * sum(everything["sent"].values()), rel=0.02)
     assert trained["activations"] < everything["activations"]
