@@ -1,5 +1,6 @@
 """Every command of docs/hugging-face.md and docs/initialisation.md runs, on small files under the names used there."""
 
+import json
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from ..interop.test_fairseq import xlm_r_of_fairseq  # noqa: F401
 from .conftest import make_world
+from .test_base import assert_shared_rows_are_the_bases
 
 DOCS = Path(__file__).parents[2] / "docs"
 MASKED_LM = {"steps": 4, "batch_size": 8, "seq_length": 32, "warmup_steps": 1, "lr": 2e-3}
@@ -22,7 +24,9 @@ MASKED_LM = {"steps": 4, "batch_size": 8, "seq_length": 32, "warmup_steps": 1, "
 SMALL = [f"{section}.{key}={value}" for section in ("build_mini", "adapt") for key, value in MASKED_LM.items()]
 SMALL += ["systems=[minipost]", "tokenizer.vocab_size=60", "data.workers=1", "mini={depth: 1, new_layers: 1}",
           "finetune.seeds=1", "finetune.epochs=1", "finetune.batch_size=8", "finetune.max_length=64",
-          "engine.micro_batch_size=8"]
+          "engine.micro_batch_size=8",
+          "finetune.tasks.qa={kind: qa, question_length: 8, stride: 16, train: data/qa.en.json, "
+          "test: {en: data/qa.en.json, de: data/qa.de.json}}"]
 
 
 def text_of(page):
@@ -53,6 +57,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.timeout(900)         # six processes, of which one runs a pipeline
 def test_hugging_face(folder, roberta, xlm_r_of_fairseq):  # noqa: F811
     shutil.copytree(roberta, folder / "roberta-base")
     shutil.copytree(xlm_r_of_fairseq, folder / "roberta.base")
@@ -62,6 +67,10 @@ def test_hugging_face(folder, roberta, xlm_r_of_fairseq):  # noqa: F811
     assert len(lines) == 6
     for line in lines:
         run(line, folder)
+    rows = json.loads((folder / "runs/extend/report/scores.json").read_text())
+    assert {(row["task"], row["language"], row["step"]) for row in rows} == {
+        (task, "de", step) for task in ("topic", "qa") for step in (0, 4)}
+    assert_shared_rows_are_the_bases(folder / "models/roberta", folder / "runs/extend", "de")
     tokenizer = AutoTokenizer.from_pretrained(folder / "out/topic-de")
     model = AutoModelForSequenceClassification.from_pretrained(folder / "out/topic-de")
     assert torch.isfinite(model(**tokenizer("a b", return_tensors="pt")).logits).all()
