@@ -78,6 +78,7 @@ def test_values_merges_and_defaults(load):
     ("source: en", "source: de",
      "recipe.yaml:3: languages: the source and the targets must all be different"),
     ("num_heads: 4", "num_heads: 5", "recipe.yaml:6: model: num_heads 5 does not divide hidden_size 64"),
+    ("mini:", "engine: {tensor_parallel: 3}\nmini:", "engine.tensor_parallel 3 does not divide model.num_heads 4"),
     ("depth: 2", "depth: 7", "mini.depth 7 must be below model.num_layers 6"),
     ("[bl_base, minijoint]", "[minipost]\nmini: {depth: 6}",
      "recipe.yaml:8: not valid YAML (the key mini is given twice)"),
@@ -104,6 +105,12 @@ def test_a_mistake_is_one_line_with_its_place(load, replace, by, message):
         load(replace=replace, by=by)
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_inner_units_divide_among_the_ranks_of_a_replica(load):
+    assert load("engine.tensor_parallel=4").engine.tensor_parallel == 4
+    with pytest.raises(UserError, match="engine.tensor_parallel 4 does not divide model.ffn_size 254"):
+        load("engine.tensor_parallel=4", "model.ffn_size=254")
 
 
 @pytest.mark.parametrize("systems, depth, fits", [

@@ -139,6 +139,7 @@ def difference_from_whole(whole, batch, group):
     got.sum().backward()
     errors = [((got - expected).abs() / expected.abs()).max()]
     for (name, parameter), reference in zip(split.named_parameters(), whole.parameters()):
+        assert torch.equal(parallel.full_tensor(parameter, parameter.detach()), reference), name
         assert (parameter.grad is None) == (reference.grad is None), name
         if reference.grad is not None:
             error = parallel.full_tensor(parameter, parameter.grad) - reference.grad

@@ -140,6 +140,11 @@ def test_ranks_that_do_not_divide_the_batch(world, tmp_path):
     assert "does not divide" in line
 
 
+def test_ranks_that_are_no_multiple_of_tensor_parallel(world):
+    assert "2 ranks to a replica do not divide 1 in all" in refused("run", world, "engine.tensor_parallel=2")
+    assert "2 ranks to a replica do not divide 1 in all" in refused("adapt", world, "engine.tensor_parallel=2")
+
+
 def test_a_full_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -1,0 +1,17 @@
+"""What the deepspeed launcher starts on two ranks: the steps of a recipe one after another, in one launch.
+
+Usage: tensor_ranks.py RECIPE KEY=VALUE ...
+"""
+
+import sys
+
+from ds_minimodel.config import load_recipe
+from ds_minimodel.engine.world import start
+from ds_minimodel.steps.pipeline import ON_RANKS, run_step
+
+if __name__ == "__main__":
+    path, *overrides = [argument for argument in sys.argv[1:] if not argument.startswith("--local_rank")]
+    recipe = load_recipe(path, overrides)
+    world = start(recipe.engine.tensor_parallel)
+    for step in ON_RANKS:
+        run_step(step, recipe, world)

@@ -1,0 +1,61 @@
+"""Every step on two ranks that hold one replica between them writes what one process does, within rounding."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from .conftest import make_world, run
+
+RANKS = Path(__file__).parent / "tensor_ranks.py"
+# Layers of MiniPost, and heads at the depths that a schedule trains at.
+OVERRIDES = ("systems=[minipost,multijoint]", "finetune.seeds=1", "engine.tensor_parallel=2")
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory):
+    """Workdir of a run on two ranks."""
+    recipe = make_world(tmp_path_factory.mktemp("split"))
+    for step in ("tokenizer", "prepare"):
+        code, _, err = run(step, recipe)
+        assert code == 0, err
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    done = subprocess.run([sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port",
+                           str(port), RANKS, recipe, *OVERRIDES], env={**os.environ, "OMP_NUM_THREADS": "1"},
+                          capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-5000:]
+    return recipe.parent / "run"
+
+
+def artifacts(workdir):
+    """Every file of weights of what `split` makes, by its path."""
+    return {str(path.relative_to(workdir)): load_file(path) for path in sorted(workdir.rglob("*.safetensors"))
+            if {"minipost", "multijoint", "bl_base"} & set(path.parts) and "seed-4" not in path.parts
+            and path.relative_to(workdir).parts[:2] != ("adapt", "bl_base")}
+
+
+def test_artifacts_are_those_of_one_process(world, split):
+    whole, found = artifacts(world.parent / "run"), artifacts(split)
+    assert found.keys() == whole.keys() and len(whole) == 17
+    for file, tensors in whole.items():
+        assert found[file].keys() == tensors.keys(), file
+        for name, tensor in tensors.items():
+            assert_close(found[file][name], tensor, rtol=0, atol=2e-4,
+                         msg=lambda text, place=f"{file} {name}": f"{place}: {text}")
+
+
+@pytest.mark.parametrize("system", ["minipost", "multijoint"])
+@pytest.mark.parametrize("task", ["topic", "qa"])
+def test_scores_are_those_of_one_process(world, split, system, task):
+    """But for a decision or two that rounding turns."""
+    expected, found = ([row for row in json.loads((folder / "evaluate" / system / task / "scores.json").read_text())
+                        if row["seed"] == 3] for folder in (world.parent / "run", split))
+    assert [{**row, "score": None} for row in found] == [{**row, "score": None} for row in expected]
+    assert [row["score"] for row in found] == pytest.approx([row["score"] for row in expected], abs=4)
