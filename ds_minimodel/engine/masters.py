@@ -10,10 +10,11 @@ from ds_minimodel.parallel import full_tensor
 def read_masters(engine):
     """{name: fp32 tensor on the CPU} of the parameters that train, whole; collective at every ZeRO stage."""
     own = masters_of_stage_0(engine)
-    masters = {name: (own[parameter] if parameter in own else _full(parameter)).detach()
-               for name, parameter in trainable(engine)}
-    return {name: full_tensor(parameter, masters[name].to(engine.device)).to("cpu", torch.float32, copy=True)
-            for name, parameter in trainable(engine)}
+    masters = {}
+    for name, parameter in trainable(engine):       # one after another: a device may not hold all of them whole
+        master = (own[parameter] if parameter in own else _full(parameter)).detach().to(engine.device)
+        masters[name] = full_tensor(parameter, master).to("cpu", torch.float32, copy=True)
+    return masters
 
 
 def write_masters(engine, weights):
