@@ -43,7 +43,7 @@ def artifacts(workdir):
 
 def test_artifacts_are_those_of_one_process(world, split):
     whole, found = artifacts(world.parent / "run"), artifacts(split)
-    assert found.keys() == whole.keys() and len(whole) == 17
+    assert found.keys() == whole.keys() and len(whole) == 15
     for file, tensors in whole.items():
         assert found[file].keys() == tensors.keys(), file
         for name, tensor in tensors.items():
