@@ -26,7 +26,9 @@ def measure_step(module, batches, run, world, plan=None):
     """
     plan = plan or plan_run(module, batches, run, world)
     activations = saved_bytes(copy.deepcopy(module).to(DTYPES[run.precision]), batches(0)[0])
-    before = _all_tensors() - storage_bytes(module.parameters())
+    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    # Held, so that what an earlier engine has left behind is not freed in the meantime.
+    standing = [tensor for tensor in _all_tensors() if tensor.untyped_storage()._cdata not in own]
     engine = build_engine(module, run, world, plan)
     for step in range(3):
         micro_batches = batches(step)
@@ -34,7 +36,7 @@ def measure_step(module, batches, run, world, plan=None):
         with Ledger() as ledger:
             optimizer_step(engine, micro_batches, max(1, count), run, world, step)
     measured = {"weights": _weights(engine.module), "optimizer": _optimizer(engine), "activations": activations,
-                "total": _all_tensors() - before + ledger.peak}
+                "total": storage_bytes(_all_tensors()) - storage_bytes(standing) + ledger.peak}
     destroy(engine)
     sent = {}
     for operator, size in ledger.sent:
@@ -84,5 +86,5 @@ def _optimizer(engine):
 
 def _all_tensors():
     gc.collect()
-    return storage_bytes([thing for thing in gc.get_objects()
-                          if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu"])
+    return [thing for thing in gc.get_objects()
+            if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu"]
