@@ -89,8 +89,8 @@ def survey(hosts):
 def launch_on_hosts(arguments, hosts):
     """Run `python -m ds_minimodel ARGUMENTS` in every slot of the hosts (of read_hostfile).
 
-    Returns the exit code: that of the first host that failed, after the others have ended too. SIGINT and
-    SIGTERM go on to the ranks, which save and end.
+    Returns the exit code, after all hosts have ended: 2 where the first that failed did so by the user's
+    mistake, else 1. SIGINT and SIGTERM go on to the ranks, which save and end.
     """
     found = survey(hosts)
     launcher = ["--world_info=" + _world_info(hosts), "--master_addr=" + _master_address(found),
@@ -103,7 +103,7 @@ def launch_on_hosts(arguments, hosts):
         code = _wait(hosts, processes, received)
     if received:
         sys.exit(code_after(received, code))
-    return code
+    return code if code in (0, 2) else 1       # ssh's own is 255
 
 
 def _wait(hosts, processes, received):
