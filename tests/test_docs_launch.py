@@ -15,7 +15,7 @@ COMMANDS = re.findall(r"(?:ds-minimodel|-m ds_minimodel|--module ds_minimodel)((
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_taken(command):
-    options = cli._parse(shlex.split(command))
+    options = cli.parse(shlex.split(command))
     assert callable(options.run)
 
 

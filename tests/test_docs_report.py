@@ -8,7 +8,7 @@ import pytest
 
 from ds_minimodel.analysis.join import settings_of
 from ds_minimodel.analysis.runs import Run
-from ds_minimodel.cli import _parse
+from ds_minimodel.cli import parse
 from ds_minimodel.config import load_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ def test_commands_are_taken(path, number):
     found = arguments_of(path)
     assert len(found) == number
     for arguments in found:
-        options = _parse(arguments)
+        options = parse(arguments)
         recipe = load_recipe(ROOT / options.recipe, options.overrides)
         assert recipe.workdir.startswith("runs/repro")
         assert bool(getattr(options, "others", [])) == (arguments[0] == "report")
@@ -40,7 +40,7 @@ def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
         recipe = load_recipe(ROOT / "recipes/repro.yaml", overrides).model_dump(mode="json")
         return settings_of(Run("", recipe, {"base": None}, {}, [], [], [], [], {}, {}), system)
 
-    runs = [_parse(arguments).overrides for arguments in arguments_of("recipes/repro.yaml") if arguments[0] == "run"]
+    runs = [parse(arguments).overrides for arguments in arguments_of("recipes/repro.yaml") if arguments[0] == "run"]
     depth, seed, progressive = runs
     repro, other = settings([], "minijoint"), settings(depth, "minijoint")
     assert {key for key in repro if repro[key] != other[key]} == {"mini.depth"}

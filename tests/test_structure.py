@@ -34,7 +34,7 @@ ALLOWED = {
     "benchmark": LIBRARY | {"engine", "analysis", "steps"},
     "doctor": LIBRARY | {"engine"},
     "serve": LIBRARY | {"engine", "steps"},
-    "cli": LIBRARY | {"serve", "engine", "analysis", "sample", "interop", "steps", "doctor"},
+    "cli": BASE | {"serve", "engine", "sample", "interop", "steps", "doctor"},
     "__main__": {"cli"},
 }
 STEPS = {"tokenizer", "prepare", "pretrain", "build_mini", "adapt", "finetune", "evaluate", "report"}

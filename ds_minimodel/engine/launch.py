@@ -57,6 +57,12 @@ def check_ranks(ranks):
                         "DS_ACCELERATOR=cpu trains on the CPU")
 
 
+def name_the_cpu():
+    """Without a GPU, name the CPU to DeepSpeed, which else warns on standard output, where tables and JSON go."""
+    if not has_gpu():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+
 def restart_with_cpu_settings():
     """Where there is no GPU, replace this process by one with the settings of CPU, unless it has them.
 

@@ -2,15 +2,14 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
+from ds_minimodel.cli import parse
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import read_manifest
 from ds_minimodel.sample import store as store_module
 from ds_minimodel.sample.apt import Apt, unpacked
-from ds_minimodel.sample.command import run
 from ds_minimodel.sample.fetch import PACKAGES_FOLDER, fetch
 from ds_minimodel.sample.libreoffice_help import read_page
 from ds_minimodel.sample.lines import same_text_key
@@ -122,8 +121,8 @@ def test_a_download_is_tried_twice(archive, help_packages, tmp_path):
 
 def test_repro_has_all_tasks_and_lives_without_the_other_packages(archive, help_packages, tmp_path, capsys):
     archive({**help_packages, "fortunes-de": {"usr/share/games/fortunes/de/a": "Ein kluger Spruch.\n%\n"}})
-    arguments = SimpleNamespace(set="repro", out=tmp_path / "out", languages="de")
-    assert run(arguments) == 0
+    options = parse(["fetch-sample", "--set", "repro", "--out", str(tmp_path / "out"), "--languages", "de"])
+    options.run(options)
     manifest = read_manifest(tmp_path / "out")
     assert manifest["languages"] == ["en", "de"] and set(manifest["tasks"]) == {"topic", "pair", "qa"}
     assert all(count > 0 for counts in manifest["tasks"].values() for count in counts.values())
