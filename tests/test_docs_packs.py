@@ -1,4 +1,4 @@
-"""docs/packs.md and docs/tasks.md: every command and every line of code in them runs."""
+"""docs/packs.md: every command and every line of code in them runs."""
 
 import io
 import json
@@ -8,10 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from ds_minimodel.cli import main
-from ds_minimodel.config import load_recipe
 
 from .serve.conftest import make_family
 
@@ -56,20 +54,3 @@ def test_code_of_packs(folder, monkeypatch, capsys):
     (code,) = blocks("packs.md", "python")
     exec(compile(code, "packs.md", "exec"), {})
     assert "'label':" in capsys.readouterr().out
-
-
-def test_recipes_of_tasks(tmp_path):
-    tasks = {name: task for block in blocks("tasks.md", "yaml") for name, task in yaml.safe_load(block).items()}
-    assert list(tasks) == ["xnli", "pawsx", "mlqa", "xquad", "reviews", "duplicates"]
-    text = {language: f"{language}.txt" for language in ("en", "de")}
-    recipe = {"workdir": "w", "systems": ["bl_base"], "languages": {"source": "en", "targets": ["de"]},
-              "data": {"text": text}, "finetune": {"tasks": tasks}}
-    for name in ("mlqa", "xquad"):
-        tasks[name]["lr"] = float(tasks[name]["lr"])        # YAML 1.1 reads 3e-5 as text, a recipe does not
-    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
-    loaded = load_recipe(tmp_path / "recipe.yaml").finetune.tasks
-    assert loaded["reviews"].columns == {"text": "body", "label": "stars", "language": "lang"}
-    paper = load_recipe(DOCS.parent / "recipes" / "paper.yaml").finetune.tasks
-    for name, task in paper.items():        # the page and the paper's recipe say the same
-        assert loaded[name].model_dump(exclude={"test"}) == task.model_dump(exclude={"test"})
-        assert loaded[name].test.items() <= task.test.items()

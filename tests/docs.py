@@ -1,0 +1,55 @@
+"""The commands, recipes and links that README.md, the pages of docs/ and comments of the recipes hold."""
+
+import re
+import shlex
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "ds_configs/README.md"]
+_COMMAND = re.compile(r"(printf .* \| )?(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun|python scripts/|bash scripts/)")
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+def text_of(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page, language=""):
+    """Contents of the page's fenced blocks in a language."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+    return [content for of_block, content in fenced if of_block == language]
+
+
+def prose(page):
+    """The page without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+
+
+def inline_code(page):
+    return re.findall(r"`([^`\n]+)`", prose(page))
+
+
+def lines_to_type(page):
+    """Lines of a page that a reader types: of blocks, fenced or indented, and of the comments of a recipe."""
+    if str(page).endswith(".yaml"):
+        text = re.sub(r"\\\n#? *", "", text_of(page))
+        return re.findall(r"^# +(ds-minimodel .*)", text, re.MULTILINE)
+    text = "".join(blocks(page)) + "\n" + "\n".join(re.findall(r"^    +(.*)", prose(page), re.MULTILINE))
+    return re.sub(r"\\\n *", "", text).splitlines()
+
+
+def commands(page):
+    """Command lines of a page as it has them: those to type, and whole ones within its sentences and tables."""
+    inside = [code for code in inline_code(page) if len(code.split()) > 2] if str(page).endswith(".md") else []
+    return list(dict.fromkeys(part.strip() for line in [*lines_to_type(page), *inside]
+                              for part in re.sub(r"\s#.*", "", line).split("&&") if _COMMAND.match(part.strip())))
+
+
+def words(command):
+    """The words of a command after what feeds it; what follows the program's name in the second place."""
+    found = shlex.split(command.rpartition(" | ")[2])
+    program = next((at for at, word in enumerate(found) if word in ("ds-minimodel", "ds_minimodel")), None)
+    return found, None if program is None else found[program + 1:]

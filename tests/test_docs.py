@@ -1,0 +1,187 @@
+"""README.md and docs/: what they name is there, and said as the code has it. tests/pipeline/test_docs.py runs it."""
+
+import importlib.util
+import re
+import textwrap
+
+import pytest
+import yaml
+
+from ds_minimodel.analysis.join import settings_of
+from ds_minimodel.analysis.runs import Run
+from ds_minimodel.cli import parse
+from ds_minimodel.config import Recipe, load_recipe
+from ds_minimodel.files import write_json
+from ds_minimodel.yaml12 import Yaml12
+
+from .docs import PAGES, ROOT, blocks, commands, inline_code, name_of, prose, words
+
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+COMMANDS = [(name_of(page), command) for page in [*PAGES, *RECIPES] for command in commands(page)]
+FRAGMENTS = [(name_of(page), text) for page in PAGES for text in blocks(page, "yaml")]
+# What makes a recipe of a part of one.
+REST = {"workdir": "runs/demo", "systems": "[bl_base]", "languages": "{source: en, targets: [de]}",
+        "data": "{text: {en: en.txt, de: de.txt}}"}
+BASE = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "ffn_size": 3072, "max_positions": 512,
+        "head_depths": [12]}
+
+
+@pytest.mark.parametrize("page, command", COMMANDS)
+def test_commands_are_taken(page, command, monkeypatch):
+    """By the real parsers; and where the recipe is one of ours, it takes the overrides."""
+    line, ours = words(command)
+    monkeypatch.chdir(ROOT)
+    if ours is not None:
+        options = parse(ours)
+        assert callable(options.run)
+        if getattr(options, "recipe", "").startswith("recipes/"):
+            load_recipe(options.recipe, options.overrides)
+    elif line[1].endswith("throughput.py"):
+        script = import_script(line[1])
+        monkeypatch.setattr("sys.argv", line[1:])
+        script._options()
+    else:
+        script = (ROOT / line[1]).read_text(encoding="utf-8")
+        missing = [word for word in line[2:] if word.startswith("--") and f"{word}) " not in script]
+        assert not missing, f"{line[1]} knows no {missing}"
+
+
+def import_script(path):
+    spec = importlib.util.spec_from_file_location("script", ROOT / path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def test_commands_are_found():
+    """Enough of them, and of each page that has some: the search is not blind."""
+    assert len(COMMANDS) > 60
+    assert {page for page, _ in COMMANDS} >= {name_of(page) for page in PAGES if "\nds-minimodel " in page.read_text()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_sentences_name_is_there(page):
+    for code in inline_code(page):
+        if re.fullmatch(r"ds-minimodel [a-z-]+", code):
+            with pytest.raises(SystemExit) as end:
+                parse([code.split()[1], "--help"])
+            assert end.value.code == 0
+        path = re.match(r"(?:scripts|tests|recipes|benchmarks|ds_configs|csrc|ds_minimodel)/[\w./-]*", code)
+        if path and path[0] == code and not re.search("[A-Z]{3}", code):
+            assert (ROOT / code).exists(), code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", prose(page)) if "://" not in target]
+    for target in targets:
+        file, _, anchor = target.partition("#")
+        there = page.parent / file if file else page
+        assert there.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)", there.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings], target
+
+
+@pytest.mark.parametrize("page, text", FRAGMENTS)
+def test_recipes_load(page, text, tmp_path, monkeypatch):
+    """Whole ones as they stand, parts in the place where they belong."""
+    monkeypatch.chdir(tmp_path)
+    write_json(tmp_path / "models/roberta/body/config.json", {"architecture": BASE})
+    write_json(tmp_path / "models/roberta/pack/manifest.json", {"language": "en", "vocab_size": 50265, "files": {}})
+    keys = yaml.load(text, Yaml12).keys()
+    if not keys <= Recipe.model_fields.keys():
+        text, keys = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4), {"finetune"}
+    rest = "".join(f"{key}: {value}\n" for key, value in REST.items() if key not in keys)
+    (tmp_path / "recipe.yaml").write_text(text + rest, encoding="utf-8")
+    load_recipe(tmp_path / "recipe.yaml")
+
+
+def test_the_tasks_of_the_page_are_those_of_the_papers_recipe(tmp_path):
+    texts = [text for page, text in FRAGMENTS if page == "docs/tasks.md"]
+    (tmp_path / "recipe.yaml").write_text("finetune:\n  tasks:\n" + textwrap.indent("".join(texts), " " * 4) +
+                                          "".join(f"{key}: {value}\n" for key, value in REST.items()))
+    on_page = load_recipe(tmp_path / "recipe.yaml").finetune.tasks
+    for name, task in load_recipe(ROOT / "recipes/paper.yaml").finetune.tasks.items():
+        assert on_page[name].model_dump(exclude={"test"}) == task.model_dump(exclude={"test"})
+        assert on_page[name].test.items() <= task.test.items()
+
+
+def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
+    def settings(overrides, system):
+        recipe = load_recipe(ROOT / "recipes/repro.yaml", overrides).model_dump(mode="json")
+        return settings_of(Run("", recipe, {"base": None}, {}, [], [], [], [], {}, {}), system)
+
+    runs = [words(command)[1] for command in commands("recipes/repro.yaml") if " run " in command]
+    depth, seed, progressive = (parse(arguments).overrides for arguments in runs)
+    repro, other = settings([], "minijoint"), settings(depth, "minijoint")
+    assert {key for key in repro if repro[key] != other[key]} == {"mini.depth"}
+    assert settings(seed, "minijoint") == repro
+    assert settings(progressive, "multijoint")["adapt.depth_schedule"] == [[4, 0.5], [8, 0.25], [12, 0.25]]
+
+
+# --- docs/recipes.md against the typed recipe ---
+
+SCHEMA = Recipe.model_json_schema()
+BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`", "null": "none"}
+
+
+def section_of(schema):
+    """The section that a key's schema refers to, or None."""
+    reference = schema.get("$ref") or next((part["$ref"] for part in schema.get("allOf", [])), None)
+    return SCHEMA["$defs"][reference.rpartition("/")[2]] if reference else None
+
+
+def type_of(schema):
+    """A key's type as the page says it."""
+    if "anyOf" in schema:
+        return " or ".join(map(type_of, schema["anyOf"]))
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema["type"] == "object":
+        inner = schema["additionalProperties"]
+        return f"{{text: {'task' if '$ref' in inner else type_of(inner)}}}"
+    if "prefixItems" in schema:
+        return f"[{', '.join(map(type_of, schema['prefixItems']))}]"
+    if schema["type"] == "array":
+        return f"list of {type_of(schema['items'])}" + (", one or more" if schema.get("minItems") else "")
+    bounds = ", ".join(f"{sign} {schema[bound]:g}" for bound, sign in BOUNDS.items() if bound in schema)
+    return f"{NAMES[schema['type']]} {bounds}".strip()
+
+
+def keys_of_the_code(section=SCHEMA, prefix=""):
+    """{key path: (type, default)} of the typed recipe."""
+    found = {}
+    for key, schema in section["properties"].items():
+        inner = section_of(schema)
+        if inner:
+            found |= keys_of_the_code(inner, f"{prefix}{key}.")
+            continue
+        found[prefix + key] = (type_of(schema), schema.get("default", "required"))
+        if "$ref" in schema.get("additionalProperties", {}):
+            found |= keys_of_the_code(section_of(schema["additionalProperties"]), f"{prefix}{key}.NAME.")
+    return found
+
+
+def keys_of_the_page():
+    """The same of the tables of docs/recipes.md; a heading names the sections that its table is of."""
+    text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8").partition("## Keys")[2].partition("\n## ")[0]
+    found = {}
+    for part in text.split("\n### ")[1:]:
+        heading, _, body = part.partition("\n")
+        prefixes = [f"{name}." for name in re.findall("`(.*?)`", heading)] or [""]
+        for row in re.findall(r"^\| `.*", body, re.MULTILINE):
+            key, kind, default, meaning = (cell.strip() for cell in row.strip("| ").split(" | "))
+            value = {"required": "required", "–": None}.get(default)
+            if default not in ("required", "–"):
+                value = yaml.load(default.strip("`"), Yaml12)
+            for prefix in prefixes:
+                name = prefix + key.strip("`")
+                assert name not in found, f"{name} is there twice"
+                found[name] = (kind, value)
+    return found
+
+
+def test_every_key_is_on_the_page_with_its_type_and_default():
+    assert keys_of_the_page() == keys_of_the_code()
