@@ -17,7 +17,7 @@ from ds_minimodel.errors import UserError
 # for long while they wait, which beside other work is five times slower; not to spin at all is a quarter slower on
 # small models. A few microseconds serve both (GNU's OpenMP, which torch brings; others know the policy only).
 CPU = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
-       "MALLOC_TOP_PAD_": str(64 << 20), "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "4000",
+       "MALLOC_TOP_PAD_": str(64 << 20), "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000",
        "DS_ACCELERATOR": "cpu"}
 
 # Number of ranks on this host: from torchrun, deepspeed, Open MPI, MPICH.
