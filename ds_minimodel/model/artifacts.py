@@ -38,8 +38,8 @@ class BodyArtifact:
 class PackArtifact:
     """A language as on disk: `tensors` tokens (V, H), bias (V), and what else was trained with them.
 
-    A name that starts with `body.` replaces that tensor of the body while the pack is plugged in. steps, eflops:
-    what its training took.
+    A name that starts with `body.` replaces that tensor of the body while the pack is plugged in. steps,
+    eflops: what its training took.
     """
     language: str
     tensors: dict
@@ -69,7 +69,7 @@ def save_body(folder, artifact, kind, **facts):
     with atomic_folder(folder) as temporary:
         config = {"architecture": asdict(artifact.config), "space": artifact.space, "task": artifact.task}
         write_json(temporary / "config.json", config)
-        save_file({name: tensor.contiguous() for name, tensor in artifact.tensors.items()}, temporary / BODY_WEIGHTS)
+        _save(artifact.tensors, temporary / BODY_WEIGHTS)
         write_manifest(temporary, kind=kind, space=artifact.space, **facts)
 
 
@@ -84,24 +84,24 @@ def load_body(folder):
 
 
 def save_pack(folder, artifact, tokenizer_folder, **facts):
-    """Write a language pack with the vocabulary in `tokenizer_folder`; `facts` (parents …) go into the manifest."""
+    """Write a language pack with the vocabulary in `tokenizer_folder`; `facts` go into the manifest."""
     with atomic_folder(folder) as temporary:
-        save_file({name: tensor.contiguous() for name, tensor in artifact.tensors.items()}, temporary / PACK_WEIGHTS)
+        _save(artifact.tensors, temporary / PACK_WEIGHTS)
         for name in read_manifest(tokenizer_folder)["files"].keys() - {PACK_WEIGHTS}:
             shutil.copyfile(Path(tokenizer_folder) / name, temporary / name)
         write_manifest(temporary, kind="language-pack", language=artifact.language, space=artifact.space,
-                       vocab_size=len(artifact.tensors["tokens"]), steps=artifact.steps, eflops=artifact.eflops,
-                       **facts)
+                       vocab_size=len(artifact.tensors["tokens"]), steps=artifact.steps,
+                       eflops=artifact.eflops, **facts)
 
 
 def load_pack(folder, space=None):
-    """Read a language pack; UserError where it is damaged or, with `space`, where it belongs to another body."""
+    """Read a language pack; UserError where it is damaged or, with `space`, of another body."""
     manifest = read_manifest(folder, verify=True)
     if manifest.get("kind") != "language-pack":
         raise UserError(f"{folder}: a {manifest.get('kind')}, not a language pack")
     if space is not None and manifest["space"] != space:
-        raise UserError(f"{folder}: this pack was trained for embedding space {manifest['space']}, the body has "
-                        f"{space}; use a pack adapted to this body, or adapt one")
+        raise UserError(f"{folder}: this pack was trained for embedding space {manifest['space']}, the body "
+                        f"has {space}; use a pack adapted to this body, or adapt one")
     return PackArtifact(manifest["language"], _load(Path(folder) / PACK_WEIGHTS), manifest["space"],
                         manifest["steps"], manifest["eflops"])
 
@@ -115,13 +115,18 @@ def plug(model, pack):
     for name, tensor in pack.tensors.items():
         parameter = parameters.get(name if name.startswith("body.") else f"pack.{name}")
         if parameter is None or full_shape(parameter) != tensor.shape:
-            raise UserError(f"language pack {pack.language}: {name} of shape {tuple(tensor.shape)} does not fit "
-                            "this model")
+            raise UserError(f"language pack {pack.language}: {name} of shape {tuple(tensor.shape)} does not "
+                            "fit this model")
         parameter.data.copy_(own_part(parameter, tensor))
+
+
+def _save(tensors, path):
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
 
 
 def _load(path):
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: damaged or unreadable ({error}); delete its folder and run the step again") from None
+        raise UserError(f"{path}: damaged or unreadable ({error}); delete its folder and run the step "
+                        "again") from None

@@ -20,8 +20,8 @@ def encode(pack, body, batch, depths=None):
     if "real" in batch:
         packing = Packing(batch["real"], *tokens_BS.shape)
         tokens_BS = tokens_BS.flatten()[batch["real"], None]          # (T, 1)
-    return body(pack(tokens_BS), batch.get("lengths"), body.noise(batch.get("keys")), batch.get("read"), depths,
-                packing)
+    return body(pack(tokens_BS), batch.get("lengths"), body.noise(batch.get("keys")), batch.get("read"),
+                depths, packing)
 
 
 class MaskedLanguageModel(nn.Module):

@@ -1,9 +1,10 @@
 """First embeddings of a target language (step 2), made from those of the source.
 
-pieces: a vocabulary as strings in id order, special tokens included. source: the source pack's tensors, tokens
-(V, H) and bias (V). vectors: a static vector of each piece (V, D), zero where a piece has none; both languages'
-lie in one space. The output bias goes with the embeddings as one more column: what is copied or combined takes
-it along. Where a method says nothing of a piece, its row is drawn from the source's mean and deviation.
+pieces: a vocabulary as strings in id order, special tokens included. source: the source pack's tensors,
+tokens (V, H) and bias (V). vectors: a static vector of each piece (V, D), zero where a piece has none; both
+languages' lie in one space. The output bias goes with the embeddings as one more column: what is copied or
+combined takes it along. Where a method says nothing of a piece, its row is drawn from the source's mean and
+deviation.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ _CHUNK = 1024                           # rows that are compared with the source
 
 @dataclass(frozen=True)
 class FirstPack:
-    """tensors: tokens (V, H), bias (V). Rows copied from the source, and combined of several; the rest are drawn."""
+    """tensors: tokens (V, H), bias (V). Rows copied from the source, or combined of several; others drawn."""
     tensors: dict
     rows_copied: int
     rows_combined: int = 0
@@ -45,8 +46,10 @@ def overlap(target_pieces, source_pieces, source, seed):
 
 
 def mean(num_pieces, source):
-    """Every piece the mean of the source's rows (Hewitt 2021, "Initializing New Word Embeddings for Pretrained
-    Language Models"); special tokens are copied."""
+    """Every piece the mean of the source's rows; special tokens are copied.
+
+    Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models".
+    """
     rows = _joined(source)
     return _copy_special(rows.mean(0).repeat(num_pieces, 1), rows, 0)
 
@@ -75,8 +78,8 @@ def focus(target_pieces, source_pieces, source, target_vectors, seed):
 def wechsel(source, target_vectors, source_vectors, seed):
     """Every piece the softmax-weighted mean of its 10 nearest of the source, by cosine of the vectors.
 
-    Minixhofer et al. 2022, "WECHSEL: Effective initialization of subword embeddings for cross-lingual transfer
-    of monolingual language models", section 3; special tokens are copied, as in its published code.
+    Minixhofer et al. 2022, "WECHSEL: Effective initialization of subword embeddings for cross-lingual
+    transfer of monolingual language models", section 3; special tokens are copied, as in its published code.
     """
     old = _joined(source)
     rows = _drawn(len(target_vectors), old, seed)

@@ -1,8 +1,8 @@
-"""How a model is split over the ranks of a tensor-parallel group: what is whole, and what each rank holds a part of.
+"""How a model is split over the ranks of a tensor-parallel group.
 
-Split: attention by heads, feed-forward by inner units, a masked-LM head's dense layer by outputs, the vocabulary by
-rows. Whole on every rank, with the same values and gradients: norms, positions, biases that are added after a sum
-over ranks, and the heads of tasks, which read one vector a sample or have two outputs.
+Split: attention by heads, feed-forward by inner units, a masked-LM head's dense layer by outputs, the
+vocabulary by rows. Whole on every rank, with the same values and gradients: norms, positions, biases that are
+added after a sum over ranks, and the heads of tasks, which read one vector a sample or have two outputs.
 """
 
 from ds_minimodel.model.transformer import LanguagePack, Layer, MaskedLmHead
@@ -12,8 +12,8 @@ from ds_minimodel.parallel import shard_parameter
 def shard(module, group):
     """Keep of `module`, in place, what this rank of `group` computes; weights and what trains are set before.
 
-    The numbers of heads and of inner units must be divisible by the size of the group; the size of the vocabulary
-    need not be.
+    The numbers of heads and of inner units must be divisible by the size of the group; the size of the
+    vocabulary need not be.
     """
     if group.size == 1:
         return

@@ -64,7 +64,7 @@ SILENT = Noise(None)            # no dropout: evaluation
 
 
 def first_site(config, layer):
-    """Number of the first dropout of a layer; site 0 is the embeddings'. A layer has one a head and two more."""
+    """Number of a layer's first dropout; site 0 is the embeddings'. A layer has one a head and two more."""
     return 1 + (config.num_heads + 2) * layer
 
 
@@ -96,10 +96,10 @@ class Layer(nn.Module):
         self.ffn_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
 
     def forward(self, x_BSH, lengths_B, noise, read_BM=None, packing=None):
-        """Hidden states after the layer: (B, S, H), or (B, M, H) where only the positions `read_BM` are wanted.
+        """Hidden states after the layer: (B, S, H), or (B, M, H) at the positions `read_BM` alone.
 
         Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
-        With `packing`, hidden states in and out are packed, (T, 1, H); those at `read_BM` are (B, M, H) still.
+        With `packing`, hidden states in and out are packed, (T, 1, H); at `read_BM` still (B, M, H).
         """
         group, pad = self.group, packing.pad if packing else _as_it_is
         heads, width = (self.num_heads, self.head_size), self.num_heads * self.head_size
@@ -110,7 +110,8 @@ class Layer(nn.Module):
         else:
             x_BQH, positions = gather_rows(pad(x_BSH), read_BM), read_BM
             q_BQH = F.linear(parallel.copy(x_BQH, group), self.qkv.weight[:width], self.qkv.bias[:width])
-            k_BSH, v_BSH = pad(F.linear(shared_BSH, self.qkv.weight[width:], self.qkv.bias[width:])).split(width, dim=-1)
+            kv_BSH = F.linear(shared_BSH, self.qkv.weight[width:], self.qkv.bias[width:])
+            k_BSH, v_BSH = pad(kv_BSH).split(width, dim=-1)
         context_BNQD = ops.attention(
             q_BQH.unflatten(-1, heads).transpose(1, 2),         # (B, N, Q, D)
             k_BSH.unflatten(-1, heads).transpose(1, 2),         # (B, N, S, D)
@@ -159,10 +160,13 @@ class LanguagePack(nn.Module):
         self.rows, self.group = range(vocab_size), parallel.SOLO
 
     def forward(self, tokens_BS):
+        """Embeddings of the tokens -> (B, S, H)."""
+        if self.group.size == 1:
+            return ops.embedding(tokens_BS, self.tokens, PAD)
         return parallel.embedding(tokens_BS, self.tokens, self.rows, PAD, self.group)
 
     def cross_entropy(self, x_PH, targets_P):
-        """Sum over the targets of the cross-entropy of predicting them from a head's outputs, a float32 scalar."""
+        """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
         if self.group.size == 1:
             return ops.linear_cross_entropy(x_PH, self.tokens, self.bias, targets_P)
         return parallel.linear_cross_entropy(x_PH, self.tokens, self.bias, targets_P, self.rows, ops.IGNORED,
@@ -178,7 +182,8 @@ class Body(nn.Module):
         self.positions = nn.Parameter(torch.empty(config.max_positions + FIRST_POSITION, config.hidden_size))
         self.embedding_norm = nn.LayerNorm(config.hidden_size, eps=LAYER_NORM_EPS)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
-        self.heads = nn.ModuleDict({str(depth): MaskedLmHead(config.hidden_size) for depth in config.head_depths})
+        self.heads = nn.ModuleDict({str(depth): MaskedLmHead(config.hidden_size)
+                                    for depth in config.head_depths})
         self.apply(init_weights)
         with torch.no_grad():
             self.positions.normal_(0, INIT_STD)[PAD] = 0
@@ -210,10 +215,11 @@ class Body(nn.Module):
     def _embed(self, embedded_BSH, noise, packing):
         if packing:
             positions, noise = packing.position_T1, noise.of_tokens(packing.row_T)
-            added_BSH = F.embedding(FIRST_POSITION + positions, self.positions)
+            added_BSH = ops.embedding(FIRST_POSITION + positions, self.positions, PAD)
         else:
             positions = torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device)
-            added_BSH = self.positions[FIRST_POSITION:FIRST_POSITION + len(positions)][None].expand_as(embedded_BSH)
+            added_SH = self.positions[FIRST_POSITION:FIRST_POSITION + len(positions)]
+            added_BSH = added_SH[None].expand_as(embedded_BSH)
         norm = self.embedding_norm
         x_BSH = ops.residual_layer_norm(embedded_BSH, added_BSH, norm.weight, norm.bias, norm.eps)
         return ops.dropout(x_BSH, noise.p, noise.rows(0, positions))

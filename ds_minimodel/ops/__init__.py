@@ -6,6 +6,7 @@ torch's dispatcher's work (library.py).
 from .attention import attention
 from .cross_entropy import IGNORED, linear_cross_entropy
 from .dropout import dropout, hash32, row_keys
+from .embedding import embedding
 from .gelu import bias_gelu
 from .loading import LIBRARIES, backend, load_kernels
 from .norm import residual_layer_norm
@@ -14,5 +15,5 @@ from .softmax import masked_softmax
 for _device in LIBRARIES:  # after the operators above are defined
     load_kernels(_device)
 
-__all__ = ["IGNORED", "attention", "backend", "bias_gelu", "dropout", "hash32", "linear_cross_entropy",
-           "masked_softmax", "residual_layer_norm", "row_keys"]
+__all__ = ["IGNORED", "attention", "backend", "bias_gelu", "dropout", "embedding", "hash32",
+           "linear_cross_entropy", "masked_softmax", "residual_layer_norm", "row_keys"]

@@ -114,6 +114,7 @@ def residual_layer_norm(x, residual, weight, bias, eps, p=0.0, row_keys=None):
     is_small = x.device.type == "cpu" and x.numel() < TORCH_IS_FASTER_BELOW.get(x.dtype, 0)
     trains = weight.requires_grad or bias.requires_grad
     # In bf16 torch adds up the gradients of weight and bias in bf16, which loses a hundredth of them.
-    if is_small and row_keys is None and x.dtype == weight.dtype and not (trains and x.dtype != torch.float32):
+    is_exact = x.dtype == weight.dtype and (x.dtype == torch.float32 or not trains)
+    if is_small and is_exact and row_keys is None:
         return F.layer_norm(x if residual is None else residual + x, x.shape[-1:], weight, bias, eps)
     return _differentiable(x, residual, weight, bias, eps, p, row_keys)

@@ -8,8 +8,9 @@ from .dropout import drop
 from .library import accumulation_dtype, define, differentiate
 
 
-# Elements below which torch's own softmax takes less time on the CPU, in float32: a call into this operator costs
-# some 15 us more for each forward and backward pass. In other dtypes torch would round the scaled scores.
+# Elements below which torch's own softmax takes less time on the CPU, in float32: a call into this operator
+# costs some 15 us more for each forward and backward pass. In other dtypes torch would round the scaled
+# scores.
 TORCH_IS_FASTER_BELOW = 2**16
 
 
@@ -70,7 +71,7 @@ def masked_softmax(scores, lengths, scale, p=0.0, row_keys=None):
     """
     if p == 0:
         row_keys = None
-    is_small = scores.device.type == "cpu" and scores.dtype == torch.float32 and scores.numel() < TORCH_IS_FASTER_BELOW
-    if is_small and row_keys is None and lengths is None:
+    is_small = scores.device.type == "cpu" and scores.numel() < TORCH_IS_FASTER_BELOW
+    if is_small and scores.dtype == torch.float32 and row_keys is None and lengths is None:
         return torch.softmax(scores * scale, -1)
     return _differentiable(scores, lengths, scale, p, row_keys)

@@ -20,8 +20,6 @@ def embedding(tokens, weight, rows, padding, group):
 
     weight: the rows in the range `rows`, which this rank holds. Row `padding` gets no gradient.
     """
-    if group.size == 1:
-        return F.embedding(tokens, weight, padding_idx=padding)
     elsewhere = (tokens < rows.start) | (tokens >= rows.stop)
     own = (tokens - rows.start).masked_fill(elsewhere, 0)
     own_padding = padding - rows.start if padding in rows else None

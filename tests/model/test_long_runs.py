@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def train(everywhere):
-    """Losses of step 2 (frozen body, dropout on) over STEPS steps; `everywhere`: nothing of the last layer is skipped."""
+    """Losses of step 2 (frozen body, dropout on). everywhere: no position of the last layer is skipped."""
     import torch
     from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
 
@@ -50,6 +50,7 @@ def product():
     return losses
 
 
-@pytest.mark.parametrize("variant", [{"DSMM_OPS": "reference"}, {"everywhere": True}], ids=["references", "everywhere"])
+@pytest.mark.parametrize("variant", [{"DSMM_OPS": "reference"}, {"everywhere": True}],
+                         ids=["references", "everywhere"])
 def test_losses_over_many_steps_agree_within_rounding(product, variant):
     assert losses_of(**variant) == pytest.approx(product, rel=2e-4)
