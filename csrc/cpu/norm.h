@@ -29,6 +29,7 @@ DSMM_KERNEL void norm_forward(const NormForward<T>& a, int64_t begin, int64_t en
     a.mean[r] = mean;
     a.rstd[r] = rstd;
   }
+  if (a.streams_total) end_stream();
 }
 
 template <class T>

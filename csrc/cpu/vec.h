@@ -53,6 +53,7 @@ DSMM_INLINE void store_raw(bf16* to, U16 value, Part part) {
 }
 DSMM_INLINE void stream_raw(float* to, F32 value) { _mm512_stream_ps(to, (__m512)value); }
 DSMM_INLINE void stream_raw(bf16* to, U16 value) { _mm256_stream_si256((__m256i*)to, (__m256i)value); }
+DSMM_INLINE void end_stream() { _mm_sfence(); }
 #else
 DSMM_INLINE U32 widen_bits(U16 halves) { return __builtin_convertvector(halves, U32); }
 DSMM_INLINE U16 low_halves(U32 bits) { return __builtin_convertvector(bits, U16); }
@@ -72,6 +73,7 @@ DSMM_INLINE void store_raw(T* to, V value, Part part) {
 }
 template <class T, class V>
 DSMM_INLINE void stream_raw(T* to, V value) { store_raw(to, value, Whole{}); }
+DSMM_INLINE void end_stream() {}
 #endif
 
 DSMM_INLINE F32 widen(U16 halves) { return (F32)(widen_bits(halves) << 16); }
@@ -89,7 +91,8 @@ template <class P> DSMM_INLINE F32 load(const bf16* from, P part) { return widen
 template <class P> DSMM_INLINE void store(float* to, F32 value, P part) { store_raw(to, value, part); }
 template <class P> DSMM_INLINE void store(bf16* to, F32 value, P part) { store_raw(to, narrow(value), part); }
 
-// A store past the caches, for what is not read again soon; to must be aligned to a whole vector.
+// A store past the caches, for what is not read again soon; to must be aligned to a whole vector. Such
+// stores are not ordered with others: end_stream() comes before another thread may be told of them.
 DSMM_INLINE void stream(float* to, F32 value) { stream_raw(to, value); }
 DSMM_INLINE void stream(bf16* to, F32 value) { stream_raw(to, narrow(value)); }
 
@@ -114,20 +117,25 @@ DSMM_INLINE void for_row(long n, Body body) {
 
 typedef float F32x8 __attribute__((vector_size(32)));
 typedef float F32x4 __attribute__((vector_size(16)));
-#define DSMM_REDUCE(NAME, COMBINE8, COMBINE4, COMBINE1)                             \
-  DSMM_INLINE float NAME(F32 v) {                                                   \
-    F32x8 low8 = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);             \
-    F32x8 high8 = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);      \
-    F32x8 a = COMBINE8(low8, high8);                                                \
-    F32x4 low4 = __builtin_shufflevector(a, a, 0, 1, 2, 3);                         \
-    F32x4 high4 = __builtin_shufflevector(a, a, 4, 5, 6, 7);                        \
-    F32x4 b = COMBINE4(low4, high4);                                                \
-    return COMBINE1(COMBINE1(b[0], b[2]), COMBINE1(b[1], b[3]));                    \
+template <class Half, class V>
+DSMM_INLINE Half half_of(const V& vector, long which) {  // GCC has __builtin_shufflevector from 12 on only
+  static_assert(sizeof(V) == 2 * sizeof(Half), "");
+  Half half;
+  __builtin_memcpy(&half, reinterpret_cast<const char*>(&vector) + which * sizeof half, sizeof half);
+  return half;
+}
+#define DSMM_REDUCE(NAME, COMBINE)                                            \
+  DSMM_INLINE float NAME(F32 v) {                                             \
+    F32x8 low8 = half_of<F32x8>(v, 0), high8 = half_of<F32x8>(v, 1);          \
+    F32x8 a = COMBINE(low8, high8);                                           \
+    F32x4 low4 = half_of<F32x4>(a, 0), high4 = half_of<F32x4>(a, 1);          \
+    F32x4 b = COMBINE(low4, high4);                                           \
+    return COMBINE(COMBINE(b[0], b[2]), COMBINE(b[1], b[3]));                 \
   }
 #define DSMM_PLUS(a, b) ((a) + (b))
 #define DSMM_LARGER(a, b) ((a) > (b) ? (a) : (b))
-DSMM_REDUCE(sum_of, DSMM_PLUS, DSMM_PLUS, DSMM_PLUS)
-DSMM_REDUCE(largest_of, DSMM_LARGER, DSMM_LARGER, DSMM_LARGER)
+DSMM_REDUCE(sum_of, DSMM_PLUS)
+DSMM_REDUCE(largest_of, DSMM_LARGER)
 
 // The sum of body(i, part) over a row, in four chains, for one addition waits for the last.
 template <class Body>
