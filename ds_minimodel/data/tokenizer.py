@@ -20,15 +20,15 @@ def open_tokenizer(folder):
     if BYTE_LEVEL_FILE in held:
         from ds_minimodel.data.byte_level import ByteLevelTokenizer
         return ByteLevelTokenizer(folder)
-    raise UserError(f"{folder}: holds neither {UNIGRAM_FILE} nor {BYTE_LEVEL_FILE}; it is not a tokenizer or a "
-                    "language pack")
+    raise UserError(f"{folder}: holds neither {UNIGRAM_FILE} nor {BYTE_LEVEL_FILE}; it is not a tokenizer or "
+                    "a language pack")
 
 
 class Tokenizer(ABC):
     """A vocabulary: <s> 0, <pad> 1, </s> 2, <unk> 3, the pieces of text, <mask> last.
 
-    vocab_size: the number of ids. mask_id: vocab_size - 1. sha256: of the vocabulary's file. No text can become
-    a special id: "<s>" or "<mask>" in it are ordinary characters.
+    vocab_size: the number of ids. mask_id: vocab_size - 1. sha256: of the vocabulary's file. No text can
+    become a special id: "<s>" or "<mask>" in it are ordinary characters.
     """
     file_name: str
     vocab_size: int

@@ -7,8 +7,8 @@ from ds_minimodel.errors import UserError
 
 MAX_TOKENS = 20_000_000              # the first of the store
 # What FOCUS's published code sets; the rest is fastText's own. CBOW "is more closely aligned" with masked LM.
-_SETTINGS = {"vector_size": 100, "epochs": 3, "min_count": 10, "negative": 10, "sg": 0, "window": 5, "alpha": 0.05,
-             "sample": 1e-4, "min_n": 3, "max_n": 6, "bucket": 1 << 18}
+_SETTINGS = {"vector_size": 100, "epochs": 3, "min_count": 10, "negative": 10, "sg": 0, "window": 5,
+             "alpha": 0.05, "sample": 1e-4, "min_n": 3, "max_n": 6, "bucket": 1 << 18}
 
 
 def train_piece_vectors(store, tokenizer, seed):

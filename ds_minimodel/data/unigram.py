@@ -90,8 +90,8 @@ class UnigramTokenizer(Tokenizer):
         return self._model.encode(texts, num_threads=1)
 
     def encode_with_offsets(self, text):
-        # SentencePiece's normalisation (NFKC, runs of white space) may change the text; its offsets are in the
-        # original. A piece that is nothing but a word's start is empty.
+        # SentencePiece's normalisation (NFKC, runs of white space) may change the text; its offsets are in
+        # the original. A piece that is nothing but a word's start is empty.
         encoded = self._model.encode(text, return_type="offset_mapping")
         spans, offsets = [], encoded["offsets"]
         for number, (start, end) in enumerate(offsets):

@@ -1,4 +1,4 @@
-"""Static word vectors from files, two languages' brought into one space, and vectors of pieces made from them."""
+"""Static word vectors from files, two languages' brought into one space, and vectors of pieces of them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ class WordVectors:
 
 
 def read_header(path):
-    """(words, D) of a file of vectors in fastText's text form; UserError where it is missing or another form."""
+    """(words, D) of a file of vectors in fastText's text form; UserError where it is missing or another."""
     with _open(path) as file:
         return _header(file.readline(), path)
 
@@ -46,7 +46,7 @@ def read_vectors(path):
 
 
 def read_dictionary(path):
-    """Pairs (source word, target word) of a bilingual dictionary: two words a line, with a tab or space between."""
+    """Pairs (source word, target word) of a dictionary: two words a line, a tab or space between."""
     pairs = []
     with _open(path) as file:
         for number, line in enumerate(file, 1):
@@ -54,7 +54,8 @@ def read_dictionary(path):
             if not line.strip():
                 continue
             if len(pair) != 2:
-                raise UserError(f"{path}:{number}: {len(pair)} words where two are expected, a source and a target")
+                raise UserError(f"{path}:{number}: {len(pair)} words where two are expected, a source and a "
+                                "target")
             pairs.append(tuple(pair))
     return pairs
 
@@ -65,9 +66,11 @@ def align(source, target, dictionary, where):
     Orthogonal Procrustes over the dictionary's pairs in three spellings each (as given, lower case, title
     case), as WECHSEL's published code has it. where: the dictionary's file, for messages.
     """
-    source_ids, target_ids = ({word: id for id, word in enumerate(language.words)} for language in (source, target))
+    source_ids, target_ids = ({word: id for id, word in enumerate(language.words)}
+                              for language in (source, target))
     pairs = [(source_ids[left], target_ids[right]) for first, second in dictionary
-             for left in (first, first.lower(), first.title()) for right in (second, second.lower(), second.title())
+             for left in (first, first.lower(), first.title())
+             for right in (second, second.lower(), second.title())
              if left in source_ids and right in target_ids]
     if not pairs:
         raise UserError(f"{where}: none of its pairs has vectors in both languages")
@@ -77,18 +80,19 @@ def align(source, target, dictionary, where):
 
 
 def piece_vectors(tokenizer, words):
-    """A vector of each piece (V, D): the mean of the words in whose tokenisation it is, weighted by frequency.
+    """A vector of each piece (V, D): the mean of the words in whose tokenisation it is, by frequency.
 
-    What WECHSEL (section 3) and OFA do where no vectors of character n-grams are at hand. A word is tokenised at
-    the start of a text and after a space; its frequency is taken as 1 / rank (Zipf), which the order of the file
-    gives. Zero for pieces in no word.
+    What WECHSEL (section 3) and OFA do where no vectors of character n-grams are at hand. A word is tokenised
+    at the start of a text and after a space; its frequency is taken as 1 / rank (Zipf), which the order of
+    the file gives. Zero for pieces in no word.
     """
     sums = np.zeros((tokenizer.vocab_size, words.vectors.shape[1]), np.float64)
     weights = np.zeros(tokenizer.vocab_size)
     for first in range(0, len(words.words), _CHUNK):
         chunk = words.words[first:first + _CHUNK]
         for texts in (chunk, [f" {word}" for word in chunk]):
-            uses = [(id, first + number) for number, ids in enumerate(tokenizer.encode(texts)) for id in set(ids)]
+            uses = [(id, first + number) for number, ids in enumerate(tokenizer.encode(texts))
+                    for id in set(ids)]
             ids, ranks = np.array(uses, np.int64).reshape(-1, 2).T
             order = np.argsort(ids, kind="stable")
             ids, ranks = ids[order], ranks[order]

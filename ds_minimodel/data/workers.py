@@ -27,7 +27,7 @@ def ordered_map(function, items, workers):
 
 
 def in_order(submit, items, window):
-    """Yield the results of submit(item), a Future, for each item, in order; at most `window` are under way."""
+    """Yield the results of submit(item), a Future, for each item, in order; `window` at most at a time."""
     pending = collections.deque()
     try:
         for item in items:

@@ -2,7 +2,8 @@
 
 The two libraries give the same ids but for two things. Hugging Face's `Precompiled` normaliser loses a mark
 where a letter carries two that are written apart (decomposed Unicode, as in NFD Vietnamese; normalise such
-text to NFC). And SentencePiece adds scores up in fp32, so a tie of two segmentations may fall otherwise ("....").
+text to NFC). And SentencePiece adds scores up in fp32, so a tie of two segmentations may fall otherwise
+("....").
 """
 
 import base64
@@ -38,7 +39,8 @@ def _parse(data, where):
 def from_sentencepiece(data, where):
     """XLM-R's sentencepiece.bpe.model as (model in fairseq's order: bytes, XLM-R's ids in that order).
 
-    <pad> is added. The order is XLM-R's own, whose ids are SentencePiece's plus 1. Raises UserError for other kinds of model.
+    <pad> is added. The order is XLM-R's own, whose ids are SentencePiece's plus 1. Raises UserError for other
+    kinds of model.
     """
     model = _parse(data, where)
     if [piece.piece for piece in model.pieces if piece.type != _PIECE.NORMAL] != _XLMR_FIRST:
@@ -74,8 +76,9 @@ def from_tokenizer_json(content, where):
 
 
 def _model(pieces, normalizer_spec, where):
-    trainer = protobuf.TrainerSpec(model_type=protobuf.TrainerSpec.UNIGRAM,
-                                   vocab_size=len(FIRST) + len(pieces), bos_id=BOS, pad_id=PAD, eos_id=EOS, unk_id=UNK)
+    trainer = protobuf.TrainerSpec(
+        model_type=protobuf.TrainerSpec.UNIGRAM, vocab_size=len(FIRST) + len(pieces), bos_id=BOS, pad_id=PAD,
+        eos_id=EOS, unk_id=UNK)
     model = protobuf.ModelProto(trainer_spec=trainer, normalizer_spec=normalizer_spec)
     for id, token in enumerate(FIRST):
         model.pieces.add(piece=token, score=0, type=_PIECE.UNKNOWN if id == UNK else _PIECE.CONTROL)

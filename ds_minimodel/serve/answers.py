@@ -8,12 +8,14 @@ import torch
 
 from ds_minimodel.data import BOS, EOS, tasks
 from ds_minimodel.data.tasks.batches import join
+from ds_minimodel.data.tasks.records import text_field
 from ds_minimodel.data.tokenizer import MASK
 from ds_minimodel.errors import UserError
 from ds_minimodel.model.heads import encode
 
 FIELDS = {"classification": ("text",), "pair": ("sentence1", "sentence2"), "qa": ("question", "context"),
           "masked-lm": ("text",)}
+_WINDOW = 384                   # tokens of a question and a piece of its context, as in finetuning
 
 
 def check(request, kind, languages, where):
@@ -23,11 +25,10 @@ def check(request, kind, languages, where):
     language = request.get("language")
     if language is None and len(languages) > 1:
         raise UserError(f"{where}: no 'language'; there are {', '.join(languages)}")
-    if language is not None and language not in languages:
+    if language is not None and (not isinstance(language, str) or language not in languages):
         raise UserError(f"{where}: no pack for language {language!r}; there are {', '.join(languages)}")
     for name in FIELDS[kind]:
-        if not isinstance(request.get(name), str):
-            raise UserError(f"{where}: '{name}' is missing or no text; a {kind} model reads {', '.join(FIELDS[kind])}")
+        text_field(request, name, where)
     if kind == "masked-lm" and MASK not in request["text"]:
         raise UserError(f"{where}: no {MASK} in the text; put one where a piece is to be predicted")
 
@@ -49,17 +50,13 @@ def _classify(predictor, tokenizer, requests):
 def _answer(predictor, tokenizer, requests):
     questions = [tasks.Question(str(number), request["question"], request["context"], ("",), (0,))
                  for number, request in enumerate(requests)]
-    length = min(384, predictor.max_length)
-    windows = tasks.encode_questions(tokenizer, questions, length, min(64, length // 4))
-    first, last = np.zeros((2, len(windows.examples)), dtype=np.int64)
-    score = np.zeros(len(windows.examples))
-    for index, batch in predictor.batches(windows.examples):
-        logits_BS2 = predictor.model.logits(batch).float().cpu().numpy()
-        first[index], last[index], score[index] = tasks.best_spans(logits_BS2[..., 0], logits_BS2[..., 1],
-                                                                   windows, index)
-    texts = tasks.answer_texts(questions, windows, first, last, score)
-    best = {number: float(score[windows.question == number].max()) for number in range(len(questions))}
-    return [{"answer": texts[question.id], "score": best[number]} for number, question in enumerate(questions)]
+    length = min(_WINDOW, predictor.max_length)
+    windows = tasks.encode_questions(tokenizer, questions, length, length // 6, length // 3)
+    logits = ((index, predictor.model.logits(batch).float().cpu().numpy())
+              for index, batch in predictor.batches(windows.examples))
+    found = tasks.find_answers(questions, windows, logits)
+    return [{"answer": answer.text, "score": answer.score}
+            for answer in (found[question.id] for question in questions)]
 
 
 @torch.inference_mode()
@@ -85,8 +82,13 @@ def _fill(predictor, tokenizer, requests):
 
 
 def _with_masks(tokenizer, text, max_length):
-    parts = tokenizer.encode([part.strip() for part in text.split(MASK)])
+    """<s>, the text with the id of <mask> wherever it is spelt, </s>. A mask takes the space before it."""
+    *before, last = text.split(MASK)
+    parts = tokenizer.encode([*(part.rstrip() for part in before), last])
     ids = list(chain.from_iterable([tokenizer.mask_id, *part] for part in parts))[1:]
+    if tokenizer.mask_id in ids[max_length - 2:]:
+        raise UserError(f"the text {text[:30]!r}… has a {MASK} beyond the {max_length} tokens that the model "
+                        "takes; shorten it")
     return np.array([BOS, *ids[:max_length - 2], EOS])
 
 

@@ -26,10 +26,11 @@ def add_arguments(commands):
     predict = commands.add_parser("predict", help="ask a task model or a body, in any language with a pack")
     predict.add_argument("model", metavar="MODEL", help="folder of a task model or a body")
     predict.add_argument("file", metavar="FILE", nargs="?",
-                         help="JSON lines to answer at once; without it, each line of standard input is answered")
+                         help="JSON lines to answer at once; without it, the lines of standard input")
     predict.add_argument("--pack", metavar="LANGUAGE=PACK", action="append", default=[],
                          help="a language; may be repeated; default: the folder `pack` beside MODEL")
-    predict.add_argument("--head", metavar="N", type=int, help="depth of the masked-LM head; default: the deepest")
+    predict.add_argument("--head", metavar="N", type=int,
+                         help="depth of the masked-LM head; default: the deepest")
     predict.add_argument("--top", metavar="K", type=int, default=5, help="pieces for each <mask> (5)")
     predict.set_defaults(run=_predict)
 
@@ -42,7 +43,8 @@ def _show(options):
         print(json.dumps(facts, indent=1, ensure_ascii=False))
         return
     for name, value in facts.items():
-        print(f"{name}: {json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value}")
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
+        print(f"{name}: {text}")
 
 
 def _check(options):
@@ -56,22 +58,26 @@ def _plug(options):
     from ds_minimodel.serve.packs import plug
 
     plug(options.body, options.pack, options.out)
-    print(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`", file=sys.stderr)
+    print(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`",
+          file=sys.stderr)
 
 
 def _predict(options):
     from ds_minimodel.serve.predictor import Predictor, beside
 
-    predictor = Predictor(options.model, _folders(options.pack) or beside(options.model), options.head, options.top)
+    folders = _folders(options.pack) or beside(options.model)
+    predictor = Predictor(options.model, folders, options.head, options.top)
     if options.file is not None:
         _answer_file(predictor, options.file)
         return
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")      # bad bytes end one line, not all
     for number, line in enumerate(sys.stdin, 1):
         if line.strip():
             try:
                 (answer,) = predictor.predict([_request(line.rstrip("\n"), predictor)])
             except UserError as error:          # one bad line does not end a conversation
-                print(f"ds-minimodel: line {number}: {str(error).removeprefix('request 1: ')}", file=sys.stderr)
+                message = str(error).removeprefix("request 1: ")
+                print(f"ds-minimodel: line {number}: {message}", file=sys.stderr)
                 continue
             print(json.dumps(answer, ensure_ascii=False), flush=True)
 
@@ -81,7 +87,8 @@ def _folders(given):
     for text in given:
         language, equals, folder = text.partition("=")
         if not (language and equals and folder):
-            raise UserError(f"--pack {text}: it has the form LANGUAGE=FOLDER, for example de=adapt/minijoint/de/pack")
+            raise UserError(f"--pack {text}: it has the form LANGUAGE=FOLDER, for example "
+                            "de=adapt/minijoint/de/pack")
         if language in folders:
             raise UserError(f"--pack {text}: {language} is given twice")
         folders[language] = folder
@@ -102,7 +109,7 @@ def _answer_file(predictor, path):
 
 
 def _request(line, predictor):
-    """A request from a line: a JSON object, or its texts with tabs between, the language first where several are."""
+    """A request from a line: a JSON object, or its texts with tabs between, the language first of several."""
     from ds_minimodel.serve.answers import FIELDS
 
     if line.lstrip().startswith("{"):

@@ -12,8 +12,8 @@ _NAMED = ("kind", "language", "space", "vocab_size", "steps", "eflops", "files")
 
 
 def facts_of(folder):
-    """What a pack says of itself, in the order to show; all its files are verified. UserError where damaged."""
-    pack, tokenizer, manifest = *_open(folder), read_manifest(folder)
+    """What a pack says of itself, in the order to show; all files are verified. UserError where damaged."""
+    (pack, tokenizer), manifest = open_pack(folder), read_manifest(folder)
     facts = {"language": pack.language, "space": pack.space, "vocabulary": tokenizer.vocab_size,
              "vocabulary sha256": tokenizer.sha256[:16], "hidden size": pack.tensors["tokens"].shape[1],
              "steps": pack.steps, "eflops": pack.eflops}
@@ -24,23 +24,12 @@ def facts_of(folder):
 
 
 def check(folder, body_folder=None):
-    """UserError where a pack is damaged or its parts disagree or, with `body_folder`, where it does not fit."""
-    if body_folder is None:
-        _open(folder)
-        return
-    body = load_body(body_folder)
-    pack, _ = _open(folder, body.space)
-    width = pack.tensors["tokens"].shape[1]
-    if width != body.config.hidden_size:
-        raise UserError(f"{folder}: embeddings of size {width}, the body {body_folder} has {body.config.hidden_size}")
-    for name, tensor in pack.tensors.items():
-        own = body.tensors.get(name) if body.task else body.tensors.get(name.removeprefix("body."))
-        if name.startswith("body.") and (own is None or own.shape != tensor.shape):
-            raise UserError(f"{folder}: replaces {name} of shape {tuple(tensor.shape)}, which {body_folder} has not")
+    """UserError where a pack is damaged, its parts disagree or, with `body_folder`, it does not fit."""
+    open_pack(folder, None if body_folder is None else load_body(body_folder))
 
 
 def plug(body_folder, pack_folder, out):
-    """Write the folder `out` with copies of both, `body` and `pack`: a model of that language, ready to serve."""
+    """Write the folder `out` with copies of both, `body` and `pack`: a model of that language."""
     out = Path(out)
     if out.exists():
         raise UserError(f"{out}: exists; choose another name or delete it")
@@ -50,11 +39,23 @@ def plug(body_folder, pack_folder, out):
         shutil.copytree(pack_folder, temporary / "pack")
 
 
-def _open(folder, space=None):
-    """A pack and its vocabulary, all files verified, that belong together."""
-    pack, tokenizer = load_pack(folder, space), open_tokenizer(folder)
-    rows = len(pack.tensors["tokens"])
+def open_pack(folder, body=None):
+    """(PackArtifact, Tokenizer) of a language pack, all files verified.
+
+    UserError where its parts disagree or it does not fit `body`, a BodyArtifact.
+    """
+    pack, tokenizer = load_pack(folder, body and body.space), open_tokenizer(folder)
+    rows, width = pack.tensors["tokens"].shape
     if tokenizer.vocab_size != rows or len(pack.tensors["bias"]) != rows:
-        raise UserError(f"{folder}: its vocabulary has {tokenizer.vocab_size} pieces, its embeddings {rows} rows: "
-                        "the tokenizer is of another pack")
+        raise UserError(f"{folder}: its vocabulary has {tokenizer.vocab_size} pieces, its embeddings {rows} "
+                        "rows: the tokenizer is of another pack")
+    if body is None:
+        return pack, tokenizer
+    if width != body.config.hidden_size:
+        raise UserError(f"{folder}: embeddings of size {width}, the body has {body.config.hidden_size}")
+    for name in [name for name in pack.tensors if name.startswith("body.")]:
+        own = body.tensors.get(name if body.task else name.removeprefix("body."))
+        if own is None or own.shape != pack.tensors[name].shape:
+            raise UserError(f"{folder}: replaces {name} of shape {tuple(pack.tensors[name].shape)}, which "
+                            "the body has not")
     return pack, tokenizer

@@ -8,12 +8,13 @@ import torch
 from ds_minimodel.data import tasks
 from ds_minimodel.engine.world import resolve_precision
 from ds_minimodel.errors import UserError
-from ds_minimodel.model.artifacts import load_body, load_pack
+from ds_minimodel.files import read_manifest
+from ds_minimodel.model.artifacts import load_body
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.transformer import LanguagePack
-from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.ops.cpu import configure_cpu
-from ds_minimodel.serve import answers, packs
+from ds_minimodel.serve import answers
+from ds_minimodel.serve.packs import open_pack
 from ds_minimodel.steps.evaluate import DTYPES, MAX_TOKENS
 from ds_minimodel.steps.task_data import task_module
 from ds_minimodel.steps.training import load_into, to_torch
@@ -44,10 +45,12 @@ class Predictor:
     """
 
     def __init__(self, model_folder, pack_folders, depth=None, top=5):
-        """pack_folders: {language: folder}. depth: masked-LM head, default the deepest; top: pieces for a mask.
+        """pack_folders: {language: folder}. depth: masked-LM head, default the deepest; top: pieces a mask.
 
         UserError for a folder that is missing, damaged or of another body, and for a depth without a head.
         """
+        if top < 1:
+            raise UserError(f"--top {top}: there must be at least 1 piece for each <mask>")
         artifact = load_body(model_folder)
         if not pack_folders:
             raise UserError("no language pack; give one at least, for example --pack de=FOLDER")
@@ -66,20 +69,20 @@ class Predictor:
             self.model = MaskedLanguageModel(artifact.config, 2)
             load_into(self.model, artifact.tensors, "body.")
         self.model.eval().to(self.device, dtype)
-        self.languages = {language: self._load(folder, model_folder, dtype)
+        self.languages = {language: self._load(folder, artifact, dtype)
                           for language, folder in pack_folders.items()}
         replaced = {name for language in self.languages.values() for name in language.body}
-        self._own = {name: tensor.clone() for name, tensor in self.model.state_dict().items() if name in replaced}
+        self._own = {name: tensor.clone() for name, tensor in self.model.state_dict().items()
+                     if name in replaced}
 
-    def _load(self, folder, model_folder, dtype):
-        packs.check(folder, model_folder)
-        pack = load_pack(folder)
+    def _load(self, folder, artifact, dtype):
+        pack, tokenizer = open_pack(folder, artifact)
         with torch.device("meta"):
             module = LanguagePack(*pack.tensors["tokens"].shape)
         module.load_state_dict({name: pack.tensors[name] for name in ("tokens", "bias")}, assign=True)
         body = {name: tensor.to(self.device, dtype) for name, tensor in pack.tensors.items()
                 if name.startswith("body.")}
-        return _Language(module.to(self.device, dtype), open_tokenizer(folder), body)
+        return _Language(module.to(self.device, dtype), tokenizer, body)
 
     def predict(self, requests):
         """Answers to requests (dicts), in their order; UserError names the first request that is wrong."""
@@ -106,8 +109,7 @@ class Predictor:
     def batches(self, examples):
         """(index, batch of tensors on the device) for all of `examples`, of like length together."""
         for index, batch in tasks.evaluation_batches(examples, MAX_TOKENS):
-            yield index, {name: value.to(self.device) if isinstance(value, torch.Tensor) else value
-                          for name, value in to_torch(batch).items()}
+            yield index, to_torch(batch, self.device)
 
 
 def _depth(folder, config, depth, kind):
@@ -126,4 +128,4 @@ def _depth(folder, config, depth, kind):
 def beside(model_folder):
     """{its language: folder} of the pack that lies beside a model, as `pack plug` and the steps leave it."""
     folder = Path(model_folder).resolve().parent / "pack"
-    return {load_pack(folder).language: folder} if folder.is_dir() else {}
+    return {read_manifest(folder)["language"]: folder} if folder.is_dir() else {}

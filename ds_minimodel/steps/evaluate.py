@@ -96,25 +96,19 @@ def _packs(recipe, layout, system, language):
 @torch.inference_mode()
 def _score(module, task, language, encoded, records):
     """{"score": accuracy} in points; for questions {"score": F1, "exact_match"}."""
+    if task.kind == "qa":
+        found = tasks.find_answers(records, encoded, _logits(module, encoded.examples), task.answer_length)
+        texts = {name: answer.text for name, answer in found.items()}
+        scores = tasks.score_qa(texts, records, language if task.metric == "mlqa" else None)
+        return {"score": scores["f1"], "exact_match": scores["exact_match"]}
+    predicted = np.zeros(len(encoded), dtype=np.int64)
+    for index, logits in _logits(module, encoded):
+        predicted[index] = logits.argmax(-1)
+    return {"score": tasks.score_classification(predicted, records.targets)["accuracy"]}
+
+
+def _logits(module, examples):
+    """Yield (index (B,), logits as an array) of batches of all `examples`."""
     device = next(module.parameters()).device
-    examples = encoded.examples if task.kind == "qa" else encoded
-    if task.kind != "qa":
-        predicted = np.zeros(len(examples), dtype=np.int64)
-        for index, batch in tasks.evaluation_batches(examples, MAX_TOKENS):
-            predicted[index] = _logits(module, batch, device).argmax(-1)
-        return {"score": tasks.score_classification(predicted, records.targets)["accuracy"]}
-    first, last = np.zeros((2, len(examples)), dtype=np.int64)
-    score = np.zeros(len(examples))
     for index, batch in tasks.evaluation_batches(examples, MAX_TOKENS):
-        logits_BS2 = _logits(module, batch, device)
-        first[index], last[index], score[index] = tasks.best_spans(
-            logits_BS2[..., 0], logits_BS2[..., 1], encoded, index, answer_length=task.answer_length)
-    answers = tasks.answer_texts(records, encoded, first, last, score)
-    scores = tasks.score_qa(answers, records, language if task.metric == "mlqa" else None)
-    return {"score": scores["f1"], "exact_match": scores["exact_match"]}
-
-
-def _logits(module, batch, device):
-    tensors = {name: value.to(device) if isinstance(value, torch.Tensor) else value
-               for name, value in to_torch(batch).items()}
-    return module.logits(tensors).float().cpu().numpy()
+        yield index, module.logits(to_torch(batch, device)).float().cpu().numpy()

@@ -64,9 +64,10 @@ def micro_batches(sampler, run, world):
     return batches
 
 
-def to_torch(batch):
+def to_torch(batch, device="cpu"):
     """A batch of numpy arrays as tensors; without "lengths" where no row is padded, so that no mask is needed."""
-    tensors = {name: value if isinstance(value, int) else torch.from_numpy(value) for name, value in batch.items()}
+    tensors = {name: value if isinstance(value, int) else torch.from_numpy(value).to(device)
+               for name, value in batch.items()}
     if bool((tensors["lengths"] == tensors["tokens"].shape[1]).all()):
         del tensors["lengths"]
     return tensors

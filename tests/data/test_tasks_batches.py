@@ -29,12 +29,14 @@ def test_batch_form(examples):
     assert batch["read"].tolist() == [[0], [0]] and batch["count"] == 2
     assert batch["keys"].view(np.uint32).tolist() == sample_key(1, 0, [3, 0]).tolist()
     assert {name: str(array.dtype) for name, array in batch.items() if name != "count"} == {
-        "tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64", "keys": "int32", "real": "int64"}
+        "tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64", "keys": "int32",
+        "real": "int64"}
 
 
 def test_real_tokens_are_told_where_much_is_padding(examples):
     batch = examples.batch(np.array([3, 0]), [0, 0])
-    assert batch["tokens"].flatten()[batch["real"]].tolist() == [0, 103, 103, 103, 103, 103, 2, 0, 100, 100, 2]
+    real = batch["tokens"].flatten()[batch["real"]]
+    assert real.tolist() == [0, 103, 103, 103, 103, 103, 2, 0, 100, 100, 2]
     assert "real" not in examples.batch(np.array([3, 10]), [0, 0])          # of equal length
 
 

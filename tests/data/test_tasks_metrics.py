@@ -111,16 +111,21 @@ WORDS = ("the a an theatre el la las unos der die das dem Haus là của nhà c�
          "New-York “Paris” ¿qué? 3,5 ． 、 … § $5 <b> \u200bx \u3000 \u00a0 Ärger STRASSE ß İ 㐀 龥 龦 々").split(" ")
 
 
+def random_text(draw):
+    return draw.choice(["", " "]).join(draw.choices(WORDS, k=draw.randint(0, 4)))
+
+
 @pytest.mark.parametrize("language", sorted(ARTICLES))
 def test_mlqa_scores_follow_its_rules_in_every_language(language):
     draw = random.Random(language)
     for _ in range(300):
-        predicted, *answers = (draw.choice(["", " "]).join(draw.choices(WORDS, k=draw.randint(0, 4))) for _ in range(3))
+        predicted, *answers = (random_text(draw) for _ in range(3))
         scores = score_qa({"q": predicted}, [question("q", *answers)], language)
         normal = mlqa_normal_form(predicted, language)
-        assert scores["exact_match"] == 100.0 * (normal in [mlqa_normal_form(text, language) for text in answers])
+        accepted = [mlqa_normal_form(text, language) for text in answers]
+        assert scores["exact_match"] == 100.0 * (normal in accepted)
         assert scores["f1"] == pytest.approx(max(
-            word_f1(normal.split(), mlqa_normal_form(text, language).split()) for text in answers))
+            word_f1(normal.split(), text.split()) for text in accepted))
 
 
 def squad_normal_form(answer):
@@ -132,7 +137,7 @@ def squad_normal_form(answer):
 def test_squad_scores_follow_its_rules():
     draw = random.Random(0)
     for _ in range(300):
-        predicted, answer = (draw.choice(["", " "]).join(draw.choices(WORDS, k=draw.randint(0, 4))) for _ in range(2))
+        predicted, answer = random_text(draw), random_text(draw)
         normal = [squad_normal_form(text) for text in (predicted, answer)]
         f1 = word_f1(*(text.split() for text in normal))
         assert score(predicted, answer) == (100.0 * (normal[0] == normal[1]), pytest.approx(f1))

@@ -9,11 +9,9 @@ from ds_minimodel.errors import UserError
 
 PAIR = forms_of("pair", {})
 LABELS = ["contradiction", "entailment", "neutral"]
-XNLI = ("language gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
-        "sentence2 promptID pairID genre label1 label2 label3 label4 label5 sentence1_tokenized sentence2_tokenized "
-        "match").split()
 MULTINLI = ("gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
             "sentence2 promptID pairID genre label1 label2 label3 label4 label5").split()
+XNLI = ["language", *MULTINLI, "sentence1_tokenized", "sentence2_tokenized", "match"]
 
 
 def tsv(path, header, *rows):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ds_minimodel.data.tasks import Question, answer_texts, best_spans, encode_questions
+from ds_minimodel.data.tasks import Question, encode_questions, find_answers
+from ds_minimodel.data.tasks.qa import Answer, answer_texts, best_spans
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.errors import UserError
 
@@ -24,12 +25,12 @@ def window_tokens(windows, number):
 
 def read_targets(questions, windows):
     """Answers of a model that is always right: it scores the targets 1 and all else 0."""
-    width = int(windows.examples.lengths.max())
-    logits = np.zeros((2, len(windows.examples), width), dtype=np.float32)
+    width, all_of_them = int(windows.examples.lengths.max()), np.arange(len(windows.examples))
+    logits = np.zeros((len(windows.examples), width, 2), dtype=np.float32)
     for side in (0, 1):
-        logits[side, np.arange(len(windows.examples)), windows.examples.targets[:, side]] = 1
-    spans = best_spans(*logits, windows, np.arange(len(windows.examples)), answer_length=width)
-    return answer_texts(questions, windows, *spans)
+        logits[all_of_them, windows.examples.targets[:, side], side] = 1
+    halves = [(index, logits[index]) for index in np.array_split(all_of_them[::-1], 2)]
+    return {name: answer.text for name, answer in find_answers(questions, windows, halves, width).items()}
 
 
 LONG = " ".join(f"abc{chr(97 + i % 26)} def ghi日 {i}" for i in range(60))
@@ -141,7 +142,7 @@ def test_best_spans_equal_the_plain_definition(tokenizer, n_best, answer_length)
     draw = np.random.default_rng(0)
     index = draw.permutation(len(windows.examples))
     logits = draw.standard_normal((2, len(index), 64)).astype(np.float32)
-    first, last, score = best_spans(*logits, windows, index, n_best, answer_length)
+    first, last, score = best_spans(*logits, windows, index, answer_length, n_best)
     for row, window in enumerate(index):
         end = int(windows.examples.lengths[window]) - 2
         expected = plain_best_span(logits[0, row], logits[1, row], int(windows.prefix[window]), end,
@@ -158,11 +159,18 @@ def test_the_best_window_wins_and_the_earlier_of_equals(tokenizer):
     score[2] = 3.0
     answers = answer_texts(questions, windows, first, last, score)
     _, offsets = tokenizer.encode_with_offsets(LONG)
-    assert answers["a"] == LONG[slice(*offsets[40])].strip()
+    assert answers["a"] == Answer(LONG[slice(*offsets[40])].strip(), 3.0)
     equal = answer_texts(questions, windows, first, last, np.zeros(count))
-    assert equal["a"] == LONG[slice(*offsets[0])].strip()
+    assert equal["a"] == Answer(LONG[slice(*offsets[0])].strip(), 0.0)
     none = answer_texts(questions, windows, first, last, np.full(count, -np.inf))
-    assert none == {"a": "", "b": ""}
+    assert none == {"a": Answer("", None), "b": Answer("", None)}
+
+
+def test_a_context_of_no_token_has_no_answer(tokenizer):
+    question = Question("q", "abc?", "\u200b", ("\u200b",), (0,))
+    windows = encode_questions(tokenizer, [question])
+    logits = np.ones((1, len(windows.examples.tokens), 2))
+    assert find_answers([question], windows, [(np.arange(1), logits)]) == {"q": Answer("", None)}
 
 
 def test_no_room_for_a_context(tokenizer):

@@ -9,7 +9,8 @@ import pytest
 
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.trained_vectors import train_piece_vectors
-from ds_minimodel.data.vectors import WordVectors, align, piece_vectors, read_dictionary, read_header, read_vectors
+from ds_minimodel.data.vectors import (WordVectors, align, piece_vectors, read_dictionary, read_header,
+                                       read_vectors)
 from ds_minimodel.errors import UserError
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
-from transformers import AutoTokenizer, RobertaForMaskedLM
+from transformers import AutoTokenizer, RobertaForMaskedLM, pipeline
 
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.unigram import UnigramTokenizer
@@ -16,6 +16,7 @@ from ds_minimodel.model.artifacts import space_of
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor
 from ds_minimodel.model.mini import prefix, with_new_layers
 from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.serve.predictor import Predictor
 
 from .conftest import ODD_TEXTS, TEXTS, VOCAB_SIZE, randomise
 
@@ -114,6 +115,20 @@ def test_ids_of_the_exported_tokenizer(imported, tmp_path):
             tokenizer.encode([text])[0])
     before, after = tokenizer.encode(["a boat", "sees"])
     assert exported("a boat<mask>sees")["input_ids"] == [0, *before, tokenizer.mask_id, *after, 2]
+
+
+def test_masks_are_asked_for_as_hugging_face_does(imported, tmp_path, monkeypatch):
+    """In a byte-level vocabulary the space before a word is part of it, after a <mask> too."""
+    monkeypatch.setattr("ds_minimodel.serve.predictor.resolve_precision", lambda *_: "fp32")
+    theirs, ours = imported
+    export_hf(ours / "body", tmp_path / "out")
+    fill = pipeline("fill-mask", str(tmp_path / "out"), top_k=3)
+    space = "" if theirs.name == "roberta-json" else " "        # whose <mask> leaves the space before it
+    text = f"The small{space}<mask> sees the great harbour, and the wind is<mask>."
+    answer, = Predictor(ours / "body", {"en": ours / "pack"}, top=3).predict([{"text": text}])
+    for found, expected in zip(answer["masks"], fill(text), strict=True):
+        likely = [row["score"] for row in expected]
+        assert [row["probability"] for row in found] == pytest.approx(likely, rel=1e-3)
 
 
 @pytest.mark.parametrize("depth", [1, 3])

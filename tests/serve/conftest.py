@@ -54,7 +54,8 @@ def make_family(root, space):
         train_tokenizer([root / f"{language}.txt"], root / f"{language}.tok", size, 1.0, 1000)
         rows = open_tokenizer(root / f"{language}.tok").vocab_size
         generator = torch.Generator().manual_seed(seed)
-        tensors = {"tokens": torch.randn(rows, 16, generator=generator), "bias": torch.randn(rows, generator=generator)}
+        tensors = {name: torch.randn(*shape, generator=generator)
+                   for name, shape in (("tokens", (rows, 16)), ("bias", (rows,)))}
         if language == "zh":
             tensors["body.positions"] = torch.randn(50, 16, generator=generator)
         save_pack(root / language, PackArtifact(language, tensors, space, 7, 0.5), root / f"{language}.tok",

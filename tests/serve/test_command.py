@@ -14,7 +14,7 @@ from ds_minimodel.cli import main
 def call(capsys, monkeypatch):
     """Run a command in this process: (exit code, lines of standard output, lines of standard error)."""
     def call(*arguments, typed=""):
-        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode(errors="surrogateescape"))))
         with pytest.raises(SystemExit) as stop:
             main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
@@ -58,11 +58,14 @@ def test_a_file_is_answered_line_by_line(family, tmp_path, call):
 
 
 def test_a_conversation_goes_on_after_a_wrong_line(family, call):
-    typed = 'de\tder Hund\tdie Wiese\nde\tder Hund\n{"language": "zh", "sentence1": "小", "sentence2": "狗"}\n{"a\n'
-    code, lines, err = call("predict", family.pair, "--pack", f"de={family.de}", "--pack", f"zh={family.zh}", typed=typed)
-    assert code == 0 and len(lines) == 2 and len(err) == 2
+    typed = ['de\tder Hund\tdie Wiese', 'de\tder Hund', '{"language": "zh", "sentence1": "小", "sentence2": "狗"}', '{"a',
+             'de\tbad \udcff byte\tdie Wiese']
+    packs = ("--pack", f"de={family.de}", "--pack", f"zh={family.zh}")
+    code, lines, err = call("predict", family.pair, *packs, typed="\n".join(typed))
+    assert code == 0 and len(lines) == 2 and len(err) == 3
     assert "line 2: 2 fields; type language, sentence1, sentence2 with tabs between" in err[0]
     assert "line 4: not JSON" in err[1]
+    assert "line 5: 'sentence1' holds half a surrogate pair" in err[2]
 
 
 @pytest.mark.parametrize("option, message", [

@@ -38,8 +38,8 @@ def plain_model(family, name, language):
     return model.eval(), open_tokenizer(family.root / language)
 
 
-SENTENCES = [("de", "der Hund läuft"), ("zh", "小狗"), ("de", "die grüne Wiese bellt laut und schnell"), ("zh", "今天的天气很好"),
-             ("de", "")]
+SENTENCES = [("de", "der Hund läuft"), ("zh", "小狗"), ("de", "die grüne Wiese bellt laut und schnell"),
+             ("zh", "今天的天气很好"), ("de", "")]
 
 
 def test_each_request_is_answered_in_its_language_and_place(family):
@@ -78,6 +78,11 @@ def test_answers_are_pieces_of_the_context(family):
         assert answer["answer"] and answer["answer"] in request["context"] and isinstance(answer["score"], float)
 
 
+def test_an_empty_context_has_no_answer(family):
+    request = {"question": "wer?", "context": " "}
+    assert Predictor(family.qa, {"de": family.de}).predict([request]) == [{"answer": "", "score": None}]
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 def test_masks_are_filled_by_the_head_at_a_depth(family, depth):
     predictor = Predictor(family.body, packs_of(family), depth, top=3)
@@ -100,7 +105,10 @@ def test_masks_are_filled_by_the_head_at_a_depth(family, depth):
 @pytest.mark.parametrize("request_, message", [
     ({"language": "fr", "text": "a"}, "request 2: no pack for language 'fr'; there are de, zh"),
     ({"text": "a"}, "request 2: no 'language'"),
-    ({"language": "de", "txt": "a"}, "request 2: 'text' is missing or no text"),
+    ({"language": "de", "txt": "a"}, "request 2: no 'text'; there are: language, txt"),
+    ({"language": "de", "text": 7}, "request 2: 'text' is 7, not text"),
+    ({"language": "de", "text": "\ud800"}, "request 2: 'text' holds half a surrogate pair"),
+    ({"language": ["de"], "text": "a"}, "request 2: no pack for language"),
     (["a"], "request 2: .* is not an object with text"),
 ])
 def test_a_wrong_request_is_named(family, request_, message):
@@ -114,6 +122,13 @@ def test_a_text_without_a_mask_is_refused(family):
         Predictor(family.body, {"de": family.de}).predict([{"text": "der Hund"}])
 
 
+def test_a_mask_beyond_the_models_length_is_refused(family):
+    predictor = Predictor(family.body, {"de": family.de})
+    with pytest.raises(UserError, match="has a <mask> beyond the 48 tokens"):
+        predictor.predict([{"text": "der Hund " * 50 + "<mask>"}])
+    assert len(predictor.predict([{"text": "<mask> " + "der Hund " * 50}])[0]["masks"]) == 1
+
+
 def test_models_and_packs_that_do_not_fit_are_refused(family, other_family):
     with pytest.raises(UserError, match="trained for embedding space fedc.* the body has 0123"):
         Predictor(family.classification, {"de": other_family.de})
@@ -121,5 +136,7 @@ def test_models_and_packs_that_do_not_fit_are_refused(family, other_family):
         Predictor(family.body, packs_of(family), depth=2)
     with pytest.raises(UserError, match="a task model has one head"):
         Predictor(family.qa, packs_of(family), depth=1)
+    with pytest.raises(UserError, match="--top 0: there must be at least 1"):
+        Predictor(family.body, packs_of(family), top=0)
     with pytest.raises(UserError, match="no language pack"):
         Predictor(family.qa, beside(family.qa))

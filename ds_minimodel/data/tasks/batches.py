@@ -69,7 +69,7 @@ class TaskSampler:
     """
 
     def __init__(self, examples, batch_size, seed, slots=None):
-        """slots: sample numbers an update, batch_size or more where that many are easier to share among ranks."""
+        """slots: sample numbers an update, batch_size or more where that many are easier to share."""
         self.examples = examples
         self.seed = seed
         self.batch_size, self.slots = batch_size, slots or batch_size
@@ -89,7 +89,7 @@ class TaskSampler:
 
 
 def evaluation_batches(examples, max_tokens):
-    """Yield (index (B,), batch): each example once, longest first, at most `max_tokens` padded tokens each."""
+    """Yield (index (B,), batch): each example once, longest first, at most `max_tokens` padded tokens."""
     lengths = examples.lengths
     order = np.argsort(-lengths, kind="stable")
     start = 0

@@ -43,13 +43,14 @@ XNLI_TRAIN = Columns(("premise", "hypo"), **_NLI)
 PAWSX = Columns(("sentence1", "sentence2"), left_out=frozenset(("", "NS")), no_text=frozenset(("", "NS")),
                 header=("id", "sentence1", "sentence2", "label"))
 
-# What the columns of each kind of task are for, and the forms that they are known in, those first that say most.
+# What the columns of each kind of task are for, and the forms that they are known in, those that say most
+# first.
 ROLES = {"classification": ("text",), "pair": ("sentence1", "sentence2")}
 FORMS = {"classification": (SENTENCE,), "pair": (PAWSX, XNLI, MULTINLI, XNLI_TRAIN, PAIR)}
 
 
 def forms_of(kind, named):
-    """The forms that a task's files may have: those known, or the one that `named` {role: column} describes."""
+    """The forms that a task's files may have: those known, or the one that `named`, {role: column}, is."""
     if not named:
         return FORMS[kind]
     texts = tuple(named.get(role, role) for role in ROLES[kind])

@@ -99,7 +99,27 @@ def _target(answer, begin, length, prefix):
     return prefix + answer[0] - begin, prefix + answer[1] - begin
 
 
-def best_spans(start_logits, end_logits, windows, index, n_best=20, answer_length=30):
+@dataclass(frozen=True)
+class Answer:
+    """score: sum of the logits of the first and the last token. Without any span: "", None."""
+    text: str
+    score: float | None
+
+
+def find_answers(questions, windows, logits, answer_length=30):
+    """{question id: Answer}.
+
+    logits: for all windows, in batches, (index (B,), array (B, S, 2) of the start and the end scores).
+    """
+    first, last = np.zeros((2, len(windows.examples)), dtype=np.int64)
+    score = np.zeros(len(windows.examples))
+    for index, logits_BS2 in logits:
+        first[index], last[index], score[index] = best_spans(
+            logits_BS2[..., 0], logits_BS2[..., 1], windows, index, answer_length)
+    return answer_texts(questions, windows, first, last, score)
+
+
+def best_spans(start_logits, end_logits, windows, index, answer_length=30, n_best=20):
     """Best answer of each window of a batch: positions of its first and last token, and its score.
 
     start_logits, end_logits: (B, S) arrays for the windows `index` (B,). The score is the sum of the
@@ -132,10 +152,10 @@ def _keep_best(scores, count):
 
 
 def answer_texts(questions, windows, first, last, score):
-    """{question id: answer} from `best_spans` of all windows, each argument (W,) in their order.
+    """{question id: Answer} from `best_spans` of all windows, each argument (W,) in their order.
 
     The best window of a question wins, the earlier one of equals; the text is what the context has
-    between the tokens' offsets, without space around it. No span at all gives "".
+    between the tokens' offsets, without space around it.
     """
     order = np.lexsort((-np.arange(len(score)), score, windows.question))
     owner = windows.question[order]
@@ -143,9 +163,10 @@ def answer_texts(questions, windows, first, last, score):
     shift = windows.first - windows.prefix
     answers = {}
     for window in winners:
-        question = questions[windows.question[window]]
-        found = np.isfinite(score[window])
-        begin = windows.char_starts[shift[window] + first[window]] if found else 0
-        end = windows.char_ends[shift[window] + last[window]] if found else 0
-        answers[question.id] = question.context[begin:end].strip()
+        question, answer = questions[windows.question[window]], Answer("", None)
+        if np.isfinite(score[window]):
+            begin = windows.char_starts[shift[window] + first[window]]
+            end = windows.char_ends[shift[window] + last[window]]
+            answer = Answer(question.context[begin:end].strip(), float(score[window]))
+        answers[question.id] = answer
     return answers
