@@ -66,7 +66,8 @@ kernels() {
 }
 
 pipeline() {
-    local world=$out/pipeline recipe
+    local world=$out/pipeline precision=auto recipe
+    [ "$cpu" = 1 ] && precision=fp32
     rm -rf "$world"
     mkdir -p "$world"
     recipe=$("$python" - "$world" <<'END'
@@ -77,6 +78,7 @@ from conftest import make_world
 print(make_world(Path(sys.argv[1])))
 END
     ) || return
+    "$python" -m ds_minimodel run "$recipe" "engine.precision=$precision"
 }
 
 # Every ZeRO stage and precision through steps 1 and 2, on the tokens of the pipeline.

@@ -40,7 +40,7 @@ class Speedup(NamedTuple):
     """Mean over languages of baseline compute / system compute.
 
     `mean` is None where no language has a ratio; `excluded` names the languages that have none: one of the
-    two never reaches the target, or the system needs no compute at all.
+    two never reaches the target, or needs no compute at all.
     """
 
     mean: float | None
@@ -51,14 +51,20 @@ class Speedup(NamedTuple):
 def training_curves(rows, metric="score"):
     """{(system, task, language): [Point, ...] by rising step}, mean and standard deviation over seeds.
 
+    A curve has the steps that all of its seeds were scored at: runs may have taken packs at different steps.
     metric: the key of `rows` that is drawn; rows without it are passed over.
     """
     groups = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if metric in row:
             groups[row["system"], row["task"], row["language"]][row["step"]].append(row)
-    return {key: [_point(step, by_step[step], metric) for step in sorted(by_step)]
+    return {key: _of_all_seeds([_point(step, by_step[step], metric) for step in sorted(by_step)])
             for key, by_step in groups.items()}
+
+
+def _of_all_seeds(points):
+    seeds = {seed for point in points for seed in point.by_seed}
+    return [point for point in points if point.by_seed.keys() == seeds]
 
 
 def _point(step, rows, metric):
@@ -138,7 +144,7 @@ def speedup(estimates, system, task):
         if (name, of_task) != (system, task) or language == AVERAGE:
             continue
         base = estimates[BASELINE, task, language].eflops
-        if 0 < estimate.eflops < math.inf and base < math.inf:
+        if 0 < estimate.eflops < math.inf and 0 < base < math.inf:
             ratios[language] = base / estimate.eflops
         else:
             excluded.append(language)

@@ -29,7 +29,7 @@ class Unit(NamedTuple):
         value = eflops * self.per_eflop
         if value == float("inf"):
             return "∞"
-        decimals = 0 if value >= 100 else 1 if value >= 10 else 3 if 0 < value < 0.1 else 2
+        decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 3 if 0 < value < 0.1 else 2
         return f"{value:.{decimals}f}"
 
 

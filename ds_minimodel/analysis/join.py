@@ -57,7 +57,7 @@ def join(runs):
     costs, _ = _unique(runs, of_run, lambda run: run.costs, ("step",), by_seed=False)
     losses, _ = _unique(runs, of_run, lambda run: run.losses, ("stage", "language"))
     baselines = {(row["baseline"], row["task"], row["language"]): row
-                 for run in runs for row in run.baselines}
+                 for run in reversed(runs) for row in run.baselines}     # the first run's count
     metrics = {task: test["metric"] for run in runs for task, test in run.tests.items()}
     return Comparison(runs[0].source, _facts(runs, repeated), in_targets, in_source, costs,
                       list(baselines.values()), losses, metrics, depths)

@@ -35,10 +35,11 @@ def summary_table(curves, estimates, costs):
 
 
 def _speedups(results):
-    """Cells of one system's speedups, one for each task, and their mean where there are several tasks."""
-    means = [result.mean for result in results if result.mean is not None]
-    mean = _times(statistics.fmean(means) if means else None, *results)
-    return [*(_times(result.mean, result) for result in results), *([mean] if len(results) > 1 else [])]
+    """Cells of one system's speedups, one for each task, and their mean where there are several and each has one."""
+    cells, means = [_times(result.mean, result) for result in results], [result.mean for result in results]
+    if len(results) > 1:
+        cells.append(_times(None if None in means else statistics.fmean(means), *results))
+    return cells
 
 
 def _percent(part, whole):

@@ -96,6 +96,13 @@ def test_a_system_that_needs_no_compute_has_no_ratio():
     assert curves.speedup(estimates_of(rows), "minijoint", "xnli") == (None, {}, ["de"])
 
 
+def test_no_ratio_where_bl_base_needs_no_compute():
+    """It is there before any training: nothing can be faster, and 0 is no speedup."""
+    rows = rows_of_curve("bl_base", [(0, 0, 50.0), (1, 1, 51.0)])
+    rows += rows_of_curve("minijoint", [(0, 0, 10.0), (1, 1, 51.0)])
+    assert curves.speedup(estimates_of(rows), "minijoint", "xnli") == (None, {}, ["de"])
+
+
 def test_no_near_maximal_performance_without_bl_base():
     assert estimates_of(rows_of_curve("minijoint", [(0, 0, 10.0)])) == {}
 
@@ -109,6 +116,14 @@ def test_points_are_means_over_seeds_in_order_of_steps():
     assert curve == [(0, 0.0, 32.0, deviation, {1: 30.0, 2: 34.0}), (20, 2.0, 62.0, deviation, {1: 60.0, 2: 64.0})]
     (single,) = curves.training_curves(rows[:1]).values()
     assert single == [(20, 2.0, 60.0, None, {1: 60.0})]
+
+
+def test_a_step_that_only_some_seeds_were_scored_at_is_no_point():
+    """The mean over other seeds would be a step in the curve that nobody trained."""
+    rows = rows_of_curve("bl_base", [(0, 0, 20.0), (5, 1, 30.0), (10, 2, 40.0)], seeds=(1,))
+    rows += rows_of_curve("bl_base", [(0, 0, 40.0), (10, 2, 60.0)], seeds=(2,))
+    (curve,) = curves.training_curves(rows).values()
+    assert [(point.step, point.mean) for point in curve] == [(0, 30.0), (10, 50.0)]
 
 
 def test_another_metric_is_drawn_from_the_rows_that_have_it():

@@ -3,6 +3,7 @@
 import pytest
 
 from ds_minimodel.analysis import cost_tables, curves, flops, tables
+from ds_minimodel.analysis.display import Unit
 from ds_minimodel.analysis.table import EMPTY, adapt_costs
 
 from .test_curves import TABLE_3, rows_that_reach_target_after
@@ -102,6 +103,21 @@ def test_summary_prints_the_speedups_of_table_3():
     table = tables.summary_table(made, curves.near_maximal(made), COSTS)
     assert column(table, "speedup, mean") == {"BL_BASE": ("1.00×", "", False), "MiniPost": ("1.67×", "", False),
                                               "MiniJoint": ("2.41×", "", False)}
+
+
+def test_a_mean_speedup_over_tasks_needs_all_tasks():
+    rows = [row for task, days in TABLE_3.items() for row in rows_that_reach_target_after(days, task)]
+    rows = [row | {"score": 1.0} if (row["system"], row["task"]) == ("minijoint", "mlqa") else row for row in rows]
+    made = curves_of(rows)
+    table = tables.summary_table(made, curves.near_maximal(made), COSTS)
+    assert column(table, "speedup mlqa")["MiniJoint"] == EMPTY == column(table, "speedup, mean")["MiniJoint"]
+    assert column(table, "speedup, mean")["MiniPost"].text == "1.67×"
+
+
+@pytest.mark.parametrize("value, text", [(0.01234, "0.012"), (9.994, "9.99"), (9.996, "10.0"), (99.96, "100"),
+                                         (1234.5, "1234"), (0.0, "0.00"), (float("inf"), "∞")])
+def test_compute_has_three_significant_digits(value, text):
+    assert Unit("EFLOPs", 1).of(value) == text
 
 
 def test_costs_of_a_small_run_are_printed_in_units_that_fit():
