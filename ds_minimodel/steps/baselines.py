@@ -1,4 +1,4 @@
-"""Simple references beside the systems, for each task and target language (analysis/baselines.py)."""
+"""Simple references beside the systems, for each task and every language but the source (analysis/baselines.py)."""
 
 from ds_minimodel.analysis import baselines
 from ds_minimodel.data import tasks
@@ -8,19 +8,18 @@ from ds_minimodel.steps.task_data import labels_of, read_records, task_inputs
 
 
 def jobs(recipe, layout):
-    inputs = {name: task_inputs(recipe, name, [task.train, *task.test.values()])
-              for name, task in recipe.finetune.tasks.items()}
-    return [Job(layout.baselines(), {"tasks": inputs}, (), lambda _: _score(recipe, layout))]
+    return [Job(layout.baselines(name), {"task": task_inputs(recipe, name, [task.train, *task.test.values()]),
+                                         "languages": [recipe.languages.source, *task.test]}, (),
+                lambda _, name=name: _score(recipe, layout, name)) for name, task in recipe.finetune.tasks.items()]
 
 
-def _score(recipe, layout):
-    rows = []
-    for name, task in recipe.finetune.tasks.items():
-        tests = {language: task.test[language] for language in recipe.languages.targets if language in task.test}
-        scores = _questions(task, tests) if task.kind == "qa" else _labelled(task, tests, recipe.languages.source)
-        rows += [{"baseline": baseline, "task": name, "language": language, "score": score}
-                 for baseline, by_language in scores.items() for language, score in (by_language or {}).items()]
-    with atomic_folder(layout.baselines()) as folder:
+def _score(recipe, layout, name):
+    task, source = recipe.finetune.tasks[name], recipe.languages.source
+    tests = {language: path for language, path in task.test.items() if language != source}
+    scores = _questions(task, tests) if task.kind == "qa" else _labelled(task, tests, source)
+    rows = [{"baseline": baseline, "task": name, "language": language, "score": score}
+            for baseline, by_language in scores.items() for language, score in (by_language or {}).items()]
+    with atomic_folder(layout.baselines(name)) as folder:
         write_json(folder / "baselines.json", rows)
         write_manifest(folder, kind="baselines")
 

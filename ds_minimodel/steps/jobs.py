@@ -58,8 +58,8 @@ class Layout:
     def evaluate(self, system, task):
         return self.root / "evaluate" / system / task
 
-    def baselines(self):
-        return self.root / "evaluate" / "baselines"
+    def baselines(self, task):
+        return self.root / "evaluate" / "baselines" / task
 
     def report(self):
         return self.root / "report"

@@ -36,7 +36,9 @@ def write_joint(layout, others):
 
 
 def _run(recipe, layout, jobs):
-    scores = []
+    scores, references = [], []
+    for task in recipe.finetune.tasks:
+        references += read_json(layout.baselines(task) / "baselines.json")
     for system in recipe.systems:
         for task in recipe.finetune.tasks:
             path = layout.evaluate(system, task) / "scores.json"
@@ -46,7 +48,7 @@ def _run(recipe, layout, jobs):
     paths = [record_of(job.folder) for job in jobs]
     records = {str(path.relative_to(layout.root)): sha256_of_json(read_json(path)) for path in paths}
     return Run(layout.root.name, recipe.model_dump(mode="json"), _data(recipe, layout), _tests(recipe),
-               scores, costs(recipe), read_json(layout.baselines() / "baselines.json"),
+               scores, costs(recipe), references,
                _losses(recipe, layout), _facts(recipe, layout), records)
 
 
