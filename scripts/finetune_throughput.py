@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -62,20 +61,16 @@ def summary(options, rounds):
     import torch
     import transformers
 
+    from ds_minimodel.benchmark.peaks import device_name
+
     ratios = {name: [row["ds_minimodel"] / row[name] for row in rounds] for name in CONTESTANTS[1:]}
     return {"task": options.kind, "max_length": LENGTHS[options.kind], "batch_size": options.batch_size,
             "examples_per_second": {name: statistics.median(row[name] for row in rounds) for name in CONTESTANTS},
             "speedup": {name: statistics.median(values) for name, values in ratios.items()},
             "speedup_range": {name: [min(values), max(values)] for name, values in ratios.items()},
             "rounds": len(rounds), "steps": options.steps, "threads": 1, "precision": "fp32",
-            "device": cpu_model(), "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__,
+            "device": f"{device_name()}, 1 of {os.cpu_count()} cores", "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__,
             "deepspeed": deepspeed.__version__, "transformers": transformers.__version__}
-
-
-def cpu_model():
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        names = [line.split(": ")[1].strip() for line in file if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, 1 of {os.cpu_count()} cores"
 
 
 class Enough(Exception):

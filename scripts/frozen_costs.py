@@ -8,7 +8,6 @@ OUT.md (benchmarks/frozen_costs by default).
 
 import datetime
 import os
-import platform
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import deepspeed
 import torch
 
+from ds_minimodel.benchmark.peaks import device_name
 from ds_minimodel.engine.config import RunConfig
 from ds_minimodel.engine.measure import measure_step
 from ds_minimodel.engine.world import start
@@ -65,7 +65,7 @@ def main(out):
             if world.is_main:
                 print(step, "ZeRO", stage, file=sys.stderr)
     if world.is_main:
-        facts = {"command": "torchrun --nproc_per_node 2 scripts/frozen_costs.py", "device": platform.processor() or "CPU",
+        facts = {"command": "torchrun --nproc_per_node 2 scripts/frozen_costs.py", "device": device_name(),
                  "ranks": world.size, "precision": "bf16", "torch": torch.__version__,
                  "deepspeed": deepspeed.__version__, "date": datetime.date.today().isoformat()}
         write_json(out.with_suffix(".json"), {**facts, "rows": rows})

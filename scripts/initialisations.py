@@ -4,14 +4,13 @@
     python scripts/initialisations.py recipes/quickstart.yaml OUT [KEY=VALUE …]
 
 Pretrains the recipe's BL_BASE (or takes its `base`), then adapts its first target from every initialisation
-with the recipe's own section `adapt`. What WECHSEL and OFA need is made from the recipe's text, so that nothing else is fetched:
-word vectors by gensim's fastText, and as a dictionary the words that both languages spell alike. Leaves
-initialisations.json and .md in OUT; repeated, it goes on.
+with the recipe's own section `adapt`. What WECHSEL and OFA need is made from the recipe's text, so that nothing
+else is fetched: word vectors by gensim's fastText, and as a dictionary the words that both languages spell alike.
+Leaves initialisations.json and .md in OUT; repeated, it goes on.
 """
 
+import argparse
 import datetime
-import json
-import platform
 import re
 import sys
 from pathlib import Path
@@ -19,47 +18,56 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from ds_minimodel.config import load_recipe
+from ds_minimodel.files import read_json_lines, read_manifest, write_json
+
 METHODS = ("random", "mean", "overlap", "focus", "wechsel", "ofa")
 STEPS = (1, 50, 100, 200, 400)
 
 
 def main():
-    from ds_minimodel.config import load_recipe
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipe")
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    options = parser.parse_args()
+    import torch
+
+    from ds_minimodel.benchmark.peaks import device_name
     from ds_minimodel.data.reader import read_documents
     from ds_minimodel.engine.world import start
-    from ds_minimodel.files import write_json
-    from ds_minimodel.steps.pipeline import run_step
 
-    path, out, *overrides = sys.argv[1:]
-    out = Path(out)
-    recipe = load_recipe(path, overrides)
+    recipe, world, out = load_recipe(options.recipe, options.overrides), start(), options.out
     source, target = recipe.languages.source, recipe.languages.targets[0]
-    common = [*overrides, "systems=[bl_base]", f"languages={{source: {source}, targets: [{target}]}}"]
-    world = start()
-    first = load_recipe(path, [*common, f"workdir={out}/source"])
-    for step in ("tokenizer", "prepare", "pretrain"):
-        run_step(step, first, world)
+    common = [*options.overrides, "systems=[bl_base]", f"languages={{source: {source}, targets: [{target}]}}"]
+    do("pretrain", load_recipe(options.recipe, [*common, f"workdir={out}/source"]), world)
     words = {language: words_of(read_documents(recipe.data.text[language])) for language in (source, target)}
-    files = write_vectors(words, out)
-    losses, rows = {}, {}
+    vectors, losses, rows = write_vectors(words, out), {}, {}
     for method in METHODS:
-        needs = files if method in ("wechsel", "ofa") else []
-        adapting = load_recipe(path, [*common, f"workdir={out}/{method}", f"base={out}/source/pretrain/bl_base",
-                                      f"adapt.initialisation={method}", *needs])
-        for step in ("tokenizer", "prepare", "pretrain", "adapt"):
-            run_step(step, adapting, world)
+        own = [f"workdir={out}/{method}", f"base={out}/source/pretrain/bl_base", f"adapt.initialisation={method}",
+               *(vectors if method in ("wechsel", "ofa") else [])]
+        do("adapt", load_recipe(options.recipe, [*common, *own]), world)
         folder = out / method / "adapt/bl_base" / target
-        records = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+        records = read_json_lines(folder / "run/metrics.jsonl")
         losses[method] = {step: loss_at(records, step) for step in STEPS if step <= recipe.adapt.steps}
-        manifest = json.loads((folder / "pack/manifest.json").read_text())
-        rows[method] = [manifest["rows_copied"], manifest["rows_combined"], manifest["vocab_size"]]
-    import torch
+        manifest = read_manifest(folder / "pack")
+        rows[method] = [manifest[key] for key in ("rows_copied", "rows_combined", "vocab_size")]
     write_json(out / "initialisations.json", {
         "command": " ".join(["python scripts/initialisations.py", *sys.argv[1:]]), "languages": [source, target],
-        "date": str(datetime.date.today()), "torch": torch.__version__, "cpu": cpu_name(),
+        "date": str(datetime.date.today()), "torch": torch.__version__, "device": device_name(),
         "losses": losses, "rows_copied_combined_of": rows})
     (out / "initialisations.md").write_text(table(losses, rows))
     print(table(losses, rows))
+
+
+def do(last, recipe, world):
+    """What is not complete of the recipe, up to the step `last`."""
+    from ds_minimodel.steps.pipeline import run_step
+
+    for step in ("tokenizer", "prepare", "pretrain", "adapt"):
+        run_step(step, recipe, world)
+        if step == last:
+            break
 
 
 def words_of(documents):
@@ -95,11 +103,6 @@ def table(losses, rows):
     lines += [f"| {method} | " + " | ".join(f"{loss:.2f}" for loss in of_method.values()) +
               f" | {', '.join(f'{count:,}' for count in rows[method])} |" for method, of_method in losses.items()]
     return "\n".join(lines) + "\n"
-
-
-def cpu_name():
-    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return names[0] if names else platform.machine()
 
 
 if __name__ == "__main__":

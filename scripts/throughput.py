@@ -11,6 +11,7 @@ ds_minimodel/benchmark/contestants.py; how it is timed: ds_minimodel/benchmark/r
 
 import argparse
 import datetime
+import itertools
 import re
 import sys
 import tempfile
@@ -27,46 +28,61 @@ def main():
     options = _options()
     import torch
 
+    from ds_minimodel.benchmark.peaks import device_name
     from ds_minimodel.benchmark.record import Record
-    from ds_minimodel.benchmark.rounds import Failed, time_in_turns, time_kernels
-    from ds_minimodel.benchmark.workloads import workload
     from ds_minimodel.config import load_recipe
     from ds_minimodel.errors import UserError
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens, precisions, repeats = DEFAULTS[device]
-    tokens, repeats = options.tokens or tokens, options.repeats or repeats
+    options.tokens, options.repeats = options.tokens or tokens, options.repeats or repeats
     try:
         recipe = load_recipe(options.recipe, options.overrides)
     except UserError as error:
         sys.exit(f"throughput.py: {error}")
-    name = _device_name(device)
+    name = device_name()
     short = re.sub("[^A-Za-z0-9]+", "-", name).strip("-").lower()
     out = options.out or ROOT / "benchmarks" / f"{short}-{datetime.date.today()}"
-    record = Record(out, name, device, {"threads": options.threads, "repeats": repeats, "clock": options.clock,
+    record = Record(out, name, device, {"threads": options.threads, "repeats": options.repeats, "clock": options.clock,
                                         "command": " ".join(["python scripts/throughput.py", *sys.argv[1:]])})
     logs = Path(tempfile.mkdtemp(prefix="throughput-"))
-    task = {"recipe": str(options.recipe), "overrides": options.overrides, "tokens": tokens,
+    task = {"recipe": str(options.recipe), "overrides": options.overrides, "tokens": options.tokens,
             "seq_length": options.seq_length, "threads": options.threads, "clock": options.clock}
     for precision in options.precision or precisions:
-        for step in options.steps:
-            for zero_stage in options.zero:
-                work = workload(recipe, step, tokens, options.seq_length)
-                one = {**task, "workload": step, "precision": precision, "zero_stage": zero_stage}
-                found, peaks = time_in_turns(["ds_minimodel", *options.against], one, options.ranks, repeats, logs,
-                                             options.time_limit, _say)
-                record.add_step(work, one, options.ranks, found, peaks)
-                record.save()
-        for op in options.kernels:
-            _say(f"kernel {op} {precision}")
-            try:
-                record.value["kernels"] += time_kernels(op, {**task, "precision": precision}, repeats, options.compiled,
-                                                        logs, options.time_limit)
-            except Failed as failure:
-                record.value["failures"][f"{op} {precision}"] = str(failure)
-            record.save()
+        _time_steps(options, recipe, {**task, "precision": precision}, record, logs)
+        _time_kernels(options, {**task, "precision": precision}, record, logs)
     print((Path(out) / "throughput.md").read_text(encoding="utf-8"))
     return 1 if record.value["failures"] else 0
+
+
+def _time_steps(options, recipe, task, record, logs):
+    from ds_minimodel.benchmark.record import label_of
+    from ds_minimodel.benchmark.rounds import Failed, time_in_turns
+    from ds_minimodel.benchmark.workloads import workload
+
+    for step, zero_stage in itertools.product(options.steps, options.zero):
+        work = workload(recipe, step, options.tokens, options.seq_length)
+        one = {**task, "workload": step, "zero_stage": zero_stage}
+        try:
+            found, peaks = time_in_turns(["ds_minimodel", *options.against], one, options.ranks, options.repeats, logs,
+                                         options.time_limit, _say)
+            record.add_step(work, one, options.ranks, found, peaks)
+        except Failed as failure:
+            record.add_failure(label_of(one), failure)
+        record.save()
+
+
+def _time_kernels(options, task, record, logs):
+    from ds_minimodel.benchmark.rounds import Failed, time_kernels
+
+    for op in options.kernels:
+        _say(f"kernel {op} {task['precision']}")
+        try:
+            record.value["kernels"] += time_kernels(op, task, options.repeats, options.compiled, logs,
+                                                    options.time_limit)
+        except Failed as failure:
+            record.add_failure(f"{op} {task['precision']}", failure)
+        record.save()
 
 
 def _options():
@@ -99,16 +115,6 @@ def _options():
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.overrides += rest
     return options
-
-
-def _device_name(device):
-    if device == "cuda":
-        import torch
-        return torch.cuda.get_device_name()
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return f"CPU {line.partition(':')[2].strip()}"
-    return "CPU"
 
 
 def _say(text):

@@ -38,8 +38,10 @@ def _step_table(rows, device_type):
     for row in rows:
         ours = row["contestants"].get("ds_minimodel", {}).get("tokens_per_second")
         for name, found in row["contestants"].items():
+            ranks = f", {found['ranks']} ranks" if found.get("ranks", 1) > 1 else ""
             start = [Cell(f"{row['step']}, {row['layers']} layers"),
-                     Cell(f"{row['precision']}, ZeRO {row['zero_stage']}"), Cell(name, best=name == "ds_minimodel")]
+                     Cell(f"{row['precision']}, ZeRO {row['zero_stage']}{ranks}"),
+                     Cell(name, best=name == "ds_minimodel")]
             if "error" in found:
                 lines.append([*start, Cell("failed"), *[Cell("")] * 8])
                 continue

@@ -1,5 +1,8 @@
 """What this device can do: its best matrix product, and its copy bandwidth. The yardsticks of all shares."""
 
+import platform
+from pathlib import Path
+
 import torch
 
 from ds_minimodel.ops.cpu import configure_cpu
@@ -13,6 +16,16 @@ COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
 
 def device():
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_name():
+    """What the device calls itself: "NVIDIA H100 …", "CPU Intel(R) Xeon(R) …"."""
+    if device().type == "cuda":
+        return torch.cuda.get_device_name()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return f"CPU {line.partition(':')[2].strip()}"
+    return f"CPU {platform.machine()}"
 
 
 def seconds_of(function, clock, repeats=3):

@@ -21,5 +21,3 @@ KERNELS = {
     ("bias_gelu", "fp32"): 2.34, ("bias_gelu", "bf16"): 1.69,
     ("masked_softmax", "fp32"): 2.61, ("masked_softmax", "bf16"): 2.49,
 }
-# On a GPU a kernel that reads and writes each byte once should come near the bandwidth of a copy.
-COPY_SHARE = {"cuda": 0.85}

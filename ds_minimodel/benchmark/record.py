@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from ds_minimodel import __version__
+from ds_minimodel.benchmark import IN_ENGINE
 from ds_minimodel.benchmark.page import chart, page
 from ds_minimodel.files import atomic_write, write_json
 
@@ -32,15 +33,18 @@ class Record:
             with atomic_write(self.folder / "throughput.png") as file:
                 file.write(chart(drawn))
 
+    def add_failure(self, what, why):
+        self.value["failures"][what] = str(why)
+
     def add_step(self, work, task, ranks, found, peaks):
         """One workload under one precision and ZeRO stage: what rounds.time_in_turns gave."""
         cost = work.cost()
         for name, one in found.items():
             if "error" in one:
-                self.value["failures"][f"{work.name} {task['precision']} {name}"] = one["error"]
+                self.add_failure(f"{label_of(task)} {name}", one["error"])
                 continue
-            world = 1 if name in ("hf", "hf-untuned", "hf-compiled") else ranks
-            one |= {"tokens_per_second": world * work.tokens / one["seconds"],
+            world = ranks if name in IN_ENGINE else 1
+            one |= {"ranks": world, "tokens_per_second": world * work.tokens / one["seconds"],
                     "samples_per_second": world * work.batch_size / one["seconds"],
                     "tflops": world * cost.formula / one["seconds"] / 1e12,
                     "executed_tflops": world * cost.executed / one["seconds"] / 1e12,
@@ -52,6 +56,10 @@ class Record:
             "precision": task["precision"], "zero_stage": task["zero_stage"], "ranks": ranks,
             "matmul_peak_tflops": peaks["matmul"] / 1e12, "copy_gigabytes_per_second": peaks["copy"] / 1e9,
             "contestants": found})
+
+
+def label_of(task):
+    return f"{task['workload']} {task['precision']} ZeRO {task['zero_stage']}"
 
 
 def _circumstances(device_name):

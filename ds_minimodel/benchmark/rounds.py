@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 
+from ds_minimodel.benchmark import IN_ENGINE
 from ds_minimodel.benchmark.contestants import environment
 from ds_minimodel.engine.launch import CPU, has_gpu
 from ds_minimodel.engine.rendezvous import free_port
@@ -77,34 +78,41 @@ class Contestant:
 
 
 def time_in_turns(names, task, ranks, repeats, log_folder, time_limit, say):
-    """{contestant: {"seconds", "spread", "loss", "memory_bytes", "wire_bytes"} or {"error"}}, and the device's peaks.
+    """({contestant: _summary or {"error"}}, {"matmul": FLOP/s, "copy": bytes a second} of the device).
 
-    Every repeat lets each contestant take one step after another, and measures the device's best matrix product and
-    copy in between; medians over repeats. `ranks` is for those that run in our engine.
+    Every repeat lets each contestant take one step after another, and measures the device's best matrix
+    product and copy in between; medians over repeats. `ranks` is for those that run in our engine. A contestant
+    that fails takes no further part; Failed where the device cannot be measured.
     """
-    found, running = {}, {}
+    found, running, answers = {}, {}, {}
+
+    def ask(name, command):
+        try:
+            return running[name].ask(command)
+        except Failed as failure:
+            running.pop(name).end()
+            found[name] = {"error": str(failure)}
+
     try:
         for name in ("peaks", *names):
             say(f"{task['workload']} {task['precision']}: {name} starts")
-            in_engine = name in ("ds_minimodel", "reference", "hf-deepspeed")
             try:
-                running[name] = Contestant(name, task, ranks if in_engine else 1, log_folder, time_limit)
-                if name != "peaks":
-                    running[name].ask("step 2")           # to warm up
+                running[name] = Contestant(name, task, ranks if name in IN_ENGINE else 1, log_folder, time_limit)
             except Failed as failure:
-                running.pop(name, None)
                 found[name] = {"error": str(failure)}
-        answers = {name: [] for name in running}
+                continue
+            answers[name] = []
+            if name != "peaks":
+                ask(name, "step 2")           # to warm up
         for _ in range(repeats):
             for name in list(running):
-                try:
-                    answers[name].append(running[name].ask("peaks" if name == "peaks" else "step 1"))
-                except Failed as failure:
-                    running.pop(name).end()
-                    found[name] = {"error": str(failure)}
-        for name, one in running.items():
-            if name != "peaks":
-                found[name] = _summary(answers[name], one.ask("memory"))
+                answers[name].append(ask(name, "peaks" if name == "peaks" else "step 1"))
+        if "peaks" not in running:
+            raise Failed(found["peaks"]["error"])
+        for name in [name for name in running if name != "peaks"]:
+            memory = ask(name, "memory")
+            if memory:
+                found[name] = _summary(answers[name], memory)
     finally:
         for one in running.values():
             one.end()
@@ -113,6 +121,7 @@ def time_in_turns(names, task, ranks, repeats, log_folder, time_limit, say):
 
 
 def _summary(answers, memory):
+    """Seconds of a step (median, fastest, slowest), loss, bytes on the wire of rank 0, and peak memory of any rank."""
     seconds = [max(rank["seconds"][0] for rank in answer) for answer in answers]
     return {"seconds": statistics.median(seconds), "fastest": min(seconds), "slowest": max(seconds),
             "loss": answers[-1][0]["losses"][0], "wire_bytes": answers[-1][0]["wire_bytes"],

@@ -9,6 +9,7 @@ import pytest
 
 from ds_minimodel.benchmark import STEPS
 from ds_minimodel.benchmark.contestants import hugging_face
+from ds_minimodel.benchmark.rounds import Failed, time_in_turns
 from ds_minimodel.benchmark.workloads import our_module, workload
 from ds_minimodel.config import load_recipe
 
@@ -20,7 +21,7 @@ TINY = ["model.hidden_size=32", "model.num_heads=2", "model.ffn_size=64", "token
 
 def throughput(out, *arguments):
     command = [sys.executable, str(ROOT / "scripts/throughput.py"), str(RECIPE), *TINY, "--tokens", "32",
-               "--seq-length", "16", "--repeats", "2", "--no-compiled", "--out", str(out), *arguments]
+               "--seq-length", "16", "--repeats", "1", "--no-compiled", "--out", str(out), *arguments]
     ended = subprocess.run(command, capture_output=True, text=True)
     return ended.returncode, json.loads((out / "throughput.json").read_text()), ended
 
@@ -52,7 +53,13 @@ def test_two_ranks_against_hugging_face(tmp_path):
     assert {len(row["seconds"]) for row in record["kernels"]} == {2}
     assert record["circumstances"]["commit"] and not record["failures"]
     page = (tmp_path / "throughput.md").read_text()
-    assert "adapt-mini, 1 layers" in page and (tmp_path / "throughput.png").stat().st_size > 1000
+    assert "| adapt-mini, 1 layers | fp32, ZeRO 1, 2 ranks | **ds_minimodel** |" in page and (tmp_path / "throughput.png").stat().st_size > 1000
+
+
+def test_a_device_that_cannot_be_measured_is_a_failure_with_a_reason(tmp_path):
+    task = {"workload": "adapt-mini", "precision": "fp64", "threads": 1, "clock": "wall"}
+    with pytest.raises(Failed, match="peaks: KeyError: 'fp64'"):
+        time_in_turns([], task, 1, 2, tmp_path, 60, print)
 
 
 def test_a_contestant_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch):
@@ -65,5 +72,5 @@ def test_a_contestant_that_fails_does_not_take_the_others_along(tmp_path, monkey
     contestants = record["steps"][0]["contestants"]
     assert contestants["ds_minimodel"]["seconds"] > 0
     assert "broken on purpose" in contestants["hf"]["error"]
-    assert list(record["failures"]) == ["finetune fp32 hf"]
+    assert list(record["failures"]) == ["finetune fp32 ZeRO 1 hf"]
     assert "broken on purpose" in (tmp_path / "throughput.md").read_text()
