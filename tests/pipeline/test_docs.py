@@ -161,7 +161,7 @@ def test_packs(tmp_path, monkeypatch, capsys):
     for command in PACKS:
         before, _, command = command.rpartition(" | ")
         typed = shlex.split(before)[1].encode().decode("unicode_escape").encode("latin-1").decode() if before else ""
-        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
         printed = do(shlex.split(command)[1:], tmp_path, capsys)
         assert len(printed.splitlines()) == len(typed.splitlines()) if typed else bool(printed) != ("plug" in command)
     (code,) = blocks("docs/packs.md", "python")
