@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Environment, then all tests, two at a time. Arguments go to pytest: bash scripts/test.sh -k resume
+# Environment, then all tests, two files at a time. Arguments go to pytest: bash scripts/test.sh -k resume
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -16,4 +16,4 @@ export OMP_NUM_THREADS=1
 if ! command -v nvidia-smi >/dev/null; then
     export DS_ACCELERATOR=cpu
 fi
-python -m pytest -q -n 2 --dist loadgroup --durations=10 tests "$@"
+python -m pytest -q -n 2 --dist loadfile --durations=10 tests "$@"
