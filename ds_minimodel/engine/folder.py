@@ -5,6 +5,8 @@
     latest                  name of the newest complete one, as DeepSpeed's load_checkpoint reads it
 """
 
+import contextlib
+import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from ds_minimodel.files import (MANIFEST, atomic_write, read_json, sha256_of_fil
 
 LATEST = "latest"
 PARTIAL = ".partial"
+_COMPLETE = re.compile(r"step-\d+")      # copies that a user has put beside them have other names
 
 
 def name_of(step):
@@ -21,17 +24,16 @@ def name_of(step):
 
 
 def step_of(name):
-    return int(name.removeprefix("step-").removesuffix(PARTIAL))
+    return int(name.removeprefix("step-"))
 
 
 def newest_first(folder):
     """Names of the complete checkpoints, damaged or not; also what `latest` names, where it is gone."""
-    names = {path.name for path in folder.glob("step-*") if path.suffix != PARTIAL}
+    names = {path.name for path in folder.glob("step-*")}
     latest = folder / LATEST
     if latest.is_file():
-        named = latest.read_text(encoding="utf-8", errors="replace").strip()
-        names |= {named} if named.startswith("step-") and named[5:].isdecimal() else set()
-    return sorted(names, key=step_of, reverse=True)
+        names.add(latest.read_text(encoding="utf-8", errors="replace").strip())
+    return sorted(filter(_COMPLETE.fullmatch, names), key=step_of, reverse=True)
 
 
 def damage(checkpoint, share=0, shares=1):
@@ -63,8 +65,7 @@ def damage(checkpoint, share=0, shares=1):
 def start_partial(folder, step):
     """An empty folder for the checkpoint of `step`; left-overs of kills are removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob(f"*{PARTIAL}"):
-        shutil.rmtree(path)
+    _remove_partials(folder)
     (folder / (name_of(step) + PARTIAL)).mkdir()
 
 
@@ -103,14 +104,19 @@ def drop_all_but(folder, step, keep_last, keep_every):
 def drop_all_but_milestones(folder):
     """What stays of a finished run's checkpoints: those kept at multiples of `keep_every`."""
     folder = Path(folder)
-    for path in folder.glob("step-*"):
-        if path.suffix == PARTIAL or not _is_marked(path):
-            _remove(path)
-    left = [name for name in newest_first(folder) if (folder / name).is_dir()]
+    _remove_partials(folder)
+    left = []
+    for name in newest_first(folder):
+        if _is_marked(folder / name):
+            left.append(name)
+        else:
+            _remove(folder / name)
     if left:
         _point_to(folder, left[0])
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+    elif folder.is_dir():
+        (folder / LATEST).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):      # it holds what a user has put there
+            folder.rmdir()
 
 
 def _is_marked(checkpoint):
@@ -126,10 +132,15 @@ def is_milestone(step, keep_every):
 
 def _remove(checkpoint):
     """Take it away at once: a kill leaves no half of a checkpoint under a complete one's name."""
-    partial = checkpoint.with_name(checkpoint.name.removesuffix(PARTIAL) + PARTIAL)
+    partial = checkpoint.with_name(checkpoint.name + PARTIAL)
     if checkpoint.exists():
         checkpoint.rename(partial)
         shutil.rmtree(partial)
+
+
+def _remove_partials(folder):
+    for path in folder.glob(f"step-*{PARTIAL}"):
+        shutil.rmtree(path)
 
 
 def _point_to(folder, name):

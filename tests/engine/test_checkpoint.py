@@ -142,6 +142,27 @@ def test_milestones_outlive_the_run(world, tmp_path):
     assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000004"
 
 
+def test_a_finished_run_leaves_nothing_of_a_killed_save(tmp_path):
+    """A save was killed whose step has a damaged checkpoint, too."""
+    checkpoints = tmp_path / "checkpoints"
+    for name in ("step-00000002", "step-00000002.partial"):
+        (checkpoints / name).mkdir(parents=True)
+        (checkpoints / name / "file").write_text("cut short")
+    (checkpoints / "latest").write_text("step-00000002")
+    drop_all_but_milestones(checkpoints)
+    assert not checkpoints.exists()
+
+
+def test_a_copy_beside_the_checkpoints_is_left_alone(world, uninterrupted, tmp_path):
+    run = run_config(zero_stage=1, **EACH_STEP)
+    crash(world, tmp_path, run)
+    copy = tmp_path / "checkpoints" / "step-00000004.copy"
+    shutil.copytree(tmp_path / "checkpoints" / "step-00000004", copy)
+    assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
+    drop_all_but_milestones(tmp_path / "checkpoints")
+    assert names(tmp_path) == ["step-00000004.copy"]
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_deepspeed_loads_them_by_itself(world, uninterrupted, tmp_path, stage):
     """A plain engine of the same layout, `latest` found by DeepSpeed, its own reader of files."""
