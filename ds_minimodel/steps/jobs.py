@@ -7,8 +7,8 @@ never overwritten.
 """
 
 import hashlib
-import os
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
@@ -127,7 +127,9 @@ def finish(job):
     folders = [path.parent.relative_to(job.folder) for path in sorted(job.folder.glob(f"**/{MANIFEST}"))]
     artifacts = {str(folder): sha256_of_file(job.folder / folder / MANIFEST) for folder in folders
                  if "checkpoints" not in folder.parts}
-    write_json(record_of(job.folder), {"inputs": _inputs(job), "complete": True, "artifacts": artifacts})
+    # What it was begun with: since then a parent may have been made again.
+    inputs = read_json(record_of(job.folder))["inputs"]
+    write_json(record_of(job.folder), {"inputs": inputs, "complete": True, "artifacts": artifacts})
     drop_all_but_milestones(job.folder / "run" / "checkpoints")
 
 

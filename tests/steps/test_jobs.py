@@ -17,7 +17,7 @@ class Counter:
 
     def __call__(self):
         self.times += 1
-        checkpoint = self.folder / "run" / "checkpoints" / "step-1"
+        checkpoint = self.folder / "run" / "checkpoints" / "step-00000001"
         checkpoint.mkdir(parents=True, exist_ok=True)
         (checkpoint / "state").write_text("state")
         write_manifest(checkpoint)
@@ -73,7 +73,7 @@ def test_what_is_unfinished_goes_on(job):
     with pytest.raises(InterruptedError):
         run(job)
     assert not is_complete(job)
-    assert (job.folder / "run" / "checkpoints" / "step-1" / "state").exists()       # what it goes on from
+    assert (job.folder / "run" / "checkpoints" / "step-00000001" / "state").exists()       # what it goes on from
     job.make.stops = False
     assert run(job) and is_complete(job)
 
@@ -168,6 +168,19 @@ def test_a_child_of_other_parents_is_refused(tmp_path, job):
         run(child)
     move_aside_if_stale(child)
     assert run(child)
+
+
+def test_a_parent_made_again_meanwhile_makes_its_child_stale(tmp_path, job):
+    child = job_in(tmp_path / "work" / "adapt", {}, [job])
+    run(job)
+    assert begin(child)
+    other = job_in(job.folder, {**INPUTS, "seed": 2})
+    move_aside_if_stale(other)
+    run(other)
+    child.make()
+    finish(child)
+    with pytest.raises(UserError, match=r"adapt: made from another .*\(parents\.\.\./pretrain: "):
+        is_complete(child)
 
 
 def test_a_workdir_may_be_moved(tmp_path, job):
