@@ -4,7 +4,6 @@ DeepSpeed's own start over several hosts needs pdsh, passes hardly any environme
 of a user to end one; this one needs ssh alone and ends what it started. See docs/launch.md.
 """
 
-import base64
 import ipaddress
 import json
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ds_minimodel import __version__
-from ds_minimodel.engine.launch import code_after, passing_on
+from ds_minimodel.engine.launch import THIS_PROGRAM, code_after, exit_code, launcher_command, passing_on
 from ds_minimodel.engine.rendezvous import source_address
 from ds_minimodel.errors import UserError
 
@@ -93,17 +92,17 @@ def launch_on_hosts(arguments, hosts):
     mistake, else 1. SIGINT and SIGTERM go on to the ranks, which save and end.
     """
     found = survey(hosts)
-    launcher = ["--world_info=" + _world_info(hosts), "--master_addr=" + _master_address(found),
-                "--master_port=" + os.environ.get("MASTER_PORT", str(found[0]["port"]))]
-    module = ["--module", "ds_minimodel", *arguments]
-    processes = [subprocess.Popen(_ssh(host, [*launcher, f"--node_rank={index}", *module]),
-                                  stdin=subprocess.PIPE, start_new_session=True)
-                 for index, host in enumerate(hosts)]
+    meeting = _master_address(found), os.environ.get("MASTER_PORT", found[0]["port"])
+    devices = {host.name: list(range(host.slots)) for host in hosts}
+    program = [*THIS_PROGRAM, *arguments]
+    commands = [launcher_command(devices, index, *meeting, program) for index in range(len(hosts))]
+    processes = [subprocess.Popen(_ssh(host, command), stdin=subprocess.PIPE, start_new_session=True)
+                 for host, command in zip(hosts, commands)]
     with passing_on(lambda number, count: _end(processes, at_once=count > 1)) as received:
         code = _wait(hosts, processes, received)
     if received:
         sys.exit(code_after(received, code))
-    return code if code in (0, 2) else 1       # ssh's own is 255
+    return exit_code(code)
 
 
 def _wait(hosts, processes, received):
@@ -133,8 +132,9 @@ def _end(processes, at_once):
 
 
 def _facts_of(host):
+    command = _ssh(host, [sys.executable, "-m", "ds_minimodel.engine.on_host", "facts"])
     try:
-        done = subprocess.run(_ssh(host, ["facts"]), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=SURVEY_TIMEOUT)
     except subprocess.TimeoutExpired:
         raise UserError(f"{host.where}: {host.name} did not answer within {SURVEY_TIMEOUT} s") from None
@@ -148,10 +148,9 @@ def _facts_of(host):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _ssh(host, arguments):
-    """Command that runs on_host.py with `arguments` on a host, in this folder, with this environment."""
-    variables = [f"{name}={value}" for name, value in environment().items()]
-    there = ["env", *variables, sys.executable, "-u", "-m", "ds_minimodel.engine.on_host", *arguments]
+def _ssh(host, command):
+    """`command` as one that runs it on a host, in this folder, with this environment."""
+    there = ["env", *(f"{name}={value}" for name, value in environment().items()), *command]
     return [*shlex.split(os.environ.get("DSMM_SSH", "ssh")), *SSH_OPTIONS, host.name,
             f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(there)}"]
 
@@ -165,11 +164,6 @@ def environment():
             lines = (line.strip().partition("=") for line in file.read_text(encoding="utf-8").splitlines())
             chosen |= {name: value for name, equals, value in lines if equals}
     return chosen
-
-
-def _world_info(hosts):
-    slots = {host.name: list(range(host.slots)) for host in hosts}
-    return base64.urlsafe_b64encode(json.dumps(slots).encode()).decode()
 
 
 def _master_address(found):

@@ -1,6 +1,8 @@
 """Start of ranks with the deepspeed launcher, and the environment that training processes need."""
 
+import base64
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +25,7 @@ CPU = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 
 # Number of ranks on this host: from torchrun, deepspeed, Open MPI, MPICH.
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
+THIS_PROGRAM = ("--module", "ds_minimodel")
 # Names a file, on the disk that all hosts share, by which rank 0 says that a stopped run's state is saved.
 STOP_NOTE = "DSMM_STOP_NOTE"
 # Seconds for ranks to end after their launcher has; it grants them 30 itself.
@@ -45,16 +48,19 @@ def has_gpu():
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
 
 
-def num_gpus():
-    """Number of NVIDIA GPUs that a process here sees, told without loading torch."""
-    return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
+def gpus():
+    """Names, for CUDA_VISIBLE_DEVICES, of the GPUs that a process here sees; told without loading torch."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name not in ("", "-1")]
+    devices = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*")]
+    return [str(number) for number in range(sum(map(str.isdigit, devices)))]
 
 
 def check_ranks(ranks):
     """UserError for more ranks than this host has GPUs, if it has any and is to use them."""
-    if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < num_gpus() < ranks:
-        raise UserError(f"--ranks {ranks}: this host has {num_gpus()} GPUs, and every rank needs one of its own; "
-                        "DS_ACCELERATOR=cpu trains on the CPU")
+    if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < len(gpus()) < ranks:
+        raise UserError(f"--ranks {ranks}: this host shows {len(gpus())} GPUs, and every rank needs one of its "
+                        "own; DS_ACCELERATOR=cpu trains on the CPU")
 
 
 def name_the_cpu():
@@ -79,19 +85,20 @@ def restart_with_cpu_settings():
 
 
 def launch(arguments, ranks):
-    """Run `python -m ds_minimodel ARGUMENTS` on ranks here under the deepspeed launcher; return its exit code.
+    """Run `python -m ds_minimodel ARGUMENTS` on ranks here under DeepSpeed's launcher; return its exit code.
 
-    SIGINT and SIGTERM go on to the ranks, which save and end; this process waits for them and exits.
+    SIGINT and SIGTERM go on to the ranks, which save and end; this process waits for them and exits. They
+    save and end, too, when this process is gone, however that came.
     """
-    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--master_port", str(free_port()),
-               "--num_gpus", str(ranks)]
     environment = dict(os.environ)
     if not has_gpu():
         environment = CPU | environment
         environment.setdefault("OMP_NUM_THREADS", str(max(1, os.cpu_count() // ranks)))
+    devices = (gpus() or [str(number) for number in range(ranks)])[:ranks]
     # A session of its own: the launcher would else die of Ctrl-C before its ranks have saved.
-    process = subprocess.Popen([*command, "--module", "ds_minimodel", *arguments], env=environment,
-                               start_new_session=True)
+    process = subprocess.Popen(
+        launcher_command({"localhost": devices}, 0, "127.0.0.1", free_port(), [*THIS_PROGRAM, *arguments]),
+        env=environment, stdin=subprocess.PIPE, start_new_session=True)
 
     def pass_on(number, count):
         # SIGTERM first, always: of SIGINT DeepSpeed's launcher dies with a traceback. To the ranks, SIGINT
@@ -107,7 +114,24 @@ def launch(arguments, ranks):
         if _alive(process.pid):
             os.killpg(process.pid, signal.SIGKILL)
         sys.exit(code_after(received, code))
-    return code
+    return exit_code(code)
+
+
+def launcher_command(devices, node_rank, address, port, program):
+    """Command that runs a program on the ranks of one host, and ends them when its standard input is closed.
+
+    devices: {host: names of its devices, one for each rank}. node_rank: number of the host among them. address,
+    port: where the ranks meet. program: what DeepSpeed's launcher takes, THIS_PROGRAM or a script, and arguments.
+    """
+    world_info = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
+    return [sys.executable, "-u", "-m", "ds_minimodel.engine.on_host", f"--world_info={world_info}",
+            f"--node_rank={node_rank}", f"--master_addr={address}", f"--master_port={port}",
+            "--log_level=warning", *program]
+
+
+def exit_code(code):
+    """What a launcher's code means here: 2 a user's mistake, 1 for whatever else it or ssh (255) has."""
+    return code if code in (0, 2) else 1
 
 
 def code_after(received, code):

@@ -1,4 +1,4 @@
-"""What runs on each host of a hostfile, started over ssh by hosts.py: its facts, or its ranks.
+"""What runs on each host, started by launch.py or over ssh by hosts.py: its facts, or its ranks.
 
     python -m ds_minimodel.engine.on_host facts
     python -m ds_minimodel.engine.on_host ARGUMENTS OF deepspeed.launcher.launch
@@ -11,18 +11,18 @@ import sys
 import threading
 
 from ds_minimodel import __version__
-from ds_minimodel.engine.launch import num_gpus
+from ds_minimodel.engine.launch import gpus
 from ds_minimodel.engine.rendezvous import free_port
 
 
 def facts():
     """What the head must know of a host. `address`: that at which ssh reached it."""
     return {"version": __version__, "python": sys.version.split()[0], "cores": os.cpu_count(),
-            "gpus": num_gpus(), "address": os.environ["SSH_CONNECTION"].split()[2], "port": free_port()}
+            "gpus": len(gpus()), "address": os.environ["SSH_CONNECTION"].split()[2], "port": free_port()}
 
 
 def run_ranks():
-    """DeepSpeed's launcher of one host's ranks. When the head closes this process's input they save and end."""
+    """DeepSpeed's launcher of one host's ranks. When the head closes this process's input, they save and end."""
     from deepspeed.launcher import launch
 
     threading.Thread(target=_end_with_head, args=(os.dup(0),), daemon=True).start()

@@ -1,10 +1,7 @@
 """Memory and traffic of real steps on two ranks are what the plan says; depth may rise within a run."""
 
 import json
-import os
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,15 +12,11 @@ each_case = pytest.mark.parametrize("case", cases())
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(start_ranks, tmp_path_factory):
     folder = tmp_path_factory.mktemp("costs")
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "OMP_NUM_THREADS": "1"}
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    done = subprocess.run([sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port",
-                           str(port), HERE / "cost_ranks.py", folder], env=environment, capture_output=True,
-                          text=True)
-    assert done.returncode == 0, done.stderr[-5000:]
+    process = start_ranks(2, HERE / "cost_ranks.py", folder, stderr=subprocess.PIPE, text=True)
+    errors = process.communicate()[1]
+    assert process.returncode == 0, errors[-5000:]
     return json.loads((folder / "results.json").read_text())
 
 

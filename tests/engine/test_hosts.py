@@ -99,12 +99,19 @@ def test_the_master_is_reached_from_other_hosts():
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
-    monkeypatch.setattr(launch, "num_gpus", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     launch.check_ranks(2)
-    with pytest.raises(UserError, match="--ranks 3: this host has 2 GPUs"):
+    with pytest.raises(UserError, match="--ranks 3: this host shows 2 GPUs"):
         launch.check_ranks(3)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     launch.check_ranks(3)
+
+
+@pytest.mark.parametrize("visible, names", [("2,3", ["2", "3"]), ("GPU-8a,GPU-9b", ["GPU-8a", "GPU-9b"]), ("", []),
+                                            ("-1", [])])
+def test_gpus_are_those_that_the_user_shows(monkeypatch, visible, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert launch.gpus() == names
 
 
 def test_the_interface_of_an_address():

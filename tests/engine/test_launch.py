@@ -11,6 +11,8 @@ import psutil
 import pytest
 
 from ds_minimodel.config import load_recipe
+from ds_minimodel.engine.folder import step_of
+from ds_minimodel.files import read_json_lines
 from ds_minimodel.steps.pipeline import run_step
 
 RECIPE = """
@@ -22,7 +24,7 @@ tokenizer: {{vocab_size: 40}}
 data: {{blocks: complete, workers: 1, text: {{en: {folder}/text.txt, xx: {folder}/text.txt}}}}
 model: {{num_layers: 2, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 32}}
 mini: {{depth: 1, new_layers: 1, depths: [1, 2]}}
-pretrain: {{steps: 1000000, batch_size: 8, seq_length: 32, lr: 1e-3, warmup_steps: 2}}
+pretrain: {{steps: 2000, batch_size: 8, seq_length: 32, lr: 1e-3, warmup_steps: 2}}
 build_mini: {{seq_length: 32}}
 adapt: {{seq_length: 32}}
 engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
@@ -36,7 +38,7 @@ def start(recipe, *overrides, ranks=2):
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
-    """A recipe whose text is tokenised and whose pretraining would take hours."""
+    """A recipe whose text is tokenised and whose pretraining takes long enough to be disturbed."""
     folder, rng = tmp_path_factory.mktemp("launch"), random.Random(0)
     words = ["".join(rng.choices("abcdefghij", k=4)) for _ in range(50)]
     (folder / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=8)) for _ in range(200)))
@@ -47,11 +49,14 @@ def recipe(tmp_path_factory):
     return path
 
 
-def wait_for(metrics, process):
+def wait_for(metrics, process, step=0):
+    """Until the run has gone beyond `step`."""
     deadline = time.monotonic() + 120
-    while not metrics.is_file() and process.poll() is None and time.monotonic() < deadline:
+    while process.poll() is None and time.monotonic() < deadline:
+        records = read_json_lines(metrics)
+        if records and records[-1]["step"] > step:
+            return
         time.sleep(0.05)
-    time.sleep(0.5)                                     # into the first steps
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +77,22 @@ def test_a_signal_reaches_the_ranks_which_save(recipe, refused, body, ranks, num
     assert process.returncode == code, errors
     assert "stopped after step" in errors and "Traceback" not in errors
     assert (run / "checkpoints" / (run / "checkpoints" / "latest").read_text()).is_dir()
-    assert len(children) >= 2 + ranks                   # launchers and ranks
+    assert len(children) >= 1 + ranks                   # launcher and ranks
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
     assert not list((recipe.parent / "run").glob(".stopped*"))
+
+
+def test_ranks_save_and_end_when_who_started_them_is_killed(recipe, refused):
+    """The run is the one that SIGINT has stopped above."""
+    run = recipe.parent / "run" / "pretrain" / "minijoint" / "run"
+    before = (run / "checkpoints" / "latest").read_text()
+    process = start(recipe, "systems=[minijoint]", ranks=1)
+    wait_for(run / "metrics.jsonl", process, step_of(before))
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert "stopped after step" in process.stderr.read()
+    assert step_of((run / "checkpoints" / "latest").read_text()) > step_of(before)
 
 
 def test_a_signal_whose_save_fails_is_no_success(recipe, refused):
@@ -92,5 +110,6 @@ def test_a_signal_whose_save_fails_is_no_success(recipe, refused):
 def test_a_mistake_that_the_ranks_find_is_a_users_mistake(refused):
     errors = refused.communicate(timeout=120)[1]
     assert refused.returncode == 2, errors
-    assert "ds-minimodel: batch_size 3 cannot be divided among 2 ranks" in errors
+    said = [line for line in errors.splitlines() if "batch_size 3" in line]
+    assert len(said) == 1 and said[0].startswith("ds-minimodel: batch_size 3 cannot be divided among 2 ranks")
     assert "Traceback" not in errors

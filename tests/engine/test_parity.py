@@ -1,11 +1,7 @@
 """The same run gives the same losses at every ZeRO stage, on one and two ranks, however batches are split."""
 
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -21,20 +17,15 @@ BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
 
 
 @pytest.fixture(scope="module")
-def launched(world, tmp_path_factory):
+def launched(world, start_ranks, tmp_path_factory):
     """(folder, process) of ranks.py; all tests on two ranks share its one launch."""
     folder = tmp_path_factory.mktemp("two-ranks")
     for name in ELSEWHERE:
         with pytest.raises(RuntimeError, match="crash of the test"):
             train(world, folder / "one-rank" / name, run_config(zero_stage=1, checkpoint_every=3),
                   sampler=CrashingSampler)
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "OMP_NUM_THREADS": "1"}
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     with open(folder / "log", "w") as log:
-        yield folder, subprocess.Popen(
-            [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port", str(port),
-             HERE / "ranks.py", folder], env=environment, stdout=log, stderr=log)
+        yield folder, start_ranks(2, HERE / "ranks.py", folder, stdout=log, stderr=log)
 
 
 @pytest.fixture(scope="module")

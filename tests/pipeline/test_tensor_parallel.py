@@ -1,10 +1,7 @@
 """Every step on two ranks that hold one replica between them writes what one process does, within rounding."""
 
 import json
-import os
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,18 +16,15 @@ OVERRIDES = ("systems=[minipost,multijoint]", "finetune.seeds=1", "engine.tensor
 
 
 @pytest.fixture(scope="module")
-def split(tmp_path_factory):
+def split(start_ranks, tmp_path_factory):
     """Workdir of a run on two ranks."""
     recipe = make_world(tmp_path_factory.mktemp("split"))
     for step in ("tokenizer", "prepare"):
         code, _, err = run(step, recipe)
         assert code == 0, err
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    done = subprocess.run([sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port",
-                           str(port), RANKS, recipe, *OVERRIDES], env={**os.environ, "OMP_NUM_THREADS": "1"},
-                          capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-5000:]
+    process = start_ranks(2, RANKS, recipe, *OVERRIDES, stderr=subprocess.PIPE, text=True)
+    errors = process.communicate(timeout=280)[1]
+    assert process.returncode == 0, errors[-5000:]
     return recipe.parent / "run"
 
 
