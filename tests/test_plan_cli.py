@@ -57,6 +57,20 @@ def test_it_says_what_fits(rows):
     assert pretrain["fits"] == (pretrain["memory"]["total"] <= 15 * 2**30)
 
 
+def test_bytes_of_step_2_with_each_replica_on_two_ranks(rows):
+    """Half of the rows of the vocabulary a rank, their optimizer state divided among four replicas."""
+    done = ds_minimodel("plan", *SMALL, "engine.tensor_parallel=2", "--world-size", "8", "--zero", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    split = json.loads(done.stdout)["rows"][-1]
+    assert (split["step"], split["world_size"], split["tensor_parallel"]) == ("adapt", 8, 2)
+    memory, wire = split["memory"], split["wire"]
+    assert memory["gradients"] == 25_000 * 769 * 2 and memory["optimizer"] == 25_000 * 769 * 12 / 4
+    assert wire["all-reduce"] == 2 * 25_000 * 769 * 2 * 3 // 4
+    whole = rows["adapt"]["memory"]
+    assert 0.5 * whole["weights"] < memory["weights"] < 0.52 * whole["weights"]
+    assert 0.5 * whole["activations"] < memory["activations"] < 0.9 * whole["activations"]
+
+
 def test_a_table_for_people():
     done = ds_minimodel("plan", *SMALL)
     assert done.returncode == 0, done.stderr
@@ -68,6 +82,7 @@ def test_a_table_for_people():
     (["--device", "v99"], "--device v99: unknown; there are v100-16g"),
     (["--zero", "4"], "--zero: invalid choice"),
     (["--world-size", "7"], "batch_size 2048 cannot be divided among 7 ranks"),
+    (["--world-size", "7", "engine.tensor_parallel=2"], "2 ranks to a replica do not divide 7"),
     (["--world-size", "0"], "'0' is no number of ranks")])
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message):
     done = ds_minimodel("plan", f"{ROOT}/recipes/paper.yaml", *arguments)

@@ -3,6 +3,7 @@
 import weakref
 
 import torch
+from torch.distributed import ProcessGroup
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -10,8 +11,8 @@ class Ledger(TorchDispatchMode):
     """Under it every new tensor counts until it is freed; tensors from before count nothing.
 
     live, peak: bytes now, and the most at once (`peak` may be set back to `live`). A kernel's own scratch
-    memory is not seen. sent: (collective, bytes of the whole tensor) in order, as c10d's operators are called.
-    Works on meta tensors too, which have sizes but no memory.
+    memory is not seen. sent: (collective, bytes of the whole tensor, ranks) in order, as c10d's operators are
+    called. Works on meta tensors too, which have sizes but no memory.
     """
 
     def __init__(self):
@@ -26,7 +27,9 @@ class Ledger(TorchDispatchMode):
         result = op(*arguments, **(options or {}))
         if op.namespace == "c10d":
             sizes = [sum(map(bytes_of, tensors_in(argument))) for argument in arguments]
-            self.sent.append((op._overloadpacket.__name__, max(sizes, default=0)))
+            group = next(ProcessGroup.unbox(argument) for argument in arguments
+                         if isinstance(argument, torch.ScriptObject))
+            self.sent.append((op._overloadpacket.__name__, max(sizes, default=0), group.size()))
         for tensor in tensors_in(result):
             self._notice(tensor, tensor.untyped_storage().nbytes())
         return result

@@ -6,12 +6,14 @@ import gc
 import torch
 
 from ds_minimodel.engine.build import build_engine, destroy
-from ds_minimodel.engine.ledger import Ledger, storage_bytes
+from ds_minimodel.engine.fragments import adamw_of, vectors
+from ds_minimodel.engine.ledger import Ledger, storage_bytes, tensors_in
 from ds_minimodel.engine.plan import plan_run
 from ds_minimodel.engine.predict import DTYPES, ring
 from ds_minimodel.engine.train import optimizer_step
 
-COLLECTIVES = {"allreduce_": "all-reduce", "_allgather_base_": "all-gather", "_reduce_scatter_base_": "reduce-scatter"}
+COLLECTIVES = {"allreduce_": "all-reduce", "allgather_": "all-gather", "_allgather_base_": "all-gather",
+               "_reduce_scatter_base_": "reduce-scatter"}
 # Flags and norms are reduced too: some bytes, whatever trains.
 SMALL = 64
 
@@ -22,7 +24,7 @@ def measure_step(module, batches, run, world, plan=None):
     Arguments as of train.train; plan: another one than the run would make for itself. `weights` and `optimizer` are
     the storages that hold them between steps, `activations` what autograd keeps of one micro-batch, parameters left
     out, `total` all tensors at the fullest moment, `rest` what of it is none of these: gradients and buffers.
-    `sent` counts the collectives by the ring algorithm.
+    `sent` counts the collectives by the ring algorithm; the plan does not know those within a replica.
     """
     plan = plan or plan_run(module, batches, run, world)
     activations = saved_bytes(copy.deepcopy(module).to(DTYPES[run.precision]), batches(0)[0])
@@ -39,10 +41,10 @@ def measure_step(module, batches, run, world, plan=None):
                 "total": storage_bytes(_all_tensors()) - storage_bytes(standing) + ledger.peak}
     destroy(engine)
     sent = {}
-    for operator, size in ledger.sent:
+    for operator, size, ranks in ledger.sent:
         if size > SMALL:
             name = COLLECTIVES[operator]
-            sent[name] = sent.get(name, 0) + ring(size, world.size, name)
+            sent[name] = sent.get(name, 0) + ring(size, ranks, name)
     memory = plan.memory
     planned = {"weights": memory.weights, "optimizer": memory.optimizer, "activations": memory.activations,
                "total": memory.total}
@@ -75,13 +77,10 @@ def _weights(module):
 
 def _optimizer(engine):
     """Adam's state, and the fp32 copies that are not the module's own parameters."""
-    optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     own = {parameter.untyped_storage()._cdata for parameter in engine.module.parameters()}
-    copies = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)
-    if copies is None:
-        copies = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state = [value for values in optimizer.state.values() for value in values.values() if isinstance(value, torch.Tensor)]
-    return storage_bytes([tensor for tensor in (*copies, *state) if tensor.untyped_storage()._cdata not in own])
+    state = tensors_in(list(adamw_of(engine).state.values()))
+    return storage_bytes([tensor for tensor in (*vectors(engine), *state)
+                          if tensor.untyped_storage()._cdata not in own])
 
 
 def _all_tensors():

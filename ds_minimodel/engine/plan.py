@@ -162,18 +162,18 @@ def _choices(sizes, elements):
 
 
 def plan_run(module, batches, run, world):
-    """The plan of a run (arguments as of train.train), the same on every rank; None under tensor parallelism, whose
-    collectives cannot be traced without memory."""
-    if world.tensor.size > 1:
-        return None
-    hosts = Counter(world.gather(socket.gethostname))
-    ranks_per_node = min(hosts.values())
+    """The plan of a run (arguments as of train.train), the same on every rank; of a module that is split, that of the
+    rank with the largest parts."""
+    ranks_of_hosts = Counter(world.gather(socket.gethostname)).values()
+    memory = memory_of(world.device, max(ranks_of_hosts))
+    # hpZ's groups are of ranks in a row, which would be parts of one replica.
+    ranks_per_node = min(ranks_of_hosts) if world.tensor.size == 1 else 1
 
     def make():
         sizes = predict.Sizes(run.zero_stage, run.precision, run.batch_size, run.micro_batch_size, world.data.size,
-                              ranks_per_node, memory_of(world.device, ranks_per_node))
+                              ranks_per_node, memory)
         firsts = accumulate((steps for steps, *_ in run.phases[:-1]), initial=0)
         batch_of_each_phase = [batches(step)[0] for step in firsts]
         return Planner(module, lambda _: batch_of_each_phase, run.precision).plan(sizes)
 
-    return world.from_main(make)
+    return world.gather(make)[-1]           # the last rank's share is never less than another's (Group.shares)

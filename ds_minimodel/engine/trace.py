@@ -1,12 +1,11 @@
 """One forward and backward pass on meta tensors: which parameters do what, and what the pass allocates."""
 
 import copy
-from collections import Counter
 from dataclasses import dataclass
 
 import torch
 
-from ds_minimodel.engine.ledger import Ledger, bytes_of, storage_bytes, tensors_in
+from ds_minimodel.engine.ledger import Ledger, storage_bytes, tensors_in
 
 # What a parameter is, by what trains; in rising order where it is read at several places.
 PREFIX, PASS_THROUGH, TRAINABLE = "prefix", "pass-through", "trainable"

@@ -8,9 +8,8 @@ ops/cross_entropy.py.
 """
 
 import torch
-import torch.distributed as dist
 
-from .mappings import copy
+from .mappings import all_gather, copy
 
 CHUNK_ROWS = 1024               # rows of logits held at once, in float32
 
@@ -59,9 +58,7 @@ def _loss_and_logit_grad(logits_RV, bias, targets_R, rows, ignored, group):
     own = used & (targets_R >= rows.start) & (targets_R < rows.stop)
     column = torch.where(own, targets_R - rows.start, 0)[:, None]
     parts = torch.stack((torch.logsumexp(scores_RV, -1), torch.where(own, scores_RV.gather(-1, column)[:, 0], 0)))
-    of_ranks = [torch.empty_like(parts) for _ in range(group.size)]
-    dist.all_gather(of_ranks, parts, group=group.handle)
-    normalisers, target_scores = torch.stack(of_ranks, 1)
+    normalisers, target_scores = torch.stack(all_gather(parts, group), 1)
     normaliser_R = torch.logsumexp(normalisers, 0)
     losses_R = torch.where(used, normaliser_R - target_scores.sum(0), 0)
     probs_RV = scores_RV.sub_(normaliser_R[:, None]).exp_()

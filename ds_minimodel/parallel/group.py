@@ -12,6 +12,10 @@ class Group:
     size: int = 1
     handle: object = None
 
+    def __deepcopy__(self, _memo):
+        """Copies of a module are of the same ranks."""
+        return self
+
     def shares(self, total):
         """The range of `total` consecutive things that each rank of the group holds; they differ by one at most."""
         ends = [rank * total // self.size for rank in range(self.size + 1)]

@@ -7,7 +7,8 @@ gather  join the last dimension     this rank's part            each rank has ma
 scatter this rank's part            join the last dimension     each rank needs some of the inputs
 
 In gather and scatter the ranks have equal parts. With a group of one rank all four return what they are given.
-After Megatron-core's tensor_parallel/mappings.py.
+Of meta tensors, which a plan traces (engine/trace.py), nothing is exchanged: they have shapes only. After
+Megatron-core's tensor_parallel/mappings.py.
 """
 
 import torch
@@ -75,15 +76,21 @@ class _Scatter(torch.autograd.Function):
 
 def _sum(x, group):
     total = x.clone(memory_format=torch.contiguous_format)      # the caller's tensor may have other readers
-    dist.all_reduce(total, group=group.handle)
+    if not x.is_meta:
+        dist.all_reduce(total, group=group.handle)
     return total
 
 
 def _join(x, group):
-    x = x.contiguous()
+    return torch.cat(all_gather(x.contiguous(), group), -1)
+
+
+def all_gather(x, group):
+    """The tensors of all ranks, in their order; x is contiguous and of the same shape on each."""
     parts = [torch.empty_like(x) for _ in range(group.size)]
-    dist.all_gather(parts, x, group=group.handle)
-    return torch.cat(parts, -1)
+    if not x.is_meta:
+        dist.all_gather(parts, x, group=group.handle)
+    return parts
 
 
 def _own(x, group):

@@ -10,15 +10,18 @@ import torch
 from ds_minimodel.analysis.display import SYSTEM_NAMES
 from ds_minimodel.analysis.tables import Cell, Table
 from ds_minimodel.engine import devices
+from ds_minimodel.engine.config import replicas_of
 from ds_minimodel.engine.plan import Planner
 from ds_minimodel.engine.predict import Sizes
 from ds_minimodel.engine.world import resolve_precision
 from ds_minimodel.model.artifacts import BodyArtifact
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
+from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.model.transformer import Body
+from ds_minimodel.parallel import Group
 from ds_minimodel.steps import adapt
-from ds_minimodel.steps.systems import BODY_OF, body_config
+from ds_minimodel.steps.systems import BODY_OF, body_config, source_vocab_size
 from ds_minimodel.steps.training import train_only
 
 KINDS_OF_BYTES = ("weights", "gradients", "optimizer", "activations", "buffers", "total")
@@ -28,7 +31,7 @@ def plans(recipe, world_size, device_name, ranks_per_node=None):
     """Rows as JSON, one for each step of each system of the recipe.
 
     ranks_per_node: all ranks, up to 8, where not given. UserError for an unknown device and for ranks that do
-    not divide a batch.
+    not divide a batch, or that engine.tensor_parallel does not divide.
     """
     ranks_per_node = ranks_per_node or min(8, world_size)
     device = devices.named(device_name, ranks_per_node)
@@ -38,17 +41,26 @@ def plans(recipe, world_size, device_name, ranks_per_node=None):
     planners, rows = {}, []
     for system, step, key, section, make in _steps(recipe):
         if key not in planners:
-            with torch.device("meta"):
-                planners[key] = Planner(*make(), precision)
-        sizes = Sizes(engine.zero_stage, precision, section.batch_size, engine.micro_batch_size, world_size,
-                      ranks_per_node, device.memory)
+            planners[key] = _planner(make, engine.tensor_parallel, precision)
+        sizes = Sizes(engine.zero_stage, precision, section.batch_size, engine.micro_batch_size,
+                      replicas_of(world_size, engine.tensor_parallel),
+                      ranks_per_node if engine.tensor_parallel == 1 else 1, device.memory)
         plan = planners[key].plan(sizes)
         rows.append({"system": system, "step": step, "device": device.name, **sizes._asdict(),
-                     "micro_batch_size": sizes.micro, **plan.summary(),
+                     "world_size": world_size, "ranks_per_node": ranks_per_node,
+                     "tensor_parallel": engine.tensor_parallel, "micro_batch_size": sizes.micro, **plan.summary(),
                      "smallest_zero_stage": planners[key].smallest_stage(sizes),
                      "largest_micro_batch": planners[key].largest_micro_batch(sizes),
                      "parts": [asdict(part) for part in plan.parts]})
     return rows
+
+
+def _planner(make, tensor_parallel, precision):
+    """For the rank of a replica that holds the largest parts: the last."""
+    with torch.device("meta"):
+        module, batches_of = make()
+        shard(module, Group(tensor_parallel - 1, tensor_parallel))
+        return Planner(module, batches_of, precision)
 
 
 def _steps(recipe):
@@ -64,8 +76,8 @@ def _steps(recipe):
                lambda: _adapt(recipe, system))
 
 
-def _masked_lm(recipe, config, section, trains, deepest=None):
-    module = MaskedLanguageModel(config, recipe.tokenizer.vocab_size)
+def _masked_lm(recipe, config, vocab_size, section, trains, deepest=None):
+    module = MaskedLanguageModel(config, vocab_size)
     train_only(module, trains)
 
     def batches_of(micro):
@@ -84,7 +96,7 @@ def _integers(shape, dtype=torch.int64):
 
 
 def _pretrain(recipe, body):
-    return _masked_lm(recipe, body_config(recipe, body), recipe.pretrain, lambda name: True)
+    return _masked_lm(recipe, body_config(recipe, body), source_vocab_size(recipe), recipe.pretrain, lambda name: True)
 
 
 def _body(recipe, body):
@@ -97,7 +109,7 @@ def _body(recipe, body):
 def _build_mini(recipe):
     depth = recipe.mini.depth
     mini = with_new_layers(_body(recipe, "bl_base"), depth, recipe.mini.new_layers, recipe.seed)
-    return _masked_lm(recipe, mini.config, recipe.build_mini,
+    return _masked_lm(recipe, mini.config, source_vocab_size(recipe), recipe.build_mini,
                       lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth))
 
 
@@ -112,7 +124,7 @@ def _adapt(recipe, system):
     deepest = None
     if system == "multijoint" and recipe.adapt.depth_schedule:
         deepest = recipe.adapt.depth_schedule[-1][0]
-    return _masked_lm(recipe, _frozen_config(recipe, system), recipe.adapt,
+    return _masked_lm(recipe, _frozen_config(recipe, system), recipe.tokenizer.vocab_size, recipe.adapt,
                       lambda name: adapt.trains_in_adapt(name, recipe.adapt), deepest)
 
 
@@ -124,15 +136,21 @@ def tables(rows):
     notes = [f"{first['world_size']} ranks, {first['ranks_per_node']} a node, on {first['device']} with "
              f"{_size(first['device_memory'])} for each; ZeRO {first['zero_stage']}, {first['precision']}. Bytes on one "
              "device at the fullest moment of a step, and sent by each rank in one step. Predicted, not measured."]
-    steps = [[*_name(row), Cell(str(row["micro_batch_size"])), *(Cell(_size(row["memory"][kind])) for kind in KINDS_OF_BYTES),
+    if first["tensor_parallel"] > 1:
+        notes.append(f"{first['tensor_parallel']} ranks hold one replica between them; the activations that they "
+                     "exchange are not in what is sent.")
+    steps = [[*_name(row), Cell(str(row["micro_batch_size"])),
+              *(Cell(_size(row["memory"][kind])) for kind in KINDS_OF_BYTES),
               Cell(_size(row["wire"]["total"])), Cell("yes" if row["fits"] else "NO"),
-              Cell(_or_none(row["smallest_zero_stage"])), Cell(_or_none(row["largest_micro_batch"]))] for row in rows]
+              Cell(_or_none(row["smallest_zero_stage"])), Cell(_or_none(row["largest_micro_batch"]))]
+             for row in rows]
     parts = [[*_name(row), Cell(part["name"]), Cell(part["kind"]), Cell(part["placement"]),
               Cell(f"{part['parameters'] / 1e6:.2f}"), *(Cell(_size(part[kind])) for kind in KINDS_OF_BYTES[:3])]
              for row in rows for part in _runs(row["parts"])]
     return [Table("Steps", ["System", "Step", "micro-batch", *KINDS_OF_BYTES, "sent a step", "fits", "smallest ZeRO",
                             "largest micro-batch"], steps, notes=notes),
-            Table("Modules", ["System", "Step", "module", "kind", "lives", "parameters, M", *KINDS_OF_BYTES[:3]], parts)]
+            Table("Modules", ["System", "Step", "module", "kind", "lives", "parameters, M", *KINDS_OF_BYTES[:3]],
+                  parts)]
 
 
 def _name(row):

@@ -1,10 +1,6 @@
 """A model split over ranks computes and trains what a whole one does, at every ZeRO stage, dropout included."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,16 +18,11 @@ LOSS_BOUNDS, WEIGHT_BOUNDS = {"fp32": 1e-5, "bf16": 1e-2}, {"fp32": 2e-4, "bf16"
 
 
 @pytest.fixture(scope="module")
-def launched(tmp_path_factory):
+def launched(start_ranks, tmp_path_factory):
     """(folder, process) of tensor_ranks.py; all tests share its one launch."""
     folder = tmp_path_factory.mktemp("tensor-parallel")
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "OMP_NUM_THREADS": "1"}
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     with open(folder / "log", "w") as log:
-        yield folder, subprocess.Popen(
-            [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", str(RANKS), "--master_port", str(port),
-             HERE / "tensor_ranks.py", folder], env=environment, stdout=log, stderr=log)
+        yield folder, start_ranks(RANKS, HERE / "tensor_ranks.py", folder, stdout=log, stderr=log)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +84,17 @@ def test_losses_and_gradients_in_double_precision(seen):
     found = seen[1]["differences"]
     assert len(found) == 8
     assert {name: error for name, error in found.items() if error > 1e-12} == {}
+
+
+@pytest.mark.parametrize("case", tensor_ranks.MEASURED)
+def test_memory_of_a_step_is_what_was_planned(seen, case):
+    """On the first rank, whose part of the vocabulary is a row smaller than that of the last, for which plans are."""
+    measured, planned = (seen[1]["measured"][case][key] for key in ("measured", "planned"))
+    assert measured["weights"] == pytest.approx(planned["weights"], rel=0.01)
+    assert measured["optimizer"] == pytest.approx(planned["optimizer"], rel=0.03)
+    assert measured["activations"] == pytest.approx(planned["activations"], rel=0.02)
+    assert measured["total"] <= 1.03 * planned["total"] <= 1.3 * measured["total"]
+    assert all(measured["sent"][collective] >= 0.98 * sent for collective, sent in planned["sent"].items())
 
 
 def test_a_rank_holds_its_part_only(seen):

@@ -6,11 +6,13 @@ import shutil
 import pytest
 from safetensors.torch import load_file
 
+from ds_minimodel.base import read_base
 from ds_minimodel.config import load_recipe
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.errors import UserError
 from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.steps.pipeline import run_step
+from ds_minimodel.steps.plan import plans
 
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from .conftest import make_world, refused, run
@@ -51,6 +53,14 @@ def make_recipe(folder, checkpoint):
 @pytest.fixture
 def recipe(tmp_path, xlm_r):  # noqa: F811
     return make_recipe(tmp_path, xlm_r)
+
+
+def test_the_plan_of_step_1b_is_for_the_vocabulary_of_the_base(recipe, tmp_path):
+    rows = {row["step"]: row for row in plans(load_recipe(recipe), 1, "cpu")}
+    base = read_base(tmp_path / "base")
+    for step, vocab_size in (("build-mini", base.vocab_size), ("adapt", 60)):
+        (pack,) = (part for part in rows[step]["parts"] if part["name"] == "pack")
+        assert pack["parameters"] == vocab_size * (base.model["hidden_size"] + 1)
 
 
 def test_to_zero_shot_scores(recipe, tmp_path):
