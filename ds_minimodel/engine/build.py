@@ -27,7 +27,7 @@ def build_engine(module, run, world, plan=None):
                                   weight_decay=run.weight_decay, fused=True)
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, dist_init_required=False,
                                       config=deepspeed_config(run, world.data.size, plan and plan.zero),
-                                      mpu=model_parallel_unit(run, world))
+                                      mpu=world.alike(lambda: model_parallel_unit(run, world)))
     if run.zero_stage == 0 and run.precision != "fp32":
         # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151): undo it.
         engine.optimizer.optimizer.state.clear()

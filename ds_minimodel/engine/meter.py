@@ -37,11 +37,14 @@ class Meter:
         if step == self.last_step:
             return
         record = self._read(step)
-        if not math.isfinite(record["loss"]):
-            raise UserError(f"{self.label}: the loss is not finite at step {step}; lower lr, or use bf16 or "
-                            "fp32; the last checkpoint is from before")
-        self.metrics.write(record)
+        self.world.alike(lambda: self._check(record))
+        self.world.from_main(lambda: self.metrics.write(record))    # a full disk ends all ranks
         self.progress.update(step, f"loss {record['loss']:.3f}")
+
+    def _check(self, record):
+        if not math.isfinite(record["loss"]):
+            raise UserError(f"{self.label}: the loss is not finite at step {record['step']}; lower lr, or use bf16 "
+                            "or fp32; the last checkpoint is from before")
 
     def _read(self, step):
         steps, now = step - self.last_step, time.monotonic()

@@ -7,7 +7,7 @@ from ds_minimodel.files import atomic_write, clear_write_errors, read_json_lines
 
 
 class Metrics:
-    """Appends one record a call to `folder`/metrics.jsonl and to TensorBoard; does nothing where not `enabled`.
+    """Appends one record a call to `folder`/metrics.jsonl and to TensorBoard, on the rank where it is `enabled`.
 
     A resumed run drops the records after `start_step`, which it is about to write again.
     """
@@ -26,8 +26,6 @@ class Metrics:
         self.events = SummaryWriter(Path(folder) / "events", purge_step=start_step + 1)
 
     def write(self, record):
-        if not self.enabled:
-            return
         with clear_write_errors(self.file.name):
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()

@@ -75,7 +75,7 @@ def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on
         end_if(*world.sum(stop.received or 0), run.steps)
     weights = read_masters(engine)
     destroy(engine)
-    _check_finite(weights, label)
+    world.alike(lambda: _check_finite(weights, label))
     return weights
 
 
@@ -110,7 +110,7 @@ def _circumstances(run, world, plan):
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
     return {**asdict(run), "world_size": world.size, "tensor_parallel": world.tensor.size, "device": device,
             "ds_minimodel": __version__, "torch": torch.__version__, "deepspeed": deepspeed.__version__,
-            "plan": plan and plan.summary()}
+            "plan": plan.summary()}
 
 
 def _to_device(batch, device):

@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
@@ -15,7 +15,7 @@ from ds_minimodel.engine.lifeline import hold_lifeline
 from ds_minimodel.engine.rendezvous import prepare_rendezvous
 from ds_minimodel.errors import Elsewhere, UserError
 from ds_minimodel.ops.cpu import configure_cpu
-from ds_minimodel.parallel import Group, split_world
+from ds_minimodel.parallel import SOLO, Group, split_world
 
 
 # Of collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
@@ -75,6 +75,15 @@ class World:
                 raise Elsewhere(rank, state == "user error")
         return [value for _, value in outcomes]
 
+    def alike(self, compute):
+        """What `compute()` gives on this rank. A UserError that it raises on every rank is for rank 0 to say."""
+        try:
+            return compute()
+        except UserError:
+            if self.is_main:
+                raise
+            raise Elsewhere(0, is_users_mistake=True) from None
+
     def barrier(self):
         if self.size > 1:
             dist.barrier(group=self.host_group)
@@ -108,16 +117,13 @@ def start(tensor_parallel=1):
     else:
         configure_cpu()
     rank, size = dist.get_rank(), dist.get_world_size()
-    try:
-        replicas_of(size, tensor_parallel)
-    except UserError:
-        if rank:
-            raise Elsewhere(0, is_users_mistake=True) from None
-        raise
     host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
+    world = World(rank, size, device, host_group, Group(rank, size), SOLO)
     if size > 1:
         hold_lifeline(rank, host_group)
-    return World(rank, size, device, host_group, *split_world(rank, size, tensor_parallel))
+    world.alike(lambda: replicas_of(size, tensor_parallel))
+    data, tensor = split_world(rank, size, tensor_parallel)
+    return replace(world, data=data, tensor=tensor)
 
 
 def resolve_precision(precision, device):

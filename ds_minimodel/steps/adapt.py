@@ -12,7 +12,8 @@ from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.initial import first_pack, initial_inputs
 from ds_minimodel.steps.jobs import Job, inputs_hash
 from ds_minimodel.steps.systems import BODY_OF
-from ds_minimodel.steps.training import load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches, train_only
+from ds_minimodel.steps.training import (load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler,
+                                         micro_batches, train_only)
 
 
 def jobs(recipe, layout):
@@ -26,7 +27,8 @@ def jobs(recipe, layout):
         parents = [layout.pretrain(BODY_OF[system]), layout.tokenizer(source)]
         parents += [layout.build_mini()] if system == "minipost" else []
         for language in recipe.languages.targets:
-            found.append(Job(layout.adapt(system, language), {**inputs, "language": language, **initial_inputs(recipe, language)},
+            found.append(Job(layout.adapt(system, language),
+                             {**inputs, "language": language, **initial_inputs(recipe, language)},
                              (*parents, layout.tokenizer(language), layout.tokens(language)),
                              lambda world, system=system, language=language:
                              _adapt(recipe, layout, system, language, world)))
@@ -59,9 +61,8 @@ def _adapt(recipe, layout, system, language, world):
 
     def save(step, weights, target):
         tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
-        if world.is_main:
-            pack = PackArtifact(language, tensors, mini.space, step, run.flops_until(step)[0] / 1e18)
-            save_pack(target, pack, layout.tokenizer(language), **facts)
+        pack = PackArtifact(language, tensors, mini.space, step, run.flops_until(step)[0] / 1e18)
+        world.from_main(lambda: save_pack(target, pack, layout.tokenizer(language), **facts))
 
     weights = train(module, _at_scheduled_depth(batches, section) if scheduled else batches, run, world,
                     folder / "run", f"adapt {system} {language}", inputs_hash(folder), section.snapshots()[1:-1],

@@ -6,8 +6,8 @@ from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.jobs import Job, inputs_hash
-from ds_minimodel.steps.training import (below, load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches,
-                                         train_only)
+from ds_minimodel.steps.training import (below, load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler,
+                                         micro_batches, train_only)
 
 
 def jobs(recipe, layout):
@@ -38,7 +38,7 @@ def _build(recipe, layout, world):
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
     weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", "build-mini minipost",
                     inputs_hash(folder))
-    if world.is_main:
-        trained = BodyArtifact(mini.config, {**mini.tensors, **below(weights, "body.")}, mini.space)
-        save_body(folder / "mini", trained, "mini-model", steps=run.steps, eflops=run.flops_until(run.steps)[0] / 1e18,
-                  parents={"body": identity(layout.pretrain("bl_base") / "body")})
+    trained = BodyArtifact(mini.config, {**mini.tensors, **below(weights, "body.")}, mini.space)
+    world.from_main(lambda: save_body(
+        folder / "mini", trained, "mini-model", steps=run.steps, eflops=run.flops_until(run.steps)[0] / 1e18,
+        parents={"body": identity(layout.pretrain("bl_base") / "body")}))

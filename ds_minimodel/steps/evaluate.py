@@ -45,10 +45,13 @@ def _evaluate(recipe, layout, system, name, world):
     parts = world.gather(lambda: _score_packs(recipe, layout, system, name, world))
     rows = sorted((row for part in parts for row in part),
                   key=lambda row: (row["language"], row["seed"], row["step"]))
-    if world.is_main:
+
+    def save():
         with atomic_folder(layout.evaluate(system, name)) as folder:
             write_json(folder / "scores.json", rows)
             write_manifest(folder, kind="scores")
+
+    world.from_main(save)
 
 
 def _score_packs(recipe, layout, system, name, world):

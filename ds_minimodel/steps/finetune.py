@@ -63,8 +63,7 @@ def _finetune(recipe, layout, body_name, name, seed, world):
     folder = layout.finetune(body_name, name, seed)
     weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run",
                     f"finetune {body_name} {name} seed {seed}", inputs_hash(folder))
-    if world.is_main:
-        facts = {"name": name, "kind": task.kind, "labels": labels}
-        save_body(folder / "model", BodyArtifact(config, weights, body.space, facts), "task-model", seed=seed,
-                  steps=steps, eflops=run.flops_until(steps)[0] / 1e18,
-                  parents={"body": identity(layout.pretrain(body_name) / "body")})
+    trained = BodyArtifact(config, weights, body.space, {"name": name, "kind": task.kind, "labels": labels})
+    world.from_main(lambda: save_body(
+        folder / "model", trained, "task-model", seed=seed, steps=steps, eflops=run.flops_until(steps)[0] / 1e18,
+        parents={"body": identity(layout.pretrain(body_name) / "body")}))

@@ -7,8 +7,8 @@ import torch
 
 from ds_minimodel.engine.train import train
 from ds_minimodel.files import atomic_folder
-from ds_minimodel.model.artifacts import (BodyArtifact, PackArtifact, identity, load_body, load_pack, save_body, save_pack,
-                                          space_of)
+from ds_minimodel.model.artifacts import (BodyArtifact, PackArtifact, identity, load_body, load_pack, save_body,
+                                          save_pack, space_of)
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.jobs import Job, inputs_hash
@@ -48,10 +48,13 @@ def _pretrain(recipe, layout, body, world):
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
     weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", f"pretrain {body}",
                     inputs_hash(folder))
-    if world.is_main:
+
+    def save():
         body_tensors, pack_tensors = below(weights, "body."), below(weights, "pack.")
         space = space_of(body_tensors, pack_tensors)
         eflops = run.flops_until(run.steps)[0] / 1e18
         save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=run.steps, eflops=eflops)
         save_pack(folder / "pack", PackArtifact(source, pack_tensors, space, run.steps, eflops),
                   layout.tokenizer(source), parents={"body": identity(folder / "body")})
+
+    world.from_main(save)

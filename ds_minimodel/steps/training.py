@@ -18,7 +18,8 @@ def run_config(recipe, section, world, *, steps, batch_size, lr, warmup_steps, t
     return RunConfig(
         steps=steps, batch_size=batch_size, lr=lr, warmup_steps=warmup_steps, weight_decay=section.weight_decay,
         beta1=section.beta1, beta2=section.beta2, eps=section.eps, clip=section.clip,
-        zero_stage=recipe.engine.zero_stage, precision=resolve_precision(recipe.engine.precision, world.device),
+        zero_stage=recipe.engine.zero_stage,
+        precision=world.alike(lambda: resolve_precision(recipe.engine.precision, world.device)),
         micro_batch_size=recipe.engine.micro_batch_size, checkpoint_every=recipe.checkpoint.every,
         keep_last=recipe.checkpoint.keep_last, keep_every=recipe.checkpoint.keep_every,
         tokens_per_step=tokens_per_step, phases=phases)
@@ -54,7 +55,7 @@ def micro_batches(sampler, run, world):
     [s * batch_size, (s + 1) * batch_size), whatever the number of ranks and the size of a micro-batch.
     """
     data = world.data
-    micro, accumulation = split_batch(run.batch_size, run.micro_batch_size, data.size)
+    micro, accumulation = world.alike(lambda: split_batch(run.batch_size, run.micro_batch_size, data.size))
 
     def batches(step):
         first = step * run.batch_size + data.rank * micro
