@@ -94,7 +94,6 @@ class Cluster:
             return self.stack.enter_context(contextlib.closing(Process(
                 [*self.on_first_host, *command], stdout=file, stderr=file, env=environment, cwd=ROOT)))
 
-
     def interrupt(self, process, number):
         """Send a signal to the command itself, not to what brought it onto the host."""
         os.kill(process.innermost if self.on_first_host else process.pid, number)

@@ -7,7 +7,6 @@ resident set, sampled every 0.1 s: of the largest process, and of all together (
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
