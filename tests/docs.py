@@ -6,7 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "ds_configs/README.md"]
-_COMMAND = re.compile(r"(printf .* \| )?(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun|python scripts/|bash scripts/)")
+_COMMAND = re.compile(r"(printf .* \| )?(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
+                      r"|python scripts/|bash scripts/)")
 
 
 def name_of(page):
@@ -42,10 +43,12 @@ def lines_to_type(page):
 
 
 def commands(page):
-    """Command lines of a page as it has them: those to type, and whole ones within its sentences and tables."""
-    inside = [code for code in inline_code(page) if len(code.split()) > 2] if str(page).endswith(".md") else []
-    return list(dict.fromkeys(part.strip() for line in [*lines_to_type(page), *inside]
-                              for part in re.sub(r"\s#.*", "", line).split("&&") if _COMMAND.match(part.strip())))
+    """Command lines of a page as it has them: those to type, and whole ones within sentences and tables."""
+    lines = lines_to_type(page)
+    if str(page).endswith(".md"):
+        lines += [code for code in inline_code(page) if len(code.split()) > 2]
+    parts = [part.strip() for line in lines for part in re.sub(r"\s#.*", "", line).split("&&")]
+    return list(dict.fromkeys(part for part in parts if _COMMAND.match(part)))
 
 
 def words(command):

@@ -1,4 +1,4 @@
-"""README.md and docs/: what they name is there, and said as the code has it. tests/pipeline/test_docs.py runs it."""
+"""README.md and docs/: what they name is there, and as the code has it. tests/pipeline/test_docs.py runs it."""
 
 import importlib.util
 import re
@@ -56,7 +56,8 @@ def import_script(path):
 def test_commands_are_found():
     """Enough of them, and of each page that has some: the search is not blind."""
     assert len(COMMANDS) > 60
-    assert {page for page, _ in COMMANDS} >= {name_of(page) for page in PAGES if "\nds-minimodel " in page.read_text()}
+    with_some = {name_of(page) for page in PAGES if "\nds-minimodel " in page.read_text(encoding="utf-8")}
+    assert {page for page, _ in COMMANDS} >= with_some
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -80,7 +81,8 @@ def test_links_lead_somewhere(page):
         assert there.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.*)", there.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings], target
+            anchors = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
+            assert anchor in anchors, target
 
 
 @pytest.mark.parametrize("page, text", FRAGMENTS)
@@ -88,7 +90,8 @@ def test_recipes_load(page, text, tmp_path, monkeypatch):
     """Whole ones as they stand, parts in the place where they belong."""
     monkeypatch.chdir(tmp_path)
     write_json(tmp_path / "models/roberta/body/config.json", {"architecture": BASE})
-    write_json(tmp_path / "models/roberta/pack/manifest.json", {"language": "en", "vocab_size": 50265, "files": {}})
+    pack = {"language": "en", "vocab_size": 50265, "files": {}}
+    write_json(tmp_path / "models/roberta/pack/manifest.json", pack)
     keys = yaml.load(text, Yaml12).keys()
     if not keys <= Recipe.model_fields.keys():
         text, keys = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4), {"finetune"}
@@ -124,7 +127,8 @@ def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
 
 SCHEMA = Recipe.model_json_schema()
 BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`", "null": "none"}
+NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`",
+         "null": "none"}
 
 
 def section_of(schema):
@@ -166,8 +170,8 @@ def keys_of_the_code(section=SCHEMA, prefix=""):
 
 def keys_of_the_page():
     """The same of the tables of docs/recipes.md; a heading names the sections that its table is of."""
-    text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8").partition("## Keys")[2].partition("\n## ")[0]
-    found = {}
+    text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    text, found = text.partition("## Keys")[2].partition("\n## ")[0], {}
     for part in text.split("\n### ")[1:]:
         heading, _, body = part.partition("\n")
         prefixes = [f"{name}." for name in re.findall("`(.*?)`", heading)] or [""]

@@ -189,7 +189,8 @@ def recipe_costs(systems, *, num_layers, hidden_size, ffn_size, vocab_size, mini
     (other keys are not read); `adapt` is the cost of one language and may hold `depth_schedule`,
     [[depth, share of the steps], ...], which multijoint follows; without it that adapts at `mini_depth`.
     The pretraining of minipost is bl_base's: a recipe with both pays for it once. V100 days are by formula.
-    pretrain None: nothing is pretrained, and no row is given for it. source_vocab_size: where it is not vocab_size.
+    pretrain None: nothing is pretrained, and no row is given for it. source_vocab_size: where it is not
+    vocab_size.
     """
     source_vocab_size = source_vocab_size or vocab_size
 
@@ -210,7 +211,8 @@ def recipe_costs(systems, *, num_layers, hidden_size, ffn_size, vocab_size, mini
             costs["pretrain"] = step_flops("pretrain", work(pretrain), head_depths[system])
         if system == "minipost":
             costs["build-mini"] = step_flops("build-mini", work(build_mini), [mini_layers], mini_depth)
-        parts = [(share, step_flops("adapt", work(adapt, vocab_size), [depth])) for depth, share in schedules[system]]
+        parts = [(share, step_flops("adapt", work(adapt, vocab_size), [depth]))
+                 for depth, share in schedules[system]]
         costs["adapt"] = Cost(sum(share * cost.formula for share, cost in parts),
                               sum(share * cost.executed for share, cost in parts))
         rows += [{"system": system, "step": step, "formula_eflops": cost.formula / EFLOP,

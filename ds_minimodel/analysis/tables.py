@@ -35,7 +35,7 @@ def summary_table(curves, estimates, costs):
 
 
 def _speedups(results):
-    """Cells of one system's speedups, one for each task, and their mean where there are several and each has one."""
+    """Cells of one system's speedups: one a task, and their mean where each of several tasks has one."""
     cells, means = [_times(result.mean, result) for result in results], [result.mean for result in results]
     if len(results) > 1:
         cells.append(_times(None if None in means else statistics.fmean(means), *results))

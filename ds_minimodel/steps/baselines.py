@@ -1,4 +1,4 @@
-"""Simple references beside the systems, for each task and every language but the source (analysis/baselines.py)."""
+"""Simple references beside the systems, for each task and language but the source (analysis/baselines.py)."""
 
 from ds_minimodel.analysis import baselines
 from ds_minimodel.data import tasks
@@ -8,9 +8,12 @@ from ds_minimodel.steps.task_data import labels_of, read_records, task_inputs
 
 
 def jobs(recipe, layout):
-    return [Job(layout.baselines(name), {"task": task_inputs(recipe, name, [task.train, *task.test.values()]),
-                                         "languages": [recipe.languages.source, *task.test]}, (),
-                lambda _, name=name: _score(recipe, layout, name)) for name, task in recipe.finetune.tasks.items()]
+    found = []
+    for name, task in recipe.finetune.tasks.items():
+        inputs = {"task": task_inputs(recipe, name, [task.train, *task.test.values()]),
+                  "languages": [recipe.languages.source, *task.test]}
+        found.append(Job(layout.baselines(name), inputs, (), lambda _, name=name: _score(recipe, layout, name)))
+    return found
 
 
 def _score(recipe, layout, name):
