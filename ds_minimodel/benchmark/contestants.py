@@ -5,7 +5,7 @@ reference     the same with DSMM_OPS=reference, torch's operators in place of ou
 hf            Hugging Face's RoBERTa with scaled_dot_product_attention, as its documentation has it:
               autocast (fp16: with a gradient scaler) and torch's fused AdamW
 hf-untuned    the same without our settings of malloc and of threads (CPU)
-hf-compiled   the same with eager attention under torch.compile and, on the CPU, our choice of oneDNN for fp32
+hf-compiled   the same with eager attention under torch.compile and, on the CPU, our choice of MKL or oneDNN for fp32
 hf-deepspeed  Hugging Face's model in our engine, and so under the same DeepSpeed configuration
 """
 

@@ -15,7 +15,7 @@ _NOTES = [
     "was expected to be before.",
     "reference: ds_minimodel with torch's operators. hf: Hugging Face's RoBERTa with SDPA (autocast in bf16 and fp16), "
     "torch's fused AdamW, the same malloc settings; hf-untuned: without them; hf-compiled: eager attention under "
-    "torch.compile, and oneDNN for fp32; hf-deepspeed: SDPA in our engine."]
+    "torch.compile, our choice of library for fp32; hf-deepspeed: SDPA in our engine."]
 _KERNEL_NOTES = ["Forward and backward, medians of interleaved repeats. Copy: share of the bandwidth of a large copy, "
                  "counting the fewest bytes that must move; above 100 % where tensors stay in the caches."]
 

@@ -6,7 +6,7 @@ STEPS = {
     ("adapt-mini", "fp32", "hf"): 4.8, ("adapt-full", "fp32", "hf"): 3.0,
     ("adapt-mini", "bf16", "hf"): 2.9, ("adapt-full", "bf16", "hf"): 2.1, ("adapt-mini", "bf16", "hf-compiled"): 2.5,
     # The parts of that prototype's gain that a step in which all trains keeps: the head at masked positions,
-    # oneDNN for fp32 and the last layer; without the cheaper backward pass of frozen layers.
+    # oneDNN for fp32 (on that CPU) and the last layer; without the cheaper backward pass of frozen layers.
     ("pretrain", "fp32", "hf"): 2.5, ("build-mini", "fp32", "hf"): 2.5, ("finetune", "fp32", "hf"): 1.8,
     **{(step, "fp32", "reference"): 1.04 for step in ("pretrain", "adapt-mini", "adapt-full")},
 }

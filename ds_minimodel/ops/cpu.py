@@ -1,12 +1,22 @@
 """Settings of torch that make a CPU fast."""
 
+from pathlib import Path
+
 import torch
+
+CPUINFO = Path("/proc/cpuinfo")
 
 
 def configure_cpu():
-    """Take oneDNN instead of MKL for fp32 products: twice as fast on AVX-512 machines, fp32-accurate there.
+    """Take the faster library for fp32 products: oneDNN on AMD's CPUs, torch's default, MKL, on Intel's.
 
-    On machines with AMX the same setting would allow bf16 products, so they keep torch's default.
+    MKL reaches less than half of oneDNN's speed on the first, and is a tenth to two times faster on the second.
+    By the maker and not by timing, so that a machine always computes the same bits. fp32-accurate: AMD's CPUs
+    have none of the tiles (AMX) with which this setting would allow bf16 products.
     """
-    if not torch.cpu._is_amx_tile_supported():
+    if _is_made_by_amd():
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+
+
+def _is_made_by_amd():
+    return CPUINFO.exists() and "AuthenticAMD" in CPUINFO.read_text(encoding="utf-8")
