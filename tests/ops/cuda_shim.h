@@ -5,6 +5,7 @@
 #pragma once
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -80,7 +81,7 @@ inline void run_block(bool reverse) {
   block = {threads, 0, 0};
   warps.assign((threads + 31) / 32, {});
   exchanged.assign(threads, NAN);
-  std::memset(dynamic_shared.data(), 0xff, dynamic_shared.size());  // shared memory starts as nan
+  std::fill(dynamic_shared.begin(), dynamic_shared.end(), '\xff');  // shared memory starts as nan
   for (unsigned i = 0; i < threads; ++i) {
     Fiber& fiber = fibers[i];
     ++warps[i / 32].live;
