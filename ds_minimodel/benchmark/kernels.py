@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.benchmark.peaks import DTYPES, copy_bandwidth, device, synchronize
+from ds_minimodel.benchmark.peaks import copy_bandwidth, device, synchronize
+from ds_minimodel.engine.predict import DTYPES
 
 EPS, P = 1e-5, 0.1
 LEAST_SECONDS = 0.02            # of one timing: as many calls as that takes

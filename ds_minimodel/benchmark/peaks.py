@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
+from ds_minimodel.engine.predict import DTYPES
 from ds_minimodel.ops.cpu import configure_cpu
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # (rows, inner, columns): the products of RoBERTa-base at 2,048 tokens, and larger ones.
 CPU_SHAPES = ((2048, 768, 3072), (2048, 3072, 768), (2048, 768, 768), (1024, 1024, 1024), (308, 768, 50000))
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 768, 3072), (16384, 3072, 768))

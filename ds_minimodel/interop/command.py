@@ -2,22 +2,26 @@
 
 import importlib
 
+from ds_minimodel.base import UNKNOWN_LANGUAGE
 from ds_minimodel.errors import UserError
 
 
 def add_arguments(commands):
     """The three commands, added to argparse's `commands`."""
-    for name, text, run in (("import-hf", "read a RoBERTa or XLM-R folder of Hugging Face's", _import_hf),
-                            ("import-fairseq", "read a published RoBERTa or XLM-R of fairseq's", _import_fairseq)):
+    for name, text, run in (
+            ("import-hf", "read a RoBERTa or XLM-R folder of Hugging Face's", _import_hf),
+            ("import-fairseq", "read a published RoBERTa or XLM-R of fairseq's", _import_fairseq)):
         importing = commands.add_parser(name, help=text)
         importing.add_argument("folder", metavar="DIR", help="weights, configuration and tokenizer files")
         importing.add_argument("out", metavar="OUT", help="folder for body and pack")
-        importing.add_argument("--language", metavar="CODE", default="und", help="of the pack; default: undetermined")
+        importing.add_argument("--language", metavar="CODE", default=UNKNOWN_LANGUAGE,
+                               help="of the pack; default: undetermined")
         importing.set_defaults(run=run)
-    exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's transformers")
+    exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's library")
     exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a body, mini-model or task model")
     exporting.add_argument("out", metavar="OUT", help="folder to write")
-    exporting.add_argument("--pack", metavar="PACK", help="language pack; default: the folder `pack` beside ARTIFACT")
+    exporting.add_argument("--pack", metavar="PACK",
+                           help="language pack; default: the folder `pack` beside ARTIFACT")
     exporting.add_argument("--depth", metavar="N", type=int, help="masked-LM head; default: the deepest")
     exporting.set_defaults(run=_export_hf)
 

@@ -21,7 +21,8 @@ _WINDOW = 384                   # tokens of a question and a piece of its contex
 def check(request, kind, languages, where):
     """UserError where a request is not what a model of this kind and these languages takes."""
     if not isinstance(request, dict):
-        raise UserError(f"{where}: {json.dumps(request)[:40]} is not an object with {', '.join(FIELDS[kind])}")
+        raise UserError(f"{where}: {json.dumps(request)[:40]} is not an object with "
+                        f"{', '.join(FIELDS[kind])}")
     language = request.get("language")
     if language is None and len(languages) > 1:
         raise UserError(f"{where}: no 'language'; there are {', '.join(languages)}")

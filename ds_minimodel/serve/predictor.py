@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from ds_minimodel.data import tasks
+from ds_minimodel.engine.predict import DTYPES
 from ds_minimodel.engine.world import resolve_precision
 from ds_minimodel.errors import UserError
 from ds_minimodel.files import read_manifest
@@ -15,7 +16,7 @@ from ds_minimodel.model.transformer import LanguagePack
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.serve import answers
 from ds_minimodel.serve.packs import open_pack
-from ds_minimodel.steps.evaluate import DTYPES, MAX_TOKENS
+from ds_minimodel.steps.evaluate import MAX_TOKENS
 from ds_minimodel.steps.task_data import task_module
 from ds_minimodel.steps.training import load_into, to_torch
 

@@ -12,6 +12,7 @@ import torch
 
 from ds_minimodel.data import tasks
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.engine.predict import DTYPES
 from ds_minimodel.engine.world import resolve_precision
 from ds_minimodel.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.model.artifacts import load_body, load_pack, plug
@@ -23,7 +24,6 @@ from ds_minimodel.steps.task_data import read_examples, task_inputs, task_module
 from ds_minimodel.steps.training import load_into, to_torch
 
 MAX_TOKENS = 16_384             # padded tokens of one forward pass
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def jobs(recipe, layout):

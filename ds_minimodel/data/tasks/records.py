@@ -88,8 +88,8 @@ def text_field(row, name, where):
     try:
         value.encode()
     except UnicodeEncodeError:      # JSON can spell half a surrogate pair; no tokenizer takes it
-        raise UserError(f"{where}: '{name}' holds half a surrogate pair (a wrong \\u escape, or bytes that are "
-                        "not UTF-8)") from None
+        raise UserError(f"{where}: '{name}' holds half a surrogate pair (a wrong \\u escape, or bytes that "
+                        "are not UTF-8)") from None
     return value
 
 
