@@ -4,9 +4,8 @@
 copy    as it is                    sum over ranks              the same input goes into a part of a layer on each rank
 reduce  sum over ranks              as it is                    partial sums come out of it
 gather  join the last dimension     this rank's part            each rank has made some of the outputs
-scatter this rank's part            join the last dimension     each rank needs some of the inputs
 
-In gather and scatter the ranks have equal parts. With a group of one rank all four return what they are given.
+In gather the ranks have equal parts. With a group of one rank all three return what they are given.
 Of meta tensors, which a plan traces (engine/trace.py), nothing is exchanged: they have shapes only. After
 Megatron-core's tensor_parallel/mappings.py.
 """
@@ -25,10 +24,6 @@ def reduce(x, group):
 
 def gather(x, group):
     return x if group.size == 1 else _Gather.apply(x, group)
-
-
-def scatter(x, group):
-    return x if group.size == 1 else _Scatter.apply(x, group)
 
 
 class _Copy(torch.autograd.Function):
@@ -61,17 +56,6 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return _own(grad, ctx.group), None
-
-
-class _Scatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return _own(x, group)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return _join(grad, ctx.group), None
 
 
 def _sum(x, group):
