@@ -30,3 +30,8 @@ def read_base(folder):
                         f"({model['num_layers']})")
     manifest = read_manifest(pack)
     return Base(model, manifest["language"], manifest["vocab_size"])
+
+
+def source_vocab_size(recipe):
+    """Pieces of the source language: the base's, or without one the recipe's."""
+    return recipe.tokenizer.vocab_size if recipe.base is None else read_base(recipe.base).vocab_size

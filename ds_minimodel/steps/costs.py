@@ -1,7 +1,7 @@
 """What the steps of a recipe cost."""
 
 from ds_minimodel.analysis.flops import recipe_costs
-from ds_minimodel.steps.systems import source_vocab_size
+from ds_minimodel.base import source_vocab_size
 
 
 def costs(recipe):

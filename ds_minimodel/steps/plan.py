@@ -9,6 +9,7 @@ import torch
 
 from ds_minimodel.analysis.display import SYSTEM_NAMES
 from ds_minimodel.analysis.tables import Cell, Table
+from ds_minimodel.base import source_vocab_size
 from ds_minimodel.engine import devices
 from ds_minimodel.engine.config import replicas_of
 from ds_minimodel.engine.plan import Planner
@@ -21,7 +22,7 @@ from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.model.transformer import Body
 from ds_minimodel.parallel import Group
 from ds_minimodel.steps import adapt
-from ds_minimodel.steps.systems import BODY_OF, body_config, source_vocab_size
+from ds_minimodel.steps.systems import BODY_OF, body_config
 from ds_minimodel.steps.training import train_only
 
 KINDS_OF_BYTES = ("weights", "gradients", "optimizer", "activations", "buffers", "total")

@@ -1,6 +1,5 @@
 """The paper's systems: which body each pretrains, with heads at which depths, and what it adapts over."""
 
-from ds_minimodel.base import read_base
 from ds_minimodel.model.transformer import BodyConfig
 
 # minipost starts from bl_base's body and shares its finetuned models.
@@ -26,11 +25,6 @@ def model_inputs(recipe, body):
     """What of the recipe decides the architecture of `body`, for a job's record."""
     config = body_config(recipe, body)
     return {"model": recipe.model.model_dump(), "head_depths": list(config.head_depths)}
-
-
-def source_vocab_size(recipe):
-    """Pieces of the source language: the recipe's number, or the base's."""
-    return recipe.tokenizer.vocab_size if recipe.base is None else read_base(recipe.base).vocab_size
 
 
 def finetune_seeds(recipe):

@@ -183,7 +183,7 @@ def held_parameters(group):
 def mapped(world, group):
     """{mapping: [forward, backward] on each rank} for inputs that differ by rank."""
     seen = {}
-    for name in ("copy", "reduce", "gather", "scatter"):
+    for name in ("copy", "reduce", "gather"):
         x = torch.tensor([1.0, 2.0]) * 10**group.rank
         x.requires_grad_()
         out = getattr(parallel, name)(x, group)
