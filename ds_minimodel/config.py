@@ -297,7 +297,8 @@ class Recipe(Section):
             raise ValueError(f"mini.depth {depth} is not one of mini.depths, "
                              "and no adapt.depth_schedule is given")
         lengths = {"pretrain": self.pretrain.seq_length} if self.base is None else {}
-        lengths |= {"build_mini": self.build_mini.seq_length, "adapt": self.adapt.seq_length}
+        lengths |= {"build_mini": self.build_mini.seq_length} if "minipost" in self.systems else {}
+        lengths |= {"adapt": self.adapt.seq_length}
         lengths |= {f"finetune.tasks.{name}": self.finetune.of(name, "max_length")
                     for name in self.finetune.tasks}
         for name, length in lengths.items():
@@ -325,6 +326,8 @@ def load_recipe(path, overrides=()):
         values, tree = yaml.load(text, Yaml12), yaml.compose(text, Yaml12)
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: a folder; name the recipe's YAML file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot read the recipe ({error})") from None
     except yaml.YAMLError as error:

@@ -15,6 +15,7 @@ MANIFEST = "manifest.json"
 _CANNOT_WRITE = {errno.ENOSPC: "no space left", errno.EDQUOT: "disk quota exceeded",
                  errno.EFBIG: "file too large for this disk or user", errno.EIO: "the disk failed",
                  errno.EROFS: "read-only file system", errno.EACCES: "permission denied",
+                 errno.EPERM: "not permitted",
                  errno.ENOTDIR: "a file is in the place of a folder",
                  errno.EEXIST: "a file is in the place of a folder"}
 

@@ -23,9 +23,11 @@ def check_ahead(recipe, steps, ranks):
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     for language in recipe.languages_of_text:
         find_files(recipe.data.text[language])
-    for task in recipe.finetune.tasks.values():
-        _check_task(task, recipe.languages.source)
-    for section in [recipe.build_mini, recipe.adapt] + ([recipe.pretrain] if recipe.base is None else []):
+    check_tasks(recipe)
+    sections = [recipe.adapt]
+    sections += [recipe.pretrain] if recipe.base is None else []
+    sections += [recipe.build_mini] if "minipost" in recipe.systems else []
+    for section in sections:
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
     if recipe.finetune.tasks:
@@ -46,6 +48,12 @@ def check_plots():
 
 def _can_plot():
     return importlib.util.find_spec("matplotlib") is not None
+
+
+def check_tasks(recipe):
+    """UserError for a task file that is missing, lacks a column or has a label that is not the task's."""
+    for task in recipe.finetune.tasks.values():
+        _check_task(task, recipe.languages.source)
 
 
 def _check_task(task, source):

@@ -6,6 +6,7 @@ import signal
 import sys
 
 from ds_minimodel import mpi
+from ds_minimodel.engine.launch import name_the_cpu
 from ds_minimodel.errors import UserError
 
 STEPS = {
@@ -99,6 +100,7 @@ def _run_step(options):
 
 
 def _report(options):
+    name_the_cpu()      # before the import, which brings DeepSpeed
     from ds_minimodel.steps.pipeline import report_several
 
     code = _run_step(options)

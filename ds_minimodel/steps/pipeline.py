@@ -28,6 +28,11 @@ def run_step(step, recipe, world=None, rebuild=False):
     """
     is_main = world is None or world.is_main
     on_main = _call if world is None else world.from_main
+    if rebuild:
+        from ds_minimodel.steps.check import NEEDS_TASKS, check_tasks
+
+        if step in NEEDS_TASKS:         # now, and not when what was made from better files is moved aside
+            on_main(lambda: check_tasks(recipe))
     for job in jobs(step, recipe):
         with contextlib.ExitStack() as held:
             on_main(lambda job=job, held=held: held.enter_context(lock(lock_of(job))))

@@ -116,6 +116,15 @@ def test_labels_that_are_not_the_tasks(world, tmp_path):
     assert "label 'space' is not one of the task's" in refused("evaluate", recipe)
 
 
+def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):
+    recipe = copy_of(world, tmp_path)
+    workdir = recipe.parent / "run"
+    before = sorted(workdir.rglob("*"))
+    line = refused("finetune", recipe, "--rebuild", "finetune.tasks.topic.columns={text: txet, label: label}")
+    assert "txet" in line
+    assert sorted(workdir.rglob("*")) == before
+
+
 def test_ranks_that_do_not_divide_the_batch(world, tmp_path):
     recipe = copy_of(world, tmp_path)
     shutil.rmtree(recipe.parent / "run/pretrain")

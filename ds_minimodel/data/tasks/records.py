@@ -67,7 +67,7 @@ def read_text(path):
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path in the recipe") from None
+        raise UserError(f"{path}: no such file; check the path") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     try:
