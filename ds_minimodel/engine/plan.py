@@ -161,13 +161,20 @@ def _choices(sizes, elements):
     return choices
 
 
+def ranks_for_copy(ranks_per_node, tensor_parallel):
+    """Sizes.ranks_per_node: ranks of a node that may hold a copy of the weights between them (hpZ).
+
+    Its groups are of ranks in a row, which with tensor parallelism would be parts of one replica.
+    """
+    return ranks_per_node if tensor_parallel == 1 else 1
+
+
 def plan_run(module, batches, run, world):
     """The plan of a run (arguments as of train.train), the same on every rank; of a module that is split, that of the
     rank with the largest parts."""
     ranks_of_hosts = Counter(world.gather(socket.gethostname)).values()
     memory = memory_of(world.device, max(ranks_of_hosts))
-    # hpZ's groups are of ranks in a row, which would be parts of one replica.
-    ranks_per_node = min(ranks_of_hosts) if world.tensor.size == 1 else 1
+    ranks_per_node = ranks_for_copy(min(ranks_of_hosts), world.tensor.size)
 
     def make():
         sizes = predict.Sizes(run.zero_stage, run.precision, run.batch_size, run.micro_batch_size, world.data.size,

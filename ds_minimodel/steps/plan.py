@@ -12,7 +12,7 @@ from ds_minimodel.analysis.tables import Cell, Table
 from ds_minimodel.base import source_vocab_size
 from ds_minimodel.engine import devices
 from ds_minimodel.engine.config import replicas_of
-from ds_minimodel.engine.plan import Planner
+from ds_minimodel.engine.plan import Planner, ranks_for_copy
 from ds_minimodel.engine.predict import Sizes
 from ds_minimodel.engine.world import resolve_precision
 from ds_minimodel.model.artifacts import BodyArtifact
@@ -45,7 +45,7 @@ def plans(recipe, world_size, device_name, ranks_per_node=None):
             planners[key] = _planner(make, engine.tensor_parallel, precision)
         sizes = Sizes(engine.zero_stage, precision, section.batch_size, engine.micro_batch_size,
                       replicas_of(world_size, engine.tensor_parallel),
-                      ranks_per_node if engine.tensor_parallel == 1 else 1, device.memory)
+                      ranks_for_copy(ranks_per_node, engine.tensor_parallel), device.memory)
         plan = planners[key].plan(sizes)
         rows.append({"system": system, "step": step, "device": device.name, **sizes._asdict(),
                      "world_size": world_size, "ranks_per_node": ranks_per_node,
