@@ -63,6 +63,17 @@ def bytes_of(tensor):
     return tensor.numel() * tensor.element_size()
 
 
-def storage_bytes(tensors):
-    """Bytes of the storages of `tensors`, each counted once."""
-    return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+def storage_bytes(tensors, without=()):
+    """Bytes of the storages of `tensors`, each counted once; those of the tensors `without` are left out."""
+    sizes = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+    for tensor in without:
+        sizes.pop(tensor.untyped_storage()._cdata, None)
+    return sum(sizes.values())
+
+
+def saving_to(saved):
+    """Context in which what autograd keeps for the backward pass is added to the list `saved`, too."""
+    def keep(tensor):
+        saved.append(tensor.detach())
+        return tensor
+    return torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)

@@ -7,7 +7,7 @@ import torch
 
 from ds_minimodel.engine.build import build_engine, destroy
 from ds_minimodel.engine.fragments import adamw_of, vectors
-from ds_minimodel.engine.ledger import Ledger, storage_bytes, tensors_in
+from ds_minimodel.engine.ledger import Ledger, saving_to, storage_bytes, tensors_in
 from ds_minimodel.engine.plan import plan_run
 from ds_minimodel.engine.predict import DTYPES, ring
 from ds_minimodel.engine.train import optimizer_step
@@ -53,16 +53,10 @@ def measure_step(module, batches, run, world, plan=None):
 
 def saved_bytes(module, batch):
     """Bytes that autograd keeps of a forward pass, parameters left out."""
-    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     saved = []
-
-    def keep(tensor):
-        saved.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with saving_to(saved):
         module(batch)
-    return storage_bytes([tensor for tensor in saved if tensor.untyped_storage()._cdata not in own])
+    return storage_bytes(saved, without=module.parameters())
 
 
 def _with_rest(sizes):
@@ -77,10 +71,8 @@ def _weights(module):
 
 def _optimizer(engine):
     """Adam's state, and the fp32 copies that are not the module's own parameters."""
-    own = {parameter.untyped_storage()._cdata for parameter in engine.module.parameters()}
     state = tensors_in(list(adamw_of(engine).state.values()))
-    return storage_bytes([tensor for tensor in (*vectors(engine), *state)
-                          if tensor.untyped_storage()._cdata not in own])
+    return storage_bytes([*vectors(engine), *state], without=engine.module.parameters())
 
 
 def _all_tensors():

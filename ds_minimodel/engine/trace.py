@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ds_minimodel.engine.ledger import Ledger, storage_bytes, tensors_in
+from ds_minimodel.engine.ledger import Ledger, saving_to, storage_bytes, tensors_in
 
 # What a parameter is, by what trains; in rising order where it is read at several places.
 PREFIX, PASS_THROUGH, TRAINABLE = "prefix", "pass-through", "trainable"
@@ -49,12 +49,11 @@ def trace(module, batch, gradients_leave):
     """
     batch = {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
     parameters = dict(module.named_parameters())
-    own = {parameter.untyped_storage()._cdata for parameter in parameters.values()}
     trainable = [parameter for parameter in parameters.values() if parameter.requires_grad]
     saved = []
-    with _Reader(parameters) as reader, _saving_to(saved):
+    with _Reader(parameters) as reader, saving_to(saved):
         loss = module(batch).mean()
-    activations = storage_bytes([tensor for tensor in saved if tensor.untyped_storage()._cdata not in own])
+    activations = storage_bytes(saved, without=parameters.values())
     saved.clear()
     hooks = [parameter.register_post_accumulate_grad_hook(_forget_gradient)
              for parameter in trainable if gradients_leave]
@@ -65,13 +64,6 @@ def trace(module, batch, gradients_leave):
     for parameter in trainable:
         parameter.grad = None
     return Trace(reader.kinds(), activations, reader.peak)
-
-
-def _saving_to(saved):
-    def keep(tensor):
-        saved.append(tensor.detach())
-        return tensor
-    return torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
 
 
 def _forget_gradient(parameter):

@@ -8,6 +8,7 @@ from model_cases import (VOCAB_SIZE, assert_same, body_config, losses_and_gradie
 from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
+from ds_minimodel.engine.ledger import saving_to
 from ds_minimodel.model.heads import MaskedLanguageModel, encode
 from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD, PAD, first_site
 
@@ -151,12 +152,7 @@ def trains(model, chosen):
 def saved_by(model, batch):
     """Number of tensors that the forward pass keeps for the backward pass."""
     saved = []
-
-    def keep(tensor):
-        saved.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with saving_to(saved):
         model(batch)
     return len(saved)
 
