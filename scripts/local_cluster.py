@@ -9,13 +9,14 @@ import contextlib
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
+
+from ds_minimodel.engine.rendezvous import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES, ADDRESSES = ("node-a", "node-b"), ("10.77.0.1", "10.77.0.2")
@@ -174,9 +175,3 @@ def succeeds(command):
 
 def quiet(command):
     return Process(command, stderr=subprocess.DEVNULL)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -103,9 +103,10 @@ def _report(options):
     name_the_cpu()      # before the import, which brings DeepSpeed
     from ds_minimodel.steps.pipeline import report_several
 
-    code = _run_step(options)
+    recipe, overrides = recipe_of(options)
+    code = _do(options.step, recipe, overrides, options)
     if options.others and not code:
-        report_several(recipe_of(options)[0], options.others)
+        report_several(recipe, options.others)
     return code
 
 
