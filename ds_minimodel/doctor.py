@@ -7,6 +7,7 @@ import shutil
 import torch
 
 from ds_minimodel import __version__
+from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.ops.loading import OPS, backend
 
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece", "safetensors", "tensorboard", "mpi4py", "apex",
@@ -18,7 +19,9 @@ def report():
     """Lines of `name: what was found`."""
     lines = [f"ds_minimodel: {__version__}, Python {platform.python_version()}"]
     lines += [f"{name}: {_version(name)}" for name in PACKAGES]
-    lines.append(f"CPU: {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads")
+    bf16 = "its own" if has_bf16_products() else "made in fp32"
+    lines.append(f"CPU: {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads, "
+                 f"bf16 products {bf16}")
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     lines.append("GPUs: " + (", ".join(f"{device.name} (sm_{device.major}{device.minor}, "
                                        f"{device.total_memory / 2**30:.0f} GiB)" for device in devices) or "none"))

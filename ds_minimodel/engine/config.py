@@ -94,9 +94,13 @@ def deepspeed_config(run, world_size, zero=None):
         "steps_per_print": NEVER,
         "zero_optimization": {"stage": run.zero_stage, **(zero or {})},
     }
+    sums_in_fp32 = run.precision == "bf16" and accumulation > 1 and run.zero_stage > 0
+    if run.zero_stage in (1, 2) and not run.clip and not (run.zero_stage == 1 and sums_in_fp32):
+        # Else DeepSpeed takes the norm of all gradients, in double precision, for nobody.
+        config["zero_optimization"]["compute_grad_norm"] = False
     if run.precision == "bf16":
         config["bf16"] = {"enabled": True}
-        if accumulation > 1 and run.zero_stage > 0:
+        if sums_in_fp32:
             config["data_types"] = {"grad_accum_dtype": "fp32"}
     elif run.precision == "fp16":
         # fairseq starts at 2^7, but for the sum of losses, which it divides after the backward pass. Ours is

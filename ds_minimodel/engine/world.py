@@ -14,7 +14,7 @@ from ds_minimodel.engine.launch import launched
 from ds_minimodel.engine.lifeline import hold_lifeline
 from ds_minimodel.engine.rendezvous import prepare_rendezvous
 from ds_minimodel.errors import Elsewhere, UserError
-from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.ops.cpu import configure_cpu, has_bf16_products
 from ds_minimodel.parallel import SOLO, Group, split_world
 
 
@@ -138,5 +138,5 @@ def resolve_precision(precision, device):
     if precision == "fp16":
         raise UserError("engine.precision: fp16 needs a GPU; use bf16, fp32 or auto")
     if precision == "auto":
-        return "bf16" if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else "fp32"
+        return "bf16" if has_bf16_products() else "fp32"
     return precision

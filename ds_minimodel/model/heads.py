@@ -11,17 +11,18 @@ from torch.nn import functional as F
 
 from ds_minimodel import ops
 from ds_minimodel.model.packing import Packing
-from ds_minimodel.model.transformer import Body, LanguagePack, first_site, init_weights
+from ds_minimodel.model.transformer import Body, LanguagePack, Linear, first_site, init_weights
 
 
 def encode(pack, body, batch, depths=None):
-    """Hidden states at the positions that `batch` reads, one tensor for each of `depths`."""
+    """(hidden states at the positions that `batch` reads, one tensor for each of `depths`; output projection)."""
     tokens_BS, packing = batch["tokens"], None
     if "real" in batch:
         packing = Packing(batch["real"], *tokens_BS.shape)
         tokens_BS = tokens_BS.flatten()[batch["real"], None]          # (T, 1)
-    return body(pack(tokens_BS), batch.get("lengths"), body.noise(batch.get("keys")), batch.get("read"),
-                depths, packing)
+    embedded_BSH, table = pack(tokens_BS)
+    hidden = body(embedded_BSH, batch.get("lengths"), body.noise(batch.get("keys")), batch.get("read"), depths, packing)
+    return hidden, table
 
 
 class MaskedLanguageModel(nn.Module):
@@ -40,9 +41,10 @@ class MaskedLanguageModel(nn.Module):
         """
         depths = (batch["depth"],) if "depth" in batch else self.body.config.head_depths
         targets_P = batch["targets"].flatten()
+        hidden, table = encode(self.pack, self.body, batch, depths)
         return torch.stack([
-            self.pack.cross_entropy(self.body.heads[str(depth)](x_BMH.flatten(0, 1)), targets_P)
-            for depth, x_BMH in zip(depths, encode(self.pack, self.body, batch, depths))])
+            self.pack.cross_entropy(self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, targets_P)
+            for depth, x_BMH in zip(depths, hidden)])
 
 
 class SequenceClassifier(nn.Module):
@@ -53,13 +55,13 @@ class SequenceClassifier(nn.Module):
         super().__init__()
         self.pack = LanguagePack(vocab_size, body_config.hidden_size)
         self.body = Body(body_config)
-        self.dense = nn.Linear(body_config.hidden_size, body_config.hidden_size)
-        self.out = nn.Linear(body_config.hidden_size, num_labels)
+        self.dense = Linear(body_config.hidden_size, body_config.hidden_size)
+        self.out = Linear(body_config.hidden_size, num_labels)
         self.apply(init_weights)
 
     def logits(self, batch):
         """(B, labels)"""
-        (x_B1H,) = encode(self.pack, self.body, batch)
+        (x_B1H,), _ = encode(self.pack, self.body, batch)
         config = self.body.config
         noise, site = self.body.noise(batch.get("keys")), first_site(config, config.num_layers)
         x_B1H = ops.dropout(x_B1H, noise.p, noise.rows(site, batch["read"]))
@@ -80,12 +82,12 @@ class SpanExtractor(nn.Module):
         super().__init__()
         self.pack = LanguagePack(vocab_size, body_config.hidden_size)
         self.body = Body(body_config)
-        self.out = nn.Linear(body_config.hidden_size, 2)
+        self.out = Linear(body_config.hidden_size, 2)
         self.apply(init_weights)
 
     def logits(self, batch):
         """(B, S, 2); tokens past a row's length are -inf."""
-        (x_BSH,) = encode(self.pack, self.body, batch)
+        (x_BSH,), _ = encode(self.pack, self.body, batch)
         # In fp32: in bf16 near-by scores would tie, and the first of them win.
         logits_BS2 = F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
         if batch.get("lengths") is None:

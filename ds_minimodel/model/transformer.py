@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from ds_minimodel import ops, parallel
 
@@ -77,6 +76,13 @@ def _as_it_is(x):
     return x
 
 
+class Linear(nn.Linear):
+    """nn.Linear by ops.linear."""
+
+    def forward(self, x):
+        return ops.linear(x, self.weight, self.bias)
+
+
 class Layer(nn.Module):
     """One post-LN transformer layer."""
 
@@ -88,11 +94,11 @@ class Layer(nn.Module):
         first = first_site(config, index)
         self.head_sites = range(first, first + self.num_heads)
         self.sites = (first + self.num_heads, first + self.num_heads + 1)
-        self.qkv = nn.Linear(hidden, 3 * hidden)
-        self.attention_out = nn.Linear(hidden, hidden)
+        self.qkv = Linear(hidden, 3 * hidden)
+        self.attention_out = Linear(hidden, hidden)
         self.attention_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
-        self.ffn_in = nn.Linear(hidden, config.ffn_size)
-        self.ffn_out = nn.Linear(config.ffn_size, hidden)
+        self.ffn_in = Linear(hidden, config.ffn_size)
+        self.ffn_out = Linear(config.ffn_size, hidden)
         self.ffn_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
 
     def forward(self, x_BSH, lengths_B, noise, read_BM=None, packing=None):
@@ -102,28 +108,23 @@ class Layer(nn.Module):
         With `packing`, hidden states in and out are packed, (T, 1, H); at `read_BM` still (B, M, H).
         """
         group, pad = self.group, packing.pad if packing else _as_it_is
-        heads, width = (self.num_heads, self.head_size), self.num_heads * self.head_size
+        width = self.num_heads * self.head_size
         shared_BSH = parallel.copy(x_BSH, group)
         if read_BM is None:
-            q_BQH, k_BSH, v_BSH = pad(self.qkv(shared_BSH)).split(width, dim=-1)
-            x_BQH, positions = x_BSH, torch.arange(k_BSH.shape[1], device=x_BSH.device)
+            projected, queries_BQH = pad(self.qkv(shared_BSH)), None
+            x_BQH, positions = x_BSH, torch.arange(projected.shape[1], device=x_BSH.device)
         else:
             x_BQH, positions = gather_rows(pad(x_BSH), read_BM), read_BM
-            q_BQH = F.linear(parallel.copy(x_BQH, group), self.qkv.weight[:width], self.qkv.bias[:width])
-            kv_BSH = F.linear(shared_BSH, self.qkv.weight[width:], self.qkv.bias[width:])
-            k_BSH, v_BSH = pad(kv_BSH).split(width, dim=-1)
-        context_BNQD = ops.attention(
-            q_BQH.unflatten(-1, heads).transpose(1, 2),         # (B, N, Q, D)
-            k_BSH.unflatten(-1, heads).transpose(1, 2),         # (B, N, S, D)
-            v_BSH.unflatten(-1, heads).transpose(1, 2),
-            lengths_B, noise.attention_p, noise.attention_rows(self.head_sites, positions))
-        context_BQH = context_BNQD.transpose(1, 2).flatten(2)
+            queries_BQH = ops.linear(parallel.copy(x_BQH, group), self.qkv.weight[:width], self.qkv.bias[:width])
+            projected = pad(ops.linear(shared_BSH, self.qkv.weight[width:], self.qkv.bias[width:]))
+        context_BQH = ops.attention(projected, self.num_heads, lengths_B, noise.attention_p,
+                                    noise.attention_rows(self.head_sites, positions), queries_BQH)
         if packing and read_BM is None:
             context_BQH = packing.pack(context_BQH)
             noise, positions = noise.of_tokens(packing.row_T), packing.position_T1
         attended_BQH = parallel.row_linear(self.attention_out, context_BQH, group)
         x_BQH = self._add_and_norm(self.attention_norm, attended_BQH, x_BQH, noise, self.sites[0], positions)
-        inner_BQF = ops.bias_gelu(F.linear(parallel.copy(x_BQH, group), self.ffn_in.weight), self.ffn_in.bias)
+        inner_BQF = ops.bias_gelu(ops.linear(parallel.copy(x_BQH, group), self.ffn_in.weight), self.ffn_in.bias)
         outer_BQH = parallel.row_linear(self.ffn_out, inner_BQF, group)
         return self._add_and_norm(self.ffn_norm, outer_BQH, x_BQH, noise, self.sites[1], positions)
 
@@ -138,12 +139,12 @@ class MaskedLmHead(nn.Module):
 
     def __init__(self, hidden_size):
         super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.dense = Linear(hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, eps=LAYER_NORM_EPS)
         self.group = parallel.SOLO
 
     def forward(self, x_PH):
-        inner = ops.bias_gelu(F.linear(parallel.copy(x_PH, self.group), self.dense.weight), self.dense.bias)
+        inner = ops.bias_gelu(ops.linear(parallel.copy(x_PH, self.group), self.dense.weight), self.dense.bias)
         inner = parallel.gather(inner, self.group)
         return ops.residual_layer_norm(inner, None, self.norm.weight, self.norm.bias, self.norm.eps)
 
@@ -160,16 +161,16 @@ class LanguagePack(nn.Module):
         self.rows, self.group = range(vocab_size), parallel.SOLO
 
     def forward(self, tokens_BS):
-        """Embeddings of the tokens -> (B, S, H)."""
+        """Embeddings of the tokens -> (B, S, H); and the table as output projection, for `cross_entropy`."""
         if self.group.size == 1:
             return ops.embedding(tokens_BS, self.tokens, PAD)
-        return parallel.embedding(tokens_BS, self.tokens, self.rows, PAD, self.group)
+        return parallel.embedding(tokens_BS, self.tokens, self.rows, PAD, self.group), self.tokens
 
-    def cross_entropy(self, x_PH, targets_P):
+    def cross_entropy(self, x_PH, table, targets_P):
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
         if self.group.size == 1:
-            return ops.linear_cross_entropy(x_PH, self.tokens, self.bias, targets_P)
-        return parallel.linear_cross_entropy(x_PH, self.tokens, self.bias, targets_P, self.rows, ops.IGNORED,
+            return ops.linear_cross_entropy(x_PH, table, self.bias, targets_P)
+        return parallel.linear_cross_entropy(x_PH, table, self.bias, targets_P, self.rows, ops.IGNORED,
                                              self.group)
 
 
@@ -215,7 +216,7 @@ class Body(nn.Module):
     def _embed(self, embedded_BSH, noise, packing):
         if packing:
             positions, noise = packing.position_T1, noise.of_tokens(packing.row_T)
-            added_BSH = ops.embedding(FIRST_POSITION + positions, self.positions, PAD)
+            added_BSH, _ = ops.embedding(FIRST_POSITION + positions, self.positions, PAD)
         else:
             positions = torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device)
             added_SH = self.positions[FIRST_POSITION:FIRST_POSITION + len(positions)]

@@ -10,10 +10,11 @@ from .embedding import embedding
 from .gelu import bias_gelu
 from .loading import LIBRARIES, backend, load_kernels
 from .norm import residual_layer_norm
+from .product import linear
 from .softmax import masked_softmax
 
 for _device in LIBRARIES:  # after the operators above are defined
     load_kernels(_device)
 
 __all__ = ["IGNORED", "attention", "backend", "bias_gelu", "dropout", "embedding", "hash32",
-           "linear_cross_entropy", "masked_softmax", "residual_layer_norm", "row_keys"]
+           "linear", "linear_cross_entropy", "masked_softmax", "residual_layer_norm", "row_keys"]

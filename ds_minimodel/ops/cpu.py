@@ -1,10 +1,13 @@
-"""Settings of torch that make a CPU fast."""
+"""What a CPU is fast at: which library makes its fp32 products, and whether it has bf16 products at all."""
 
+import functools
 from pathlib import Path
 
 import torch
 
 CPUINFO = Path("/proc/cpuinfo")
+# How x86 (the first two) and ARM CPUs name bf16 products in CPUINFO.
+BF16_PRODUCTS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def configure_cpu():
@@ -14,9 +17,15 @@ def configure_cpu():
     By the maker and not by timing, so that a machine always computes the same bits. fp32-accurate: AMD's CPUs
     have none of the tiles (AMX) with which this setting would allow bf16 products.
     """
-    if _is_made_by_amd():
+    if "AuthenticAMD" in _cpu_info():
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"
 
 
-def _is_made_by_amd():
-    return CPUINFO.exists() and "AuthenticAMD" in CPUINFO.read_text(encoding="utf-8")
+@functools.cache
+def has_bf16_products():
+    """Whether the CPU multiplies bf16 itself, as far as the system tells."""
+    return not BF16_PRODUCTS.isdisjoint(_cpu_info())
+
+
+def _cpu_info():
+    return set(CPUINFO.read_text(encoding="utf-8").split()) if CPUINFO.exists() else set()

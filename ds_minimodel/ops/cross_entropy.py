@@ -9,6 +9,7 @@ products are made chunk by chunk in the forward pass and only scaled in the back
 import torch
 
 from .library import accumulation_dtype, define, differentiate
+from .product import product
 
 IGNORED = -100
 # Rows of logits held at once. Fewer make the products too thin, more only cost memory.
@@ -51,14 +52,14 @@ def _add_product_(total, a, b):
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
-        total += a @ b
+        total += product(a, b)
 
 
 def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, needs_bias):
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
     if _is_one_chunk(x):
-        logits_PV = x @ weight.T
+        logits_PV = product(x, weight.T)
         loss = _loss_and_logit_grad_(logits_PV, bias, targets, needs_grad)
         empty = x.new_empty(0)
         return (loss, logits_PV if needs_grad else empty, empty.clone(),
@@ -71,10 +72,10 @@ def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, nee
     buffer_RV = x.new_empty(_chunk_rows(x), weight.shape[0])
     for start in range(0, x.shape[0], _chunk_rows(x)):
         x_RH = x[start:start + _chunk_rows(x)]
-        logits_RV = torch.mm(x_RH, weight.T, out=buffer_RV[:x_RH.shape[0]])
+        logits_RV = product(x_RH, weight.T, out=buffer_RV[:x_RH.shape[0]])
         loss += _loss_and_logit_grad_(logits_RV, bias, targets[start:start + _chunk_rows(x)], needs_grad)
         if needs_x:
-            torch.mm(logits_RV, weight, out=grad_x[start:start + _chunk_rows(x)])
+            product(logits_RV, weight, out=grad_x[start:start + _chunk_rows(x)])
         if needs_weight:
             _add_product_(grad_weight, logits_RV.T, x_RH)
         if needs_bias:
@@ -119,9 +120,9 @@ def _backward(ctx, grad_loss):
         grad_logits_PV, x_PH, weight_VH = ctx.saved_tensors
         scale = grad_loss.to(x_PH.dtype)
         if needs_x:
-            grad_x = grad_logits_PV @ weight_VH * scale
+            grad_x = product(grad_logits_PV, weight_VH) * scale
         if needs_weight:
-            grad_weight = grad_logits_PV.T @ (x_PH * scale)
+            grad_weight = product(grad_logits_PV.T, x_PH * scale)
         if needs_bias:
             sums = grad_logits_PV.sum(0, dtype=grad_loss.dtype)
             grad_bias = (sums * grad_loss).to(ctx.bias_dtype)

@@ -1,18 +1,51 @@
-"""Rows of an embedding table. Shapes: tokens (...) int64, weight (V, H)."""
+"""Rows of an embedding table that may also serve as an output projection.
+
+Shapes: tokens (...) int64, weight (V, H); R rows that the batch has.
+"""
 import torch
 import torch.nn.functional as F
 
+from .library import accumulation_dtype
+
+
+class _TiedEmbedding(torch.autograd.Function):
+    """Outputs: the rows, and the table for the output projection.
+
+    Both uses meet here in the backward pass. So the few rows of a batch are added to the projection's gradient in
+    place, where autograd would make a whole table of them, mostly zeros, and add that. They are added up in float32
+    and rounded once; torch adds up a bf16 table's in bf16, by which a token that comes hundreds of times in a batch,
+    as <mask> does, loses a fiftieth of its gradient.
+    """
+
+    @staticmethod
+    def forward(ctx, tokens, weight, padding):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(tokens)
+        ctx.shape, ctx.padding = weight.shape, padding
+        return F.embedding(tokens, weight), weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx, grad, grad_table):
+        if grad is None:
+            return None, grad_table, None
+        (tokens,) = ctx.saved_tensors
+        rows_R, place = tokens.flatten().unique(return_inverse=True)
+        sums_RH = grad.new_zeros(len(rows_R), ctx.shape[1], dtype=accumulation_dtype(grad.dtype))
+        sums_RH.index_add_(0, place, grad.reshape(-1, ctx.shape[1]).to(sums_RH.dtype))
+        sums_RH[rows_R == ctx.padding] = 0
+        if grad_table is None:
+            grad_table = grad.new_zeros(ctx.shape)
+        else:
+            sums_RH += grad_table.index_select(0, rows_R)
+        return None, grad_table.index_copy_(0, rows_R, sums_RH.to(grad_table.dtype)), None
+
 
 def embedding(tokens, weight, padding):
-    """Rows of `weight` by token -> (..., H). Row `padding` gets no gradient.
+    """Rows of `weight` by token -> ((..., H), table (V, H)). Row `padding` gets no gradient from its rows.
 
-    On the CPU torch adds up the gradient of a bf16 table in bf16. A token that comes hundreds of times in a
-    batch, as <mask> does, loses a fiftieth of its gradient so. Here it is added up in float32, over the rows
-    that the batch has, and rounded once.
+    table: `weight`, to be used where it also is the output projection. On the CPU what its user returns as its
+    gradient is then written to, so that must be a tensor of its own, as linear_cross_entropy's is.
     """
-    if weight.device.type != "cpu" or weight.dtype.itemsize > 2 or not weight.requires_grad:
-        return F.embedding(tokens, weight, padding_idx=padding)
-    rows, place = tokens.unique(return_inverse=True)
-    table = weight.index_select(0, rows).float()
-    table = torch.where((rows == padding)[:, None], table.detach(), table)
-    return F.embedding(place, table).to(weight.dtype)
+    if weight.device.type != "cpu" or not weight.requires_grad or torch.compiler.is_compiling():
+        return F.embedding(tokens, weight, padding_idx=padding), weight
+    return _TiedEmbedding.apply(tokens, weight, padding)

@@ -6,6 +6,7 @@ from itertools import chain
 import numpy as np
 import torch
 
+from ds_minimodel import ops
 from ds_minimodel.data import BOS, EOS, tasks
 from ds_minimodel.data.tasks.batches import join
 from ds_minimodel.data.tasks.records import text_field
@@ -71,9 +72,9 @@ def _fill(predictor, tokenizer, requests):
     for index, batch in predictor.batches(examples):
         masked_BS = batch["tokens"] == tokenizer.mask_id
         del batch["read"]
-        (x_BSH,) = encode(model.pack, model.body, batch, (depth,))
+        (x_BSH,), _ = encode(model.pack, model.body, batch, (depth,))
         x_PH = model.body.heads[str(depth)](x_BSH[masked_BS])
-        logits_PV = torch.nn.functional.linear(x_PH, model.pack.tokens, model.pack.bias).float()
+        logits_PV = ops.linear(x_PH, model.pack.tokens, model.pack.bias).float()
         shares, ids = logits_PV.softmax(-1).topk(min(predictor.top, len(pieces)))
         filled = iter([[{"piece": pieces[id], "probability": share} for id, share in zip(*row, strict=True)]
                        for row in zip(ids.tolist(), shares.tolist(), strict=True)])

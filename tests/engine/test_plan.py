@@ -107,7 +107,17 @@ def test_buckets_are_no_larger_than_what_trains():
     plan = planner().plan(sizes())
     trained = sum(parameter.numel() for parameter in model("adapt").parameters() if parameter.requires_grad)
     config = deepspeed_config(run_config(zero_stage=1), 1, plan.zero)
-    assert config["zero_optimization"] == {"stage": 1, "reduce_bucket_size": trained, "allgather_bucket_size": trained}
+    assert config["zero_optimization"] == {"stage": 1, "reduce_bucket_size": trained, "allgather_bucket_size": trained,
+                                           "compute_grad_norm": False}
+
+
+@pytest.mark.parametrize("given, taken", [
+    ({"zero_stage": 0}, True), ({"zero_stage": 1}, False), ({"zero_stage": 2}, False), ({"zero_stage": 3}, True),
+    ({"zero_stage": 2, "clip": 1.0}, True), ({"zero_stage": 1, "precision": "bf16", "micro_batch_size": 2}, True),
+    ({"zero_stage": 2, "precision": "bf16", "micro_batch_size": 2}, False)])
+def test_gradient_norms_are_left_out_where_nobody_reads_them_and_deepspeed_can(given, taken):
+    config = deepspeed_config(run_config(**given), 1)
+    assert config["zero_optimization"].get("compute_grad_norm", True) == taken
 
 
 def test_stage_3_keeps_frozen_modules_whole():

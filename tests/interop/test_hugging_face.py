@@ -45,7 +45,7 @@ def logits_of_ours(body, pack, tokens, lengths, depth):
     model.load_state_dict({f"body.{name}": tensor for name, tensor in body.tensors.items()}
                           | {f"pack.{name}": tensor for name, tensor in pack.tensors.items()})
     with torch.no_grad():
-        (x_BSH,) = model.body(model.pack(tokens), lengths, model.body.noise(None), None, (depth,))
+        (x_BSH,) = model.body(model.pack(tokens)[0], lengths, model.body.noise(None), None, (depth,))
         inner = model.body.heads[str(depth)](x_BSH.flatten(0, 1)).view_as(x_BSH)
         return inner @ model.pack.tokens.T + model.pack.bias
 

@@ -38,7 +38,7 @@ def test_equals_roberta(dtype, padded):
     assert_same(losses_and_gradients(model, batch), expected, TOLERANCE[dtype])
     assert_same(losses_and_gradients(model, read_everywhere(batch)), expected, TOLERANCE[dtype])
 
-    (hidden,) = encode(model.pack, model.body, batch)
+    (hidden,), _ = encode(model.pack, model.body, batch)
     got = model.body.heads["3"](hidden.flatten(0, 1)) @ model.pack.tokens.T + model.pack.bias
     used = batch["targets"] != ops.IGNORED
     at_read = logits[torch.arange(len(used))[:, None], batch["read"]]

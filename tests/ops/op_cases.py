@@ -17,6 +17,11 @@ def keys(*shape):
     return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32)
 
 
+def packed(*parts):
+    """Tensors (B,N,S,D) side by side, as a projection gives them: (B,S,len(parts)*N*D)."""
+    return torch.cat([part.transpose(1, 2).flatten(2) for part in parts], -1)
+
+
 def cases(name, dtype, width):
     """Yield the inputs of the operator `name` for rows of `width` elements."""
     yield from globals()[f"_{name.rstrip('_')}"](dtype, width)

@@ -2,6 +2,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from op_cases import packed
 
 from ds_minimodel import ops
 
@@ -12,10 +13,12 @@ def test_attention_equals_scaled_dot_product_attention(dtype, tolerance):
     q, k, v = torch.randn(3, 2, 3, 40, 16, dtype=dtype)
     lengths = torch.tensor([40, 23], dtype=torch.int32)
     mask = (torch.arange(40) < lengths[:, None])[:, None, None, :]
-    for queries, length, allowed in ((q, lengths, mask), (q[:, :, :5], None, None)):
-        expected = F.scaled_dot_product_attention(queries, k, v, allowed)
-        got = ops.attention(queries, k, v, length)
-        torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
+    expected = F.scaled_dot_product_attention(q, k, v, mask)
+    torch.testing.assert_close(ops.attention(packed(q, k, v), 3, lengths), packed(expected), atol=tolerance,
+                               rtol=tolerance)
+    expected = F.scaled_dot_product_attention(q[:, :, :5], k, v)
+    got = ops.attention(packed(k, v), 3, None, queries=packed(q[:, :, :5]))
+    torch.testing.assert_close(got, packed(expected), atol=tolerance, rtol=tolerance)
 
 
 def test_a_sample_without_keys_attends_to_nothing():

@@ -5,7 +5,7 @@ Forward and backward through autograd, at sizes of a training step and at odd on
 import pytest
 import torch
 import torch.nn.functional as F
-from op_cases import NAMES, cases, keys, run
+from op_cases import NAMES, cases, keys, packed, run
 
 from ds_minimodel import ops
 
@@ -70,16 +70,16 @@ def test_attention(length, width, dtype):
     lengths = torch.tensor([length, length // 2], dtype=torch.int32, device=DEVICE)
     allowed = (torch.arange(length, device=DEVICE) < lengths[:, None])[:, None, None, :]
     for of_sample, mask in ((None, None), (lengths, allowed)):
-        compare(lambda q, k, v: ops.attention(q, k, v, of_sample),
-                lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask),
+        compare(lambda *parts: ops.attention(packed(*parts), 3, of_sample),
+                lambda q, k, v: packed(F.scaled_dot_product_attention(q, k, v, mask)),
                 tuple(torch.randn(3, 2, 3, length, width)), dtype)
     row_keys = keys(2, 3, length).to(DEVICE)
 
     def dropped(q, k, v):
         scores = (q @ k.transpose(-1, -2) * width**-0.5).masked_fill(~allowed, -torch.inf)
-        return ops.dropout(torch.softmax(scores, -1), 0.1, row_keys) @ v
+        return packed(ops.dropout(torch.softmax(scores, -1), 0.1, row_keys) @ v)
 
-    compare(lambda q, k, v: ops.attention(q, k, v, lengths, 0.1, row_keys), dropped,
+    compare(lambda *parts: ops.attention(packed(*parts), 3, lengths, 0.1, row_keys), dropped,
             tuple(torch.randn(3, 2, 3, length, width)), dtype)
 
 

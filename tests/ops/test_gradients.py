@@ -42,8 +42,19 @@ def test_bias_gelu():
 @pytest.mark.parametrize("dropped", [True, False])
 def test_attention(lengths, dropped):
     options = (P, keys(B, N, S)) if dropped else ()
-    assert gradcheck(lambda q, k, v: ops.attention(q, k, v, lengths, *options),
-                     (leaf(B, N, S, 4), leaf(B, N, S, 4), leaf(B, N, S, 4)))
+    assert gradcheck(lambda projected: ops.attention(projected, N, lengths, *options), leaf(B, S, 3 * N * 4))
+
+
+def test_attention_of_some_queries():
+    assert gradcheck(lambda queries, projected: ops.attention(projected, N, None, queries=queries),
+                     (leaf(B, 2, N * 4), leaf(B, S, 2 * N * 4)))
+
+
+def test_attention_of_which_nothing_reads_a_part():
+    """Where the gradient of a part is none at all."""
+    projected, queries = leaf(B, 1, 2 * N * 4), leaf(B, 1, N * 4)       # one key: its probability is 1
+    ops.attention(projected, N, None, queries=queries.detach()).sum().backward()
+    assert not projected.grad[..., :N * 4].any() and (projected.grad[..., N * 4:] == 1).all()
 
 
 @pytest.mark.parametrize("chunk_rows", [9, 4])
