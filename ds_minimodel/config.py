@@ -325,7 +325,7 @@ def load_recipe(path, overrides=()):
             text = file.read()
         values, tree = yaml.load(text, Yaml12), yaml.compose(text, Yaml12)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such recipe") from None
+        raise UserError(f"{path}: no such recipe; those that come with the sources lie in recipes/") from None
     except IsADirectoryError:
         raise UserError(f"{path}: a folder; name the recipe's YAML file") from None
     except (OSError, UnicodeDecodeError) as error:

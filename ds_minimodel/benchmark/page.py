@@ -62,7 +62,7 @@ def _predicted(row, name, device_type):
         return None, None
     if name == "ds_minimodel":
         return predictions.MATMUL_SHARES.get((device_type, row["step"])), None
-    return None, predictions.STEPS.get((row["step"], row["precision"], name)) if device_type == "cpu" else None
+    return None, predictions.STEPS.get((row["step"], row["products"], name)) if device_type == "cpu" else None
 
 
 def _kernel_table(rows):

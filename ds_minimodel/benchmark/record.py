@@ -10,7 +10,9 @@ from pathlib import Path
 from ds_minimodel import __version__
 from ds_minimodel.benchmark import IN_ENGINE
 from ds_minimodel.benchmark.page import chart, page
+from ds_minimodel.benchmark.predictions import BF16_IN_FP32
 from ds_minimodel.files import atomic_write, write_json
+from ds_minimodel.ops.cpu import has_bf16_products
 
 PACKAGES = ("torch", "deepspeed", "transformers", "numpy", "apex", "liger_kernel")
 
@@ -33,6 +35,11 @@ class Record:
             with atomic_write(self.folder / "throughput.png") as file:
                 file.write(chart(drawn))
 
+    def _products(self, precision):
+        """What matrix products are made in, as predictions.py calls it."""
+        imitated = precision == "bf16" and self.value["device_type"] == "cpu" and not has_bf16_products()
+        return BF16_IN_FP32 if imitated else precision
+
     def add_failure(self, what, why):
         self.value["failures"][what] = str(why)
 
@@ -53,7 +60,8 @@ class Record:
             "step": work.name, "layers": work.body.num_layers, "hidden_size": work.body.hidden_size,
             "batch_size": work.batch_size,
             "seq_length": work.seq_length, "num_read": work.num_read, "vocab_size": work.vocab_size,
-            "precision": task["precision"], "zero_stage": task["zero_stage"], "ranks": ranks,
+            "precision": task["precision"], "products": self._products(task["precision"]),
+            "zero_stage": task["zero_stage"], "ranks": ranks,
             "matmul_peak_tflops": peaks["matmul"] / 1e12, "copy_gigabytes_per_second": peaks["copy"] / 1e9,
             "contestants": found})
 

@@ -1,6 +1,8 @@
 """`ds-minimodel import-hf`, `import-fairseq` and `export-hf` on the command line."""
 
 import importlib
+import sys
+from pathlib import Path
 
 from ds_minimodel.base import UNKNOWN_LANGUAGE
 from ds_minimodel.errors import UserError
@@ -27,15 +29,31 @@ def add_arguments(commands):
 
 
 def _import_hf(options):
-    _module("hugging_face").import_hf(options.folder, options.out, options.language)
+    folder = _existing(options.folder, "give that of a downloaded model: config.json, weights and tokenizer files")
+    _module("hugging_face").import_hf(folder, options.out, options.language)
+    _say_written(f"{options.out}/body and {options.out}/pack")
 
 
 def _import_fairseq(options):
-    _module("fairseq").import_fairseq(options.folder, options.out, options.language)
+    folder = _existing(options.folder, "give that of a published model: model.pt, dict.txt and tokenizer files")
+    _module("fairseq").import_fairseq(folder, options.out, options.language)
+    _say_written(f"{options.out}/body and {options.out}/pack")
 
 
 def _export_hf(options):
-    _module("hugging_face").export_hf(options.artifact, options.out, options.pack, options.depth)
+    artifact = _existing(options.artifact, "give that of a body, mini-model or task model")
+    _module("hugging_face").export_hf(artifact, options.out, options.pack, options.depth)
+    _say_written(options.out)
+
+
+def _existing(folder, advice):
+    if not Path(folder).is_dir():
+        raise UserError(f"{folder}: no such folder; {advice}")
+    return folder
+
+
+def _say_written(what):
+    print(f"{what}: written", file=sys.stderr)
 
 
 def _module(name):

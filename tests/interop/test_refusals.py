@@ -124,10 +124,15 @@ def test_the_commands(xlm_r, tmp_path, capsys):
             main([*map(str, arguments)])
         return stop.value.code, capsys.readouterr().err
 
-    assert run("import-hf", xlm_r, tmp_path / "in", "--language", "en") == (0, "")
-    assert run("export-hf", tmp_path / "in/body", tmp_path / "out", "--pack", tmp_path / "in/pack") == (0, "")
+    assert run("import-hf", xlm_r, tmp_path / "in", "--language", "en") == (
+        0, f"{tmp_path}/in/body and {tmp_path}/in/pack: written\n")
+    assert run("export-hf", tmp_path / "in/body", tmp_path / "out", "--pack", tmp_path / "in/pack") == (
+        0, f"{tmp_path}/out: written\n")
     before, after = (load_file(folder / "model.safetensors") for folder in (xlm_r, tmp_path / "out"))
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    for command in ("import-hf", "import-fairseq", "export-hf"):
+        code, line = run(command, tmp_path / "no/model", tmp_path / "new")
+        assert code == 2 and line.count("\n") == 1 and "no/model: no such folder; give that of a" in line
     for command, words in (("import-hf", "exists"), ("import-fairseq", "exists"), ("export-hf", "no such file")):
         code, line = run(command, xlm_r, tmp_path / ("nowhere" if command == "export-hf" else "in"),
                          *(["--pack", tmp_path / "in/pack"] if command == "export-hf" else []))
