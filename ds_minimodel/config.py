@@ -341,4 +341,4 @@ def load_recipe(path, overrides=()):
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        raise UserError(refusal(path, tree, error, Recipe)) from None
+        raise UserError(refusal(path, tree, error, Recipe, overrides)) from None

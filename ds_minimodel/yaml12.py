@@ -51,8 +51,8 @@ def apply_override(values, override):
         raise UserError(f"{override}: {text!r} is not a valid YAML value") from None
 
 
-def refusal(path, tree, error, schema):
-    """pydantic's `error` on values for `schema` as one line: file, line, key, what is wrong."""
+def refusal(path, tree, error, schema, overrides=()):
+    """pydantic's `error` on values for `schema` as one line: the override, or file and line; key, what is wrong."""
     # An unknown key first: where it is a misspelt one, the missing one follows from it.
     first, *others = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     where = [str(part) for part in first["loc"] if part != "tuple"]
@@ -61,9 +61,19 @@ def refusal(path, tree, error, schema):
         message = "unknown key" + _suggestion(where, schema)
     elif first["type"] == "missing":
         message = "this key is missing"
-    more = f" (and {len(others)} more)" if others else ""
+    message += f" (and {len(others)} more)" if others else ""
+    if where:
+        what = f"{'.'.join(where)}: {message}"
+    else:           # of the whole: such a message begins with a key, where it is about one
+        key = re.match(r"[\w.]*", message)[0].rstrip(".")
+        where = key.split(".") if key.split(".")[0] in schema.model_fields else []
+        what = message if where else f"recipe: {message}"
+    for override in overrides:
+        key = override.partition("=")[0].split(".")
+        if key == where[:len(key)]:
+            return f"{override}: {message if key == where else what}"
     line = _line_of(tree, where)
-    return f"{path}{f':{line}' if line else ''}: {'.'.join(where) or 'recipe'}: {message}{more}"
+    return f"{path}{f':{line}' if line else ''}: {what}"
 
 
 def _suggestion(where, schema):
