@@ -68,12 +68,15 @@ def refusal(path, tree, error, schema, overrides=()):
         key = re.match(r"[\w.]*", message)[0].rstrip(".")
         where = key.split(".") if key.split(".")[0] in schema.model_fields else []
         what = message if where else f"recipe: {message}"
-    for override in overrides:
-        key = override.partition("=")[0].split(".")
+    given = {override: override.partition("=")[0] for override in reversed(overrides)}      # the last one counts
+    for override, dotted in given.items():
+        key = dotted.split(".")
         if key == where[:len(key)]:
             return f"{override}: {message if key == where else what}"
+    section = ".".join(where) + "."
+    concerned = [override for override, key in given.items() if key.startswith(section) or key in message]
     line = _line_of(tree, where)
-    return f"{path}{f':{line}' if line else ''}: {what}"
+    return f"{path}{f':{line}' if line else ''}: {what}{f' (with {concerned[0]})' if concerned else ''}"
 
 
 def _suggestion(where, schema):

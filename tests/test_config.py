@@ -163,7 +163,8 @@ def test_overrides_replace_single_values(load):
     ("adapt.lr.x=3", "adapt.lr.x=3: lr is a value, not a section"),
     ("adapt.lr=[1", "'[1' is not a valid YAML value"),
     ("adapt.lr=fast", "adapt.lr=fast: Input should be a valid number"),
-    ("adapt.steps=3", "recipe.yaml:14: adapt: warmup_steps 5 must be below steps 3"),
+    ("adapt.steps=3", "recipe.yaml:14: adapt: warmup_steps 5 must be below steps 3 (with adapt.steps=3)"),
+    ("model.num_layers=1", "recipe.yaml:7: mini.depth 2 must be below model.num_layers 1 (with model.num_layers=1)"),
     ("checkpoint.keep_every=1500", "checkpoint: keep_every 1500 must be a multiple of every 1000"),
     ("adapt.step=1", "adapt.step=1: unknown key; did you mean steps?"),
     ("mini.depth=7", "mini.depth=7: mini.depth 7 must be below model.num_layers 6"),
@@ -174,6 +175,11 @@ def test_an_override_that_does_not_fit_is_refused(load, override, message):
     with pytest.raises(UserError) as refusal:
         load(override)
     assert message in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_of_two_overrides_of_a_key_the_last_is_named(load):
+    with pytest.raises(UserError, match="^mini.depth=7: mini.depth 7 must be below"):
+        load("mini.depth=3", "mini.depth=7")
 
 
 def test_depth_schedule_divides_the_steps(load):

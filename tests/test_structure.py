@@ -23,7 +23,7 @@ ALLOWED = {
     "base": {"errors", "files"},
     "config": {"errors", "files", "yaml12", "base"},
     "ops": BASE,
-    "parallel": BASE,
+    "parallel": BASE | {"ops"},
     "model": BASE | {"ops", "parallel"},
     "data": BASE | {"ops", "parallel"},
     "engine": BASE | {"ops", "parallel"},            # an nn.Module and an iterable; not the model or the data

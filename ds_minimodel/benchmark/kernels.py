@@ -32,8 +32,8 @@ class Case:
     elements: int               # of activations moved, at the least, forward and backward
 
 
-def _leaf(*shape, dtype, trains=True):
-    return torch.randn(*shape, device=device(), dtype=dtype).requires_grad_(trains)
+def _leaf(*shape, dtype, trains=True, scale=1.0):
+    return (scale * torch.randn(*shape, device=device(), dtype=dtype)).requires_grad_(trains)
 
 
 def _keys(*shape):
@@ -91,7 +91,8 @@ def dropout(rows, width, dtype, trains, p):
 
 def linear_cross_entropy(rows, width, dtype, trains, p):
     vocabulary = 50_000 if width >= 512 else 5_000
-    x, weight = _leaf(rows, width, dtype=dtype), _leaf(vocabulary, width, dtype=dtype, trains=trains)
+    # Logits of a model's size: larger ones give probabilities that are denormal, and slow for everybody.
+    x, weight = _leaf(rows, width, dtype=dtype), _leaf(vocabulary, width, dtype=dtype, trains=trains, scale=0.02)
     bias = _leaf(vocabulary, dtype=dtype, trains=trains)
     targets = torch.randint(vocabulary, (rows,), device=device())
 

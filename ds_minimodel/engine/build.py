@@ -29,7 +29,8 @@ def build_engine(module, run, world, plan=None):
                                       config=deepspeed_config(run, world.data.size, plan and plan.zero),
                                       mpu=world.alike(lambda: model_parallel_unit(run, world)))
     if run.zero_stage == 0 and world.data.size == 1:
-        engine.enable_backward_allreduce = False        # it would copy all gradients out and back
+        # It would copy all gradients out and back. It also makes those that are missing: all that trains must get one.
+        engine.enable_backward_allreduce = False
     if run.zero_stage == 0 and run.precision != "fp32":
         # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151): undo it.
         engine.optimizer.optimizer.state.clear()

@@ -95,8 +95,10 @@ def deepspeed_config(run, world_size, zero=None):
         "zero_optimization": {"stage": run.zero_stage, **(zero or {})},
     }
     sums_in_fp32 = run.precision == "bf16" and accumulation > 1 and run.zero_stage > 0
-    if run.zero_stage in (1, 2) and not run.clip and not (run.zero_stage == 1 and sums_in_fp32):
-        # Else DeepSpeed takes the norm of all gradients, in double precision, for nobody.
+    if (run.zero_stage in (1, 2) and run.precision != "fp32" and not run.clip
+            and not (run.zero_stage == 1 and sums_in_fp32)):
+        # Else DeepSpeed takes the norm of all gradients, in double precision, for nobody. In fp32 it looks there for
+        # gradients that are not finite.
         config["zero_optimization"]["compute_grad_norm"] = False
     if run.precision == "bf16":
         config["bf16"] = {"enabled": True}

@@ -151,9 +151,10 @@ def memory(sizes, elements, traced, choice):
     else:
         earlier = gradients if sizes.accumulation > 1 or stage == 3 else 0
     passes = traced.peak + earlier + bucket + (_gathered(sizes, elements, choice) if stage == 3 else 0)
-    # Buckets are summed over ranks in a copy; then Adam is given fp32 copies.
+    # Buckets are summed over ranks in a copy (not by one rank at stage 0); then Adam is given fp32 copies.
     if stage == 0:
-        reduction, update = 2 * gradients, gradients + (4 * sum(trained) if b == 2 else 0)
+        reduction = gradients if sizes.world_size == 1 else 2 * gradients
+        update = gradients + (4 * sum(trained) if b == 2 else 0)
     elif _accumulates_in_place(sizes):
         reduction, update = gradients + b * sum(trained), gradients
     elif stage == 2 and sizes.accumulation > 1:

@@ -129,8 +129,8 @@ def start(tensor_parallel=1):
 def resolve_precision(precision, device):
     """The precision that `auto` means on `device`; UserError for one that the device does not have.
 
-    auto: bf16 where matrix products in it are fast (Ampere or newer, AVX512-BF16 or AMX), fp16 on older
-    GPUs, else fp32.
+    auto: bf16 where matrix products in it are fast (Ampere or newer; CPUs with AVX512-BF16, AMX or ARM's
+    bf16), fp16 on older GPUs, else fp32.
     """
     if device.type == "cuda":
         fast_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)

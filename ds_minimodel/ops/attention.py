@@ -16,7 +16,7 @@ class _SplitHeads(torch.autograd.Function):
     @staticmethod
     def forward(ctx, packed, num_parts, num_heads, contiguous):
         ctx.shape = *packed.shape[:2], num_parts, num_heads, packed.shape[-1] // (num_parts * num_heads)
-        parts_CBNSD = packed.view(ctx.shape).permute(2, 0, 3, 1, 4)
+        parts_CBNSD = packed.reshape(ctx.shape).permute(2, 0, 3, 1, 4)
         return (parts_CBNSD.contiguous() if contiguous else parts_CBNSD).unbind(0)
 
     @staticmethod

@@ -9,7 +9,7 @@ products are made chunk by chunk in the forward pass and only scaled in the back
 import torch
 
 from .library import accumulation_dtype, define, differentiate
-from .product import product
+from .product import is_imitated, product
 
 IGNORED = -100
 # Rows of logits held at once. Fewer make the products too thin, more only cost memory.
@@ -49,10 +49,12 @@ def _is_one_chunk(x):
 
 def _add_product_(total, a, b):
     """total += a @ b, in place where torch's product takes the dtypes."""
+    if is_imitated(a):
+        a, b = a.float(), b.float()
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
-        total += product(a, b)
+        total += a @ b
 
 
 def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, needs_bias):
@@ -70,6 +72,8 @@ def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, nee
     grad_weight = weight.new_zeros(weight.shape if needs_weight else 0, dtype=dtype)
     grad_bias = weight.new_zeros(bias.shape if needs_bias else 0, dtype=dtype)
     buffer_RV = x.new_empty(_chunk_rows(x), weight.shape[0])
+    if is_imitated(x):
+        weight = weight.float()         # once, not for every product
     for start in range(0, x.shape[0], _chunk_rows(x)):
         x_RH = x[start:start + _chunk_rows(x)]
         logits_RV = product(x_RH, weight.T, out=buffer_RV[:x_RH.shape[0]])

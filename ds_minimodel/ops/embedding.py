@@ -14,7 +14,7 @@ class _TiedEmbedding(torch.autograd.Function):
     Both uses meet here in the backward pass. So the few rows of a batch are added to the projection's gradient in
     place, where autograd would make a whole table of them, mostly zeros, and add that. They are added up in float32
     and rounded once; torch adds up a bf16 table's in bf16, by which a token that comes hundreds of times in a batch,
-    as <mask> does, loses a fiftieth of its gradient.
+    as <mask> does, loses a fiftieth of its gradient. At ZeRO 3 the second output keeps the gathered table until then.
     """
 
     @staticmethod

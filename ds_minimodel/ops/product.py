@@ -10,8 +10,9 @@ from .cpu import has_bf16_products
 
 
 def is_imitated(x):
-    """Whether torch would have to imitate a product of `x`."""
-    return x.dtype == torch.bfloat16 and x.device.type == "cpu" and not has_bf16_products()
+    """Whether torch would have to imitate a product of `x`. Not where it traces: then the product stays whole."""
+    return (x.dtype == torch.bfloat16 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+            and not has_bf16_products())
 
 
 def product(a, b, out=None):

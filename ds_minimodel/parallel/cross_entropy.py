@@ -9,6 +9,8 @@ ops/cross_entropy.py.
 
 import torch
 
+from ds_minimodel.ops.product import product
+
 from .mappings import all_gather, copy
 
 CHUNK_ROWS = 1024               # rows of logits held at once, in float32
@@ -34,12 +36,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
         for start in range(0, len(x), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
-            chunk_loss, grad_RV = _loss_and_logit_grad(x[chunk] @ weight.T, bias, targets[chunk], rows, ignored, group)
+            logits_RV = product(x[chunk], weight.T)
+            chunk_loss, grad_RV = _loss_and_logit_grad(logits_RV, bias, targets[chunk], rows, ignored, group)
             loss += chunk_loss
             if needs_x:
-                torch.mm(grad_RV, weight, out=grad_x[chunk])
+                product(grad_RV, weight, out=grad_x[chunk])
             if needs_weight:
-                grad_weight += grad_RV.T @ x[chunk]
+                grad_weight += product(grad_RV.T, x[chunk])
             if needs_bias:
                 grad_bias += grad_RV.sum(0, dtype=dtype)
         ctx.grads, ctx.dtypes = (grad_x, grad_weight, grad_bias), (x.dtype, weight.dtype, bias.dtype)

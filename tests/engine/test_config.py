@@ -4,6 +4,7 @@ import pytest
 import torch
 from synthetic import run_config
 
+from ds_minimodel.engine import world
 from ds_minimodel.engine.config import deepspeed_config, fill_batch, split_batch
 from ds_minimodel.engine.world import resolve_precision
 from ds_minimodel.errors import UserError
@@ -57,9 +58,11 @@ def test_bf16_accumulates_in_fp32_where_deepspeed_can(stage, micro, expected):
     assert config.get("data_types", {}).get("grad_accum_dtype") == expected
 
 
-def test_precision_of_a_cpu():
+@pytest.mark.parametrize("has_bf16, expected", [(True, "bf16"), (False, "fp32")])
+def test_precision_of_a_cpu(monkeypatch, has_bf16, expected):
     cpu = torch.device("cpu")
-    assert resolve_precision("auto", cpu) in ("fp32", "bf16")
+    monkeypatch.setattr(world, "has_bf16_products", lambda: has_bf16)
+    assert resolve_precision("auto", cpu) == expected
     assert resolve_precision("bf16", cpu) == "bf16"
     with pytest.raises(UserError, match="fp16 needs a GPU"):
         resolve_precision("fp16", cpu)

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from op_cases import keys
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
-from ds_minimodel.ops import cpu
+from ds_minimodel.ops import cpu, cross_entropy
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +46,39 @@ def test_what_has_bf16_products(make_cpu, text, has):
     assert cpu.has_bf16_products() == has
 
 
+class Products(TorchDispatchMode):
+    """Which dtypes are multiplied."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = set()
+
+    def __torch_dispatch__(self, op, types, arguments=(), options=None):
+        if op._schema.name.removeprefix("aten::").removesuffix("_") in ("mm", "addmm", "bmm"):
+            self.dtypes.add(arguments[-1].dtype)
+        return op(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("text, dtype", [
+    ("flags\t\t: avx512f\n", torch.float32), ("flags\t\t: avx512_bf16\n", torch.bfloat16)])
+def test_products_are_made_in_what_the_cpu_has_and_bf16_is_kept(make_cpu, text, dtype):
+    make_cpu(text)
+    x, weight, bias = (torch.randn(shape).bfloat16().requires_grad_() for shape in ((2, 40, 48), (144, 48), (144,)))
+    kept = []
+    with Products() as products:
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda same: same):
+            context = ops.attention(ops.linear(x, weight, bias), 3, None)
+            loss = ops.linear_cross_entropy(context.flatten(0, 1), weight[:, :16].repeat(1, 3), bias,
+                                            torch.zeros(80, dtype=torch.int64))
+        loss.backward()
+    assert products.dtypes == {dtype}
+    assert {tensor.dtype for tensor in kept if tensor.is_floating_point() and tensor.numel() > 1} == {torch.bfloat16}
+
+
 @pytest.mark.parametrize("text", ["flags\t\t: avx512f\n", "flags\t\t: avx512_bf16\n"])
-def test_bf16_products_are_right_either_way(make_cpu, text):
+@pytest.mark.parametrize("chunk_rows", [320, 30])
+def test_bf16_products_are_right_either_way(make_cpu, monkeypatch, text, chunk_rows):
+    monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
     make_cpu(text)
     torch.manual_seed(0)
     shapes = {"x": (2, 40, 48), "weight": (144, 48), "bias": (144,), "table": (90, 48), "table_bias": (90,)}
@@ -66,3 +98,10 @@ def test_bf16_products_are_right_either_way(make_cpu, text):
         got, expected = low[name].grad, exact[name].grad
         assert got.dtype == torch.bfloat16
         assert (got - expected).norm() <= 2e-2 * expected.norm(), name
+
+
+def test_bf16_products_are_traced_without_a_break(make_cpu):
+    make_cpu("flags\t\t: avx512f\n")
+    x, weight = torch.randn(6, 16).bfloat16(), torch.randn(8, 16).bfloat16()
+    traced = torch.compile(ops.linear, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(traced(x, weight), ops.linear(x, weight), rtol=2e-2, atol=2e-2)

@@ -73,6 +73,9 @@ def test_attention(length, width, dtype):
         compare(lambda *parts: ops.attention(packed(*parts), 3, of_sample),
                 lambda q, k, v: packed(F.scaled_dot_product_attention(q, k, v, mask)),
                 tuple(torch.randn(3, 2, 3, length, width)), dtype)
+        compare(lambda q, k, v: ops.attention(packed(k, v), 3, of_sample, queries=packed(q[:, :, :5])),
+                lambda q, k, v: packed(F.scaled_dot_product_attention(q[:, :, :5], k, v, mask)),
+                tuple(torch.randn(3, 2, 3, length, width)), dtype)
     row_keys = keys(2, 3, length).to(DEVICE)
 
     def dropped(q, k, v):
