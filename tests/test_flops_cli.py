@@ -52,7 +52,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
     (tmp_path / "recipe.yaml").write_text("workdir: runs/test\nsystem: [bl_base]\n")
     for arguments, message in (((tmp_path / "recipe.yaml",), "recipe.yaml:2: system: unknown key"),
                                ((tmp_path / "none.yaml",), "none.yaml: no such recipe"),
-                               (("recipes/paper.yaml", "mini.depth=deep"), "mini.depth: Input should be")):
+                               (("recipes/paper.yaml", "mini.depth=deep"), "mini.depth=deep: Input should be")):
         done = ds_minimodel("flops", *arguments)
         assert done.returncode == 2 and done.stdout == ""
         assert message in done.stderr
