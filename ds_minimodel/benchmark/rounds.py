@@ -82,7 +82,7 @@ def time_in_turns(names, task, ranks, repeats, log_folder, time_limit, say):
 
     Every repeat lets each contestant take its turn, and measures the device's best matrix product and copy in
     between; medians over repeats. A turn is two steps, of which the second is timed: in training no step comes after
-    half a minute in which others used the machine, and such a one is up to a fifth slower. `ranks` is for those that run in our engine. A contestant
+    half a minute in which others used the machine. `ranks` is for those that run in our engine. A contestant
     that fails takes no further part; Failed where the device cannot be measured.
     """
     found, running, answers = {}, {}, {}
