@@ -68,6 +68,11 @@ def refusal(path, tree, error, schema, overrides=()):
         key = re.match(r"[\w.]*", message)[0].rstrip(".")
         where = key.split(".") if key.split(".")[0] in schema.model_fields else []
         what = message if where else f"recipe: {message}"
+    return _placed(path, tree, where, message, what, overrides)
+
+
+def _placed(path, tree, where, message, what, overrides):
+    """`what` is wrong with the key path `where`, after the override that gave it, or after file and line."""
     given = {override: override.partition("=")[0] for override in reversed(overrides)}      # the last one counts
     for override, dotted in given.items():
         key = dotted.split(".")

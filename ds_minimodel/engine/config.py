@@ -81,6 +81,11 @@ def replicas_of(ranks, tensor_parallel):
     return ranks // tensor_parallel
 
 
+def accumulates_in_fp32(precision, zero_stage, accumulation):
+    """Whether the gradients of `accumulation` micro-batches are added up in fp32 and not as they come."""
+    return precision == "bf16" and zero_stage > 0 and accumulation > 1
+
+
 def deepspeed_config(run, world_size, zero=None):
     """The JSON that DeepSpeed is given for `run` on `world_size` ranks among which samples are divided.
 
@@ -94,7 +99,7 @@ def deepspeed_config(run, world_size, zero=None):
         "steps_per_print": NEVER,
         "zero_optimization": {"stage": run.zero_stage, **(zero or {})},
     }
-    sums_in_fp32 = run.precision == "bf16" and accumulation > 1 and run.zero_stage > 0
+    sums_in_fp32 = accumulates_in_fp32(run.precision, run.zero_stage, accumulation)
     if (run.zero_stage in (1, 2) and run.precision != "fp32" and not run.clip
             and not (run.zero_stage == 1 and sums_in_fp32)):
         # Else DeepSpeed takes the norm of all gradients, in double precision, for nobody. In fp32 it looks there for

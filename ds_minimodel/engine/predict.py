@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ds_minimodel.engine.config import split_batch
+from ds_minimodel.engine.config import accumulates_in_fp32, split_batch
 from ds_minimodel.engine.trace import TRAINABLE
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -46,8 +46,7 @@ class Sizes(NamedTuple):
 
     @property
     def accumulates_in_fp32(self):
-        """Whether gradients are added up in fp32 (engine/config.py)."""
-        return self.precision == "bf16" and self.zero_stage > 0 and self.accumulation > 1
+        return accumulates_in_fp32(self.precision, self.zero_stage, self.accumulation)
 
 
 class Choice(NamedTuple):

@@ -82,7 +82,7 @@ class SpanExtractor(nn.Module):
         super().__init__()
         self.pack = LanguagePack(vocab_size, body_config.hidden_size)
         self.body = Body(body_config)
-        self.out = Linear(body_config.hidden_size, 2)
+        self.out = nn.Linear(body_config.hidden_size, 2)
         self.apply(init_weights)
 
     def logits(self, batch):

@@ -9,7 +9,7 @@ products are made chunk by chunk in the forward pass and only scaled in the back
 import torch
 
 from .library import accumulation_dtype, define, differentiate
-from .product import is_imitated, product
+from .product import add_product_, product, widened
 
 IGNORED = -100
 # Rows of logits held at once. Fewer make the products too thin, more only cost memory.
@@ -47,16 +47,6 @@ def _is_one_chunk(x):
     return x.shape[0] <= _chunk_rows(x)
 
 
-def _add_product_(total, a, b):
-    """total += a @ b, in place where torch's product takes the dtypes."""
-    if is_imitated(a):
-        a, b = a.float(), b.float()
-    if total.dtype == a.dtype:
-        total.addmm_(a, b)
-    else:
-        total += a @ b
-
-
 def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, needs_bias):
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
@@ -72,8 +62,7 @@ def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, nee
     grad_weight = weight.new_zeros(weight.shape if needs_weight else 0, dtype=dtype)
     grad_bias = weight.new_zeros(bias.shape if needs_bias else 0, dtype=dtype)
     buffer_RV = x.new_empty(_chunk_rows(x), weight.shape[0])
-    if is_imitated(x):
-        weight = weight.float()         # once, not for every product
+    (weight,) = widened(weight)         # once, not for every product
     for start in range(0, x.shape[0], _chunk_rows(x)):
         x_RH = x[start:start + _chunk_rows(x)]
         logits_RV = product(x_RH, weight.T, out=buffer_RV[:x_RH.shape[0]])
@@ -81,7 +70,7 @@ def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, nee
         if needs_x:
             product(logits_RV, weight, out=grad_x[start:start + _chunk_rows(x)])
         if needs_weight:
-            _add_product_(grad_weight, logits_RV.T, x_RH)
+            add_product_(grad_weight, logits_RV.T, x_RH)
         if needs_bias:
             grad_bias += logits_RV.sum(0, dtype=dtype)
     return loss, x.new_empty(0), grad_x, grad_weight, grad_bias

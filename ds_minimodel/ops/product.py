@@ -15,12 +15,27 @@ def is_imitated(x):
             and not has_bf16_products())
 
 
+def widened(first, *others):
+    """The tensors, in fp32 where torch would have to imitate a product of the first. None stays None."""
+    tensors = (first, *others)
+    return tuple(t if t is None else t.float() for t in tensors) if is_imitated(first) else tensors
+
+
 def product(a, b, out=None):
-    """a @ b; without a gradient, but see `matmul`."""
+    """a @ b; without a gradient, but see `matmul`. Where a product is imitated, b may be fp32 already."""
     if not is_imitated(a):
         return torch.matmul(a, b, out=out)
-    wide = a.float() @ b.float()
+    wide = torch.matmul(*widened(a, b))
     return wide.to(a.dtype) if out is None else out.copy_(wide)
+
+
+def add_product_(total, a, b):
+    """total += a @ b, in place where torch's product takes the dtypes."""
+    a, b = widened(a, b)
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
 
 
 class _Matmul(torch.autograd.Function):
@@ -41,7 +56,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx, x, weight, bias):
         needs_x, needs_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
-        return F.linear(x.float(), weight.float(), bias if bias is None else bias.float()).to(x.dtype)
+        return F.linear(*widened(x, weight, bias)).to(x.dtype)
 
     @staticmethod
     def backward(ctx, grad):

@@ -9,7 +9,7 @@ ops/cross_entropy.py.
 
 import torch
 
-from ds_minimodel.ops.product import product
+from ds_minimodel.ops.product import add_product_, product, widened
 
 from .mappings import all_gather, copy
 
@@ -34,6 +34,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_x = torch.empty_like(x) if needs_x else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
+        ctx.dtypes = x.dtype, weight.dtype, bias.dtype
+        (weight,) = widened(weight)         # once, not for every product
         for start in range(0, len(x), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             logits_RV = product(x[chunk], weight.T)
@@ -42,10 +44,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if needs_x:
                 product(grad_RV, weight, out=grad_x[chunk])
             if needs_weight:
-                grad_weight += product(grad_RV.T, x[chunk])
+                add_product_(grad_weight, grad_RV.T, x[chunk])
             if needs_bias:
                 grad_bias += grad_RV.sum(0, dtype=dtype)
-        ctx.grads, ctx.dtypes = (grad_x, grad_weight, grad_bias), (x.dtype, weight.dtype, bias.dtype)
+        ctx.grads = grad_x, grad_weight, grad_bias
         return loss
 
     @staticmethod
