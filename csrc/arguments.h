@@ -49,7 +49,7 @@ template <class T> struct GeluBackward { const T *grad, *x; const float* bias; T
 template <class T> struct SoftmaxForward {
   const T* scores;
   const int32_t* lengths;      // keys of each sample, nullptr: all
-  T *out, *probs;              // probs: before dropout, nullptr without dropout
+  T *out, *probs;              // probs: before dropout, nullptr where not wanted
   Dropout dropout;
   int64_t width, rows_per_sample;
   float scale;
@@ -73,6 +73,19 @@ template <class T> struct CrossEntropy {
   bool needs_grad;
 };
 constexpr int64_t kIgnored = -100;
+
+// Heads of B samples side by side: row r of head h of a sample starts at r * pitch + h * width. CPU only.
+template <class T> struct Attention {
+  const T *q, *k, *v;
+  T* out;                      // of the forward pass; its gradient in the backward pass
+  int64_t query_pitch, key_pitch, out_pitch;
+  int64_t heads, queries, keys, width;
+  const int32_t* lengths;      // keys of each sample, nullptr: all
+  Dropout dropout;             // keys: one for each head and query
+  float scale;
+};
+
+template <class T> struct AttentionBackward { Attention<T> forward; T *grad_q, *grad_k, *grad_v; };
 
 template <class T> struct DropoutRows { const T* x; T* out; Dropout dropout; int64_t width; };
 

@@ -156,6 +156,86 @@ struct Cpu {
   }
 };
 
+// Attention's arguments, and the tensors that they point into.
+struct Heads {
+  Tensor projected;
+  MaybeTensor queries, lengths, row_keys;
+  int64_t samples, num_queries, num_keys, width, heads, query_pitch, key_pitch;
+  double p;
+
+  // projected: (B,S,3*N*D), or with queries (B,Q,N*D) the other two parts.
+  Heads(const Tensor& projected_, const MaybeTensor& queries_, int64_t num_heads, const MaybeTensor& lengths_,
+        double p, const MaybeTensor& row_keys_)
+      : projected(packed(projected_)), queries(queries_ ? MaybeTensor(packed(*queries_)) : std::nullopt),
+        heads(num_heads), p(p) {
+    STD_TORCH_CHECK(projected.dim() == 3 && (!queries || queries->dim() == 3), "attention takes (B, S, C*N*D)");
+    samples = projected.size(0), num_keys = projected.size(1), key_pitch = projected.size(2);
+    const int64_t parts = (queries ? 2 : 3) * num_heads;
+    STD_TORCH_CHECK(num_heads > 0 && key_pitch % parts == 0, key_pitch, " columns do not divide into ", parts);
+    width = key_pitch / parts;
+    query_pitch = queries ? width * heads : key_pitch;
+    num_queries = queries ? queries->size(1) : num_keys;
+    STD_TORCH_CHECK(!queries || (queries->scalar_type() == projected.scalar_type() &&
+                                 queries->size(0) == samples && queries->size(2) == query_pitch),
+                    "queries and keys differ in dtype, batch or width");
+    lengths = integers(lengths_, samples);
+    row_keys = integers(row_keys_, samples * heads * num_queries);
+  }
+
+  int64_t first_key() const { return queries ? 0 : heads * width; }
+
+  // out: (B,Q,N*D)
+  template <class T> Attention<T> arguments(const Tensor& out) const {
+    const T* columns = data<T>(projected);
+    return {queries ? data<T>(*queries) : columns, columns + first_key(), columns + first_key() + heads * width,
+            data<T>(out), query_pitch, key_pitch, heads * width, heads, num_queries, num_keys, width,
+            data_or_null<int32_t>(lengths), dropout_of(row_keys, p),
+            static_cast<float>(1 / std::sqrt(static_cast<double>(width)))};
+  }
+
+  template <class T, class Kernel, class Arguments> void for_heads(Kernel kernel, const Arguments& arguments) const {
+    torch::stable::parallel_for(0, samples * heads, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> scratch(kernels<T>().attention_scratch(num_queries, num_keys, width));
+      kernel(arguments, begin, end, scratch.data());
+    });
+  }
+};
+
+Tensor attention(const Tensor& projected, const MaybeTensor& queries, int64_t num_heads, const MaybeTensor& lengths,
+                 double p, const MaybeTensor& row_keys) {
+  const Heads heads(projected, queries, num_heads, lengths, p, row_keys);
+  Tensor out = torch::stable::new_empty(heads.projected,
+                                        {heads.samples, heads.num_queries, heads.heads * heads.width});
+  if (out.numel())
+    Cpu::with_dtype(out, [&](auto zero) {
+      using T = decltype(zero);
+      heads.for_heads<T>(kernels<T>().attention_forward, heads.arguments<T>(out));
+    });
+  return out;
+}
+
+std::tuple<Tensor, Tensor> attention_backward(const Tensor& grad_, const Tensor& projected, const MaybeTensor& queries,
+                                              int64_t num_heads, const MaybeTensor& lengths, double p,
+                                              const MaybeTensor& row_keys) {
+  const Heads heads(projected, queries, num_heads, lengths, p, row_keys);
+  const Tensor grad = packed(grad_);
+  STD_TORCH_CHECK(grad.scalar_type() == projected.scalar_type() &&
+                      grad.numel() == heads.samples * heads.num_queries * heads.heads * heads.width,
+                  "the gradient differs from the result in dtype or shape");
+  Tensor grad_projected = like(heads.projected);
+  Tensor grad_queries = queries ? like(*heads.queries) : like(heads.projected, false);
+  if (grad.numel())
+    Cpu::with_dtype(grad, [&](auto zero) {
+      using T = decltype(zero);
+      T* columns = data<T>(grad_projected);
+      const AttentionBackward<T> arguments{heads.arguments<T>(grad), queries ? data<T>(grad_queries) : columns,
+                                           columns + heads.first_key(),
+                                           columns + heads.first_key() + heads.heads * heads.width};
+      heads.for_heads<T>(kernels<T>().attention_backward, arguments);
+    });
+  return {grad_projected, grad_queries};
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY(dsmm_cpu_isa, library) {
@@ -167,6 +247,14 @@ STABLE_TORCH_LIBRARY_IMPL(dsmm_cpu_isa, CompositeExplicitAutograd, library) {
   library.impl("set", TORCH_BOX(&set_isa));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(dsmm, CPU, library) { DSMM_SERVE_ALL(Cpu); }
+STABLE_TORCH_LIBRARY_IMPL(dsmm, CPU, library) {
+  DSMM_SERVE_ALL(Cpu);
+  library.impl("attention", [](StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs) {
+    serve<Cpu>("dsmm_reference::attention", TORCH_BOX(&attention), stack, num_inputs, num_outputs);
+  });
+  library.impl("attention_backward", [](StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs) {
+    serve<Cpu>("dsmm_reference::attention_backward", TORCH_BOX(&attention_backward), stack, num_inputs, num_outputs);
+  });
+}
 
 }  // namespace dsmm

@@ -10,7 +10,7 @@ DSMM_INLINE U32 hash_of(U32 x) {
 
 // The dropout of one row: of(v, i) drops from the vector v that starts at column i.
 struct RowDropout {
-  U32 counters;  // row key + (column + 1) * golden, for column 0 to 15
+  U32 counters;  // row key + (column + 1) * golden, for the first columns
   uint32_t threshold;
   float scale;
   bool active;

@@ -1,6 +1,6 @@
 // The kernels for one instruction set. The including file sets the compiler's target and
 // DSMM_ISA, the namespace of that instruction set.
-#ifdef DSMM_AVX512
+#if defined(DSMM_AVX512) || defined(DSMM_AVX2)
 #include <immintrin.h>
 #endif
 #include "kernels.h"
@@ -13,12 +13,15 @@ namespace {
 #include "gelu.h"
 #include "softmax.h"
 #include "cross_entropy.h"
+#include "product.h"
+#include "attention.h"
 }  // namespace
 
 template <class T>
 constexpr Kernels<T> table() {
   return {norm_forward<T>, norm_backward<T>, gelu_forward<T>, gelu_backward<T>,
-          softmax_forward<T>, softmax_backward<T>, cross_entropy<T>, dropout_rows<T>};
+          softmax_forward<T>, softmax_backward<T>, cross_entropy<T>, dropout_rows<T>,
+          attention_forward<T>, attention_backward<T>, attention_scratch};
 }
 
 extern const Kernels<float> float_kernels = table<float>();

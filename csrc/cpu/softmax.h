@@ -35,11 +35,8 @@ DSMM_KERNEL void softmax_forward(const SoftmaxForward<T>& a, int64_t begin, int6
     const float inverse = 1.f / sum;
     for_row(keys, [&](long i, auto part) {
       F32 p = load(row + i, Whole{}) * inverse;
-      if (probs) {
-        store(probs + i, p, part);
-        p = drop.of(rounded<T>(p), i);  // from what the backward pass will see
-      }
-      store(out + i, p, part);
+      if (probs) store(probs + i, p, part);
+      store(out + i, drop.of(rounded<T>(p), i), part);  // from what the backward pass will see
     });
     clear(out, keys, a.width);
     if (probs) clear(probs, keys, a.width);

@@ -1,7 +1,8 @@
-// Sixteen float lanes, written with the compiler's vector extensions, so that one source serves
-// AVX-512, AVX2 and any other machine. Included once for each instruction set (see isa_*.cpp),
-// inside that set's own namespace; nothing from the standard library may come in here, or its
-// inline functions would be compiled for one instruction set and run on another.
+// A register of float lanes, written with the compiler's vector extensions, so that one source serves
+// AVX-512, AVX2 and any other machine. Vectors larger than the machine's registers would go through
+// memory. Included once for each instruction set (see isa_*.cpp), inside that set's own namespace;
+// nothing from the standard library may come in here, or its inline functions would be compiled for one
+// instruction set and run on another.
 //
 // float and bfloat16 in memory, float in registers. A row is walked in whole vectors and one part
 // at its end: loads of a part fill the missing lanes with zeros, stores leave memory beyond it alone.
@@ -9,18 +10,28 @@
 #define DSMM_INLINE inline __attribute__((always_inline))
 #define DSMM_KERNEL __attribute__((flatten))  // everything that a kernel calls is inlined into it
 
+#if defined(DSMM_AVX512)
 constexpr long kLanes = 16;
-typedef float F32 __attribute__((vector_size(64)));
-typedef int32_t I32 __attribute__((vector_size(64)));
-typedef uint32_t U32 __attribute__((vector_size(64)));
-typedef uint16_t U16 __attribute__((vector_size(32)));
+#elif defined(DSMM_AVX2)
+constexpr long kLanes = 8;
+#else
+constexpr long kLanes = 4;
+#endif
+typedef float F32 __attribute__((vector_size(4 * kLanes)));
+typedef int32_t I32 __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t U32 __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t U16 __attribute__((vector_size(2 * kLanes)));
 
 struct Whole {};
 struct Part { long lanes; };
 
 DSMM_INLINE F32 splat(float value) { return value - F32{}; }
 DSMM_INLINE U32 splat(uint32_t value) { return value - U32{}; }
-DSMM_INLINE I32 lane_numbers() { return I32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
+DSMM_INLINE I32 lane_numbers() {
+  I32 numbers{};
+  for (int32_t lane = 0; lane < kLanes; ++lane) numbers[lane] = lane;
+  return numbers;
+}
 
 template <class V, class T>
 DSMM_INLINE V load_raw(const T* from, Whole) {
@@ -31,7 +42,7 @@ DSMM_INLINE V load_raw(const T* from, Whole) {
 template <class V, class T>
 DSMM_INLINE void store_raw(T* to, V value, Whole) { __builtin_memcpy(to, &value, sizeof value); }
 
-// What the compiler does not find by itself on AVX-512, and the same for other machines.
+// What the compiler does not find by itself, and the same for other machines.
 #ifdef DSMM_AVX512
 DSMM_INLINE U32 widen_bits(U16 halves) { return (U32)_mm512_cvtepu16_epi32((__m256i)halves); }
 DSMM_INLINE U16 low_halves(U32 bits) { return (U16)_mm512_cvtepi32_epi16((__m512i)bits); }
@@ -55,9 +66,17 @@ DSMM_INLINE void stream_raw(float* to, F32 value) { _mm512_stream_ps(to, (__m512
 DSMM_INLINE void stream_raw(bf16* to, U16 value) { _mm256_stream_si256((__m256i*)to, (__m256i)value); }
 DSMM_INLINE void end_stream() { _mm_sfence(); }
 #else
-DSMM_INLINE U32 widen_bits(U16 halves) { return __builtin_convertvector(halves, U32); }
+#ifdef DSMM_AVX2
+DSMM_INLINE U16 low_halves(U32 bits) {
+  __m256i pairs = _mm256_packus_epi32((__m256i)bits, (__m256i)bits);
+  return (U16)_mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0b1000));
+}
+DSMM_INLINE F32 larger(F32 a, F32 b) { return (F32)_mm256_max_ps((__m256)a, (__m256)b); }
+#else
 DSMM_INLINE U16 low_halves(U32 bits) { return __builtin_convertvector(bits, U16); }
 DSMM_INLINE F32 larger(F32 a, F32 b) { return a > b ? a : b; }
+#endif
+DSMM_INLINE U32 widen_bits(U16 halves) { return __builtin_convertvector(halves, U32); }
 DSMM_INLINE F32 reciprocal(F32 x) { return 1.f / x; }
 template <class V, class T>
 DSMM_INLINE V load_raw(const T* from, Part part) {
@@ -117,25 +136,30 @@ DSMM_INLINE void for_row(long n, Body body) {
 
 typedef float F32x8 __attribute__((vector_size(32)));
 typedef float F32x4 __attribute__((vector_size(16)));
-template <class Half, class V>
-DSMM_INLINE Half half_of(const V& vector, long which) {  // GCC has __builtin_shufflevector from 12 on only
+template <class Half, class V, class Combine>
+DSMM_INLINE Half combine_halves(const V& vector, Combine combine) {  // GCC has __builtin_shufflevector from 12 on only
   static_assert(sizeof(V) == 2 * sizeof(Half), "");
-  Half half;
-  __builtin_memcpy(&half, reinterpret_cast<const char*>(&vector) + which * sizeof half, sizeof half);
-  return half;
+  Half low, high;
+  __builtin_memcpy(&low, &vector, sizeof low);
+  __builtin_memcpy(&high, reinterpret_cast<const char*>(&vector) + sizeof low, sizeof high);
+  return combine(low, high);
 }
-#define DSMM_REDUCE(NAME, COMBINE)                                            \
-  DSMM_INLINE float NAME(F32 v) {                                             \
-    F32x8 low8 = half_of<F32x8>(v, 0), high8 = half_of<F32x8>(v, 1);          \
-    F32x8 a = COMBINE(low8, high8);                                           \
-    F32x4 low4 = half_of<F32x4>(a, 0), high4 = half_of<F32x4>(a, 1);          \
-    F32x4 b = COMBINE(low4, high4);                                           \
-    return COMBINE(COMBINE(b[0], b[2]), COMBINE(b[1], b[3]));                 \
+template <class V, class Combine>
+DSMM_INLINE float reduce(const V& vector, Combine combine) {
+  if constexpr (sizeof(V) == 64) {
+    return reduce(combine_halves<F32x8>(vector, combine), combine);
+  } else if constexpr (sizeof(V) == 32) {
+    return reduce(combine_halves<F32x4>(vector, combine), combine);
+  } else {
+    return combine(combine(vector[0], vector[2]), combine(vector[1], vector[3]));
   }
-#define DSMM_PLUS(a, b) ((a) + (b))
-#define DSMM_LARGER(a, b) ((a) > (b) ? (a) : (b))
-DSMM_REDUCE(sum_of, DSMM_PLUS)
-DSMM_REDUCE(largest_of, DSMM_LARGER)
+}
+DSMM_INLINE float sum_of(F32 v) {
+  return reduce(v, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
+}
+DSMM_INLINE float largest_of(F32 v) {
+  return reduce(v, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
+}
 
 // The sum of body(i, part) over a row, in four chains, for one addition waits for the last.
 template <class Body>

@@ -83,6 +83,21 @@ def masked_softmax(rows, width, dtype, trains, p):
                 scores.numel() * (6 if p else 5))
 
 
+def attention(rows, width, dtype, trains, p):
+    length = min(512, rows // 4)
+    heads = width // 64 if width % 64 == 0 else 3
+    projected = _leaf(rows // length, length, 3 * width, dtype=dtype)
+    keys = _keys(rows // length, heads, length) if p else None
+
+    def fused(projected):
+        q, k, v = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=p).transpose(1, 2).flatten(2)
+
+    run = {"ds_minimodel": lambda projected: ops.attention(projected, heads, None, p, keys), "torch": fused}
+    # The products bind it: no share of copy bandwidth.
+    return Case("attention", (rows // length, length, heads, width // heads), _variant(trains, p), (projected,), run, 0)
+
+
 def dropout(rows, width, dtype, trains, p):
     x, keys = _leaf(rows, width, dtype=dtype), _keys(rows)
     run = {"ds_minimodel": lambda x: ops.dropout(x, P, keys), "torch": lambda x: F.dropout(x, P)}
@@ -116,6 +131,7 @@ def _variant(trains, p):
 OPERATORS = {"residual_layer_norm": (residual_layer_norm, ((False, 0), (True, 0), (False, P), (True, P))),
              "bias_gelu": (bias_gelu, ((False, 0), (True, 0))),
              "masked_softmax": (masked_softmax, ((False, 0), (False, P))),
+             "attention": (attention, ((False, 0), (False, P))),
              "dropout": (dropout, ((False, P),)),
              "linear_cross_entropy": (linear_cross_entropy, ((False, 0), (True, 0)))}
 # (rows, width) that a training step at RoBERTa-base sizes has, smaller ones, and odd ones.
@@ -123,6 +139,7 @@ SHAPES = {
     "residual_layer_norm": ((4096, 768), (2048, 768), (308, 768), (1024, 256), (333, 100), (64, 128)),
     "bias_gelu": ((4096, 3072), (2048, 3072), (308, 3072), (308, 768), (1024, 512), (333, 100), (64, 128)),
     "masked_softmax": ((24576, 512), (12288, 128), (1001, 77), (256, 32)),
+    "attention": ((2048, 768), (512, 768), (1024, 256), (308, 768), (148, 60)),
     "dropout": ((4096, 768), (308, 768), (333, 100)),
     "linear_cross_entropy": ((308, 768), (77, 256), (33, 100)),
 }
@@ -130,6 +147,7 @@ GPU_SHAPES = {
     "residual_layer_norm": ((65536, 768), (16384, 768), (4928, 768), (4095, 771)),
     "bias_gelu": ((65536, 3072), (16384, 3072), (4928, 768), (4095, 771)),
     "masked_softmax": ((393216, 512), (98304, 128), (1001, 77)),
+    "attention": ((65536, 768), (16384, 768)),
     "dropout": ((65536, 768), (4095, 771)),
     "linear_cross_entropy": ((4928, 768), (1232, 768), (333, 256)),
 }

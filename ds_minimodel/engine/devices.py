@@ -17,6 +17,10 @@ class Device(NamedTuple):
     memory: int
     precision: str
 
+    @property
+    def type(self):
+        return "cpu" if self.name == "cpu" else "cuda"
+
 
 def _gpu(name, gib, precision):
     return Device(name, (gib << 30) - CUDA_RESERVE, precision)

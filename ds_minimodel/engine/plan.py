@@ -56,11 +56,11 @@ class Planner:
     """Makes plans for a module.
 
     module: with `requires_grad` as it trains, on any device; it is traced as a copy without memory.
-    batches_of: for a micro-batch size, one micro-batch of each form that the run has.
+    batches_of: for a micro-batch size, one micro-batch of each form that the run has. device: "cpu" or "cuda".
     """
 
-    def __init__(self, module, batches_of, precision):
-        self.module, self.batches_of = on_meta(module, DTYPES[precision]), batches_of
+    def __init__(self, module, batches_of, precision, device):
+        self.module, self.batches_of, self.device = on_meta(module, DTYPES[precision]), batches_of, device
         self._traces = {}
 
     def plan(self, sizes):
@@ -96,7 +96,7 @@ class Planner:
         leaves = sizes.zero_stage > 0 or sizes.accumulation > 1
         key = sizes.micro, leaves
         if key not in self._traces:
-            found = [trace(self.module, batch, leaves) for batch in self.batches_of(sizes.micro)]
+            found = [trace(self.module, batch, leaves, self.device) for batch in self.batches_of(sizes.micro)]
             self._traces[key] = found[0]
             for other in found[1:]:
                 self._traces[key] = self._traces[key].joined(other)
@@ -181,6 +181,6 @@ def plan_run(module, batches, run, world):
                               ranks_per_node, memory)
         firsts = accumulate((steps for steps, *_ in run.phases[:-1]), initial=0)
         batch_of_each_phase = [batches(step)[0] for step in firsts]
-        return Planner(module, lambda _: batch_of_each_phase, run.precision).plan(sizes)
+        return Planner(module, lambda _: batch_of_each_phase, run.precision, world.device.type).plan(sizes)
 
     return world.gather(make)[-1]           # the last rank's share is never less than another's (Group.shares)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ds_minimodel import ops
 from ds_minimodel.engine.ledger import Ledger, saving_to, storage_bytes, tensors_in
 
 # What a parameter is, by what trains; in rising order where it is read at several places.
@@ -40,18 +41,19 @@ def on_meta(module, dtype):
     return copy.deepcopy(module, memo)
 
 
-def trace(module, batch, gradients_leave):
+def trace(module, batch, gradients_leave, device):
     """Trace of one micro-batch through `module`, which is on the meta device with `requires_grad` set.
 
     module: `module(batch)` gives one sum of losses or several. batch: dict of tensors, on any device; only
     their shapes and types count. gradients_leave: each gradient is freed as soon as it is whole, because it is
-    added to another or moved to a buffer; else it stays beside its parameter.
+    added to another or moved to a buffer; else it stays beside its parameter. device: "cpu" or "cuda", whose way
+    the operators go.
     """
     batch = {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
     parameters = dict(module.named_parameters())
     trainable = [parameter for parameter in parameters.values() if parameter.requires_grad]
     saved = []
-    with _Reader(parameters) as reader, saving_to(saved):
+    with ops.meta_stands_for(device), _Reader(parameters) as reader, saving_to(saved):
         loss = module(batch).mean()
     activations = storage_bytes(saved, without=parameters.values())
     saved.clear()

@@ -8,7 +8,7 @@ from .cross_entropy import IGNORED, linear_cross_entropy
 from .dropout import dropout, hash32, row_keys
 from .embedding import embedding
 from .gelu import bias_gelu
-from .loading import LIBRARIES, backend, load_kernels
+from .loading import LIBRARIES, backend, load_kernels, meta_stands_for
 from .norm import residual_layer_norm
 from .product import linear
 from .softmax import masked_softmax
@@ -17,4 +17,4 @@ for _device in LIBRARIES:  # after the operators above are defined
     load_kernels(_device)
 
 __all__ = ["IGNORED", "attention", "backend", "bias_gelu", "dropout", "embedding", "hash32",
-           "linear", "linear_cross_entropy", "masked_softmax", "residual_layer_norm", "row_keys"]
+           "linear", "linear_cross_entropy", "masked_softmax", "meta_stands_for", "residual_layer_norm", "row_keys"]

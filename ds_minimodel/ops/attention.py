@@ -5,26 +5,117 @@ Shape legend: B batch, N heads, Q queries, S keys, D head width, C parts side by
 import torch
 import torch.nn.functional as F
 
+from .library import accumulation_dtype, define, differentiate
+from .loading import backend
 from .product import matmul
 from .softmax import masked_softmax
 
 
+def _split(packed, num_parts, num_heads, contiguous=False):
+    """(B,S,C*N*D) -> C tensors (B,N,S,D), views or contiguous."""
+    parts_CBNSD = packed.unflatten(-1, (num_parts, num_heads, -1)).permute(2, 0, 3, 1, 4)
+    return (parts_CBNSD.contiguous() if contiguous else parts_CBNSD).unbind(0)
+
+
+def _join(parts_BNSD):
+    """The inverse of _split."""
+    batch, num_heads, length, width = parts_BNSD[0].shape
+    packed_BSCND = parts_BNSD[0].new_empty(batch, length, len(parts_BNSD), num_heads, width)
+    for index, part_BNSD in enumerate(parts_BNSD):
+        packed_BSCND[:, :, index] = part_BNSD.transpose(1, 2)
+    return packed_BSCND.flatten(2)
+
+
 class _SplitHeads(torch.autograd.Function):
-    """(B,S,C*N*D) -> C tensors (B,N,S,D). Backward, each gradient is written to its place: autograd would join
-    copies of them by one more copy."""
+    """_split. Backward, each gradient is written to its place: autograd would join copies of them by one more copy."""
 
     @staticmethod
     def forward(ctx, packed, num_parts, num_heads, contiguous):
-        ctx.shape = *packed.shape[:2], num_parts, num_heads, packed.shape[-1] // (num_parts * num_heads)
-        parts_CBNSD = packed.reshape(ctx.shape).permute(2, 0, 3, 1, 4)
-        return (parts_CBNSD.contiguous() if contiguous else parts_CBNSD).unbind(0)
+        return _split(packed, num_parts, num_heads, contiguous)
 
     @staticmethod
     def backward(ctx, *grads):
-        grad_BSCND = grads[0].new_empty(ctx.shape)
-        for part, grad_BNSD in enumerate(grads):
-            grad_BSCND[:, :, part] = grad_BNSD.transpose(1, 2)
-        return grad_BSCND.flatten(2), None, None, None
+        return _join(grads), None, None, None
+
+
+def _parts(projected, queries, num_heads, split=_split, contiguous=False):
+    """Queries, keys and values, (B,N,Q,D) and twice (B,N,S,D)."""
+    if queries is None:
+        return split(projected, 3, num_heads, contiguous)
+    return *split(queries, 1, num_heads, contiguous), *split(projected, 2, num_heads, contiguous)
+
+
+def _probs(q, k, lengths, p, row_keys):
+    """Probabilities (B,N,Q,S) before and after dropout, in the dtype of sums."""
+    dtype = accumulation_dtype(q.dtype)
+    scores = q.to(dtype) @ k.to(dtype).mT
+    dropped, probs = torch.ops.dsmm_reference.masked_softmax(scores, lengths, q.shape[-1] ** -0.5, p, row_keys)
+    return (dropped if row_keys is None else probs), dropped
+
+
+def _forward_reference(projected, queries, num_heads, lengths, p, row_keys):
+    q, k, v = _parts(projected, queries, num_heads)
+    _, dropped = _probs(q, k, lengths, p, row_keys)
+    return (dropped @ v.to(dropped.dtype)).to(v.dtype).transpose(1, 2).flatten(2)
+
+
+def _forward_fake(projected, queries, num_heads, lengths, p, row_keys):
+    model = projected if queries is None else queries
+    return model.new_empty(*model.shape[:2], model.shape[2] // (3 if queries is None else 1))
+
+
+def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_keys):
+    q, k, v = _parts(projected, queries, num_heads)
+    probs, dropped = _probs(q, k, lengths, p, row_keys)
+    (grad_BNQD,) = (part.to(probs.dtype) for part in _split(grad, 1, num_heads))
+    grad_probs = grad_BNQD @ v.to(probs.dtype).mT
+    grad_scores = torch.ops.dsmm_reference.masked_softmax_backward(grad_probs, probs, lengths, q.shape[-1] ** -0.5, p,
+                                                                   row_keys)
+    grad_q, grad_k = grad_scores @ k.to(probs.dtype), grad_scores.mT @ q.to(probs.dtype)
+    grads = [part.to(q.dtype) for part in (grad_q, grad_k, dropped.mT @ grad_BNQD)]
+    if queries is None:
+        return _join(grads), projected.new_empty(0)
+    return _join(grads[1:]), _join(grads[:1])
+
+
+def _backward_fake(grad, projected, queries, num_heads, lengths, p, row_keys):
+    return (projected.new_empty(projected.shape),
+            projected.new_empty(0 if queries is None else queries.shape))
+
+
+_forward = define("attention(Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, "
+                  "Tensor? row_keys) -> Tensor", _forward_reference, _forward_fake)
+_backward_op = define("attention_backward(Tensor grad, Tensor projected, Tensor? queries, int num_heads, "
+                      "Tensor? lengths, float p, Tensor? row_keys) -> (Tensor grad_projected, Tensor grad_queries)",
+                      _backward_reference, _backward_fake)
+
+
+def _setup_context(ctx, inputs, output):
+    projected, queries, ctx.num_heads, lengths, ctx.p, row_keys = inputs
+    ctx.save_for_backward(projected, queries, lengths, row_keys)
+
+
+def _backward(ctx, grad):
+    projected, queries, lengths, row_keys = ctx.saved_tensors
+    grads = _backward_op(grad, projected, queries, ctx.num_heads, lengths, ctx.p, row_keys)
+    return grads[0], None if queries is None else grads[1], None, None, None, None
+
+
+_recomputing = differentiate(_forward, _setup_context, _backward)
+
+
+def _by_products(projected, queries, num_heads, lengths, p, row_keys):
+    q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply, contiguous=True)
+    probs_BNQS = masked_softmax(matmul(q, k.mT), lengths, q.shape[-1] ** -0.5, p, row_keys)
+    return matmul(probs_BNQS, v).transpose(1, 2).flatten(2)
+
+
+def _by_flash(projected, queries, num_heads, lengths):
+    q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply)
+    mask = None
+    if lengths is not None:
+        mask = (torch.arange(k.shape[-2], device=k.device) < lengths[:, None])[:, None, None, :]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
 
 
 def attention(projected, num_heads, lengths, p=0.0, row_keys=None, queries=None):
@@ -34,22 +125,14 @@ def attention(projected, num_heads, lengths, p=0.0, row_keys=None, queries=None)
     lengths: (B,) int32, or None when every key is real.
     p, row_keys: dropout of the probabilities, keys (B,N,Q) int32.
 
-    On the CPU explicit products beat the fused attention of torch, which runs in float32 speed
-    there. On CUDA torch's flash (no mask) or memory-efficient kernel serves, but for dropout, whose
-    bits those kernels cannot take from us.
+    Compiled kernels on the CPU keep nothing that has a number for each pair of query and key: the backward pass
+    computes the probabilities again. On CUDA torch's flash (no mask) or memory-efficient kernel serves, but for
+    dropout, whose bits those kernels cannot take from us.
     """
-    is_fused = projected.device.type == "cuda" and (p == 0 or row_keys is None)
-    if queries is None:
-        q, k, v = _SplitHeads.apply(projected, 3, num_heads, not is_fused)
-    else:
-        (q,) = _SplitHeads.apply(queries, 1, num_heads, not is_fused)
-        k, v = _SplitHeads.apply(projected, 2, num_heads, not is_fused)
-    if is_fused:
-        mask = None
-        if lengths is not None:
-            mask = (torch.arange(k.shape[-2], device=k.device) < lengths[:, None])[:, None, None, :]
-        context_BNQD = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    else:
-        probs_BNQS = masked_softmax(matmul(q, k.mT), lengths, q.shape[-1] ** -0.5, p, row_keys)
-        context_BNQD = matmul(probs_BNQS, v)
-    return context_BNQD.transpose(1, 2).flatten(2)
+    if p == 0:
+        row_keys = None
+    if backend("attention", projected.device, projected.dtype).startswith("compiled"):
+        return _recomputing(projected, queries, num_heads, lengths, p, row_keys)
+    if projected.is_cuda and row_keys is None:
+        return _by_flash(projected, queries, num_heads, lengths)
+    return _by_products(projected, queries, num_heads, lengths, p, row_keys)

@@ -3,24 +3,44 @@
 The kernels are optional: without them, or where a build does not load, the references serve, and
 `backend` says why. Dtypes that the kernels do not take go to the references too.
 """
-import functools
 import os
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
 
 # The names carry the version of the schemas, so that a build of older sources is not taken.
 # setup.py reads them here.
-LIBRARIES = {"cpu": "_kernels_cpu_v1", "cuda": "_kernels_cuda_v1"}
+LIBRARIES = {"cpu": "_kernels_cpu_v2", "cuda": "_kernels_cuda_v2"}
 COMPILED_DTYPES = {"cpu": (torch.float32, torch.bfloat16),
                    "cuda": (torch.float32, torch.float16, torch.bfloat16)}
-OPS = ("residual_layer_norm", "bias_gelu", "masked_softmax", "linear_cross_entropy", "dropout")
+OPS = ("residual_layer_norm", "bias_gelu", "masked_softmax", "attention", "linear_cross_entropy", "dropout")
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 
 
-@functools.cache
+_serving = {}                   # not functools.cache, into which torch.compile would trace
+_meta_device = ContextVar("meta_device", default="cpu")
+
+
+@contextmanager
+def meta_stands_for(device):
+    """Within it, tensors without memory (device "meta") are served as those of `device` ("cpu", "cuda") would be."""
+    token = _meta_device.set(device)
+    try:
+        yield
+    finally:
+        _meta_device.reset(token)
+
+
 def load_kernels(device):
     """Load the kernels for "cpu" or "cuda", once; returns what serves from then on, or why they do not."""
+    if device not in _serving:
+        _serving[device] = _load(device)
+    return _serving[device]
+
+
+def _load(device):
     if os.environ.get("DSMM_OPS") == "reference":
         return "torch (kernels switched off by DSMM_OPS=reference)"
     library = next(Path(__file__).parent.parent.glob(f"{LIBRARIES[device]}*.so"), None)
@@ -38,8 +58,10 @@ def backend(op, device="cpu", dtype=torch.float32):
     if op not in OPS:
         raise KeyError(f"no operator {op}; there are {', '.join(OPS)}")
     device = torch.device(device).type
-    if device not in LIBRARIES:
-        return "torch (no kernels for this device)"
+    if device == "meta":
+        device = _meta_device.get()
+    if device not in LIBRARIES or (op == "attention" and device != "cpu"):
+        return "torch (no kernel for this device)"
     serving = load_kernels(device)
     if serving.startswith("compiled") and dtype not in COMPILED_DTYPES[device]:
         return f"torch (kernels do not take {dtype})"

@@ -42,7 +42,7 @@ def plans(recipe, world_size, device_name, ranks_per_node=None):
     planners, rows = {}, []
     for system, step, key, section, make in _steps(recipe):
         if key not in planners:
-            planners[key] = _planner(make, engine.tensor_parallel, precision)
+            planners[key] = _planner(make, engine.tensor_parallel, precision, device.type)
         sizes = Sizes(engine.zero_stage, precision, section.batch_size, engine.micro_batch_size,
                       replicas_of(world_size, engine.tensor_parallel),
                       ranks_for_copy(ranks_per_node, engine.tensor_parallel), device.memory)
@@ -56,12 +56,12 @@ def plans(recipe, world_size, device_name, ranks_per_node=None):
     return rows
 
 
-def _planner(make, tensor_parallel, precision):
+def _planner(make, tensor_parallel, precision, device):
     """For the rank of a replica that holds the largest parts: the last."""
     with torch.device("meta"):
         module, batches_of = make()
         shard(module, Group(tensor_parallel - 1, tensor_parallel))
-        return Planner(module, batches_of, precision)
+        return Planner(module, batches_of, precision, device)
 
 
 def _steps(recipe):

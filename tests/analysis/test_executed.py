@@ -24,10 +24,24 @@ def linear_cross_entropy_flops(x_shape, weight_shape, *_, **__):
     return 2 * x_shape[0] * x_shape[1] * weight_shape[0]
 
 
+def attention_flops(projected_shape, queries_shape, *_, **__):
+    """Two products, scores and context, likewise hidden from torch's counter."""
+    batch, num_keys, columns = projected_shape
+    num_queries, width = (num_keys, columns // 3) if queries_shape is None else queries_shape[1:]
+    return 2 * 2 * batch * num_queries * num_keys * width
+
+
+def attention_backward_flops(grad_shape, *shapes, **_):
+    """The four products of the gradients. The scores are made again on CPUs, to save memory: not the method's work."""
+    return 2 * attention_flops(*shapes)
+
+
 def counted(module, batch, trains):
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(trains(name))
-    mapping = {torch.ops.dsmm.linear_cross_entropy: linear_cross_entropy_flops}
+    mapping = {torch.ops.dsmm.linear_cross_entropy: linear_cross_entropy_flops,
+               torch.ops.dsmm.attention: attention_flops,
+               torch.ops.dsmm.attention_backward: attention_backward_flops}
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         module(batch).mean().backward()
     return counter.get_total_flops()

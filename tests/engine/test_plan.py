@@ -22,7 +22,7 @@ def batch(size=BATCH_SIZE):
 
 
 def kinds(module, batch):
-    found = trace(on_meta(module, torch.float32), batch, True).kinds
+    found = trace(on_meta(module, torch.float32), batch, True, "cpu").kinds
     return {kind: {name for name in found if found[name] == kind} for kind in (PREFIX, PASS_THROUGH, TRAINABLE)}
 
 
@@ -74,7 +74,7 @@ def test_frozen_embeddings_below_all_that_trains_are_a_prefix():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_activations_are_those_that_autograd_keeps(what, dtype):
     module = model(what).to(dtype)
-    assert trace(on_meta(module, dtype), batch(), True).activations == pytest.approx(
+    assert trace(on_meta(module, dtype), batch(), True, "cpu").activations == pytest.approx(
         saved_bytes(copy.deepcopy(module), batch()), rel=0.01)
 
 
@@ -99,7 +99,7 @@ def sizes(**changes):
 
 
 def planner(what="adapt"):
-    return Planner(model(what), lambda micro: [batch(micro)], "bf16")
+    return Planner(model(what), lambda micro: [batch(micro)], "bf16", "cpu")
 
 
 def test_buckets_are_no_larger_than_what_trains():

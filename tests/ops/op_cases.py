@@ -7,7 +7,8 @@ import itertools
 import torch
 
 NAMES = ("dropout", "residual_layer_norm", "residual_layer_norm_backward", "bias_gelu", "bias_gelu_backward",
-         "masked_softmax", "masked_softmax_backward", "cross_entropy_", "linear_cross_entropy")
+         "masked_softmax", "masked_softmax_backward", "attention", "attention_backward", "cross_entropy_",
+         "linear_cross_entropy")
 # Whole vectors of the kernels (16 lanes), parts of one, and both.
 WIDTHS = (768, 100, 33, 16, 7)
 P = 0.3
@@ -92,6 +93,26 @@ def _masked_softmax_backward(dtype, width):
         scores = 3 * torch.randn(3, 2, 4, width)
         probs = torch.ops.dsmm_reference.masked_softmax(scores, lengths, 0.7, 0.0, None)[0].to(dtype)
         yield grad, probs, lengths, 0.7, P if row_keys is not None else 0.0, row_keys
+
+
+def _attention_options(dtype, width):
+    """As many queries as keys, or others beside them; more than one block of queries, and keys that fill no vector."""
+    lengths = torch.tensor([75, 0, 38], dtype=torch.int32)
+    for sample_lengths, row_keys, others in itertools.product((lengths, None), (True, False), (True, False)):
+        num_queries = 5 if others else 75
+        projected = torch.randn(3, 75, (2 if others else 3) * 2 * width, dtype=dtype)
+        queries = torch.randn(3, num_queries, 2 * width, dtype=dtype) if others else None
+        p, row_keys = (P, keys(3, 2, num_queries)) if row_keys else (0.0, None)
+        yield torch.randn(3, num_queries, 2 * width, dtype=dtype), projected, queries, 2, sample_lengths, p, row_keys
+
+
+def _attention(dtype, width):
+    for _, *inputs in _attention_options(dtype, width):
+        yield inputs
+
+
+def _attention_backward(dtype, width):
+    yield from _attention_options(dtype, width)
 
 
 def _targets(rows, vocabulary):
