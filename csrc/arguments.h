@@ -74,10 +74,10 @@ template <class T> struct CrossEntropy {
 };
 constexpr int64_t kIgnored = -100;
 
-// Heads of B samples side by side: row r of head h of a sample starts at r * pitch + h * width. CPU only.
+// Heads side by side in the rows of B samples: row r of head h of a sample starts at r * pitch + h * width; so do
+// the results and gradients. CPU only.
 template <class T> struct Attention {
   const T *q, *k, *v;
-  T* out;                      // of the forward pass; its gradient in the backward pass
   int64_t query_pitch, key_pitch, out_pitch;
   int64_t heads, queries, keys, width;
   const int32_t* lengths;      // keys of each sample, nullptr: all
@@ -85,7 +85,7 @@ template <class T> struct Attention {
   float scale;
 };
 
-template <class T> struct AttentionBackward { Attention<T> forward; T *grad_q, *grad_k, *grad_v; };
+template <class T> struct AttentionGradients { const T* out; T *q, *k, *v; };
 
 template <class T> struct DropoutRows { const T* x; T* out; Dropout dropout; int64_t width; };
 

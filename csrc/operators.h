@@ -245,19 +245,19 @@ void serve(const char* reference, BoxedKernel kernel, StableIValue* stack, uint6
     STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(reference, "", stack, TORCH_ABI_VERSION));
 }
 
-#define DSMM_SERVE(BACKEND, OP)                                                                       \
-  library.impl(#OP, [](StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs) {              \
-    serve<BACKEND>("dsmm_reference::" #OP, TORCH_BOX(&OP<BACKEND>), stack, num_inputs, num_outputs);  \
+#define DSMM_SERVE(BACKEND, OP, FUNCTION)                                                                      \
+  library.impl(#OP, [](StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs) {                  \
+    serve<BACKEND>("dsmm_reference::" #OP, TORCH_BOX(&FUNCTION), stack, num_inputs, num_outputs);      \
   })
 
-#define DSMM_SERVE_ALL(BACKEND)                      \
-  DSMM_SERVE(BACKEND, residual_layer_norm);          \
-  DSMM_SERVE(BACKEND, residual_layer_norm_backward); \
-  DSMM_SERVE(BACKEND, bias_gelu);                    \
-  DSMM_SERVE(BACKEND, bias_gelu_backward);           \
-  DSMM_SERVE(BACKEND, masked_softmax);               \
-  DSMM_SERVE(BACKEND, masked_softmax_backward);      \
-  DSMM_SERVE(BACKEND, cross_entropy_);               \
-  DSMM_SERVE(BACKEND, dropout)
+#define DSMM_SERVE_ALL(BACKEND)                                                                  \
+  DSMM_SERVE(BACKEND, residual_layer_norm, residual_layer_norm<BACKEND>);                        \
+  DSMM_SERVE(BACKEND, residual_layer_norm_backward, residual_layer_norm_backward<BACKEND>);      \
+  DSMM_SERVE(BACKEND, bias_gelu, bias_gelu<BACKEND>);                                            \
+  DSMM_SERVE(BACKEND, bias_gelu_backward, bias_gelu_backward<BACKEND>);                          \
+  DSMM_SERVE(BACKEND, masked_softmax, masked_softmax<BACKEND>);                                  \
+  DSMM_SERVE(BACKEND, masked_softmax_backward, masked_softmax_backward<BACKEND>);                \
+  DSMM_SERVE(BACKEND, cross_entropy_, cross_entropy_<BACKEND>);                                  \
+  DSMM_SERVE(BACKEND, dropout, dropout<BACKEND>)
 
 }  // namespace dsmm

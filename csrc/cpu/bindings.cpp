@@ -156,22 +156,22 @@ struct Cpu {
   }
 };
 
-// Attention's arguments, and the tensors that they point into.
-struct Heads {
+// The heads of a batch: attention's arguments, and the tensors that they point into.
+struct HeadBatch {
   Tensor projected;
   MaybeTensor queries, lengths, row_keys;
-  int64_t samples, num_queries, num_keys, width, heads, query_pitch, key_pitch;
-  double p;
+  int64_t samples, num_heads, num_queries, num_keys, width, query_pitch, key_pitch;
+  double dropout_rate;
 
   // projected: (B,S,3*N*D), or with queries (B,Q,N*D) the other two parts.
-  Heads(const Tensor& projected_, const MaybeTensor& queries_, int64_t num_heads, const MaybeTensor& lengths_,
-        double p, const MaybeTensor& row_keys_)
+  HeadBatch(const Tensor& projected_, const MaybeTensor& queries_, int64_t heads, const MaybeTensor& lengths_,
+            double p, const MaybeTensor& row_keys_)
       : projected(packed(projected_)), queries(queries_ ? MaybeTensor(packed(*queries_)) : std::nullopt),
-        heads(num_heads), p(p) {
-    STD_TORCH_CHECK(projected.dim() == 3 && (!queries || queries->dim() == 3), "attention takes (B, S, C*N*D)");
+        num_heads(heads), dropout_rate(p) {
+    STD_TORCH_CHECK(projected.dim() == 3 && (!queries || queries->dim() == 3), "attention takes (B,S,C*N*D)");
     samples = projected.size(0), num_keys = projected.size(1), key_pitch = projected.size(2);
-    const int64_t parts = (queries ? 2 : 3) * num_heads;
-    STD_TORCH_CHECK(num_heads > 0 && key_pitch % parts == 0, key_pitch, " columns do not divide into ", parts);
+    const int64_t parts = (queries ? 2 : 3) * heads;
+    STD_TORCH_CHECK(heads > 0 && key_pitch % parts == 0, key_pitch, " columns do not divide into ", parts);
     width = key_pitch / parts;
     query_pitch = queries ? width * heads : key_pitch;
     num_queries = queries ? queries->size(1) : num_keys;
@@ -182,57 +182,66 @@ struct Heads {
     row_keys = integers(row_keys_, samples * heads * num_queries);
   }
 
-  int64_t first_key() const { return queries ? 0 : heads * width; }
+  int64_t first_key() const { return queries ? 0 : num_heads * width; }
+  int64_t first_value() const { return first_key() + num_heads * width; }
 
-  // out: (B,Q,N*D)
-  template <class T> Attention<T> arguments(const Tensor& out) const {
+  template <class T> Attention<T> arguments() const {
     const T* columns = data<T>(projected);
-    return {queries ? data<T>(*queries) : columns, columns + first_key(), columns + first_key() + heads * width,
-            data<T>(out), query_pitch, key_pitch, heads * width, heads, num_queries, num_keys, width,
-            data_or_null<int32_t>(lengths), dropout_of(row_keys, p),
+    return {queries ? data<T>(*queries) : columns, columns + first_key(), columns + first_value(),
+            query_pitch, key_pitch, num_heads * width, num_heads, num_queries, num_keys, width,
+            data_or_null<int32_t>(lengths), dropout_of(row_keys, dropout_rate),
             static_cast<float>(1 / std::sqrt(static_cast<double>(width)))};
   }
 
-  template <class T, class Kernel, class Arguments> void for_heads(Kernel kernel, const Arguments& arguments) const {
-    torch::stable::parallel_for(0, samples * heads, 1, [&](int64_t begin, int64_t end) {
-      std::vector<float> scratch(kernels<T>().attention_scratch(num_queries, num_keys, width));
-      kernel(arguments, begin, end, scratch.data());
+  // kernel(begin, end, scratch) over the heads, on torch's threads.
+  template <class T, class Kernel> void for_heads(Kernel kernel) const {
+    const int64_t size = kernels<T>().attention_scratch(num_queries, num_keys, width);
+    torch::stable::parallel_for(0, samples * num_heads, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> scratch(size);
+      kernel(begin, end, scratch.data());
     });
   }
 };
 
-Tensor attention(const Tensor& projected, const MaybeTensor& queries, int64_t num_heads, const MaybeTensor& lengths,
-                 double p, const MaybeTensor& row_keys) {
-  const Heads heads(projected, queries, num_heads, lengths, p, row_keys);
+Tensor attention(const Tensor& projected, const MaybeTensor& queries, int64_t num_heads,
+                 const MaybeTensor& lengths, double p, const MaybeTensor& row_keys) {
+  const HeadBatch heads(projected, queries, num_heads, lengths, p, row_keys);
   Tensor out = torch::stable::new_empty(heads.projected,
-                                        {heads.samples, heads.num_queries, heads.heads * heads.width});
+                                        {heads.samples, heads.num_queries, num_heads * heads.width});
   if (out.numel())
     Cpu::with_dtype(out, [&](auto zero) {
       using T = decltype(zero);
-      heads.for_heads<T>(kernels<T>().attention_forward, heads.arguments<T>(out));
+      const Attention<T> arguments = heads.arguments<T>();
+      heads.for_heads<T>([&](int64_t begin, int64_t end, float* scratch) {
+        kernels<T>().attention_forward(arguments, data<T>(out), begin, end, scratch);
+      });
     });
   return out;
 }
 
-std::tuple<Tensor, Tensor> attention_backward(const Tensor& grad_, const Tensor& projected, const MaybeTensor& queries,
-                                              int64_t num_heads, const MaybeTensor& lengths, double p,
-                                              const MaybeTensor& row_keys) {
-  const Heads heads(projected, queries, num_heads, lengths, p, row_keys);
+std::tuple<Tensor, Tensor> attention_backward(
+    const Tensor& grad_, const Tensor& projected, const MaybeTensor& queries, int64_t num_heads,
+    const MaybeTensor& lengths, double p, const MaybeTensor& row_keys) {
+  const HeadBatch heads(projected, queries, num_heads, lengths, p, row_keys);
   const Tensor grad = packed(grad_);
   STD_TORCH_CHECK(grad.scalar_type() == projected.scalar_type() &&
-                      grad.numel() == heads.samples * heads.num_queries * heads.heads * heads.width,
+                      grad.numel() == heads.samples * heads.num_queries * num_heads * heads.width,
                   "the gradient differs from the result in dtype or shape");
+  if (!grad.numel())  // keys that no query reads have a gradient, too
+    return {torch::stable::new_zeros(heads.projected, heads.projected.sizes()),
+            queries ? like(*heads.queries) : like(heads.projected, false)};
   Tensor grad_projected = like(heads.projected);
   Tensor grad_queries = queries ? like(*heads.queries) : like(heads.projected, false);
-  if (grad.numel())
-    Cpu::with_dtype(grad, [&](auto zero) {
-      using T = decltype(zero);
-      T* columns = data<T>(grad_projected);
-      const AttentionBackward<T> arguments{heads.arguments<T>(grad), queries ? data<T>(grad_queries) : columns,
-                                           columns + heads.first_key(),
-                                           columns + heads.first_key() + heads.heads * heads.width};
-      heads.for_heads<T>(kernels<T>().attention_backward, arguments);
+  Cpu::with_dtype(grad, [&](auto zero) {
+    using T = decltype(zero);
+    T* columns = data<T>(grad_projected);
+    const AttentionGradients<T> gradients{data<T>(grad), queries ? data<T>(grad_queries) : columns,
+                                          columns + heads.first_key(), columns + heads.first_value()};
+    const Attention<T> arguments = heads.arguments<T>();
+    heads.for_heads<T>([&](int64_t begin, int64_t end, float* scratch) {
+      kernels<T>().attention_backward(arguments, gradients, begin, end, scratch);
     });
+  });
   return {grad_projected, grad_queries};
 }
 
@@ -249,12 +258,8 @@ STABLE_TORCH_LIBRARY_IMPL(dsmm_cpu_isa, CompositeExplicitAutograd, library) {
 
 STABLE_TORCH_LIBRARY_IMPL(dsmm, CPU, library) {
   DSMM_SERVE_ALL(Cpu);
-  library.impl("attention", [](StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs) {
-    serve<Cpu>("dsmm_reference::attention", TORCH_BOX(&attention), stack, num_inputs, num_outputs);
-  });
-  library.impl("attention_backward", [](StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs) {
-    serve<Cpu>("dsmm_reference::attention_backward", TORCH_BOX(&attention_backward), stack, num_inputs, num_outputs);
-  });
+  DSMM_SERVE(Cpu, attention, attention);
+  DSMM_SERVE(Cpu, attention_backward, attention_backward);
 }
 
 }  // namespace dsmm

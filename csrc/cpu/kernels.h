@@ -17,9 +17,10 @@ template <class T> struct Kernels {
   void (*softmax_backward)(const SoftmaxBackward<T>&, int64_t begin, int64_t end);
   void (*cross_entropy)(const CrossEntropy<T>&, int64_t begin, int64_t end);
   void (*dropout)(const DropoutRows<T>&, int64_t begin, int64_t end);
-  // Heads [begin, end) of the batch; scratch: floats, as many as attention_scratch says.
-  void (*attention_forward)(const Attention<T>&, int64_t begin, int64_t end, float* scratch);
-  void (*attention_backward)(const AttentionBackward<T>&, int64_t begin, int64_t end, float* scratch);
+  // Heads [begin, end) of the batch; scratch: floats, as many as attention_scratch says, at least one query.
+  void (*attention_forward)(const Attention<T>&, T* out, int64_t begin, int64_t end, float* scratch);
+  void (*attention_backward)(const Attention<T>&, const AttentionGradients<T>&, int64_t begin, int64_t end,
+                             float* scratch);
   int64_t (*attention_scratch)(int64_t queries, int64_t keys, int64_t width);
 };
 

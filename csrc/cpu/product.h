@@ -17,13 +17,12 @@ DSMM_INLINE long round_up(long n, long multiple) { return (n + multiple - 1) / m
 template <long kVectors>
 DSMM_INLINE void multiply_tile(Left a, Right b, Result c, long depth, bool adds) {
   F32 sums[kTileRows][kVectors] = {};
-  if (adds)
+  if (adds) {
 #pragma GCC unroll 8
     for (long r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 8
-      for (long i = 0; i < kVectors; ++i)
-        sums[r][i] = load(c.at + r * c.pitch + i * kLanes, Whole{});
-
+      for (long i = 0; i < kVectors; ++i) sums[r][i] = load(c.at + r * c.pitch + i * kLanes, Whole{});
+  }
   for (long k = 0; k < depth; ++k) {
     F32 right[kVectors];
 #pragma GCC unroll 8
@@ -50,7 +49,8 @@ DSMM_INLINE void multiply_tile_of(long vectors, Left a, Right b, Result c, long 
     multiply_tile_of<kVectors - 1>(vectors, a, b, c, depth, adds);
 }
 
-// c = a b, or c += a b. a and c have room for whole tiles of rows, b and c for whole vectors (F32) of columns.
+// c = a b, or c += a b; depth > 0. a and c have room for whole tiles of rows, b and c for whole vectors of
+// columns.
 DSMM_KERNEL void multiply(Left a, Right b, Result c, long rows, long columns, long depth, bool adds = false) {
   for (long k = 0; k < depth; k += kDepthBlock, adds = true) {
     const long steps = k + kDepthBlock < depth ? kDepthBlock : depth - k;

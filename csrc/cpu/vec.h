@@ -137,7 +137,8 @@ DSMM_INLINE void for_row(long n, Body body) {
 typedef float F32x8 __attribute__((vector_size(32)));
 typedef float F32x4 __attribute__((vector_size(16)));
 template <class Half, class V, class Combine>
-DSMM_INLINE Half combine_halves(const V& vector, Combine combine) {  // GCC has __builtin_shufflevector from 12 on only
+DSMM_INLINE Half combine_halves(const V& vector, Combine combine) {
+  // Through memory, which the compiler sees through: GCC has __builtin_shufflevector from 12 on only.
   static_assert(sizeof(V) == 2 * sizeof(Half), "");
   Half low, high;
   __builtin_memcpy(&low, &vector, sizeof low);

@@ -1,7 +1,7 @@
 """Finds the compiled kernels, which register themselves in the place of the torch references.
 
-The kernels are optional: without them, or where a build does not load, the references serve, and
-`backend` says why. Dtypes that the kernels do not take go to the references too.
+The kernels are optional: without them, or where a build does not load, the references serve (for attention two
+products around masked_softmax), and `backend` says why. Dtypes that the kernels do not take go to the references too.
 """
 import os
 from contextlib import contextmanager
@@ -60,8 +60,10 @@ def backend(op, device="cpu", dtype=torch.float32):
     device = torch.device(device).type
     if device == "meta":
         device = _meta_device.get()
-    if device not in LIBRARIES or (op == "attention" and device != "cpu"):
-        return "torch (no kernel for this device)"
+    if device not in LIBRARIES:
+        return "torch (no kernels for this device)"
+    if op == "attention" and device == "cuda":
+        return "torch (flash or memory-efficient; with dropout two products around masked_softmax)"
     serving = load_kernels(device)
     if serving.startswith("compiled") and dtype not in COMPILED_DTYPES[device]:
         return f"torch (kernels do not take {dtype})"

@@ -9,7 +9,7 @@ import torch
 NAMES = ("dropout", "residual_layer_norm", "residual_layer_norm_backward", "bias_gelu", "bias_gelu_backward",
          "masked_softmax", "masked_softmax_backward", "attention", "attention_backward", "cross_entropy_",
          "linear_cross_entropy")
-# Whole vectors of the kernels (16 lanes), parts of one, and both.
+# Whole vectors of the kernels (4, 8 or 16 lanes), parts of one, and both.
 WIDTHS = (768, 100, 33, 16, 7)
 P = 0.3
 
@@ -96,11 +96,17 @@ def _masked_softmax_backward(dtype, width):
 
 
 def _attention_options(dtype, width):
-    """As many queries as keys, or others beside them; more than one block of queries, and keys that fill no vector."""
-    lengths = torch.tensor([75, 0, 38], dtype=torch.int32)
-    for sample_lengths, row_keys, others in itertools.product((lengths, None), (True, False), (True, False)):
-        num_queries = 5 if others else 75
-        projected = torch.randn(3, 75, (2 if others else 3) * 2 * width, dtype=dtype)
+    """As many queries as keys, or others beside them: one, or more than a block. Keys that fill a vector, or do not."""
+    for num_keys, other_queries in ((75, 1), (16, 70), (1, None)):
+        yield from _attention_options_of(dtype, width, num_keys, other_queries)
+
+
+def _attention_options_of(dtype, width, num_keys, other_queries):
+    lengths = torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32)
+    for sample_lengths, row_keys, others in itertools.product(
+            (lengths, None), (True, False), {other_queries is not None, False}):
+        num_queries = other_queries if others else num_keys
+        projected = torch.randn(3, num_keys, (2 if others else 3) * 2 * width, dtype=dtype)
         queries = torch.randn(3, num_queries, 2 * width, dtype=dtype) if others else None
         p, row_keys = (P, keys(3, 2, num_queries)) if row_keys else (0.0, None)
         yield torch.randn(3, num_queries, 2 * width, dtype=dtype), projected, queries, 2, sample_lengths, p, row_keys

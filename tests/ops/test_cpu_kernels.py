@@ -49,16 +49,30 @@ def test_dropout_bits_are_those_of_the_reference(dtype, instruction_set):
 
 
 @compiled
-def test_sums_do_not_depend_on_the_number_of_threads():
+@pytest.mark.parametrize("name, shapes, options", [
+    ("bias_gelu_backward", ((1000, 40), (1000, 40), (40,)), (True,)),
+    ("attention_backward", ((3, 70, 64), (3, 70, 192)), (None, 4, None, 0.0, None))])
+def test_results_do_not_depend_on_the_number_of_threads(name, shapes, options):
     torch.manual_seed(0)
-    grad, x, bias = torch.randn(1000, 40), torch.randn(1000, 40), torch.randn(40)
+    tensors = [torch.randn(shape) for shape in shapes]
     threads = torch.get_num_threads()
     results = []
     for number in (1, 3):
         torch.set_num_threads(number)
-        results.append(torch.ops.dsmm.bias_gelu_backward(grad, x, bias, True))
+        results.append(getattr(torch.ops.dsmm, name)(*tensors, *options))
     torch.set_num_threads(threads)
     assert all(map(torch.equal, *results))
+
+
+@compiled
+@pytest.mark.parametrize("num_queries, num_keys", [(0, 5), (5, 0)])
+def test_attention_without_queries_or_keys(num_queries, num_keys):
+    queries, projected = (torch.randn(2, length, width, requires_grad=True)
+                          for length, width in ((num_queries, 12), (num_keys, 24)))
+    context = ops.attention(projected, 3, None, queries=queries)
+    context.sum().backward()
+    assert context.shape == (2, num_queries, 12)
+    assert not any(tensor.any() for tensor in (context, projected.grad, queries.grad))
 
 
 @compiled

@@ -1,5 +1,7 @@
 """The library for fp32 products follows the maker of the CPU, and the way of bf16 products what it can do."""
 
+import sys
+
 import pytest
 import torch
 from op_cases import keys
@@ -59,6 +61,13 @@ class Products(TorchDispatchMode):
         return op(*arguments, **(options or {}))
 
 
+@pytest.fixture
+def without_attention_kernel(monkeypatch):
+    """Attention by two products, as where no kernels are built."""
+    monkeypatch.setattr(sys.modules["ds_minimodel.ops.attention"], "backend", lambda *_: "torch")
+
+
+@pytest.mark.usefixtures("without_attention_kernel")
 @pytest.mark.parametrize("text, dtype", [
     ("flags\t\t: avx512f\n", torch.float32), ("flags\t\t: avx512_bf16\n", torch.bfloat16)])
 def test_products_are_made_in_what_the_cpu_has_and_bf16_is_kept(make_cpu, text, dtype):
@@ -75,6 +84,7 @@ def test_products_are_made_in_what_the_cpu_has_and_bf16_is_kept(make_cpu, text, 
     assert {tensor.dtype for tensor in kept if tensor.is_floating_point() and tensor.numel() > 1} == {torch.bfloat16}
 
 
+@pytest.mark.usefixtures("without_attention_kernel")
 @pytest.mark.parametrize("text", ["flags\t\t: avx512f\n", "flags\t\t: avx512_bf16\n"])
 @pytest.mark.parametrize("chunk_rows", [320, 30])
 def test_bf16_products_are_right_either_way(make_cpu, monkeypatch, text, chunk_rows):

@@ -6,6 +6,7 @@ from torch.autograd import gradcheck
 
 from ds_minimodel import ops
 from ds_minimodel.ops import cross_entropy
+from ds_minimodel.ops.attention import _by_products, _recomputing
 
 B, N, S, H = 2, 3, 5, 7
 
@@ -38,15 +39,21 @@ def test_bias_gelu():
     assert gradcheck(ops.bias_gelu, (leaf(B, S, H), leaf(H)))
 
 
+# What kernels serve, and two products around masked_softmax.
+WAYS = pytest.mark.parametrize("attend", [_recomputing, _by_products])
+
+
+@WAYS
 @pytest.mark.parametrize("lengths", [None, torch.tensor([S, 2], dtype=torch.int32)])
 @pytest.mark.parametrize("dropped", [True, False])
-def test_attention(lengths, dropped):
-    options = (P, keys(B, N, S)) if dropped else ()
-    assert gradcheck(lambda projected: ops.attention(projected, N, lengths, *options), leaf(B, S, 3 * N * 4))
+def test_attention(attend, lengths, dropped):
+    options = (P, keys(B, N, S)) if dropped else (0.0, None)
+    assert gradcheck(lambda projected: attend(projected, None, N, lengths, *options), leaf(B, S, 3 * N * 4))
 
 
-def test_attention_of_some_queries():
-    assert gradcheck(lambda queries, projected: ops.attention(projected, N, None, queries=queries),
+@WAYS
+def test_attention_of_some_queries(attend):
+    assert gradcheck(lambda queries, projected: attend(projected, queries, N, None, 0.0, None),
                      (leaf(B, 2, N * 4), leaf(B, S, 2 * N * 4)))
 
 
