@@ -4,13 +4,12 @@
 
 // Sizes of one head in scratch memory: matrices padded to whole tiles and vectors.
 struct HeadSizes {
-  long queries, keys, width;          // as they are
   long block;                         // queries at a time, whole tiles
   long query_rows, key_rows;          // padded for the left and the result of a product
   long width_pitch;
   long key_pitch;                     // odd in vectors, lest rows fall into the same sets of L1
 
-  DSMM_INLINE HeadSizes(long queries, long keys, long width) : queries(queries), keys(keys), width(width) {
+  DSMM_INLINE HeadSizes(long queries, long keys, long width) {
     constexpr long kMostQueries = 60;
     const long blocks = (queries + kMostQueries - 1) / kMostQueries;
     block = round_up((queries + blocks - 1) / blocks, kTileRows);
@@ -66,18 +65,31 @@ DSMM_INLINE void zero_rows(T* to, long pitch, long rows, long width) {
   for (long r = 0; r < rows; ++r) clear(to + r * pitch, 0, width);
 }
 
-// Where head h of the batch begins in a matrix of a sample's rows.
-DSMM_INLINE int64_t head_start(int64_t h, int64_t heads, int64_t rows, int64_t pitch, int64_t width) {
-  return h / heads * rows * pitch + h % heads * width;
+// Head h of the batch: how many keys it has, and where it begins in each matrix.
+struct Head {
+  int32_t keys;
+  int64_t query_start, key_start, out_start;
+
+  template <class T>
+  DSMM_INLINE Head(const Attention<T>& a, int64_t h) : keys(num_keys(a.lengths, h, a.heads, a.keys)) {
+    auto start = [&](int64_t rows, int64_t pitch) { return h / a.heads * rows * pitch + h % a.heads * a.width; };
+    query_start = start(a.queries, a.query_pitch);
+    key_start = start(a.keys, a.key_pitch);
+    out_start = start(a.queries, a.out_pitch);
+  }
+};
+
+// The dropout of a matrix whose first row is this one's `row`.
+DSMM_INLINE Dropout dropout_from(Dropout dropout, int64_t row) {
+  if (dropout.keys) dropout.keys += row;
+  return dropout;
 }
 
 template <class T>
 DSMM_KERNEL void attention_forward(const Attention<T>& a, T* all_out, int64_t begin, int64_t end, float* scratch) {
   for (int64_t h = begin; h < end; ++h) {
-    const int32_t keys = num_keys(a.lengths, h, a.heads, a.keys);
-    const int64_t query_start = head_start(h, a.heads, a.queries, a.query_pitch, a.width);
-    const int64_t key_start = head_start(h, a.heads, a.keys, a.key_pitch, a.width);
-    T* out = all_out + head_start(h, a.heads, a.queries, a.out_pitch, a.width);
+    const auto [keys, query_start, key_start, out_start] = Head(a, h);
+    T* out = all_out + out_start;
     if (!keys) {
       zero_rows(out, a.out_pitch, a.queries, a.width);
       continue;
@@ -86,7 +98,7 @@ DSMM_KERNEL void attention_forward(const Attention<T>& a, T* all_out, int64_t be
     Scratch memory{scratch};
     float* row = memory.take(1, n.key_pitch);
     float* q = memory.take(n.query_rows, n.width_pitch);
-    float* k_t = memory.take(n.width, n.key_pitch);
+    float* k_t = memory.take(a.width, n.key_pitch);
     float* v = memory.take(keys, n.width_pitch);
     float* probs = memory.take(n.block, n.key_pitch);
     float* context = memory.take(n.block, n.width_pitch);
@@ -96,8 +108,7 @@ DSMM_KERNEL void attention_forward(const Attention<T>& a, T* all_out, int64_t be
     pack_rows(a.q + query_start, a.query_pitch, a.queries, a.width, q, n.width_pitch);
     for (int64_t first = 0; first < a.queries; first += n.block) {
       const int64_t rows = first + n.block < a.queries ? n.block : a.queries - first;
-      Dropout dropout = a.dropout;
-      if (dropout.keys) dropout.keys += h * a.queries + first;
+      const Dropout dropout = dropout_from(a.dropout, h * a.queries + first);
       multiply({q + first * n.width_pitch, n.width_pitch, 1}, {k_t, n.key_pitch}, {probs, n.key_pitch}, rows,
                keys, a.width);
       softmax_forward(
@@ -112,10 +123,8 @@ template <class T>
 DSMM_KERNEL void attention_backward(const Attention<T>& a, const AttentionGradients<T>& gradients, int64_t begin,
                                     int64_t end, float* scratch) {
   for (int64_t h = begin; h < end; ++h) {
-    const int32_t keys = num_keys(a.lengths, h, a.heads, a.keys);
-    const int64_t query_start = head_start(h, a.heads, a.queries, a.query_pitch, a.width);
-    const int64_t key_start = head_start(h, a.heads, a.keys, a.key_pitch, a.width);
-    const T* grad_out = gradients.out + head_start(h, a.heads, a.queries, a.out_pitch, a.width);
+    const auto [keys, query_start, key_start, out_start] = Head(a, h);
+    const T* grad_out = gradients.out + out_start;
     T* grad_q = gradients.q + query_start;
     T *grad_k = gradients.k + key_start, *grad_v = gradients.v + key_start;
     zero_rows(grad_k + keys * a.key_pitch, a.key_pitch, a.keys - keys, a.width);
@@ -130,8 +139,8 @@ DSMM_KERNEL void attention_backward(const Attention<T>& a, const AttentionGradie
     float* q = memory.take(n.query_rows, n.width_pitch);
     float* g = memory.take(n.query_rows, n.width_pitch);
     float* k = memory.take(keys, n.width_pitch);
-    float* k_t = memory.take(n.width, n.key_pitch);
-    float* v_t = memory.take(n.width, n.key_pitch);
+    float* k_t = memory.take(a.width, n.key_pitch);
+    float* v_t = memory.take(a.width, n.key_pitch);
     float* sum_k = memory.take(n.key_rows, n.width_pitch);
     float* sum_v = memory.take(n.key_rows, n.width_pitch);
     float* probs = memory.take(n.block, n.key_pitch);
@@ -147,8 +156,7 @@ DSMM_KERNEL void attention_backward(const Attention<T>& a, const AttentionGradie
     for (int64_t first = 0; first < a.queries; first += n.block) {
       const int64_t rows = first + n.block < a.queries ? n.block : a.queries - first;
       const float *q_rows = q + first * n.width_pitch, *g_rows = g + first * n.width_pitch;
-      Dropout dropout = a.dropout;
-      if (dropout.keys) dropout.keys += h * a.queries + first;
+      const Dropout dropout = dropout_from(a.dropout, h * a.queries + first);
       multiply({q_rows, n.width_pitch, 1}, {k_t, n.key_pitch}, {probs, n.key_pitch}, rows, keys, a.width);
       softmax_forward(SoftmaxForward<float>{probs, &keys, dropped, dropout.keys ? probs : nullptr, dropout,
                                             n.key_pitch, rows, a.scale},
@@ -172,6 +180,6 @@ DSMM_KERNEL void attention_backward(const Attention<T>& a, const AttentionGradie
 // Floats of scratch memory that a head needs at most.
 inline int64_t attention_scratch(int64_t queries, int64_t keys, int64_t width) {
   const HeadSizes n(queries, keys, width);
-  return n.key_pitch * (1 + 2 * n.width + 3 * n.block) +
-         n.width_pitch * (2 * n.query_rows + n.keys + 2 * n.key_rows + n.block);
+  return n.key_pitch * (1 + 2 * width + 3 * n.block) +
+         n.width_pitch * (2 * n.query_rows + keys + 2 * n.key_rows + n.block);
 }
