@@ -4,6 +4,7 @@ DSMM_BUILD_OPS=auto (default): build what this machine can, say so where that is
 DSMM_BUILD_OPS=0: build nothing.   cpu: the CPU kernels only.   1: a failure to build is fatal.
 torch must be visible to the build: pip install -e . --no-build-isolation
 """
+
 import os
 import re
 import subprocess
@@ -39,15 +40,20 @@ def extensions():
     import torch
     from torch.utils.cpp_extension import CUDA_HOME, CppExtension, CUDAExtension
 
-    yield CppExtension(module("cpu"), sources("csrc/cpu", "*.cpp"), py_limited_api=True,
-                       extra_compile_args={"cxx": FLAGS + CPU_FLAGS})
+    yield CppExtension(
+        module("cpu"), sources("csrc/cpu", "*.cpp"), py_limited_api=True, extra_compile_args={"cxx": FLAGS + CPU_FLAGS}
+    )
     # Not torch.cuda.is_available(): kernels may be built on a machine without a GPU.
     if MODE != "cpu" and torch.version.cuda and CUDA_HOME:
         known = subprocess.check_output([f"{CUDA_HOME}/bin/nvcc", "--list-gpu-arch"], text=True).split()
         wanted = [name for name in ARCHITECTURES if "compute_" + name.replace(".", "") in known]
         os.environ.setdefault("TORCH_CUDA_ARCH_LIST", ";".join(wanted) + "+PTX")
-        yield CUDAExtension(module("cuda"), sources("csrc/cuda", "*.cpp", "*.cu"), py_limited_api=True,
-                            extra_compile_args={"cxx": [*FLAGS, "-DUSE_CUDA"], "nvcc": FLAGS})
+        yield CUDAExtension(
+            module("cuda"),
+            sources("csrc/cuda", "*.cpp", "*.cu"),
+            py_limited_api=True,
+            extra_compile_args={"cxx": [*FLAGS, "-DUSE_CUDA"], "nvcc": FLAGS},
+        )
 
 
 def build_arguments():

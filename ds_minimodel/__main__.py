@@ -1,4 +1,4 @@
-from ds_minimodel.cli import main
+from ds_minimodel.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -14,11 +14,11 @@ from pathlib import Path
 import deepspeed
 import torch
 
-from ds_minimodel.engine.build import build_engine
-from ds_minimodel.engine.checkpoint import Checkpoints
-from ds_minimodel.engine.config import RunConfig
-from ds_minimodel.engine.world import start
-from ds_minimodel.files import write_json
+from ds_minimodel.common.files import write_json
+from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
+from ds_minimodel.engine.ranks.world import start
+from ds_minimodel.engine.run import RunConfig
+from ds_minimodel.engine.zero.build import build_engine
 
 ROUNDS = 5
 
@@ -51,9 +51,25 @@ def main():
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
     world, width = start(), round(options.parameters**0.5)
-    run = RunConfig(steps=1000, batch_size=8, lr=1e-4, warmup_steps=0, weight_decay=0.0, beta1=0.9, beta2=0.98,
-                    eps=1e-6, clip=0.0, zero_stage=1, precision="bf16", micro_batch_size=8, checkpoint_every=1,
-                    keep_last=1, keep_every=None, tokens_per_step=1, phases=((1000, 1.0, 1.0),))
+    run = RunConfig(
+        steps=1000,
+        batch_size=8,
+        lr=1e-4,
+        warmup_steps=0,
+        weight_decay=0.0,
+        beta1=0.9,
+        beta2=0.98,
+        eps=1e-6,
+        clip=0.0,
+        zero_stage=1,
+        precision="bf16",
+        micro_batch_size=8,
+        checkpoint_every=1,
+        keep_last=1,
+        keep_every=None,
+        tokens_per_step=1,
+        phases=((1000, 1.0, 1.0),),
+    )
     engine = build_engine(torch.nn.Linear(width, width, bias=False).to(world.device), run, world)
     batch = torch.randn(8, width, dtype=torch.bfloat16, device=world.device)
     plain = engine.checkpoint_engine
@@ -73,14 +89,20 @@ def main():
                 times["steps_beside"].append(seconds(lambda: step(engine, batch)))
             checkpoints.wait()
             times["until_on_disk"].append(time.monotonic() - begin)
-    report = {"trainable_parameters": width * width, "bytes": sum(
-                  path.stat().st_size for path in options.folder.glob("step-*/*.pt")),
-              "median_seconds": {key: round(statistics.median(values), 4) for key, values in times.items()},
-              "rounds": ROUNDS, "zero_stage": 1, "precision": "bf16", "threads": torch.get_num_threads(),
-              "device": torch.cuda.get_device_name() if batch.is_cuda else f"CPU, {os.cpu_count()} cores",
-              "torch": torch.__version__, "deepspeed": deepspeed.__version__,
-              "date": time.strftime("%Y-%m-%d"),
-              "command": f"python scripts/checkpoint_stall.py FOLDER --parameters {options.parameters:g}"}
+    report = {
+        "trainable_parameters": width * width,
+        "bytes": sum(path.stat().st_size for path in options.folder.glob("step-*/*.pt")),
+        "median_seconds": {key: round(statistics.median(values), 4) for key, values in times.items()},
+        "rounds": ROUNDS,
+        "zero_stage": 1,
+        "precision": "bf16",
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if batch.is_cuda else f"CPU, {os.cpu_count()} cores",
+        "torch": torch.__version__,
+        "deepspeed": deepspeed.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+        "command": f"python scripts/checkpoint_stall.py FOLDER --parameters {options.parameters:g}",
+    }
     print(json.dumps(report, indent=1))
     if options.report:
         write_json(options.report, report)

@@ -17,11 +17,11 @@ import sys
 import tempfile
 import time
 
-from ds_minimodel.engine.launch import CPU
-from ds_minimodel.files import write_json
+from ds_minimodel.common.files import write_json
+from ds_minimodel.engine.ranks.launch import CPU
 
-LENGTHS = {"classification": 128, "pair": 128, "qa": 384}       # run_glue's and run_qa's max_seq_length
-WARM_UP = 1                     # optimizer steps that are not counted
+LENGTHS = {"classification": 128, "pair": 128, "qa": 384}  # run_glue's and run_qa's max_seq_length
+WARM_UP = 1  # optimizer steps that are not counted
 CONTESTANTS = ("ds_minimodel", "hf max_length", "hf dynamic", "hf max_length frozen", "hf dynamic frozen")
 
 
@@ -51,8 +51,13 @@ def main():
 def run_worker(name):
     """Examples a second of one contestant."""
     environment = {**CPU, **os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, *sys.argv, "--contestant", name], env=environment, check=True,
-                          stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [sys.executable, *sys.argv, "--contestant", name],
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -64,13 +69,23 @@ def summary(options, rounds):
     from ds_minimodel.benchmark.peaks import device_name
 
     ratios = {name: [row["ds_minimodel"] / row[name] for row in rounds] for name in CONTESTANTS[1:]}
-    return {"task": options.kind, "max_length": LENGTHS[options.kind], "batch_size": options.batch_size,
-            "examples_per_second": {name: statistics.median(row[name] for row in rounds) for name in CONTESTANTS},
-            "speedup": {name: statistics.median(values) for name, values in ratios.items()},
-            "speedup_range": {name: [min(values), max(values)] for name, values in ratios.items()},
-            "rounds": len(rounds), "steps": options.steps, "threads": 1, "precision": "fp32",
-            "device": f"{device_name()}, 1 of {os.cpu_count()} cores", "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__,
-            "deepspeed": deepspeed.__version__, "transformers": transformers.__version__}
+    return {
+        "task": options.kind,
+        "max_length": LENGTHS[options.kind],
+        "batch_size": options.batch_size,
+        "examples_per_second": {name: statistics.median(row[name] for row in rounds) for name in CONTESTANTS},
+        "speedup": {name: statistics.median(values) for name, values in ratios.items()},
+        "speedup_range": {name: [min(values), max(values)] for name, values in ratios.items()},
+        "rounds": len(rounds),
+        "steps": options.steps,
+        "threads": 1,
+        "precision": "fp32",
+        "device": f"{device_name()}, 1 of {os.cpu_count()} cores",
+        "date": time.strftime("%Y-%m-%d"),
+        "torch": torch.__version__,
+        "deepspeed": deepspeed.__version__,
+        "transformers": transformers.__version__,
+    }
 
 
 class Enough(Exception):
@@ -96,7 +111,7 @@ def examples_per_second(options):
     """What the contestant that this process is trains in a second of CPU time."""
     import torch
 
-    from ds_minimodel.data import tasks
+    from ds_minimodel import tasks
     from ds_minimodel.data.tokenizer import open_tokenizer
 
     torch.set_num_threads(1)
@@ -116,21 +131,37 @@ def examples_per_second(options):
 
 def ours(options, sampler, vocab_size, num_labels, clock):
     """The finetune step's own module, batches and loop."""
-    from ds_minimodel.engine.config import RunConfig
-    from ds_minimodel.engine.train import train
-    from ds_minimodel.engine.world import start
+    from ds_minimodel.engine.loop import train
+    from ds_minimodel.engine.ranks.world import start
+    from ds_minimodel.engine.run import RunConfig
+    from ds_minimodel.model.parameters import train_only
     from ds_minimodel.model.transformer import BodyConfig
     from ds_minimodel.steps.task_data import task_module
-    from ds_minimodel.steps.training import micro_batches, train_only
+    from ds_minimodel.steps.training import micro_batches
 
     world, steps = start(), WARM_UP + options.steps + 1
     module = task_module(options.kind, BodyConfig(12, 768, 12, 3072, 512), vocab_size, range(num_labels))
     train_only(module, lambda name: not name.startswith("pack."))
     module.register_forward_pre_hook(clock)
-    run = RunConfig(steps=steps, batch_size=options.batch_size, lr=1e-5, warmup_steps=1, weight_decay=0.01, beta1=0.9,
-                    beta2=0.98, eps=1e-6, clip=0.0, zero_stage=1, precision="fp32",
-                    micro_batch_size=options.batch_size, checkpoint_every=10**9, keep_last=1, keep_every=None,
-                    tokens_per_step=1, phases=((steps, 0.0, 0.0),))
+    run = RunConfig(
+        steps=steps,
+        batch_size=options.batch_size,
+        lr=1e-5,
+        warmup_steps=1,
+        weight_decay=0.01,
+        beta1=0.9,
+        beta2=0.98,
+        eps=1e-6,
+        clip=0.0,
+        zero_stage=1,
+        precision="fp32",
+        micro_batch_size=options.batch_size,
+        checkpoint_every=10**9,
+        keep_last=1,
+        keep_every=None,
+        tokens_per_step=1,
+        phases=((steps, 0.0, 0.0),),
+    )
     with tempfile.TemporaryDirectory() as folder:
         train(module, micro_batches(sampler, run, world), run, world, folder, "finetune", "benchmark")
 
@@ -138,8 +169,13 @@ def ours(options, sampler, vocab_size, num_labels, clock):
 def hugging_face(options, sampler, vocab_size, num_labels, clock):
     """transformers' Trainer with the examples' defaults; padded to max_length or, "dynamic", to the longest."""
     import torch
-    from transformers import (RobertaConfig, RobertaForQuestionAnswering, RobertaForSequenceClassification, Trainer,
-                              TrainingArguments)
+    from transformers import (
+        RobertaConfig,
+        RobertaForQuestionAnswering,
+        RobertaForSequenceClassification,
+        Trainer,
+        TrainingArguments,
+    )
 
     config = RobertaConfig(vocab_size=vocab_size, max_position_embeddings=514, type_vocab_size=1, num_labels=num_labels)
     model = (RobertaForQuestionAnswering if options.kind == "qa" else RobertaForSequenceClassification)(config)
@@ -152,7 +188,7 @@ def hugging_face(options, sampler, vocab_size, num_labels, clock):
         width = max(max_length, max(len(row["tokens"]) for row in rows))
         tokens = torch.full((len(rows), width), config.pad_token_id)
         for place, row in enumerate(rows):
-            tokens[place, :len(row["tokens"])] = torch.from_numpy(row["tokens"])
+            tokens[place, : len(row["tokens"])] = torch.from_numpy(row["tokens"])
         batch = {"input_ids": tokens, "attention_mask": (tokens != config.pad_token_id).long()}
         targets = torch.tensor([row["targets"] for row in rows])
         if options.kind == "qa":
@@ -162,17 +198,28 @@ def hugging_face(options, sampler, vocab_size, num_labels, clock):
     steps = WARM_UP + options.steps + 1
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, max_steps=steps, per_device_train_batch_size=options.batch_size, learning_rate=2e-5, use_cpu=True,
-            train_sampling_strategy="sequential", save_strategy="no", report_to=[], disable_tqdm=True,
-            remove_unused_columns=False, dataloader_pin_memory=False)
+            folder,
+            max_steps=steps,
+            per_device_train_batch_size=options.batch_size,
+            learning_rate=2e-5,
+            use_cpu=True,
+            train_sampling_strategy="sequential",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            dataloader_pin_memory=False,
+        )
         Trainer(model, arguments, collate, rows_of(sampler, steps * options.batch_size)).train()
 
 
 def rows_of(sampler, count):
     """The first `count` samples of the same order, unpadded."""
     batch = sampler.rows(0, count)
-    return [{"tokens": tokens[:length], "targets": targets.tolist()}
-            for tokens, length, targets in zip(batch["tokens"], batch["lengths"], batch["targets"], strict=True)]
+    return [
+        {"tokens": tokens[:length], "targets": targets.tolist()}
+        for tokens, length, targets in zip(batch["tokens"], batch["lengths"], batch["targets"], strict=True)
+    ]
 
 
 if __name__ == "__main__":

@@ -18,19 +18,21 @@ import deepspeed
 import torch
 
 from ds_minimodel.benchmark.peaks import device_name
-from ds_minimodel.engine.config import RunConfig
+from ds_minimodel.common.files import atomic_write, write_json
 from ds_minimodel.engine.measure import measure_step
-from ds_minimodel.engine.world import start
-from ds_minimodel.files import atomic_write, write_json
+from ds_minimodel.engine.ranks.world import start
+from ds_minimodel.engine.run import RunConfig
 from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.transformer import BodyConfig
-from ds_minimodel.steps.training import train_only
 
-VOCAB, HIDDEN, SEQUENCES, LENGTH, MASKED = 8000, 256, 16, 64, 10        # sequences a step, on all ranks
+VOCAB, HIDDEN, SEQUENCES, LENGTH, MASKED = 8000, 256, 16, 64, 10  # sequences a step, on all ranks
 # (layers, what trains) of the paper's steps at N = 2 of 6 layers, with 2 new ones in step 1b.
-STEPS = {"1 pretrain": (6, lambda name: True),
-         "1b build-mini": (4, lambda name: name.startswith(("body.layers.2.", "body.layers.3."))),
-         "2 adapt": (2, lambda name: name.startswith("pack."))}
+STEPS = {
+    "1 pretrain": (6, lambda name: True),
+    "1b build-mini": (4, lambda name: name.startswith(("body.layers.2.", "body.layers.3."))),
+    "2 adapt": (2, lambda name: name.startswith("pack.")),
+}
 KINDS = ("weights", "optimizer", "activations", "rest", "total")
 
 
@@ -40,15 +42,39 @@ def batches(world):
         size = SEQUENCES // world.size
         tokens = torch.randint(4, VOCAB, (size, LENGTH), generator=generator)
         read = torch.stack([torch.randperm(LENGTH, generator=generator)[:MASKED] for _ in range(size)])
-        return [{"tokens": tokens, "read": read, "targets": tokens.gather(1, read), "count": size * MASKED,
-                 "keys": torch.arange(size, dtype=torch.int32)}]
+        return [
+            {
+                "tokens": tokens,
+                "read": read,
+                "targets": tokens.gather(1, read),
+                "count": size * MASKED,
+                "keys": torch.arange(size, dtype=torch.int32),
+            }
+        ]
+
     return step
 
 
 def measure(world, layers, trains, zero_stage):
-    run = RunConfig(steps=10, batch_size=SEQUENCES, lr=1e-3, warmup_steps=0, weight_decay=0.01, beta1=0.9, beta2=0.98,
-                    eps=1e-6, clip=0.0, zero_stage=zero_stage, precision="bf16", micro_batch_size=SEQUENCES,
-                    checkpoint_every=1000, keep_last=1, keep_every=None, tokens_per_step=SEQUENCES * LENGTH, phases=((10, 1.0, 1.0),))
+    run = RunConfig(
+        steps=10,
+        batch_size=SEQUENCES,
+        lr=1e-3,
+        warmup_steps=0,
+        weight_decay=0.01,
+        beta1=0.9,
+        beta2=0.98,
+        eps=1e-6,
+        clip=0.0,
+        zero_stage=zero_stage,
+        precision="bf16",
+        micro_batch_size=SEQUENCES,
+        checkpoint_every=1000,
+        keep_last=1,
+        keep_every=None,
+        tokens_per_step=SEQUENCES * LENGTH,
+        phases=((10, 1.0, 1.0),),
+    )
     torch.manual_seed(0)
     module = MaskedLanguageModel(BodyConfig(layers, HIDDEN, 4, 4 * HIDDEN, LENGTH, (layers,)), VOCAB)
     train_only(module, trains)
@@ -65,27 +91,42 @@ def main(out):
             if world.is_main:
                 print(step, "ZeRO", stage, file=sys.stderr)
     if world.is_main:
-        facts = {"command": "torchrun --nproc_per_node 2 scripts/frozen_costs.py", "device": device_name(),
-                 "ranks": world.size, "precision": "bf16", "torch": torch.__version__,
-                 "deepspeed": deepspeed.__version__, "date": datetime.date.today().isoformat()}
+        facts = {
+            "command": "torchrun --nproc_per_node 2 scripts/frozen_costs.py",
+            "device": device_name(),
+            "ranks": world.size,
+            "precision": "bf16",
+            "torch": torch.__version__,
+            "deepspeed": deepspeed.__version__,
+            "date": datetime.date.today().isoformat(),
+        }
         write_json(out.with_suffix(".json"), {**facts, "rows": rows})
         with atomic_write(out.with_suffix(".md"), "w") as file:
             file.write(page(facts, rows))
 
 
 def page(facts, rows):
-    lines = ["# What freezing saves", "", ", ".join(f"{key}: {value}" for key, value in facts.items()) + ".", "",
-             f"Bytes on one rank, in MiB, as *measured / planned*. {SEQUENCES} sequences of {LENGTH} tokens a step, "
-             f"vocabulary {VOCAB}, width {HIDDEN}; layers: {', '.join(f'{n} in step {s}' for s, (n, _) in STEPS.items())}. "
-             "`rest`: gradients, buckets, gathered weights, passing values. `sent`: bytes that a rank sends in a step, "
-             "ring algorithm. The last two columns: the same step with everything trainable, measured.", "",
-             "| step | ZeRO | " + " | ".join(KINDS) + " | sent | total, all trainable | sent, all trainable |",
-             "| --- | " + "---: | " * (len(KINDS) + 4)]
+    lines = [
+        "# What freezing saves",
+        "",
+        ", ".join(f"{key}: {value}" for key, value in facts.items()) + ".",
+        "",
+        f"Bytes on one rank, in MiB, as *measured / planned*. {SEQUENCES} sequences of {LENGTH} tokens a step, "
+        f"vocabulary {VOCAB}, width {HIDDEN}; layers: {', '.join(f'{n} in step {s}' for s, (n, _) in STEPS.items())}. "
+        "`rest`: gradients, buckets, gathered weights, passing values. `sent`: bytes that a rank sends in a step, "
+        "ring algorithm. The last two columns: the same step with everything trainable, measured.",
+        "",
+        "| step | ZeRO | " + " | ".join(KINDS) + " | sent | total, all trainable | sent, all trainable |",
+        "| --- | " + "---: | " * (len(KINDS) + 4),
+    ]
     for row in rows:
         measured, planned, whole = row["measured"], row["planned"], row["all_trainable"]
         cells = [f"{mib(measured[kind])} / {mib(planned[kind])}" for kind in KINDS]
-        cells += [f"{mib(sum(measured['sent'].values()))} / {mib(sum(planned['sent'].values()))}",
-                  mib(whole["total"]), mib(sum(whole["sent"].values()))]
+        cells += [
+            f"{mib(sum(measured['sent'].values()))} / {mib(sum(planned['sent'].values()))}",
+            mib(whole["total"]),
+            mib(sum(whole["sent"].values())),
+        ]
         lines.append(f"| {row['step']} | {row['zero_stage']} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

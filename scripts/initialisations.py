@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from ds_minimodel.config import load_recipe
-from ds_minimodel.files import read_json_lines, read_manifest, write_json
+from ds_minimodel.common.files import read_json_lines, read_manifest, write_json
+from ds_minimodel.recipe.schema import load_recipe
 
 METHODS = ("random", "mean", "overlap", "focus", "wechsel", "ofa")
 STEPS = (1, 50, 100, 200, 400)
@@ -35,7 +35,7 @@ def main():
 
     from ds_minimodel.benchmark.peaks import device_name
     from ds_minimodel.data.reader import read_documents
-    from ds_minimodel.engine.world import start
+    from ds_minimodel.engine.ranks.world import start
 
     recipe, world, out = load_recipe(options.recipe, options.overrides), start(), options.out
     source, target = recipe.languages.source, recipe.languages.targets[0]
@@ -44,25 +44,37 @@ def main():
     words = {language: words_of(read_documents(recipe.data.text[language])) for language in (source, target)}
     vectors, losses, rows = write_vectors(words, out), {}, {}
     for method in METHODS:
-        own = [f"workdir={out}/{method}", f"base={out}/source/pretrain/bl_base", f"adapt.initialisation={method}",
-               *(vectors if method in ("wechsel", "ofa") else [])]
+        own = [
+            f"workdir={out}/{method}",
+            f"base={out}/source/pretrain/bl_base",
+            f"adapt.initialisation={method}",
+            *(vectors if method in ("wechsel", "ofa") else []),
+        ]
         do("adapt", load_recipe(options.recipe, [*common, *own]), world)
         folder = out / method / "adapt/bl_base" / target
         records = read_json_lines(folder / "run/metrics.jsonl")
         losses[method] = {step: loss_at(records, step) for step in STEPS if step <= recipe.adapt.steps}
         manifest = read_manifest(folder / "pack")
         rows[method] = [manifest[key] for key in ("rows_copied", "rows_combined", "vocab_size")]
-    write_json(out / "initialisations.json", {
-        "command": " ".join(["python scripts/initialisations.py", *sys.argv[1:]]), "languages": [source, target],
-        "date": str(datetime.date.today()), "torch": torch.__version__, "device": device_name(),
-        "losses": losses, "rows_copied_combined_of": rows})
+    write_json(
+        out / "initialisations.json",
+        {
+            "command": " ".join(["python scripts/initialisations.py", *sys.argv[1:]]),
+            "languages": [source, target],
+            "date": str(datetime.date.today()),
+            "torch": torch.__version__,
+            "device": device_name(),
+            "losses": losses,
+            "rows_copied_combined_of": rows,
+        },
+    )
     (out / "initialisations.md").write_text(table(losses, rows))
     print(table(losses, rows))
 
 
 def do(last, recipe, world):
     """What is not complete of the recipe, up to the step `last`."""
-    from ds_minimodel.steps.pipeline import run_step
+    from ds_minimodel.pipeline.run import run_step
 
     for step in ("tokenizer", "prepare", "pretrain", "adapt"):
         run_step(step, recipe, world)
@@ -87,8 +99,10 @@ def write_vectors(words, out):
     shared = [word for word in known[0] if word in known[1]]
     (out / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in shared), encoding="utf-8")
     source, target = words
-    return [f"adapt.word_vectors={{{source}: {out}/{source}.vec, {target}: {out}/{target}.vec}}",
-            f"adapt.dictionaries={{{target}: {out}/dictionary.txt}}"]
+    return [
+        f"adapt.word_vectors={{{source}: {out}/{source}.vec, {target}: {out}/{target}.vec}}",
+        f"adapt.dictionaries={{{target}: {out}/dictionary.txt}}",
+    ]
 
 
 def loss_at(records, step):
@@ -98,10 +112,16 @@ def loss_at(records, step):
 
 def table(losses, rows):
     steps = list(next(iter(losses.values())))
-    lines = ["| initialisation | " + " | ".join(f"step {step}" for step in steps) + " | rows copied, combined, of |",
-             "|---|" + "---|" * (len(steps) + 1)]
-    lines += [f"| {method} | " + " | ".join(f"{loss:.2f}" for loss in of_method.values()) +
-              f" | {', '.join(f'{count:,}' for count in rows[method])} |" for method, of_method in losses.items()]
+    lines = [
+        "| initialisation | " + " | ".join(f"step {step}" for step in steps) + " | rows copied, combined, of |",
+        "|---|" + "---|" * (len(steps) + 1),
+    ]
+    lines += [
+        f"| {method} | "
+        + " | ".join(f"{loss:.2f}" for loss in of_method.values())
+        + f" | {', '.join(f'{count:,}' for count in rows[method])} |"
+        for method, of_method in losses.items()
+    ]
     return "\n".join(lines) + "\n"
 
 

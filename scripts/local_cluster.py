@@ -16,11 +16,11 @@ from pathlib import Path
 
 import psutil
 
-from ds_minimodel.engine.rendezvous import free_port
+from ds_minimodel.engine.ranks.rendezvous import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES, ADDRESSES = ("node-a", "node-b"), ("10.77.0.1", "10.77.0.2")
-WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"]        # so that no host outlives this process
+WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"]  # so that no host outlives this process
 NAMESPACES = [*WITH_PARENT, "unshare", "--net", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child"]
 SSHD = """
 HostKey {folder}/host_key
@@ -92,8 +92,11 @@ class Cluster:
         """Start a command on the first host; its output goes to the file `log`."""
         environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
         with open(log, "w") as file:
-            return self.stack.enter_context(contextlib.closing(Process(
-                [*self.on_first_host, *command], stdout=file, stderr=file, env=environment, cwd=ROOT)))
+            return self.stack.enter_context(
+                contextlib.closing(
+                    Process([*self.on_first_host, *command], stdout=file, stderr=file, env=environment, cwd=ROOT)
+                )
+            )
 
     def interrupt(self, process, number):
         """Send a signal to the command itself, not to what brought it onto the host."""
@@ -146,13 +149,14 @@ class Loopback(Cluster):
 
     def ssh_lines(self):
         self.ports = [free_port(), free_port()]
-        return "".join(f"Host {name}\nHostName 127.0.0.{number + 1}\nPort {port}\n"
-                       for number, (name, port) in enumerate(zip(NAMES, self.ports)))
+        return "".join(
+            f"Host {name}\nHostName 127.0.0.{number + 1}\nPort {port}\n"
+            for number, (name, port) in enumerate(zip(NAMES, self.ports))
+        )
 
     def new_host(self, number):
         address = f"ListenAddress=127.0.0.{number + 1}:{self.ports[number]}"
-        return quiet([*WITH_PARENT, shutil.which("sshd"), "-D", "-f", f"{self.folder}/sshd_config",
-                      "-o", address])
+        return quiet([*WITH_PARENT, shutil.which("sshd"), "-D", "-f", f"{self.folder}/sshd_config", "-o", address])
 
 
 def cluster_class():

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psutil
 
-from ds_minimodel import mpi
+from ds_minimodel.common.files import read_manifest, write_json
 from ds_minimodel.data.prepare import prepare
-from ds_minimodel.data.unigram import train_tokenizer
-from ds_minimodel.files import read_manifest, write_json
+from ds_minimodel.data.tokenizer import train_tokenizer
+from ds_minimodel.engine.ranks import mpi
 
 VOCAB_SIZE = 16_000
 
@@ -30,7 +30,7 @@ def prepare_here(text, tokenizer, out):
     if not mpi.started():
         prepare([text], tokenizer, out)
         return
-    from ds_minimodel.data.ranks import Ranks
+    from ds_minimodel.data.workers import Ranks
 
     ranks = Ranks(mpi.world())
     ranks.from_main(lambda: prepare([text], tokenizer, out, ranks=ranks))
@@ -56,12 +56,15 @@ def measure(launcher, text, tokenizer, out):
     if process.returncode:
         sys.exit(f"{' '.join(command)}: ended with code {process.returncode}")
     seconds, after, manifest = time.monotonic() - began, os.times(), read_manifest(out)
-    cpu_seconds = sum(after[2:4]) - sum(before[2:4])            # of the children: user and system
-    return manifest["files"], {"seconds": round(seconds, 1), "cpu_seconds": round(cpu_seconds, 1),
-                               "tokens": manifest["tokens"],
-                               "tokens_per_second": round(manifest["tokens"] / seconds),
-                               "largest_process_mib": round(largest / 2**20),
-                               "all_processes_mib": round(together / 2**20)}
+    cpu_seconds = sum(after[2:4]) - sum(before[2:4])  # of the children: user and system
+    return manifest["files"], {
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(cpu_seconds, 1),
+        "tokens": manifest["tokens"],
+        "tokens_per_second": round(manifest["tokens"] / seconds),
+        "largest_process_mib": round(largest / 2**20),
+        "all_processes_mib": round(together / 2**20),
+    }
 
 
 def repeat(texts, megabytes, out):
@@ -97,8 +100,10 @@ def main():
         folder = Path(folder)
         train_tokenizer(options.texts, folder / "tokenizer", VOCAB_SIZE, 0.9998, 200_000)
         repeat(options.texts, options.megabytes, folder / "text.txt")
-        launchers = {"one process": [], **{f"mpirun -n {ranks}": ["mpirun", "--oversubscribe", "-n", ranks]
-                                           for ranks in options.ranks.split(",")}}
+        launchers = {
+            "one process": [],
+            **{f"mpirun -n {ranks}": ["mpirun", "--oversubscribe", "-n", ranks] for ranks in options.ranks.split(",")},
+        }
         stores, seen = [], {way: [] for way in launchers}
         for way in [*launchers] * options.rounds:
             store, figures = measure(launchers[way], folder / "text.txt", folder / "tokenizer", folder / "store")
@@ -107,18 +112,28 @@ def main():
             print(way, figures, file=sys.stderr)
             assert store == stores[0], f"{way}: not the bytes of one process"
     if options.out:
-        write_json(options.out, {"cores": os.cpu_count(), "date": time.strftime("%Y-%m-%d"),
-                                 "megabytes": options.megabytes, "vocab_size": VOCAB_SIZE,
-                                 "texts": [Path(text).name for text in options.texts],
-                                 "ways": {way: summary(rounds) for way, rounds in seen.items()}})
+        write_json(
+            options.out,
+            {
+                "cores": os.cpu_count(),
+                "date": time.strftime("%Y-%m-%d"),
+                "megabytes": options.megabytes,
+                "vocab_size": VOCAB_SIZE,
+                "texts": [Path(text).name for text in options.texts],
+                "ways": {way: summary(rounds) for way, rounds in seen.items()},
+            },
+        )
 
 
 def summary(rounds):
     """Medians of rate and CPU time, and the peaks of memory, over the rounds of one way."""
-    return {"tokens_per_second": round(statistics.median(figures["tokens_per_second"] for figures in rounds)),
-            "cpu_seconds": statistics.median(figures["cpu_seconds"] for figures in rounds),
-            "largest_process_mib": max(figures["largest_process_mib"] for figures in rounds),
-            "all_processes_mib": max(figures["all_processes_mib"] for figures in rounds), "rounds": rounds}
+    return {
+        "tokens_per_second": round(statistics.median(figures["tokens_per_second"] for figures in rounds)),
+        "cpu_seconds": statistics.median(figures["cpu_seconds"] for figures in rounds),
+        "largest_process_mib": max(figures["largest_process_mib"] for figures in rounds),
+        "all_processes_mib": max(figures["all_processes_mib"] for figures in rounds),
+        "rounds": rounds,
+    }
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def main():
 
     from ds_minimodel.benchmark.peaks import device_name
     from ds_minimodel.benchmark.record import Record
-    from ds_minimodel.config import load_recipe
-    from ds_minimodel.errors import UserError
+    from ds_minimodel.common.errors import UserError
+    from ds_minimodel.recipe.schema import load_recipe
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens, precisions, repeats = DEFAULTS[device]
@@ -43,11 +43,26 @@ def main():
     name = device_name()
     short = re.sub("[^A-Za-z0-9]+", "-", name).strip("-").lower()
     out = options.out or ROOT / "benchmarks" / f"{short}-{datetime.date.today()}"
-    record = Record(out, name, device, {"threads": options.threads, "repeats": options.repeats, "clock": options.clock,
-                                        "command": " ".join(["python scripts/throughput.py", *sys.argv[1:]])})
+    record = Record(
+        out,
+        name,
+        device,
+        {
+            "threads": options.threads,
+            "repeats": options.repeats,
+            "clock": options.clock,
+            "command": " ".join(["python scripts/throughput.py", *sys.argv[1:]]),
+        },
+    )
     logs = Path(tempfile.mkdtemp(prefix="throughput-"))
-    task = {"recipe": str(options.recipe), "overrides": options.overrides, "tokens": options.tokens,
-            "seq_length": options.seq_length, "threads": options.threads, "clock": options.clock}
+    task = {
+        "recipe": str(options.recipe),
+        "overrides": options.overrides,
+        "tokens": options.tokens,
+        "seq_length": options.seq_length,
+        "threads": options.threads,
+        "clock": options.clock,
+    }
     for precision in options.precision or precisions:
         _time_steps(options, recipe, {**task, "precision": precision}, record, logs)
         _time_kernels(options, {**task, "precision": precision}, record, logs)
@@ -64,8 +79,9 @@ def _time_steps(options, recipe, task, record, logs):
         work = workload(recipe, step, options.tokens, options.seq_length)
         one = {**task, "workload": step, "zero_stage": zero_stage}
         try:
-            found, peaks = time_in_turns(["ds_minimodel", *options.against], one, options.ranks, options.repeats, logs,
-                                         options.time_limit, _say)
+            found, peaks = time_in_turns(
+                ["ds_minimodel", *options.against], one, options.ranks, options.repeats, logs, options.time_limit, _say
+            )
             record.add_step(work, one, options.ranks, found, peaks)
         except Failed as failure:
             record.add_failure(label_of(one), failure)
@@ -78,8 +94,9 @@ def _time_kernels(options, task, record, logs):
     for op in options.kernels:
         _say(f"kernel {op} {task['precision']}")
         try:
-            record.value["kernels"] += time_kernels(op, task, options.repeats, options.compiled, logs,
-                                                    options.time_limit)
+            record.value["kernels"] += time_kernels(
+                op, task, options.repeats, options.compiled, logs, options.time_limit
+            )
         except Failed as failure:
             record.add_failure(f"{op} {task['precision']}", failure)
         record.save()
@@ -89,25 +106,37 @@ def _options():
     from ds_minimodel.benchmark import KERNELS, PEERS, STEPS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", nargs="?", default=ROOT / "recipes/paper.yaml",
-                        help="sizes (default: recipes/paper.yaml)")
+    parser.add_argument(
+        "recipe", nargs="?", default=ROOT / "recipes/paper.yaml", help="sizes (default: recipes/paper.yaml)"
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="replace a value of the recipe")
     parser.add_argument("--steps", nargs="*", choices=STEPS, default=STEPS, help="default: all")
-    parser.add_argument("--against", nargs="*", choices=PEERS, default=["reference", "hf", "hf-untuned", "hf-compiled"],
-                        help="default: all but hf-deepspeed")
-    parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16", "fp16"],
-                        help="default: fp32 on a CPU, bf16 on a GPU")
+    parser.add_argument(
+        "--against",
+        nargs="*",
+        choices=PEERS,
+        default=["reference", "hf", "hf-untuned", "hf-compiled"],
+        help="default: all but hf-deepspeed",
+    )
+    parser.add_argument(
+        "--precision", nargs="+", choices=["fp32", "bf16", "fp16"], help="default: fp32 on a CPU, bf16 on a GPU"
+    )
     parser.add_argument("--zero", nargs="+", type=int, choices=range(4), default=[1], help="ZeRO stages")
     parser.add_argument("--ranks", type=int, default=1, help="ranks of those that run in our engine")
     parser.add_argument("--tokens", type=int, help="tokens a rank and step (default: 2,048 on a CPU, 32,768 on a GPU)")
     parser.add_argument("--seq-length", type=int, help="default: the recipe's; 128 for finetune")
     parser.add_argument("--threads", type=int, default=1, help="threads of a process on the CPU")
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
-                        help="cpu: time that the process ran, for one thread on a machine that others use too")
+    parser.add_argument(
+        "--clock",
+        choices=["wall", "cpu"],
+        default="wall",
+        help="cpu: time that the process ran, for one thread on a machine that others use too",
+    )
     parser.add_argument("--repeats", type=int, help="default: 5 on a CPU, 15 on a GPU")
     parser.add_argument("--kernels", nargs="*", choices=KERNELS, default=KERNELS, help="operators; none with no name")
-    parser.add_argument("--no-compiled", dest="compiled", action="store_false",
-                        help="kernels: not against torch.compile")
+    parser.add_argument(
+        "--no-compiled", dest="compiled", action="store_false", help="kernels: not against torch.compile"
+    )
     parser.add_argument("--time-limit", type=float, default=600, help="seconds for one answer of a contestant")
     parser.add_argument("--out", type=Path, help="folder of the results")
     options, rest = parser.parse_known_args()

@@ -25,10 +25,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from ds_minimodel.files import read_json_lines, write_json
 from local_cluster import NAMES, ROOT, Loopback, cluster_class, until
 
-NOTICED_WITHIN = 180                    # seconds from the loss of a host to the end of the run on the other
+from ds_minimodel.common.files import read_json_lines, write_json
+
+NOTICED_WITHIN = 180  # seconds from the loss of a host to the end of the run on the other
 STEPS, CHECKPOINT_EVERY, LOST_AFTER = 120, 20, 50
 EXPORTED = ("PATH", "PYTHONPATH", "OMP_NUM_THREADS")
 
@@ -113,10 +114,17 @@ def trial(cluster, launcher, folder, reference):
     code = cluster.run(command, log).wait(300)
     must(code == 0, log, f"{launcher}: the second run ended with code {code}")
     must(outcome(workdir) == reference, log, f"{launcher}: not the losses or the bits of the undisturbed run")
-    print(f"two_hosts: {launcher}: host lost after step {step}, noticed in {seconds:.0f} s, "
-          "resumed to the same bits", file=sys.stderr)
-    return {"launcher": launcher, "lost_after_step": step, "seconds": round(seconds),
-            "exit_code": code_when_lost, "line": said[0][said[0].index("ds-minimodel"):]}
+    print(
+        f"two_hosts: {launcher}: host lost after step {step}, noticed in {seconds:.0f} s, resumed to the same bits",
+        file=sys.stderr,
+    )
+    return {
+        "launcher": launcher,
+        "lost_after_step": step,
+        "seconds": round(seconds),
+        "exit_code": code_when_lost,
+        "line": said[0][said[0].index("ds-minimodel") :],
+    }
 
 
 def stop(cluster, folder, reference):
@@ -165,19 +173,31 @@ def must(holds, log, message):
 
 def write_report(folder, kind, rows):
     """Markdown and JSON of what was seen."""
-    facts = {"hosts": kind, "date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count(),
-             "python": platform.python_version(), "steps": STEPS, "checkpoint_every": CHECKPOINT_EVERY,
-             "rows": rows}
+    facts = {
+        "hosts": kind,
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "steps": STEPS,
+        "checkpoint_every": CHECKPOINT_EVERY,
+        "rows": rows,
+    }
     write_json(folder / "two_hosts.json", facts)
-    lines = ["# A host is lost in the middle of training", "",
-             f"`bash scripts/two_hosts.sh`, {facts['date']}: two hosts ({kind}) on {os.cpu_count()} cores, one "
-             f"rank each, gloo, {STEPS} steps, a checkpoint every {CHECKPOINT_EVERY}. After the host was back the "
-             "same command ended, for every launcher, with the losses and the artifacts, bit for bit, of an "
-             "undisturbed run of two ranks on one host.", "",
-             "| launcher | host lost after step | run ended after | exit code | resumed to the same bits |",
-             "|---|---|---|---|---|"]
-    lines += [f"| {row['launcher']} | {row['lost_after_step']} | {row['seconds']} s | {row['exit_code']} | yes |"
-              for row in rows]
+    lines = [
+        "# A host is lost in the middle of training",
+        "",
+        f"`bash scripts/two_hosts.sh`, {facts['date']}: two hosts ({kind}) on {os.cpu_count()} cores, one "
+        f"rank each, gloo, {STEPS} steps, a checkpoint every {CHECKPOINT_EVERY}. After the host was back the "
+        "same command ended, for every launcher, with the losses and the artifacts, bit for bit, of an "
+        "undisturbed run of two ranks on one host.",
+        "",
+        "| launcher | host lost after step | run ended after | exit code | resumed to the same bits |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['launcher']} | {row['lost_after_step']} | {row['seconds']} s | {row['exit_code']} | yes |"
+        for row in rows
+    ]
     said = sorted({row["line"] for row in rows})
     lines += ["", "What the surviving host said:", "", *(f"    {line}" for line in said)]
     if any(row["launcher"] == "mpirun" for row in rows):
@@ -193,7 +213,7 @@ def main():
     parser.add_argument("--out", metavar="FOLDER", type=Path, help="for two_hosts.md and two_hosts.json")
     options = parser.parse_args()
     os.environ.update({"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)})
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))       # so that the hosts are taken down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the hosts are taken down
     launchers = ["ssh"] if options.short else options.launchers.split(",")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="two-hosts-")))

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")       # the machine's cores go to ranks, not to threads
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the machine's cores go to ranks, not to threads
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -25,8 +25,8 @@ def linear_is_torchs_own():
 def start_ranks():
     """start_ranks(number, script, arguments, options of Popen): a script on that many ranks here, under DeepSpeed's
     launcher. They end with this process, if not before."""
-    from ds_minimodel.engine.launch import launcher_command
-    from ds_minimodel.engine.rendezvous import free_port
+    from ds_minimodel.engine.ranks.launch import launcher_command
+    from ds_minimodel.engine.ranks.rendezvous import free_port
 
     line, held = os.pipe()
 
@@ -34,6 +34,7 @@ def start_ranks():
         command = launcher_command({"localhost": list(range(number))}, 0, "127.0.0.1", free_port(), program)
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "DS_ACCELERATOR": "cpu"}
         return subprocess.Popen(command, stdin=line, env=environment, **options)
+
     yield start
     os.close(line)
     os.close(held)

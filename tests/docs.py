@@ -6,8 +6,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "ds_configs/README.md"]
-_COMMAND = re.compile(r"(printf .* \| )?(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
-                      r"|python scripts/|bash scripts/)")
+_COMMAND = re.compile(
+    r"(printf .* \| )?(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
+    r"|python scripts/|bash scripts/)"
+)
 
 
 def name_of(page):
@@ -55,4 +57,4 @@ def words(command):
     """The words of a command after what feeds it; what follows the program's name in the second place."""
     found = shlex.split(command.rpartition(" | ")[2])
     program = next((at for at, word in enumerate(found) if word in ("ds-minimodel", "ds_minimodel")), None)
-    return found, None if program is None else found[program + 1:]
+    return found, None if program is None else found[program + 1 :]

@@ -7,12 +7,12 @@ import textwrap
 import pytest
 import yaml
 
-from ds_minimodel.analysis.join import settings_of
-from ds_minimodel.analysis.runs import Run
-from ds_minimodel.cli import parse
-from ds_minimodel.config import Recipe, load_recipe
-from ds_minimodel.files import write_json
-from ds_minimodel.yaml12 import Yaml12
+from ds_minimodel.cli.main import parse
+from ds_minimodel.common.files import write_json
+from ds_minimodel.recipe.schema import Recipe, load_recipe
+from ds_minimodel.recipe.yaml12 import Yaml12
+from ds_minimodel.results.comparison import settings_of
+from ds_minimodel.results.record import Run
 
 from .docs import PAGES, ROOT, blocks, commands, inline_code, name_of, prose, words
 
@@ -20,10 +20,20 @@ RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 COMMANDS = [(name_of(page), command) for page in [*PAGES, *RECIPES] for command in commands(page)]
 FRAGMENTS = [(name_of(page), text) for page in PAGES for text in blocks(page, "yaml")]
 # What makes a recipe of a part of one.
-REST = {"workdir": "runs/demo", "systems": "[bl_base]", "languages": "{source: en, targets: [de]}",
-        "data": "{text: {en: en.txt, de: de.txt}}"}
-BASE = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "ffn_size": 3072, "max_positions": 512,
-        "head_depths": [12]}
+REST = {
+    "workdir": "runs/demo",
+    "systems": "[bl_base]",
+    "languages": "{source: en, targets: [de]}",
+    "data": "{text: {en: en.txt, de: de.txt}}",
+}
+BASE = {
+    "num_layers": 12,
+    "hidden_size": 768,
+    "num_heads": 12,
+    "ffn_size": 3072,
+    "max_positions": 512,
+    "head_depths": [12],
+}
 
 
 @pytest.mark.parametrize("page, command", COMMANDS)
@@ -102,8 +112,11 @@ def test_recipes_load(page, text, tmp_path, monkeypatch):
 
 def test_the_tasks_of_the_page_are_those_of_the_papers_recipe(tmp_path):
     texts = [text for page, text in FRAGMENTS if page == "docs/tasks.md"]
-    (tmp_path / "recipe.yaml").write_text("finetune:\n  tasks:\n" + textwrap.indent("".join(texts), " " * 4) +
-                                          "".join(f"{key}: {value}\n" for key, value in REST.items()))
+    (tmp_path / "recipe.yaml").write_text(
+        "finetune:\n  tasks:\n"
+        + textwrap.indent("".join(texts), " " * 4)
+        + "".join(f"{key}: {value}\n" for key, value in REST.items())
+    )
     on_page = load_recipe(tmp_path / "recipe.yaml").finetune.tasks
     for name, task in load_recipe(ROOT / "recipes/paper.yaml").finetune.tasks.items():
         assert on_page[name].model_dump(exclude={"test"}) == task.model_dump(exclude={"test"})
@@ -127,8 +140,7 @@ def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
 
 SCHEMA = Recipe.model_json_schema()
 BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`",
-         "null": "none"}
+NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`", "null": "none"}
 
 
 def section_of(schema):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ds_minimodel.engine.config import deepspeed_config
+from ds_minimodel.engine.run import deepspeed_config
 
 FOLDER = Path(__file__).parent.parent / "ds_configs"
 STAGES, PRECISIONS = (0, 1, 2, 3), ("fp32", "bf16", "fp16")
@@ -44,10 +44,18 @@ print(json.dumps(facts))
 @pytest.fixture(scope="module")
 def facts_after_two_steps():
     paths = [str(path) for path in sorted(FOLDER.glob("*.json"))]
-    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
-                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    done = subprocess.run([sys.executable, "-c", TRAIN_WITH_EACH, *paths], env=environment, capture_output=True,
-                          text=True)
+    environment = {
+        **os.environ,
+        "DS_ACCELERATOR": "cpu",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN_WITH_EACH, *paths], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return {Path(path).stem: facts for path, facts in json.loads(done.stdout.splitlines()[-1]).items()}
 
@@ -56,7 +64,7 @@ def facts_after_two_steps():
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_deepspeed_takes_it(facts_after_two_steps, stage, precision):
     dtype = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}[precision]
-    optimizer = "torch.optim.adamw"                 # DeepSpeed's own would be compiled first
+    optimizer = "torch.optim.adamw"  # DeepSpeed's own would be compiled first
     assert facts_after_two_steps[f"zero{stage}_{precision}"] == [stage, dtype, optimizer, 2, pytest.approx(7e-8)]
 
 
@@ -67,8 +75,10 @@ def test_it_is_what_the_engine_writes(stage, precision):
     config = json.loads((FOLDER / f"zero{stage}_{precision}.json").read_text())
     run = SimpleNamespace(batch_size=2048, micro_batch_size=32, clip=0.0, zero_stage=stage, precision=precision)
     own = {"optimizer": config["optimizer"], "scheduler": config["scheduler"]}
-    assert config == {key: value for key, value in deepspeed_config(run, world_size=8).items()
-                      if key != "steps_per_print"} | own
+    assert (
+        config
+        == {key: value for key, value in deepspeed_config(run, world_size=8).items() if key != "steps_per_print"} | own
+    )
 
 
 def test_the_hostfile_is_one_that_deepspeed_reads():

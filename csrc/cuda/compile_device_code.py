@@ -5,14 +5,23 @@
 NVRTC of CUDA 12.9 is the last that knows sm_70: pip install nvidia-cuda-nvrtc-cu12==12.9.86
 nvidia-cuda-runtime-cu12==12.9.79. Exits with 3 where these are missing.
 """
+
 import ctypes
 import importlib.util
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROW_KERNELS = ("norm_forward", "norm_backward", "gelu_forward", "gelu_backward", "softmax_forward",
-               "softmax_backward", "cross_entropy", "dropout_rows")
+ROW_KERNELS = (
+    "norm_forward",
+    "norm_backward",
+    "gelu_forward",
+    "gelu_backward",
+    "softmax_forward",
+    "softmax_backward",
+    "cross_entropy",
+    "dropout_rows",
+)
 SUM_KERNELS = ("norm_parameter_sums", "column_sums")
 PACKS = {"float": 4, "dsmm::fp16": 8, "dsmm::bf16": 8}  # elements in 16 bytes
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from ds_minimodel.benchmark.workloads import NUM_LABELS, make_batch, our_module, resolved_run, trains
-from ds_minimodel.model.transformer import FIRST_POSITION, LAYER_NORM_EPS, PAD
-from ds_minimodel.ops import IGNORED
+from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.model.transformer import FIRST_POSITION, LAYER_NORM_EPS
 from ds_minimodel.ops.cpu import configure_cpu
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -49,11 +49,20 @@ def hugging_face(work, recipe, attention):
 
     body = work.body
     config = RobertaConfig(
-        vocab_size=work.vocab_size, hidden_size=body.hidden_size, num_attention_heads=body.num_heads,
-        num_hidden_layers=body.num_layers, intermediate_size=body.ffn_size, type_vocab_size=1, pad_token_id=PAD,
-        max_position_embeddings=body.max_positions + FIRST_POSITION, layer_norm_eps=LAYER_NORM_EPS,
-        hidden_dropout_prob=body.dropout, attention_probs_dropout_prob=body.attention_dropout,
-        attn_implementation=attention, num_labels=NUM_LABELS)
+        vocab_size=work.vocab_size,
+        hidden_size=body.hidden_size,
+        num_attention_heads=body.num_heads,
+        num_hidden_layers=body.num_layers,
+        intermediate_size=body.ffn_size,
+        type_vocab_size=1,
+        pad_token_id=PAD,
+        max_position_embeddings=body.max_positions + FIRST_POSITION,
+        layer_norm_eps=LAYER_NORM_EPS,
+        hidden_dropout_prob=body.dropout,
+        attention_probs_dropout_prob=body.attention_dropout,
+        attn_implementation=attention,
+        num_labels=NUM_LABELS,
+    )
     torch.manual_seed(recipe.seed)
     kind = RobertaForSequenceClassification if work.name == "finetune" else RobertaForMaskedLM
     model, is_trained = kind(config), trains(work, recipe)
@@ -68,9 +77,11 @@ def _our_name(name):
         return "pack.tokens"
     if name in ("lm_head.bias", "lm_head.decoder.bias"):
         return "pack.bias"
-    for theirs, ours in (("roberta.encoder.layer.", "body.layers."),
-                         ("roberta.embeddings.position_embeddings.weight", "body.positions"),
-                         ("roberta.embeddings.LayerNorm.", "body.embedding_norm.")):
+    for theirs, ours in (
+        ("roberta.encoder.layer.", "body.layers."),
+        ("roberta.embeddings.position_embeddings.weight", "body.positions"),
+        ("roberta.embeddings.LayerNorm.", "body.embedding_norm."),
+    ):
         if name.startswith(theirs):
             return name.replace(theirs, ours, 1)
     return "body." + name
@@ -86,6 +97,7 @@ def their_batch(batch, finetune):
 
 class _SummedLoss(nn.Module):
     """Hugging Face's model as the engine wants it: `forward(batch)` gives the sum of losses, (1,)."""
+
     loss_names = ["loss"]
 
     def __init__(self, model):
@@ -99,9 +111,9 @@ class _SummedLoss(nn.Module):
 
 
 def _in_engine(module, work, recipe):
-    from ds_minimodel.engine.build import build_engine
-    from ds_minimodel.engine.train import optimizer_step
-    from ds_minimodel.engine.world import start
+    from ds_minimodel.engine.loop import optimizer_step
+    from ds_minimodel.engine.ranks.world import start
+    from ds_minimodel.engine.zero.build import build_engine
 
     world = start()
     run = resolved_run(work, recipe, world)
@@ -120,14 +132,21 @@ def _as_documented(model, work, recipe):
     precision = recipe.engine.precision
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, section = model.to(device), recipe.adapt
-    optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad],
-                                  lr=section.lr, betas=(section.beta1, section.beta2), eps=section.eps,
-                                  weight_decay=section.weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        lr=section.lr,
+        betas=(section.beta1, section.beta2),
+        eps=section.eps,
+        weight_decay=section.weight_decay,
+        fused=True,
+    )
     scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
 
     def step(number):
-        batch = {name: tensor.to(device, non_blocking=True)
-                 for name, tensor in their_batch(make_batch(work, number), work.name == "finetune").items()}
+        batch = {
+            name: tensor.to(device, non_blocking=True)
+            for name, tensor in their_batch(make_batch(work, number), work.name == "finetune").items()
+        }
         with torch.autocast(device, AUTOCAST.get(precision), enabled=precision in AUTOCAST):
             loss = model(**batch).loss
         scaler.scale(loss).backward()

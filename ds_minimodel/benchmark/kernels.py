@@ -15,21 +15,23 @@ import torch.nn.functional as F
 
 from ds_minimodel import ops
 from ds_minimodel.benchmark.peaks import copy_bandwidth, device, synchronize
-from ds_minimodel.engine.predict import DTYPES
+from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.ops.precision import DTYPES
 
 EPS, P = 1e-5, 0.1
-LEAST_SECONDS = 0.02            # of one timing: as many calls as that takes
+LEAST_SECONDS = 0.02  # of one timing: as many calls as that takes
 
 
 @dataclass
 class Case:
     """One operator at one shape. `run` maps a contestant's name to a function of the leaves that gives a tensor."""
+
     op: str
     shape: tuple
     variant: str
-    leaves: tuple               # tensors; those that require a gradient get one
+    leaves: tuple  # tensors; those that require a gradient get one
     run: dict[str, Callable]
-    elements: int               # of activations moved, at the least, forward and backward
+    elements: int  # of activations moved, at the least, forward and backward
 
 
 def _leaf(*shape, dtype, trains=True, scale=1.0):
@@ -37,7 +39,7 @@ def _leaf(*shape, dtype, trains=True, scale=1.0):
 
 
 def _keys(*shape):
-    return torch.randint(-2**31, 2**31 - 1, shape, dtype=torch.int32, device=device())
+    return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32, device=device())
 
 
 def residual_layer_norm(rows, width, dtype, trains, p):
@@ -51,14 +53,23 @@ def residual_layer_norm(rows, width, dtype, trains, p):
     run = {"ds_minimodel": lambda *leaves: ops.residual_layer_norm(*leaves, EPS, p, keys), "torch": eager}
     if p == 0 and x.is_cuda and importlib.util.find_spec("apex"):
         from apex.normalization.fused_layer_norm import fused_layer_norm_affine
+
         run["apex"] = lambda x, residual, weight, bias: fused_layer_norm_affine(
-            residual + x, weight, bias, (width,), EPS)
+            residual + x, weight, bias, (width,), EPS
+        )
     if p == 0 and x.is_cuda and importlib.util.find_spec("liger_kernel"):
         from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+
         run["liger"] = lambda x, residual, weight, bias: LigerLayerNormFunction.apply(residual + x, weight, bias, EPS)
     # Forward: x, residual in, sum and result out. Backward: gradient and sum in, one or two gradients out.
-    return Case("residual_layer_norm", (rows, width), _variant(trains, p), (x, residual, weight, bias), run,
-                rows * width * (8 if p else 7))
+    return Case(
+        "residual_layer_norm",
+        (rows, width),
+        _variant(trains, p),
+        (x, residual, weight, bias),
+        run,
+        rows * width * (8 if p else 7),
+    )
 
 
 def bias_gelu(rows, width, dtype, trains, p):
@@ -75,12 +86,14 @@ def masked_softmax(rows, width, dtype, trains, p):
         return F.dropout(torch.softmax(scores * 0.125, -1), p, training=p > 0)
 
     run = {"ds_minimodel": lambda scores: ops.masked_softmax(scores, None, 0.125, p, keys), "torch": eager}
-    if p == 0 and scores.is_cuda and importlib.util.find_spec("scaled_softmax_cuda"):       # of apex
+    if p == 0 and scores.is_cuda and importlib.util.find_spec("scaled_softmax_cuda"):  # of apex
         from apex.transformer.functional.fused_softmax import ScaledSoftmax
+
         run["apex"] = lambda scores: ScaledSoftmax.apply(scores, 0.125)
     # Forward: scores in, probabilities out (with dropout, before and after it). Backward: two in, one out.
-    return Case("masked_softmax", tuple(scores.shape), _variant(trains, p), (scores,), run,
-                scores.numel() * (6 if p else 5))
+    return Case(
+        "masked_softmax", tuple(scores.shape), _variant(trains, p), (scores,), run, scores.numel() * (6 if p else 5)
+    )
 
 
 def attention(rows, width, dtype, trains, p):
@@ -117,8 +130,10 @@ def linear_cross_entropy(rows, width, dtype, trains, p):
     run = {"ds_minimodel": lambda *leaves: ops.linear_cross_entropy(*leaves, targets), "torch": eager}
     if x.is_cuda and importlib.util.find_spec("liger_kernel"):
         from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
+
         run["liger"] = lambda x, weight, bias: LigerFusedLinearCrossEntropyFunction.apply(
-            x, weight, targets, bias, None, ops.IGNORED, 0.0, 0.0, "sum")[0]
+            x, weight, targets, bias, None, IGNORED, 0.0, 0.0, "sum"
+        )[0]
     # The products bind it: no share of copy bandwidth.
     return Case("linear_cross_entropy", (rows, width, vocabulary), _variant(trains, p), (x, weight, bias), run, 0)
 
@@ -128,12 +143,14 @@ def _variant(trains, p):
 
 
 # Operator -> builder, and which (trains, dropout) make a difference to it.
-OPERATORS = {"residual_layer_norm": (residual_layer_norm, ((False, 0), (True, 0), (False, P), (True, P))),
-             "bias_gelu": (bias_gelu, ((False, 0), (True, 0))),
-             "masked_softmax": (masked_softmax, ((False, 0), (False, P))),
-             "attention": (attention, ((False, 0), (False, P))),
-             "dropout": (dropout, ((False, P),)),
-             "linear_cross_entropy": (linear_cross_entropy, ((False, 0), (True, 0)))}
+OPERATORS = {
+    "residual_layer_norm": (residual_layer_norm, ((False, 0), (True, 0), (False, P), (True, P))),
+    "bias_gelu": (bias_gelu, ((False, 0), (True, 0))),
+    "masked_softmax": (masked_softmax, ((False, 0), (False, P))),
+    "attention": (attention, ((False, 0), (False, P))),
+    "dropout": (dropout, ((False, P),)),
+    "linear_cross_entropy": (linear_cross_entropy, ((False, 0), (True, 0))),
+}
 # (rows, width) that a training step at RoBERTa-base sizes has, smaller ones, and odd ones.
 SHAPES = {
     "residual_layer_norm": ((4096, 768), (2048, 768), (308, 768), (1024, 256), (333, 100), (64, 128)),
@@ -170,8 +187,14 @@ def measure(op, precision, repeats, compiled, clock):
             case.run["compiled"] = torch.compile(case.run["torch"])
         seconds = _in_turns(case, repeats, clock)
         moved = case.elements * case.leaves[0].element_size() / bandwidth
-        yield {"op": op, "shape": list(case.shape), "variant": case.variant, "precision": precision,
-               "seconds": seconds, "copy_share": moved / seconds["ds_minimodel"] if moved else None}
+        yield {
+            "op": op,
+            "shape": list(case.shape),
+            "variant": case.variant,
+            "precision": precision,
+            "seconds": seconds,
+            "copy_share": moved / seconds["ds_minimodel"] if moved else None,
+        }
 
 
 def _in_turns(case, repeats, clock):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from ds_minimodel.engine.predict import DTYPES
 from ds_minimodel.ops import linear
 from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.ops.precision import DTYPES
 
 # (rows, inner, columns): the products of RoBERTa-base at 2,048 tokens, and larger ones.
 CPU_SHAPES = ((2048, 768, 3072), (2048, 3072, 768), (2048, 768, 768), (1024, 1024, 1024), (308, 768, 50000))

@@ -11,7 +11,7 @@ from ds_minimodel import __version__
 from ds_minimodel.benchmark import IN_ENGINE
 from ds_minimodel.benchmark.page import chart, page
 from ds_minimodel.benchmark.predictions import BF16_IN_FP32
-from ds_minimodel.files import atomic_write, write_json
+from ds_minimodel.common.files import atomic_write, write_json
 from ds_minimodel.ops.cpu import has_bf16_products
 
 PACKAGES = ("torch", "deepspeed", "transformers", "numpy", "apex", "liger_kernel")
@@ -22,8 +22,13 @@ class Record:
 
     def __init__(self, folder, device_name, device_type, settings):
         self.folder = Path(folder)
-        self.value = {"circumstances": _circumstances(device_name) | settings, "device_type": device_type,
-                      "steps": [], "kernels": [], "failures": {}}
+        self.value = {
+            "circumstances": _circumstances(device_name) | settings,
+            "device_type": device_type,
+            "steps": [],
+            "kernels": [],
+            "failures": {},
+        }
 
     def save(self):
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -51,19 +56,32 @@ class Record:
                 self.add_failure(f"{label_of(task)} {name}", one["error"])
                 continue
             world = ranks if name in IN_ENGINE else 1
-            one |= {"ranks": world, "tokens_per_second": world * work.tokens / one["seconds"],
-                    "samples_per_second": world * work.batch_size / one["seconds"],
-                    "tflops": world * cost.formula / one["seconds"] / 1e12,
-                    "executed_tflops": world * cost.executed / one["seconds"] / 1e12,
-                    "matmul_share": cost.formula / one["seconds"] / peaks["matmul"]}
-        self.value["steps"].append({
-            "step": work.name, "layers": work.body.num_layers, "hidden_size": work.body.hidden_size,
-            "batch_size": work.batch_size,
-            "seq_length": work.seq_length, "num_read": work.num_read, "vocab_size": work.vocab_size,
-            "precision": task["precision"], "products": self._products(task["precision"]),
-            "zero_stage": task["zero_stage"], "ranks": ranks,
-            "matmul_peak_tflops": peaks["matmul"] / 1e12, "copy_gigabytes_per_second": peaks["copy"] / 1e9,
-            "contestants": found})
+            one |= {
+                "ranks": world,
+                "tokens_per_second": world * work.tokens / one["seconds"],
+                "samples_per_second": world * work.batch_size / one["seconds"],
+                "tflops": world * cost.formula / one["seconds"] / 1e12,
+                "executed_tflops": world * cost.executed / one["seconds"] / 1e12,
+                "matmul_share": cost.formula / one["seconds"] / peaks["matmul"],
+            }
+        self.value["steps"].append(
+            {
+                "step": work.name,
+                "layers": work.body.num_layers,
+                "hidden_size": work.body.hidden_size,
+                "batch_size": work.batch_size,
+                "seq_length": work.seq_length,
+                "num_read": work.num_read,
+                "vocab_size": work.vocab_size,
+                "precision": task["precision"],
+                "products": self._products(task["precision"]),
+                "zero_stage": task["zero_stage"],
+                "ranks": ranks,
+                "matmul_peak_tflops": peaks["matmul"] / 1e12,
+                "copy_gigabytes_per_second": peaks["copy"] / 1e9,
+                "contestants": found,
+            }
+        )
 
 
 def label_of(task):
@@ -72,9 +90,13 @@ def label_of(task):
 
 def _circumstances(device_name):
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
-    return {"device": device_name, "date": datetime.date.today().isoformat(), "commit": _commit(),
-            "versions": f"ds_minimodel {__version__}, Python {platform.python_version()}, {versions}",
-            "cores": len(os.sched_getaffinity(0))}
+    return {
+        "device": device_name,
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
+        "versions": f"ds_minimodel {__version__}, Python {platform.python_version()}, {versions}",
+        "cores": len(os.sched_getaffinity(0)),
+    }
 
 
 def _version(name):
@@ -88,8 +110,9 @@ def _commit():
     """The commit of the sources, with a mark where they differ from it; "unknown" outside a checkout."""
     root = Path(__file__).parents[2]
     try:
-        done = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=root,
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=root, capture_output=True, text=True
+        )
     except FileNotFoundError:
         return "unknown"
     return done.stdout.strip() or "unknown"

@@ -9,8 +9,8 @@ import threading
 
 from ds_minimodel.benchmark import IN_ENGINE
 from ds_minimodel.benchmark.contestants import environment
-from ds_minimodel.engine.launch import CPU, has_gpu
-from ds_minimodel.engine.rendezvous import free_port
+from ds_minimodel.engine.ranks.launch import CPU, has_gpu
+from ds_minimodel.engine.ranks.rendezvous import free_port
 
 
 class Failed(Exception):
@@ -35,10 +35,21 @@ class Contestant:
         command = [sys.executable, "-m", "ds_minimodel.benchmark.worker", json.dumps({**task, "contestant": name})]
         with open(self.log, "w", encoding="utf-8") as log:
             self.processes = [
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                                 env=base | ({"RANK": str(rank), "LOCAL_RANK": str(rank),
-                                             "LOCAL_WORLD_SIZE": str(ranks)} if ranks > 1 else {}))
-                for rank in range(ranks)]
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    env=base
+                    | (
+                        {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
+                        if ranks > 1
+                        else {}
+                    ),
+                )
+                for rank in range(ranks)
+            ]
         self._answers()
 
     def ask(self, command):
@@ -104,7 +115,7 @@ def time_in_turns(names, task, ranks, repeats, log_folder, time_limit, say):
                 continue
             answers[name] = []
             if name != "peaks":
-                ask(name, "step 2")           # to warm up
+                ask(name, "step 2")  # to warm up
         for _ in range(repeats):
             for name in list(running):
                 answers[name].append(ask(name, "peaks" if name == "peaks" else "step 2"))
@@ -124,9 +135,14 @@ def time_in_turns(names, task, ranks, repeats, log_folder, time_limit, say):
 def _summary(answers, memory):
     """Seconds of a step (median, fastest, slowest), loss, bytes on the wire of rank 0, and peak memory of any rank."""
     seconds = [max(rank["seconds"][-1] for rank in answer) for answer in answers]
-    return {"seconds": statistics.median(seconds), "fastest": min(seconds), "slowest": max(seconds),
-            "loss": answers[-1][0]["losses"][-1], "wire_bytes": answers[-1][0]["wire_bytes"],
-            "memory_bytes": max(rank["memory"] for rank in memory)}
+    return {
+        "seconds": statistics.median(seconds),
+        "fastest": min(seconds),
+        "slowest": max(seconds),
+        "loss": answers[-1][0]["losses"][-1],
+        "wire_bytes": answers[-1][0]["wire_bytes"],
+        "memory_bytes": max(rank["memory"] for rank in memory),
+    }
 
 
 def time_kernels(op, task, repeats, compiled, log_folder, time_limit):

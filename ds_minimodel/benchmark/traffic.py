@@ -7,9 +7,15 @@ import torch
 import torch.distributed as dist
 
 # Collective -> (argument with the whole payload, how often a ring of W ranks sends (W - 1) / W of it).
-COLLECTIVES = {"all_reduce": ("tensor", 2), "reduce": ("tensor", 1), "broadcast": ("tensor", 1),
-               "all_gather_into_tensor": ("output_tensor", 1), "reduce_scatter_tensor": ("input", 1),
-               "all_gather": ("tensor_list", 1), "reduce_scatter": ("input_list", 1)}
+COLLECTIVES = {
+    "all_reduce": ("tensor", 2),
+    "reduce": ("tensor", 1),
+    "broadcast": ("tensor", 1),
+    "all_gather_into_tensor": ("output_tensor", 1),
+    "reduce_scatter_tensor": ("input", 1),
+    "all_gather": ("tensor_list", 1),
+    "reduce_scatter": ("input_list", 1),
+}
 
 
 class Traffic:
@@ -32,4 +38,5 @@ class Traffic:
             world_size = dist.get_world_size(given.get("group"))
             self.bytes += times * size * (world_size - 1) / world_size
             return collective(*arguments, **named)
+
         return counted

@@ -17,14 +17,14 @@ import time
 
 def main(task):
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)                       # what libraries print goes to standard error
+    os.dup2(2, 1)  # what libraries print goes to standard error
     import torch
 
     from ds_minimodel.benchmark import kernels, peaks
     from ds_minimodel.benchmark.contestants import contestant
     from ds_minimodel.benchmark.traffic import Traffic
     from ds_minimodel.benchmark.workloads import workload
-    from ds_minimodel.config import load_recipe
+    from ds_minimodel.recipe.schema import load_recipe
 
     torch.set_num_threads(task["threads"])
     clock = time.process_time if task["clock"] == "cpu" else time.perf_counter
@@ -47,16 +47,18 @@ def main(task):
                 seconds.append(clock() - start)
                 losses.append(float(loss))
                 number += 1
-            answer = {"seconds": seconds, "losses": losses,
-                      "wire_bytes": (traffic.bytes - sent) / int(arguments[0])}
+            answer = {"seconds": seconds, "losses": losses, "wire_bytes": (traffic.bytes - sent) / int(arguments[0])}
         elif command == "peaks":
             answer = {"matmul": peaks.matmul_peak(task["precision"], clock), "copy": peaks.copy_bandwidth(clock)}
         elif command == "kernels":
             op, repeats, compiled = arguments
             answer = list(kernels.measure(op, task["precision"], int(repeats), compiled == "True", clock))
         elif command == "memory":
-            answer = {"memory": torch.cuda.max_memory_allocated() if torch.cuda.is_available()
-                      else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+            answer = {
+                "memory": torch.cuda.max_memory_allocated()
+                if torch.cuda.is_available()
+                else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            }
         else:
             break
         print(json.dumps(answer), file=answers)

@@ -4,27 +4,29 @@ from dataclasses import dataclass
 
 import torch
 
-from ds_minimodel.analysis.flops import Work, finetune_flops, step_flops
+from ds_minimodel.costs.flops import Work, finetune_flops, step_flops
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier
 from ds_minimodel.model.mini import is_layer_from
+from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.steps.adapt import trains_in_adapt
-from ds_minimodel.steps.training import run_config, train_only
+from ds_minimodel.steps.training import run_config
 
-NUM_LABELS = 3          # natural language inference
-MANY_STEPS = 10**6      # of the learning rate's schedule: a benchmark never reaches its end
+NUM_LABELS = 3  # natural language inference
+MANY_STEPS = 10**6  # of the learning rate's schedule: a benchmark never reaches its end
 
 
 @dataclass(frozen=True)
 class Workload:
     """One training step at one size. `body` names the head's depth, none for finetuning."""
+
     name: str
     body: BodyConfig
     vocab_size: int
-    batch_size: int         # sequences a rank
+    batch_size: int  # sequences a rank
     seq_length: int
-    num_read: int           # positions of a sequence that the head reads
-    frozen_layers: int      # layers below the new ones, in step 1b
+    num_read: int  # positions of a sequence that the head reads
+    frozen_layers: int  # layers below the new ones, in step 1b
 
     @property
     def tokens(self):
@@ -33,8 +35,14 @@ class Workload:
 
     def cost(self):
         """FLOPs of a step on one rank, by the paper's formulas and as executed."""
-        work = Work(self.body.hidden_size, self.body.ffn_size, self.vocab_size, self.seq_length,
-                    self.num_read / self.seq_length, self.batch_size)
+        work = Work(
+            self.body.hidden_size,
+            self.body.ffn_size,
+            self.vocab_size,
+            self.seq_length,
+            self.num_read / self.seq_length,
+            self.batch_size,
+        )
         if self.name == "finetune":
             return finetune_flops(work, self.body.num_layers, NUM_LABELS, "pair")
         step = "adapt" if self.name.startswith("adapt-") else self.name
@@ -43,14 +51,26 @@ class Workload:
 
 def workload(recipe, name, tokens, seq_length=None):
     """The step `name` of a recipe, about `tokens` tokens a rank in sequences of `seq_length` (default: its own)."""
-    depth, num_layers = {"pretrain": (0, recipe.model.num_layers), "adapt-full": (0, recipe.model.num_layers),
-                         "finetune": (0, recipe.model.num_layers), "adapt-mini": (0, recipe.mini.depth),
-                         "build-mini": (recipe.mini.depth, recipe.mini.depth + recipe.mini.new_layers)}[name]
+    depth, num_layers = {
+        "pretrain": (0, recipe.model.num_layers),
+        "adapt-full": (0, recipe.model.num_layers),
+        "finetune": (0, recipe.model.num_layers),
+        "adapt-mini": (0, recipe.mini.depth),
+        "build-mini": (recipe.mini.depth, recipe.mini.depth + recipe.mini.new_layers),
+    }[name]
     section = {"pretrain": recipe.pretrain, "build-mini": recipe.build_mini}.get(name, recipe.adapt)
     length = seq_length or (128 if name == "finetune" else section.seq_length)
     model = recipe.model
-    body = BodyConfig(num_layers, model.hidden_size, model.num_heads, model.ffn_size, model.max_positions,
-                      () if name == "finetune" else (num_layers,), model.dropout, model.attention_dropout)
+    body = BodyConfig(
+        num_layers,
+        model.hidden_size,
+        model.num_heads,
+        model.ffn_size,
+        model.max_positions,
+        () if name == "finetune" else (num_layers,),
+        model.dropout,
+        model.attention_dropout,
+    )
     num_read = 1 if name == "finetune" else round(section.mask_prob * length)
     return Workload(name, body, recipe.tokenizer.vocab_size, max(1, tokens // length), length, num_read, depth)
 
@@ -69,8 +89,11 @@ def trains(work, recipe):
 def our_module(work, recipe):
     """The model of the step, random weights, frozen as the step freezes it."""
     torch.manual_seed(recipe.seed)
-    module = (SequenceClassifier(work.body, work.vocab_size, NUM_LABELS) if work.name == "finetune"
-              else MaskedLanguageModel(work.body, work.vocab_size))
+    module = (
+        SequenceClassifier(work.body, work.vocab_size, NUM_LABELS)
+        if work.name == "finetune"
+        else MaskedLanguageModel(work.body, work.vocab_size)
+    )
     train_only(module, trains(work, recipe))
     return module
 
@@ -84,18 +107,27 @@ def make_batch(work, number):
         read = torch.zeros(work.batch_size, 1, dtype=torch.int64)
         targets = torch.randint(NUM_LABELS, (work.batch_size, 1), generator=draw)
     else:
-        read = torch.rand(shape, generator=draw).argsort(1)[:, :work.num_read].sort(1).values
+        read = torch.rand(shape, generator=draw).argsort(1)[:, : work.num_read].sort(1).values
         targets = tokens.gather(1, read)
-        tokens = tokens.scatter(1, read, work.vocab_size - 1)       # all masked: the kind of a piece costs nothing
-    keys = torch.randint(-2**31, 2**31 - 1, (work.batch_size,), generator=draw).to(torch.int32)
+        tokens = tokens.scatter(1, read, work.vocab_size - 1)  # all masked: the kind of a piece costs nothing
+    keys = torch.randint(-(2**31), 2**31 - 1, (work.batch_size,), generator=draw).to(torch.int32)
     return {"tokens": tokens, "read": read, "targets": targets, "keys": keys, "count": targets.numel()}
 
 
 def resolved_run(work, recipe, world):
     """The engine's numbers for this step, as the pipeline makes them; one micro-batch a rank."""
-    section = {"pretrain": recipe.pretrain, "build-mini": recipe.build_mini,
-               "finetune": recipe.finetune}.get(work.name, recipe.adapt)
+    section = {"pretrain": recipe.pretrain, "build-mini": recipe.build_mini, "finetune": recipe.finetune}.get(
+        work.name, recipe.adapt
+    )
     cost = work.cost()
-    return run_config(recipe, section, world, steps=MANY_STEPS, batch_size=work.batch_size * world.size, lr=section.lr,
-                      warmup_steps=0, tokens_per_step=work.tokens * world.size,
-                      phases=((MANY_STEPS, cost.formula, cost.executed),))
+    return run_config(
+        recipe,
+        section,
+        world,
+        steps=MANY_STEPS,
+        batch_size=work.batch_size * world.size,
+        lr=section.lr,
+        warmup_steps=0,
+        tokens_per_step=work.tokens * world.size,
+        phases=((MANY_STEPS, cost.formula, cost.executed),),
+    )

@@ -13,11 +13,11 @@ import bisect
 
 import numpy as np
 
-from ds_minimodel import files
-from ds_minimodel.data import EOS
-from ds_minimodel.errors import UserError
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import EOS
 
-CHUNK_TOKENS = 1 << 24               # tokens in memory while a table is built
+CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
 _RECORD = np.dtype([("start", "<i8"), ("length", "<i4")])
 
 
@@ -50,8 +50,9 @@ class BlockTable:
 
 def _build(path, store, mode, limit):
     with files.atomic_write(path) as file:
-        for starts, lengths in (_even(store, limit) if mode == "none" else
-                                _whole_sentences(store, limit, mode == "complete_doc")):
+        for starts, lengths in (
+            _even(store, limit) if mode == "none" else _whole_sentences(store, limit, mode == "complete_doc")
+        ):
             records = np.empty(len(starts), _RECORD)
             records["start"], records["length"] = starts, lengths
             file.write(records[records["length"] > 1].tobytes())
@@ -85,7 +86,7 @@ def _pack(tokens, limit, within_documents, is_last):
     ends = (np.flatnonzero(is_end) + 1).tolist()
     # The second of two </s> is the blank line after a document: a block may not go on past it.
     blanks = (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist() if within_documents else []
-    blanks.append(len(tokens) + limit)               # never reached
+    blanks.append(len(tokens) + limit)  # never reached
     borders, start, sentence, document = [], 0, 0, 0
     stop = len(tokens) if is_last else len(tokens) - limit
     while start < stop:
@@ -93,7 +94,7 @@ def _pack(tokens, limit, within_documents, is_last):
         sentence = bisect.bisect_right(ends, furthest, sentence)
         end = ends[sentence - 1] if sentence else 0
         if end <= start:
-            end = furthest                           # a sentence longer than a block
+            end = furthest  # a sentence longer than a block
         borders.append((start, end))
         start = end
         if end == blanks[document]:

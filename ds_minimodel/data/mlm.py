@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from ds_minimodel.data import BOS, IGNORED, NUM_SPECIAL, PAD
-from ds_minimodel.data.random import below, draws, permute, sample_key, stream, uniform
+from ds_minimodel.common.random import below, draws, permute, sample_key, stream, uniform
+from ds_minimodel.common.vocabulary import BOS, IGNORED, NUM_SPECIAL, PAD
 
 # Streams of draws of a sample. Dropout takes small numbers (its operations) from the same key.
 _COUNT, _CHOICE, _KIND, _PIECE = range(0x10000, 0x10004)
-_MULTIPLE = 8                        # batches are padded to a multiple: fewer shapes, faster matrices
+_MULTIPLE = 8  # batches are padded to a multiple: fewer shapes, faster matrices
 
 
 class MlmSampler:
@@ -34,8 +34,14 @@ class MlmSampler:
         read, targets, used = choose_positions(tokens, lengths, keys, self.mask_prob)
         rows, slots = np.nonzero(used)
         tokens[rows, read[used]] = replacements(targets, keys, self.store.vocab_size)[rows, slots]
-        return {"tokens": tokens, "lengths": lengths.astype(np.int32), "read": read, "targets": targets,
-                "keys": keys.view(np.int32), "count": len(rows)}
+        return {
+            "tokens": tokens,
+            "lengths": lengths.astype(np.int32),
+            "read": read,
+            "targets": targets,
+            "keys": keys.view(np.int32),
+            "count": len(rows),
+        }
 
     def _read(self, numbers):
         """Tokens (B, S), each row <s> and a block and padding; lengths (B,)."""
@@ -45,7 +51,7 @@ class MlmSampler:
         tokens = np.full((len(numbers), width), PAD, np.int64)
         tokens[:, 0] = BOS
         for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist())):
-            tokens[row, 1:size + 1] = self.store.read(start, start + size)
+            tokens[row, 1 : size + 1] = self.store.read(start, start + size)
         return tokens, lengths
 
 
@@ -61,10 +67,10 @@ def choose_positions(tokens, lengths, keys, mask_prob):
     positions = np.arange(width, dtype=np.uint64)
     ranks = draws(stream(keys, _CHOICE), 0, width).astype(np.uint64) << np.uint64(32) | positions
     ranks[positions >= lengths[:, None]] = np.iinfo(np.uint64).max
-    ranks.sort(axis=1)                                   # a row's positions in random order
-    read = (ranks[:, :max(1, counts.max())] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    ranks.sort(axis=1)  # a row's positions in random order
+    read = (ranks[:, : max(1, counts.max())] & np.uint64(0xFFFFFFFF)).astype(np.int64)
     used = np.arange(read.shape[1]) < counts[:, None]
-    read[~used] = width                                  # to the right end
+    read[~used] = width  # to the right end
     read.sort(axis=1)
     read[~used] = 0
     targets = np.where(used, np.take_along_axis(tokens, read, axis=1), IGNORED)

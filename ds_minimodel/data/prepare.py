@@ -15,19 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ds_minimodel import files
-from ds_minimodel.data import EOS
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.reader import Position, documents, find_files, read_chunks
 from ds_minimodel.data.store import id_type, shard_name, write_shard
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.workers import ordered_map
-from ds_minimodel.errors import UserError
 
-SHARD_BYTES = 1 << 28                # text of a shard
+SHARD_BYTES = 1 << 28  # text of a shard
 
 
-def prepare(text, tokenizer_folder, out, min_words=0, workers=1, ranks=None, shard_bytes=SHARD_BYTES,
-            progress=None):
+def prepare(text, tokenizer_folder, out, min_words=0, workers=1, ranks=None, shard_bytes=SHARD_BYTES, progress=None):
     """Tokenise the files that the paths and globs `text` name into the token store `out`.
 
     Documents of fewer than `min_words` words are dropped. A killed run leaves OUT.partial with its
@@ -41,8 +40,12 @@ def prepare(text, tokenizer_folder, out, min_words=0, workers=1, ranks=None, sha
     """
     paths = find_files(text)
     tokenizer = open_tokenizer(tokenizer_folder)
-    settings = {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size,
-                "min_words": min_words, "shard_bytes": shard_bytes}
+    settings = {
+        "tokenizer_sha256": tokenizer.sha256,
+        "vocab_size": tokenizer.vocab_size,
+        "min_words": min_words,
+        "shard_bytes": shard_bytes,
+    }
     journal = _Journal(out, {**settings, "text": [_version(path) for path in paths]})
     jobs = _in_shards(read_chunks(paths, journal.position), journal.shards, shard_bytes)
     encode = functools.partial(_encode_chunk, tokenizer_folder, min_words)
@@ -57,13 +60,16 @@ def prepare(text, tokenizer_folder, out, min_words=0, workers=1, ranks=None, sha
                     report(journal.documents, journal.tokens)
             journal.commit()
     if not journal.documents:
-        raise UserError(f"{', '.join(map(str, text))}: no document is left "
-                        f"({journal.dropped} have fewer than min_words={min_words} words)")
+        raise UserError(
+            f"{', '.join(map(str, text))}: no document is left "
+            f"({journal.dropped} have fewer than min_words={min_words} words)"
+        )
     journal.finish(kind="token_store", text=[[path.name, path.stat().st_size] for path in paths], **settings)
 
 
 class _Part(NamedTuple):
     """A tokenised chunk: ids of its documents one after another, and the number of ids of each."""
+
     shard: int
     end: Position
     tokens: np.ndarray
@@ -92,14 +98,15 @@ def _encode_chunk(tokenizer_folder, min_words, job):
             continue
         before = len(tokens)
         for sentence in tokenizer.encode(document):
-            if sentence:             # nothing is left of some lines, such as one zero-width space
+            if sentence:  # nothing is left of some lines, such as one zero-width space
                 tokens += sentence
                 tokens.append(EOS)
         if len(tokens) > before:
             tokens.append(EOS)
             lengths.append(len(tokens) - before)
-    return _Part(shard, chunk.end, np.array(tokens, id_type(tokenizer.vocab_size)),
-                 np.array(lengths, np.int64), dropped)
+    return _Part(
+        shard, chunk.end, np.array(tokens, id_type(tokenizer.vocab_size)), np.array(lengths, np.int64), dropped
+    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -173,5 +180,4 @@ class _Journal:
             self.path.unlink()
 
     def _totals(self):
-        return {"shards": self.shards, "documents": self.documents, "tokens": self.tokens,
-                "dropped": self.dropped}
+        return {"shards": self.shards, "documents": self.documents, "tokens": self.tokens, "dropped": self.dropped}

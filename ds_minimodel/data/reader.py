@@ -14,14 +14,15 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from ds_minimodel.errors import UserError
+from ds_minimodel.common.errors import UserError
 
 CHUNK_BYTES = 1 << 20
-_CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")      # where a chunk may end, best first
+_CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
 
 
 class Position(NamedTuple):
     """A place in a list of files: number of the file, byte in its decompressed text, line (from 1)."""
+
     file: int = 0
     byte: int = 0
     line: int = 1
@@ -72,10 +73,11 @@ def documents(chunk):
         text = data.decode()
     except UnicodeDecodeError as error:
         line = chunk.start.line + data.count(b"\n", 0, error.start)
-        raise UserError(f"{chunk.path}:{line}: not UTF-8 text ({error.reason}); "
-                        "convert the file, for example with iconv") from None
+        raise UserError(
+            f"{chunk.path}:{line}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
+        ) from None
     document = []
-    for line in text.split("\n"):              # not splitlines: form feeds, U+2028 … are no line ends here
+    for line in text.split("\n"):  # not splitlines: form feeds, U+2028 … are no line ends here
         line = line.strip()
         if line:
             document.append(line)
@@ -93,7 +95,7 @@ def read_documents(patterns):
 
 
 def _chunks_of_file(path, position):
-    blank = position.byte == 0                 # nothing but white space so far
+    blank = position.byte == 0  # nothing but white space so far
     buffer = b""
     try:
         with _open(path) as file:
@@ -109,8 +111,10 @@ def _chunks_of_file(path, position):
                 yield Chunk(str(path), position, end, data)
                 position = end
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise UserError(f"{path}: cannot be read near line {position.line} ({error}); "
-                        "the file is damaged, cut short or not readable; fetch it again") from error
+        raise UserError(
+            f"{path}: cannot be read near line {position.line} ({error}); "
+            "the file is damaged, cut short or not readable; fetch it again"
+        ) from error
     if blank:
         raise UserError(f"{path}: holds no text; fetch it again or leave it out")
 
@@ -122,7 +126,7 @@ def _cut(buffer):
         if at >= 0:
             return at + len(mark)
     size = len(buffer) - 1
-    while size > 1 and buffer[size] & 0xC0 == 0x80:         # not inside a UTF-8 character
+    while size > 1 and buffer[size] & 0xC0 == 0x80:  # not inside a UTF-8 character
         size -= 1
     return size
 
@@ -149,11 +153,10 @@ class _ZstdFile(io.RawIOBase):
         try:
             import zstandard
         except ImportError:
-            raise UserError(f"{path}: reading .zst needs the package zstandard; "
-                            "run pip install zstandard") from None
+            raise UserError(f"{path}: reading .zst needs the package zstandard; run pip install zstandard") from None
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
-        self._frame = None                     # the open frame; None between frames
+        self._frame = None  # the open frame; None between frames
         self._file = open(path, "rb")
         self._ready = memoryview(b"")
         self._position = 0

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ds_minimodel import files
-from ds_minimodel.errors import UserError
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError
 
 _MAGIC, _VERSION = b"DSMMTOKS", 1
-_HEADER = struct.Struct("<8s I I Q Q Q 32s")     # magic, version, bytes an id, vocabulary, tokens, documents,
-                                                 # SHA-256 of the tokenizer
+_HEADER = struct.Struct("<8s I I Q Q Q 32s")  # magic, version, bytes an id, vocabulary, tokens, documents,
+# SHA-256 of the tokenizer
 
 
 def id_type(vocab_size):
@@ -43,14 +43,25 @@ def write_shard(folder, number, vocab_size, tokenizer_sha256):
     dtype = id_type(vocab_size)
     lengths = [np.zeros(1, np.int64)]
     with files.atomic_write(path.with_suffix(".bin")) as file:
+
         def add(tokens, document_lengths):
             file.write(np.asarray(tokens, dtype).tobytes())
             lengths.append(np.asarray(document_lengths, np.int64))
+
         yield add
     offsets = np.cumsum(np.concatenate(lengths))
     with files.atomic_write(path.with_suffix(".idx")) as file:
-        file.write(_HEADER.pack(_MAGIC, _VERSION, dtype.itemsize, vocab_size, offsets[-1], len(offsets) - 1,
-                                bytes.fromhex(tokenizer_sha256)))
+        file.write(
+            _HEADER.pack(
+                _MAGIC,
+                _VERSION,
+                dtype.itemsize,
+                vocab_size,
+                offsets[-1],
+                len(offsets) - 1,
+                bytes.fromhex(tokenizer_sha256),
+            )
+        )
         file.write(offsets.astype("<i8").tobytes())
 
 
@@ -69,10 +80,12 @@ class TokenStore:
         self.vocab_size = manifest["vocab_size"]
         self.tokenizer_sha256 = manifest["tokenizer_sha256"]
         if tokenizer_sha256 not in (None, self.tokenizer_sha256):
-            raise UserError(f"{folder}: made with another tokenizer ({self.tokenizer_sha256[:12]}…, not "
-                            f"{tokenizer_sha256[:12]}…); run the step prepare again")
+            raise UserError(
+                f"{folder}: made with another tokenizer ({self.tokenizer_sha256[:12]}…, not "
+                f"{tokenizer_sha256[:12]}…); run the step prepare again"
+            )
         self.sha256 = files.sha256_of_json(manifest["files"])
-        self._tokens, self._offsets = [], []             # memory maps, one a shard
+        self._tokens, self._offsets = [], []  # memory maps, one a shard
         for number in range(manifest["shards"]):
             self._open_shard(self.folder / shard_name(number))
         self._token_starts = _running_sum(self._tokens)
@@ -87,7 +100,7 @@ class TokenStore:
         parts = []
         while True:
             first = self._token_starts[shard]
-            parts.append(self._tokens[shard][start - first:stop - first])
+            parts.append(self._tokens[shard][start - first : stop - first])
             start = self._token_starts[shard + 1]
             if stop <= start:
                 return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -97,7 +110,7 @@ class TokenStore:
         """(start, stop) of a document's tokens, its last </s> included."""
         shard = bisect.bisect_right(self._document_starts, number) - 1
         at = number - self._document_starts[shard]
-        start, stop = self._offsets[shard][at:at + 2].tolist()
+        start, stop = self._offsets[shard][at : at + 2].tolist()
         return self._token_starts[shard] + start, self._token_starts[shard] + stop
 
     def _open_shard(self, path):
@@ -108,19 +121,21 @@ class TokenStore:
             raise UserError(f"{index}: not the index of a token store; run the step prepare again")
         _, version, id_bytes, vocab_size, num_tokens, num_documents, tokenizer = _HEADER.unpack(header)
         if version != _VERSION:
-            raise UserError(f"{index}: format version {version}, this program reads {_VERSION}; "
-                            "run the step prepare again")
+            raise UserError(
+                f"{index}: format version {version}, this program reads {_VERSION}; run the step prepare again"
+            )
         if (vocab_size, tokenizer.hex()) != (self.vocab_size, self.tokenizer_sha256):
             raise UserError(f"{index}: of another vocabulary than the store; run the step prepare again")
         dtype = id_type(vocab_size)
-        sizes = {index: _HEADER.size + 8 * (num_documents + 1),
-                 path.with_suffix(".bin"): num_tokens * dtype.itemsize}
+        sizes = {index: _HEADER.size + 8 * (num_documents + 1), path.with_suffix(".bin"): num_tokens * dtype.itemsize}
         for file, size in sizes.items():
             if id_bytes != dtype.itemsize or file.stat().st_size != size:
-                raise UserError(f"{file}: not of the size that its header says ({size} bytes); "
-                                "run the step prepare again")
-        self._tokens.append(np.memmap(path.with_suffix(".bin"), dtype, "r") if num_tokens else
-                            np.empty(0, dtype))                  # an empty file cannot be mapped
+                raise UserError(
+                    f"{file}: not of the size that its header says ({size} bytes); run the step prepare again"
+                )
+        self._tokens.append(
+            np.memmap(path.with_suffix(".bin"), dtype, "r") if num_tokens else np.empty(0, dtype)
+        )  # an empty file cannot be mapped
         self._offsets.append(np.memmap(index, "<i8", "r", offset=_HEADER.size))
 
 

@@ -1,12 +1,19 @@
 """One language's vocabulary, whatever it is made of: the interface, and the reader of both kinds."""
 
+import io
+import os
+import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from ds_minimodel import files
-from ds_minimodel.errors import UserError
+import sentencepiece
+import tokenizers
 
-MASK = "<mask>"
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import BOS, EOS, MASK, PAD, UNK
+from ds_minimodel.data.reader import find_files, read_documents
+
 UNIGRAM_FILE = "tokenizer.model"
 BYTE_LEVEL_FILE = "tokenizer.json"
 
@@ -15,13 +22,12 @@ def open_tokenizer(folder):
     """The vocabulary in a folder (a tokenizer or a language pack); UserError where there is none."""
     held = files.read_manifest(folder)["files"]
     if UNIGRAM_FILE in held:
-        from ds_minimodel.data.unigram import UnigramTokenizer
         return UnigramTokenizer(folder)
     if BYTE_LEVEL_FILE in held:
-        from ds_minimodel.data.byte_level import ByteLevelTokenizer
         return ByteLevelTokenizer(folder)
-    raise UserError(f"{folder}: holds neither {UNIGRAM_FILE} nor {BYTE_LEVEL_FILE}; it is not a tokenizer or "
-                    "a language pack")
+    raise UserError(
+        f"{folder}: holds neither {UNIGRAM_FILE} nor {BYTE_LEVEL_FILE}; it is not a tokenizer or a language pack"
+    )
 
 
 class Tokenizer(ABC):
@@ -30,6 +36,7 @@ class Tokenizer(ABC):
     vocab_size: the number of ids. mask_id: vocab_size - 1. sha256: of the vocabulary's file. No text can
     become a special id: "<s>" or "<mask>" in it are ordinary characters.
     """
+
     file_name: str
     vocab_size: int
     mask_id: int
@@ -42,8 +49,10 @@ class Tokenizer(ABC):
             raise UserError(f"{self.path}: no such file; {folder} holds another kind of vocabulary or none")
         self.sha256 = files.sha256_of_file(self.path)
         if self.sha256 != facts["sha256"]:
-            raise UserError(f"{self.path}: damaged (its SHA-256 is not the one in the manifest); "
-                            "delete the folder and make it again")
+            raise UserError(
+                f"{self.path}: damaged (its SHA-256 is not the one in the manifest); "
+                "delete the folder and make it again"
+            )
 
     @abstractmethod
     def encode(self, texts):
@@ -66,3 +75,187 @@ class Tokenizer(ABC):
 
         Both kinds spell alike, so that the pieces that two vocabularies share are found by their strings.
         """
+
+
+# --- merged from ds_minimodel.data.tokenizer: SentencePiece's unigram vocabularies: trained here, or XLM-R's. <mask> stands after the last piece.
+
+
+_WORD_START = "▁"
+_MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limit is 4192
+
+
+def train_tokenizer(text, out, vocab_size, character_coverage, input_sentences):
+    """Train a vocabulary of `vocab_size` ids, <mask> included, into the artifact folder `out`.
+
+    `text` are paths or globs of raw text. At most `input_sentences` of its lines, sampled over all of
+    it, are held in memory. The result is a function of the text and the arguments (SentencePiece
+    samples with a fixed seed).
+
+    Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
+    """
+    lines = _Lines(text)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size - 1,
+            character_coverage=character_coverage,
+            input_sentence_size=input_sentences,
+            shuffle_input_sentence=True,
+            max_sentence_length=_MAX_LINE_BYTES,
+            bos_id=BOS,
+            pad_id=PAD,
+            eos_id=EOS,
+            unk_id=UNK,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        if lines.error is None:
+            raise _explain(str(error), text, vocab_size) from error
+    if lines.error is not None:  # SentencePiece up to 0.2.0 takes an error for the end of the text
+        raise lines.error
+    with files.atomic_folder(out) as folder:
+        (folder / UNIGRAM_FILE).write_bytes(model.getvalue())
+        files.write_manifest(
+            folder,
+            kind="tokenizer",
+            vocab_size=vocab_size,
+            character_coverage=character_coverage,
+            input_sentences=input_sentences,
+            text=[[path.name, path.stat().st_size] for path in find_files(text)],
+        )
+
+
+class _Lines:
+    """The lines of a text, one at a time; keeps the error that ended them, if one did."""
+
+    def __init__(self, text):
+        self._documents = read_documents(text)
+        self.error = None
+
+    def __iter__(self):
+        try:
+            for document in self._documents:
+                for line in document:
+                    yield line.replace(MASK, " ")  # so that no piece of text is spelt <mask>
+        except UserError as error:
+            self.error = error
+            raise
+
+
+def _explain(message, text, vocab_size):
+    """SentencePiece's message in our terms; it does not count <mask>."""
+    where = ", ".join(map(str, text))
+    most = re.search(r"Vocabulary size too high .*value <= (\d+)", message)
+    if most:
+        return UserError(
+            f"tokenizer.vocab_size={vocab_size}: the text ({where}) supports at most "
+            f"{int(most[1]) + 1}; lower it to that or add text"
+        )
+    least = re.search(r"Vocabulary size is smaller than required_chars. \d+ vs (\d+)", message)
+    if least:
+        return UserError(
+            f"tokenizer.vocab_size={vocab_size}: the text ({where}) has so many characters "
+            f"that it needs at least {int(least[1]) + 1}; raise it or lower "
+            "tokenizer.character_coverage"
+        )
+    return UserError(f"{where}: SentencePiece cannot train on this text ({message})")
+
+
+class UnigramTokenizer(Tokenizer):
+    file_name = UNIGRAM_FILE
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self._model = sentencepiece.SentencePieceProcessor(model_file=str(self.path))
+        self.mask_id = self._model.get_piece_size()
+        self.vocab_size = self.mask_id + 1
+
+    def encode(self, texts):
+        return self._model.encode(texts, num_threads=1)
+
+    def encode_with_offsets(self, text):
+        # SentencePiece's normalisation (NFKC, runs of white space) may change the text; its offsets are in
+        # the original. A piece that is nothing but a word's start is empty.
+        encoded = self._model.encode(text, return_type="offset_mapping")
+        spans, offsets = [], encoded["offsets"]
+        for number, (start, end) in enumerate(offsets):
+            while start < end and text[start].isspace():
+                start += 1
+            if start == end and encoded["pieces"][number] != _WORD_START:
+                end = next((later for _, later in offsets[number:] if later > start), start)
+            spans.append((start, end))
+        return encoded["ids"], spans
+
+    def decode(self, ids):
+        return self._model.decode([int(id) for id in ids if UNK <= id < self.mask_id])
+
+    def pieces(self):
+        return [self._model.id_to_piece(id) for id in range(self.mask_id)] + [MASK]
+
+
+# --- merged from ds_minimodel.data.tokenizer: RoBERTa's byte-level BPE. In its file a piece is a string of stand-ins for bytes, one character each.
+
+
+_SPECIAL = {"<s>", "<pad>", "</s>", "<unk>", MASK}
+
+
+def _byte_of_character():
+    """GPT-2's stand-ins: a printable Latin-1 character for its own byte, U+0100 … for the others in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {
+        **{chr(byte): byte for byte in printable},
+        **{chr(0x100 + number): byte for number, byte in enumerate(others)},
+    }
+
+
+BYTE_OF_CHARACTER = _byte_of_character()
+
+
+class ByteLevelTokenizer(Tokenizer):
+    file_name = BYTE_LEVEL_FILE
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        # One thread, as SentencePiece's here: text is prepared by as many processes as there are cores.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(self.path))
+        self._tokenizer.encode_special_tokens = True  # "<s>" in text is three characters
+        self.vocab_size = self._tokenizer.get_vocab_size()
+        self.mask_id = self.vocab_size - 1
+
+    def encode(self, texts):
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_with_offsets(self, text):
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        spans = []
+        for start, end in encoding.offsets:
+            while start < end and text[start].isspace():
+                start += 1
+            spans.append((start, end))
+        return encoding.ids, spans
+
+    def decode(self, ids):
+        # Halves of characters show as �.
+        return self._tokenizer.decode([int(id) for id in ids if UNK < id < self.mask_id])
+
+    def pieces(self):
+        strings = map(self._tokenizer.id_to_token, range(self.vocab_size))
+        return [string if string in _SPECIAL else _spell(string) for string in strings]
+
+
+def _spell(piece):
+    """Text of a piece; one that is no whole number of characters is spelt by its bytes: <0xE2><0x82>."""
+    data = bytes(BYTE_OF_CHARACTER[character] for character in piece)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = None
+    if text is None or "▁" in text:
+        return "".join(f"<0x{byte:02X}>" for byte in data)
+    return text.replace(" ", "▁")

@@ -1,19 +1,20 @@
 """Static word vectors from files, two languages' brought into one space, and vectors of pieces of them."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from ds_minimodel.errors import UserError
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import EOS
 
-MAX_WORDS = 200_000                  # the first of a file, which are the most frequent
-_CHUNK = 10_000                      # words that are tokenised at a time
+MAX_WORDS = 200_000  # the first of a file, which are the most frequent
+_CHUNK = 10_000  # words that are tokenised at a time
 
 
 @dataclass(frozen=True)
 class WordVectors:
     """words: by falling frequency. vectors: (words, D) fp32."""
+
     words: list
     vectors: np.ndarray
 
@@ -36,8 +37,9 @@ def read_vectors(path):
                 vectors[number] = np.array(numbers, np.float32).reshape(dimension)
             except ValueError:
                 found = repr(line.strip()[:40]) if line else "the end of the file"
-                raise UserError(f"{path}:{number + 2}: {found} where a word and {dimension} numbers are "
-                                "expected") from None
+                raise UserError(
+                    f"{path}:{number + 2}: {found} where a word and {dimension} numbers are expected"
+                ) from None
             words.append(word)
     if not np.isfinite(vectors).all():
         row = int(np.argmin(np.isfinite(vectors).all(1)))
@@ -54,8 +56,7 @@ def read_dictionary(path):
             if not line.strip():
                 continue
             if len(pair) != 2:
-                raise UserError(f"{path}:{number}: {len(pair)} words where two are expected, a source and a "
-                                "target")
+                raise UserError(f"{path}:{number}: {len(pair)} words where two are expected, a source and a target")
             pairs.append(tuple(pair))
     return pairs
 
@@ -66,12 +67,14 @@ def align(source, target, dictionary, where):
     Orthogonal Procrustes over the dictionary's pairs in three spellings each (as given, lower case, title
     case), as WECHSEL's published code has it. where: the dictionary's file, for messages.
     """
-    source_ids, target_ids = ({word: id for id, word in enumerate(language.words)}
-                              for language in (source, target))
-    pairs = [(source_ids[left], target_ids[right]) for first, second in dictionary
-             for left in (first, first.lower(), first.title())
-             for right in (second, second.lower(), second.title())
-             if left in source_ids and right in target_ids]
+    source_ids, target_ids = ({word: id for id, word in enumerate(language.words)} for language in (source, target))
+    pairs = [
+        (source_ids[left], target_ids[right])
+        for first, second in dictionary
+        for left in (first, first.lower(), first.title())
+        for right in (second, second.lower(), second.title())
+        if left in source_ids and right in target_ids
+    ]
     if not pairs:
         raise UserError(f"{where}: none of its pairs has vectors in both languages")
     left, right = np.array(pairs).T
@@ -89,10 +92,9 @@ def piece_vectors(tokenizer, words):
     sums = np.zeros((tokenizer.vocab_size, words.vectors.shape[1]), np.float64)
     weights = np.zeros(tokenizer.vocab_size)
     for first in range(0, len(words.words), _CHUNK):
-        chunk = words.words[first:first + _CHUNK]
+        chunk = words.words[first : first + _CHUNK]
         for texts in (chunk, [f" {word}" for word in chunk]):
-            uses = [(id, first + number) for number, ids in enumerate(tokenizer.encode(texts))
-                    for id in set(ids)]
+            uses = [(id, first + number) for number, ids in enumerate(tokenizer.encode(texts)) for id in set(ids)]
             ids, ranks = np.array(uses, np.int64).reshape(-1, 2).T
             order = np.argsort(ids, kind="stable")
             ids, ranks = ids[order], ranks[order]
@@ -114,6 +116,68 @@ def _open(path):
 def _header(line, path):
     fields = line.split()
     if len(fields) != 2 or not all(field.isdigit() for field in fields) or "0" in fields:
-        raise UserError(f"{path}:1: {line.strip()[:40]!r} is not the header of fastText's text form, "
-                        "`words dimensions`")
+        raise UserError(
+            f"{path}:1: {line.strip()[:40]!r} is not the header of fastText's text form, `words dimensions`"
+        )
     return int(fields[0]), int(fields[1])
+
+
+# --- merged from ds_minimodel.data.vectors: Static vectors of pieces, trained by fastText on a token store (gensim's implementation).
+
+
+MAX_TOKENS = 20_000_000  # the first of the store
+# What FOCUS's published code sets; the rest is fastText's own. CBOW "is more closely aligned" with masked LM.
+_SETTINGS = {
+    "vector_size": 100,
+    "epochs": 3,
+    "min_count": 10,
+    "negative": 10,
+    "sg": 0,
+    "window": 5,
+    "alpha": 0.05,
+    "sample": 1e-4,
+    "min_n": 3,
+    "max_n": 6,
+    "bucket": 1 << 18,
+}
+
+
+def train_piece_vectors(store, tokenizer, seed):
+    """A vector of each piece (V, 100) from the store's text; zero for pieces seen fewer than 10 times.
+
+    One thread, so that the result is a function of store and seed. UserError where gensim is missing.
+    """
+    try:
+        from gensim.models import FastText
+    except ModuleNotFoundError:
+        raise UserError(
+            "adapt.initialisation: focus trains its vectors with gensim, which is not installed; "
+            "pip install 'ds_minimodel[focus]', or give adapt.word_vectors"
+        ) from None
+    pieces = tokenizer.pieces()
+    vectors = np.zeros((len(pieces), _SETTINGS["vector_size"]), np.float32)
+    model = FastText(seed=seed, workers=1, **_SETTINGS)
+    model.build_vocab(_Sentences(store, pieces))
+    if len(model.wv):
+        model.train(_Sentences(store, pieces), total_examples=model.corpus_count, epochs=model.epochs)
+    for id, piece in enumerate(pieces):
+        if piece in model.wv.key_to_index:
+            vectors[id] = model.wv[piece]
+    return vectors
+
+
+class _Sentences:
+    """The sentences of a store as lists of pieces, as often as they are asked for."""
+
+    def __init__(self, store, pieces):
+        self.store, self.pieces = store, pieces
+
+    def __iter__(self):
+        for number in range(self.store.num_documents):
+            start, stop = self.store.document(number)
+            if start >= MAX_TOKENS:
+                return
+            tokens = self.store.read(start, stop)
+            for sentence in np.split(tokens, np.flatnonzero(tokens == EOS) + 1):
+                if len(sentence) > 1:
+                    yield [self.pieces[id] for id in sentence[:-1]]

@@ -5,15 +5,20 @@ import gc
 
 import torch
 
-from ds_minimodel.engine.build import build_engine, destroy
-from ds_minimodel.engine.fragments import adamw_of, vectors
-from ds_minimodel.engine.ledger import Ledger, saving_to, storage_bytes, tensors_in
-from ds_minimodel.engine.plan import plan_run
-from ds_minimodel.engine.predict import DTYPES, ring
-from ds_minimodel.engine.train import optimizer_step
+from ds_minimodel.engine.loop import optimizer_step
+from ds_minimodel.engine.planning.ledger import Ledger, saving_to, storage_bytes, tensors_in
+from ds_minimodel.engine.planning.memory import ring
+from ds_minimodel.engine.planning.planner import plan_run
+from ds_minimodel.engine.zero.build import build_engine, destroy
+from ds_minimodel.engine.zero.fragments import adamw_of, vectors
+from ds_minimodel.ops.precision import DTYPES
 
-COLLECTIVES = {"allreduce_": "all-reduce", "allgather_": "all-gather", "_allgather_base_": "all-gather",
-               "_reduce_scatter_base_": "reduce-scatter"}
+COLLECTIVES = {
+    "allreduce_": "all-reduce",
+    "allgather_": "all-gather",
+    "_allgather_base_": "all-gather",
+    "_reduce_scatter_base_": "reduce-scatter",
+}
 # Flags and norms are reduced too: some bytes, whatever trains.
 SMALL = 64
 
@@ -34,11 +39,15 @@ def measure_step(module, batches, run, world, plan=None):
     engine = build_engine(module, run, world, plan)
     for step in range(3):
         micro_batches = batches(step)
-        count, = world.sum(sum(batch["count"] for batch in micro_batches))
+        (count,) = world.sum(sum(batch["count"] for batch in micro_batches))
         with Ledger() as ledger:
             optimizer_step(engine, micro_batches, max(1, count), run, world, step)
-    measured = {"weights": _weights(engine.module), "optimizer": _optimizer(engine), "activations": activations,
-                "total": storage_bytes(_all_tensors()) - storage_bytes(standing) + ledger.peak}
+    measured = {
+        "weights": _weights(engine.module),
+        "optimizer": _optimizer(engine),
+        "activations": activations,
+        "total": storage_bytes(_all_tensors()) - storage_bytes(standing) + ledger.peak,
+    }
     destroy(engine)
     sent = {}
     for operator, size, ranks in ledger.sent:
@@ -46,8 +55,12 @@ def measure_step(module, batches, run, world, plan=None):
             name = COLLECTIVES[operator]
             sent[name] = sent.get(name, 0) + ring(size, ranks, name)
     memory = plan.memory
-    planned = {"weights": memory.weights, "optimizer": memory.optimizer, "activations": memory.activations,
-               "total": memory.total}
+    planned = {
+        "weights": memory.weights,
+        "optimizer": memory.optimizer,
+        "activations": memory.activations,
+        "total": memory.total,
+    }
     return {"measured": _with_rest(measured) | {"sent": sent}, "planned": _with_rest(planned) | {"sent": plan.wire}}
 
 
@@ -77,5 +90,4 @@ def _optimizer(engine):
 
 def _all_tensors():
     gc.collect()
-    return [thing for thing in gc.get_objects()
-            if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu"]
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu"]

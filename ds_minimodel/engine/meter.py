@@ -1,13 +1,15 @@
 """Losses, rate and cost of a run while it trains."""
 
+import json
 import math
 import time
+from pathlib import Path
 
 import torch
 
-from ds_minimodel.engine.metrics import Metrics
-from ds_minimodel.errors import UserError
-from ds_minimodel.progress import Progress
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_write, clear_write_errors, read_json_lines
+from ds_minimodel.common.progress import Progress
 
 
 class Meter:
@@ -22,7 +24,7 @@ class Meter:
         self.every = max(1, min(100, run.steps // 100))
         self.metrics = Metrics(folder, start, enabled=world.is_main)
         if world.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(world.device)       # of an earlier run in this process
+            torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
         self.progress = Progress(label, run.steps, "steps", start, quiet=not world.is_main)
 
     def add(self, sums, count):
@@ -38,13 +40,15 @@ class Meter:
             return
         record = self._read(step)
         self.world.alike(lambda: self._check(record))
-        self.world.from_main(lambda: self.metrics.write(record))    # a full disk ends all ranks
+        self.world.from_main(lambda: self.metrics.write(record))  # a full disk ends all ranks
         self.progress.update(step, f"loss {record['loss']:.3f}")
 
     def _check(self, record):
         if not math.isfinite(record["loss"]):
-            raise UserError(f"{self.label}: the loss is not finite at step {record['step']}; lower lr, or use bf16 "
-                            "or fp32; the last checkpoint is from before")
+            raise UserError(
+                f"{self.label}: the loss is not finite at step {record['step']}; lower lr, or use bf16 "
+                "or fp32; the last checkpoint is from before"
+            )
 
     def _read(self, step):
         steps, now = step - self.last_step, time.monotonic()
@@ -58,10 +62,13 @@ class Meter:
         record = {"step": step, "loss": sum(losses) / len(losses), "lr": run.lr_at(step - 1)}
         if len(losses) > 1:
             record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses)}
-        record |= {"tokens_per_second": steps * run.tokens_per_step / seconds,
-                   "tflops_per_second": (formula - run.flops_until(previous)[0]) / seconds / 1e12,
-                   "eflops": formula / 1e18, "executed_eflops": executed / 1e18,
-                   "memory_gib": _peak_memory(self.world.device) / 2**30}
+        record |= {
+            "tokens_per_second": steps * run.tokens_per_step / seconds,
+            "tflops_per_second": (formula - run.flops_until(previous)[0]) / seconds / 1e12,
+            "eflops": formula / 1e18,
+            "executed_eflops": executed / 1e18,
+            "memory_gib": _peak_memory(self.world.device) / 2**30,
+        }
         return record
 
     def __enter__(self):
@@ -78,4 +85,44 @@ def _peak_memory(device):
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     import resource
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024        # Linux counts in KiB
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+
+
+# --- merged from ds_minimodel.engine.meter: metrics.jsonl and TensorBoard events of a run.
+
+
+class Metrics:
+    """Appends one record a call to `folder`/metrics.jsonl and to TensorBoard, on the rank where it is `enabled`.
+
+    A resumed run drops the records after `start_step`, which it is about to write again.
+    """
+
+    def __init__(self, folder, start_step, enabled):
+        self.enabled = enabled
+        if not enabled:
+            return
+        from torch.utils.tensorboard import SummaryWriter
+
+        path = Path(folder) / "metrics.jsonl"
+        kept = [line for line in read_json_lines(path) if line["step"] <= start_step]
+        with atomic_write(path, "w") as file:
+            file.writelines(json.dumps(line) + "\n" for line in kept)
+        self.file = open(path, "a", encoding="utf-8")
+        self.events = SummaryWriter(Path(folder) / "events", purge_step=start_step + 1)
+
+    def write(self, record):
+        with clear_write_errors(self.file.name):
+            self.file.write(json.dumps(record) + "\n")
+            self.file.flush()
+            for name, value in record.items():
+                if name != "step":
+                    self.events.add_scalar(name, value, record["step"])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.enabled:
+            self.file.close()
+            self.events.close()

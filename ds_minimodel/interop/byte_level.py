@@ -4,10 +4,10 @@ import json
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from ds_minimodel import files
-from ds_minimodel.data.byte_level import BYTE_OF_CHARACTER
-from ds_minimodel.data.tokenizer import MASK
-from ds_minimodel.errors import UserError
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import MASK
+from ds_minimodel.data.tokenizer import BYTE_OF_CHARACTER
 from ds_minimodel.interop.special import FIRST, add_special_tokens, our_order
 
 
@@ -24,7 +24,7 @@ def from_merges(vocab, path, add_prefix_space=False):
         lines = path.read_text(encoding="utf-8").split("\n")
         pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
         tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=pairs))
-    except Exception as error:          # the Rust library raises nothing narrower
+    except Exception as error:  # the Rust library raises nothing narrower
         raise UserError(f"{path}: missing, damaged or of another vocabulary ({error})") from None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     return tokenizer
@@ -41,11 +41,17 @@ def in_our_order(content, where):
     ids = model["vocab"] | {token["content"]: token["id"] for token in content["added_tokens"]}
     order = our_order(ids, where)
     strings = {id: string for string, id in ids.items()}
-    for id in order[len(FIRST):-1]:
+    for id in order[len(FIRST) : -1]:
         if not BYTE_OF_CHARACTER.keys() >= set(strings[id]):
             raise UserError(f"{where}: {strings[id]!r} is not a piece of a byte-level BPE")
-    new = {**content, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None,
-           "model": {**model, "vocab": {strings[id]: number for number, id in enumerate(order)}}}
+    new = {
+        **content,
+        "added_tokens": [],
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+        "model": {**model, "vocab": {strings[id]: number for number, id in enumerate(order)}},
+    }
     tokenizer = Tokenizer.from_str(json.dumps(new, ensure_ascii=False))
     tokenizer.decoder = decoders.ByteLevel()
     takes_space = {token["content"]: token["lstrip"] for token in content["added_tokens"]}

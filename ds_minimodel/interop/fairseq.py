@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from ds_minimodel.base import UNKNOWN_LANGUAGE
-from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, MASK, UNIGRAM_FILE
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_json
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json
+from ds_minimodel.common.vocabulary import MASK, UNKNOWN_LANGUAGE
+from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, UNIGRAM_FILE
 from ds_minimodel.interop import byte_level, inert, unigram
 from ds_minimodel.interop.imported import Vocabulary, refuse_existing, save_imported
 from ds_minimodel.interop.names import from_foreign
@@ -19,8 +19,13 @@ from ds_minimodel.model.transformer import FIRST_POSITION, BodyConfig
 
 WEIGHTS, DICTIONARY = "model.pt", "dict.txt"
 _ENCODER = "sentence_encoder."
-_LAYER = {"attention_out": "self_attn.out_proj", "attention_norm": "self_attn_layer_norm",
-          "ffn_in": "fc1", "ffn_out": "fc2", "ffn_norm": "final_layer_norm"}
+_LAYER = {
+    "attention_out": "self_attn.out_proj",
+    "attention_norm": "self_attn_layer_norm",
+    "ffn_in": "fc1",
+    "ffn_out": "fc2",
+    "ffn_norm": "final_layer_norm",
+}
 
 
 def import_fairseq(folder, out, language=UNKNOWN_LANGUAGE):
@@ -37,8 +42,7 @@ def import_fairseq(folder, out, language=UNKNOWN_LANGUAGE):
     vocabulary = _vocabulary(folder)
     rows = len(tensors[f"{_ENCODER}embed_tokens.weight"])
     if max(vocabulary.order) != rows - 1:
-        raise UserError(f"{where}: embeddings of {rows} ids, but {DICTIONARY} gives "
-                        f"{max(vocabulary.order) + 1}")
+        raise UserError(f"{where}: embeddings of {rows} ids, but {DICTIONARY} gives {max(vocabulary.order) + 1}")
     ours = from_foreign(tensors, config, rows, _names(tensors, config.num_layers), where)
     save_imported(out, config, ours, vocabulary, language, folder.name)
 
@@ -47,15 +51,25 @@ def _read_checkpoint(path):
     """(tensors of the model without what is not kept, settings of the training run as a dict)."""
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=False, pickle_module=inert)
-        tensors = {name: tensor for name, tensor in checkpoint["model"].items()
-                   if isinstance(tensor, torch.Tensor)}
+        tensors = {name: tensor for name, tensor in checkpoint["model"].items() if isinstance(tensor, torch.Tensor)}
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, AttributeError, ValueError,
-            TypeError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        EOFError,
+        pickle.UnpicklingError,
+        KeyError,
+        AttributeError,
+        ValueError,
+        TypeError,
+    ) as error:
         raise UserError(f"{path}: damaged, or not a checkpoint of fairseq ({type(error).__name__})") from None
-    tensors = {name.partition(".")[2].replace(".layernorm_embedding.", ".emb_layer_norm."): tensor
-               for name, tensor in tensors.items() if name.startswith(("encoder.", "decoder."))}
+    tensors = {
+        name.partition(".")[2].replace(".layernorm_embedding.", ".emb_layer_norm."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(("encoder.", "decoder."))
+    }
     tied = tensors.pop("lm_head.weight", None)
     tokens = tensors.get(f"{_ENCODER}embed_tokens.weight", torch.empty(0))
     if tied is not None and not torch.equal(tied, tokens):
@@ -71,8 +85,10 @@ def _plain(settings):
     if isinstance(settings, dict):
         return settings
     content = vars(settings).get("_content", vars(settings))
-    return {key: vars(value).get("_val", value) if isinstance(value, inert.Inert) else value
-            for key, value in content.items()}
+    return {
+        key: vars(value).get("_val", value) if isinstance(value, inert.Inert) else value
+        for key, value in content.items()
+    }
 
 
 def _body_config(tensors, settings, where):
@@ -87,26 +103,40 @@ def _body_config(tensors, settings, where):
     positions, tokens, ffn = (tensors[name] for name in needed)
     if heads < 1 or tokens.shape[1] % heads:
         raise UserError(f"{where}: hidden size {tokens.shape[1]} is not a multiple of {heads} heads")
-    return BodyConfig(len(layers), tokens.shape[1], heads, len(ffn), len(positions) - FIRST_POSITION,
-                      (len(layers),), settings.get("dropout", 0.1), settings.get("attention_dropout", 0.1))
+    return BodyConfig(
+        len(layers),
+        tokens.shape[1],
+        heads,
+        len(ffn),
+        len(positions) - FIRST_POSITION,
+        (len(layers),),
+        settings.get("dropout", 0.1),
+        settings.get("attention_dropout", 0.1),
+    )
 
 
 def _names(tensors, num_layers):
     """Each of our parameters -> fairseq's, which joined along the first axis are ours."""
-    modules = {"body.embedding_norm": f"{_ENCODER}emb_layer_norm",
-               f"body.heads.{num_layers}.dense": "lm_head.dense",
-               f"body.heads.{num_layers}.norm": "lm_head.layer_norm"}
-    found = {"pack.tokens": [f"{_ENCODER}embed_tokens.weight"], "pack.bias": ["lm_head.bias"],
-             "body.positions": [f"{_ENCODER}embed_positions.weight"]}
+    modules = {
+        "body.embedding_norm": f"{_ENCODER}emb_layer_norm",
+        f"body.heads.{num_layers}.dense": "lm_head.dense",
+        f"body.heads.{num_layers}.norm": "lm_head.layer_norm",
+    }
+    found = {
+        "pack.tokens": [f"{_ENCODER}embed_tokens.weight"],
+        "pack.bias": ["lm_head.bias"],
+        "body.positions": [f"{_ENCODER}embed_positions.weight"],
+    }
     for layer in range(num_layers):
         theirs = f"{_ENCODER}layers.{layer}"
         modules |= {f"body.layers.{layer}.{module}": f"{theirs}.{name}" for module, name in _LAYER.items()}
         for kind in ("weight", "bias"):
-            joined = f"{theirs}.self_attn.in_proj_{kind}"               # checkpoints of 2019
+            joined = f"{theirs}.self_attn.in_proj_{kind}"  # checkpoints of 2019
             apart = [f"{theirs}.self_attn.{part}_proj.{kind}" for part in "qkv"]
             found[f"body.layers.{layer}.qkv.{kind}"] = [joined] if joined in tensors else apart
-    return found | {f"{ours}.{kind}": [f"{theirs}.{kind}"] for ours, theirs in modules.items()
-                    for kind in ("weight", "bias")}
+    return found | {
+        f"{ours}.{kind}": [f"{theirs}.{kind}"] for ours, theirs in modules.items() for kind in ("weight", "bias")
+    }
 
 
 def _vocabulary(folder):
@@ -123,8 +153,7 @@ def _vocabulary(folder):
         pieces = [*unigram.pieces(data), MASK]
         missing = [piece for piece in pieces if piece not in ids]
         if missing:
-            raise UserError(f"{path}: no line for {missing[0]!r} of {model.name}; they do not belong "
-                            "together")
+            raise UserError(f"{path}: no line for {missing[0]!r} of {model.name}; they do not belong together")
         return Vocabulary(UNIGRAM_FILE, data, [ids[piece] for piece in pieces])
     encoder = {str(id): string for string, id in read_json(folder / "encoder.json").items()}
     strings = [*FIRST, *(encoder.get(word, word) for word in words), MASK]

@@ -7,9 +7,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ds_minimodel.base import UNKNOWN_LANGUAGE
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import atomic_folder, write_json
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_folder, write_json
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.interop import names
 from ds_minimodel.interop.configuration import config_json, read_config
 from ds_minimodel.interop.imported import refuse_existing, save_imported
@@ -33,8 +33,10 @@ def import_hf(folder, out, language=UNKNOWN_LANGUAGE):
     config, vocab_size = read_config(folder)
     vocabulary = read_vocabulary(folder)
     if len(vocabulary.order) != vocab_size:
-        raise UserError(f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer "
-                        f"{len(vocabulary.order)} ids; resize the embeddings to the tokenizer")
+        raise UserError(
+            f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer "
+            f"{len(vocabulary.order)} ids; resize the embeddings to the tokenizer"
+        )
     tensors, where = _read_weights(folder)
     types = _drop_what_is_not_kept(tensors, where)
     found = names.names(config.num_layers, names.masked_lm_head(config.num_layers))
@@ -62,8 +64,7 @@ def export_hf(artifact, out, pack=None, depth=None):
         tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
     else:
         if depth is not None:
-            raise UserError(f"{artifact}: a task model has no masked-LM head of depth {depth}; "
-                            "leave --depth out")
+            raise UserError(f"{artifact}: a task model has no masked-LM head of depth {depth}; leave --depth out")
         model, head, num_layers, extra = _as_task(body)
         tensors = dict(body.tensors)
     for name, tensor in language.tensors.items():
@@ -91,8 +92,11 @@ def _as_task(body):
     if task["kind"] == "qa":
         return "RobertaForQuestionAnswering", names.SPAN_HEAD, num_layers, {}
     labels = list(map(str, task["labels"]))
-    extra = {"id2label": dict(enumerate(labels)), "label2id": {label: id for id, label in enumerate(labels)},
-             "problem_type": "single_label_classification"}
+    extra = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: id for id, label in enumerate(labels)},
+        "problem_type": "single_label_classification",
+    }
     return "RobertaForSequenceClassification", names.CLASSIFIER_HEAD, num_layers, extra
 
 
@@ -105,8 +109,7 @@ def _read_weights(folder):
         path = folder / PICKLE
         if path.is_file():
             return dict(torch.load(path, map_location="cpu", weights_only=True)), path
-    except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError,
-            TypeError) as error:
+    except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: damaged, or not a file of weights ({reason})") from None
     raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}; both may not be in parts")
@@ -119,10 +122,10 @@ def _drop_what_is_not_kept(tensors, where):
     for copy, original in copies.items():
         tensor = tensors.pop(copy, None)
         if tensor is not None and not torch.equal(tensor, tensors.setdefault(original, tensor)):
-            raise UserError(f"{where}: {copy} differs from {original}; output embeddings of their own are "
-                            "not supported")
+            raise UserError(
+                f"{where}: {copy} differs from {original}; output embeddings of their own are not supported"
+            )
     tensors.pop("roberta.embeddings.position_ids", None)
     for name in [name for name in tensors if name.startswith("roberta.pooler.")]:
         del tensors[name]
     return types[0]
-

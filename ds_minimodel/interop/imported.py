@@ -5,15 +5,15 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from ds_minimodel.base import UNKNOWN_LANGUAGE
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import atomic_folder, write_manifest
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.model.artifacts import PACK_WEIGHTS, BodyArtifact, save_body, space_of
 
 
 @dataclass
 class Vocabulary:
     """A foreign vocabulary as our packs have it: name and bytes of its file, and its ids in our order."""
+
     file_name: str
     data: bytes
     order: list
@@ -31,8 +31,7 @@ def save_imported(out, config, tensors, vocabulary, language, source):
     tensors: fp32 under the names of MaskedLanguageModel, rows by the foreign ids. source: name of what was
     imported.
     """
-    body = {name.removeprefix("body."): tensor for name, tensor in tensors.items()
-            if name.startswith("body.")}
+    body = {name.removeprefix("body."): tensor for name, tensor in tensors.items() if name.startswith("body.")}
     pack = {name: tensors[f"pack.{name}"][vocabulary.order] for name in ("tokens", "bias")}
     space = space_of(body, pack)
     facts = {"imported_from": source, "steps": 0, "eflops": 0.0}
@@ -41,5 +40,11 @@ def save_imported(out, config, tensors, vocabulary, language, source):
         (folder / "pack").mkdir()
         save_file(pack, folder / "pack" / PACK_WEIGHTS)
         (folder / "pack" / vocabulary.file_name).write_bytes(vocabulary.data)
-        write_manifest(folder / "pack", kind="language-pack", language=language, space=space,
-                       vocab_size=len(vocabulary.order), **facts)
+        write_manifest(
+            folder / "pack",
+            kind="language-pack",
+            language=language,
+            space=space,
+            vocab_size=len(vocabulary.order),
+            **facts,
+        )

@@ -7,8 +7,13 @@ torch's own weights_only refuses a file for one foreign class in it.
 
 import pickle
 
-_SAFE = {("collections", "OrderedDict"), ("argparse", "Namespace"), ("torch._utils", "_rebuild_tensor"),
-         ("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_parameter")}
+_SAFE = {
+    ("collections", "OrderedDict"),
+    ("argparse", "Namespace"),
+    ("torch._utils", "_rebuild_tensor"),
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch._utils", "_rebuild_parameter"),
+}
 
 
 class Inert:

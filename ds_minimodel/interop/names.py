@@ -2,11 +2,16 @@
 
 import torch
 
-from ds_minimodel.errors import UserError
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.model.heads import MaskedLanguageModel
 
-_LAYER = {"attention_out": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
-          "ffn_in": "intermediate.dense", "ffn_out": "output.dense", "ffn_norm": "output.LayerNorm"}
+_LAYER = {
+    "attention_out": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "ffn_in": "intermediate.dense",
+    "ffn_out": "output.dense",
+    "ffn_norm": "output.LayerNorm",
+}
 TOKENS = "roberta.embeddings.word_embeddings.weight"
 TYPES = "roberta.embeddings.token_type_embeddings.weight"
 # Module of a model's head -> Hugging Face's.
@@ -26,8 +31,9 @@ def names(num_layers, head):
     """
     modules = {"body.embedding_norm": "roberta.embeddings.LayerNorm", **head}
     for layer in range(num_layers):
-        modules |= {f"body.layers.{layer}.{ours}": f"roberta.encoder.layer.{layer}.{theirs}"
-                    for ours, theirs in _LAYER.items()}
+        modules |= {
+            f"body.layers.{layer}.{ours}": f"roberta.encoder.layer.{layer}.{theirs}" for ours, theirs in _LAYER.items()
+        }
     found = {"pack.tokens": [TOKENS], "body.positions": ["roberta.embeddings.position_embeddings.weight"]}
     if "lm_head.dense" in head.values():
         found["pack.bias"] = ["lm_head.bias"]
@@ -35,8 +41,9 @@ def names(num_layers, head):
         found |= {f"{ours}.{kind}": [f"{theirs}.{kind}"] for ours, theirs in modules.items()}
         for layer in range(num_layers):
             attention = f"roberta.encoder.layer.{layer}.attention.self"
-            found[f"body.layers.{layer}.qkv.{kind}"] = [f"{attention}.{part}.{kind}"
-                                                        for part in ("query", "key", "value")]
+            found[f"body.layers.{layer}.qkv.{kind}"] = [
+                f"{attention}.{part}.{kind}" for part in ("query", "key", "value")
+            ]
     return found
 
 
@@ -66,10 +73,11 @@ def from_foreign(tensors, config, vocab_size, found, where):
         expected = (shapes[name][0] // len(parts), *shapes[name][1:])
         wrong = [chunk.shape for chunk in chunks if chunk.shape != expected]
         if wrong:
-            raise UserError(f"{where}: {parts[0]} has shape {tuple(wrong[0])}, the configuration gives "
-                            f"{expected}")
+            raise UserError(f"{where}: {parts[0]} has shape {tuple(wrong[0])}, the configuration gives {expected}")
         ours[name] = torch.cat(chunks)
     if rest:
-        raise UserError(f"{where}: {sorted(rest)[0]} has no counterpart here; it must hold a RoBERTa masked "
-                        "language model without additions")
+        raise UserError(
+            f"{where}: {sorted(rest)[0]} has no counterpart here; it must hold a RoBERTa masked "
+            "language model without additions"
+        )
     return ours

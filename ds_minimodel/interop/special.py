@@ -2,10 +2,10 @@
 
 from tokenizers import AddedToken
 
-from ds_minimodel.data.tokenizer import MASK
-from ds_minimodel.errors import UserError
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import MASK
 
-FIRST = ("<s>", "<pad>", "</s>", "<unk>")       # ids 0 to 3; <mask> has the last
+FIRST = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3; <mask> has the last
 
 
 def our_order(ids, where):

@@ -14,13 +14,12 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as protobuf
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from ds_minimodel.data import BOS, EOS, PAD, UNK
-from ds_minimodel.data.tokenizer import MASK
-from ds_minimodel.errors import UserError
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import BOS, EOS, MASK, PAD, UNK
 from ds_minimodel.interop.special import FIRST, add_special_tokens, our_order
 
 _WORD_START = "▁"
-_XLMR_FIRST = ["<unk>", "<s>", "</s>"]          # ids 0 to 2 of its SentencePiece model
+_XLMR_FIRST = ["<unk>", "<s>", "</s>"]  # ids 0 to 2 of its SentencePiece model
 _PIECE = protobuf.ModelProto.SentencePiece
 
 
@@ -31,8 +30,9 @@ def _parse(data, where):
         raise UserError(f"{where}: not a SentencePiece model ({error})") from None
     kinds = {piece.type for piece in model.pieces} - {_PIECE.NORMAL, _PIECE.CONTROL, _PIECE.UNKNOWN}
     if model.trainer_spec.model_type != protobuf.TrainerSpec.UNIGRAM or kinds:
-        raise UserError(f"{where}: only SentencePiece models of type unigram, without bytes or own symbols, "
-                        "are supported")
+        raise UserError(
+            f"{where}: only SentencePiece models of type unigram, without bytes or own symbols, are supported"
+        )
     return model
 
 
@@ -45,7 +45,7 @@ def from_sentencepiece(data, where):
     model = _parse(data, where)
     if [piece.piece for piece in model.pieces if piece.type != _PIECE.NORMAL] != _XLMR_FIRST:
         raise UserError(f"{where}: its special pieces must be {' '.join(_XLMR_FIRST)}, as in XLM-R's model")
-    pieces = [(piece.piece, piece.score) for piece in model.pieces[len(_XLMR_FIRST):]]
+    pieces = [(piece.piece, piece.score) for piece in model.pieces[len(_XLMR_FIRST) :]]
     return _model(pieces, model.normalizer_spec, where), list(range(len(FIRST) + len(pieces) + 1))
 
 
@@ -65,20 +65,24 @@ def from_tokenizer_json(content, where):
     others = {part["type"] for part in parts[1:]} | {part["type"] for part in parts[:1]} - {"Precompiled"}
     if others - {"Replace", "Strip"} or content["model"].get("byte_fallback"):
         raise UserError(f"{where}: not the tokenizer of a SentencePiece unigram model like XLM-R's")
-    spec = protobuf.NormalizerSpec(add_dummy_prefix=True, remove_extra_whitespaces=True,
-                                   escape_whitespaces=True)
+    spec = protobuf.NormalizerSpec(add_dummy_prefix=True, remove_extra_whitespaces=True, escape_whitespaces=True)
     if parts and parts[0]["type"] == "Precompiled":
         try:
             spec.precompiled_charsmap = base64.b64decode(parts[0]["precompiled_charsmap"], validate=True)
         except binascii.Error as error:
             raise UserError(f"{where}: damaged precompiled_charsmap ({error})") from None
-    return _model([tuple(vocabulary[id]) for id in order[len(FIRST):-1]], spec, where), order
+    return _model([tuple(vocabulary[id]) for id in order[len(FIRST) : -1]], spec, where), order
 
 
 def _model(pieces, normalizer_spec, where):
     trainer = protobuf.TrainerSpec(
-        model_type=protobuf.TrainerSpec.UNIGRAM, vocab_size=len(FIRST) + len(pieces), bos_id=BOS, pad_id=PAD,
-        eos_id=EOS, unk_id=UNK)
+        model_type=protobuf.TrainerSpec.UNIGRAM,
+        vocab_size=len(FIRST) + len(pieces),
+        bos_id=BOS,
+        pad_id=PAD,
+        eos_id=EOS,
+        unk_id=UNK,
+    )
     model = protobuf.ModelProto(trainer_spec=trainer, normalizer_spec=normalizer_spec)
     for id, token in enumerate(FIRST):
         model.pieces.add(piece=token, score=0, type=_PIECE.UNKNOWN if id == UNK else _PIECE.CONTROL)
@@ -100,8 +104,9 @@ def to_hugging_face(data, where):
     model = _parse(data, where)
     spec = model.normalizer_spec
     if not (spec.add_dummy_prefix and spec.remove_extra_whitespaces and spec.escape_whitespaces):
-        raise UserError(f"{where}: a SentencePiece model without dummy prefix or that keeps white space "
-                        "cannot be exported")
+        raise UserError(
+            f"{where}: a SentencePiece model without dummy prefix or that keeps white space cannot be exported"
+        )
     vocabulary = [(piece.piece, piece.score) for piece in model.pieces] + [(MASK, 0.0)]
     tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=UNK, byte_fallback=False))
     spaces = [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]

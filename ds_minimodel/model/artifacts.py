@@ -15,9 +15,16 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import (MANIFEST, atomic_folder, read_json, read_manifest, sha256_of_file, write_json,
-                                write_manifest)
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import (
+    MANIFEST,
+    atomic_folder,
+    read_json,
+    read_manifest,
+    sha256_of_file,
+    write_json,
+    write_manifest,
+)
 from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.parallel import full_shape, own_part
 
@@ -28,6 +35,7 @@ PACK_WEIGHTS = "embeddings.safetensors"
 @dataclass
 class BodyArtifact:
     """A body as on disk. `tensors` has the names of the module's state dict; `task` is set on task models."""
+
     config: BodyConfig
     tensors: dict
     space: str
@@ -41,6 +49,7 @@ class PackArtifact:
     A name that starts with `body.` replaces that tensor of the body while the pack is plugged in. steps,
     eflops: what its training took.
     """
+
     language: str
     tensors: dict
     space: str
@@ -79,8 +88,7 @@ def load_body(folder):
     config = read_json(Path(folder) / "config.json")
     architecture = config["architecture"]
     architecture["head_depths"] = tuple(architecture["head_depths"])
-    return BodyArtifact(BodyConfig(**architecture), _load(Path(folder) / BODY_WEIGHTS), config["space"],
-                        config["task"])
+    return BodyArtifact(BodyConfig(**architecture), _load(Path(folder) / BODY_WEIGHTS), config["space"], config["task"])
 
 
 def save_pack(folder, artifact, tokenizer_folder, **facts):
@@ -89,9 +97,16 @@ def save_pack(folder, artifact, tokenizer_folder, **facts):
         _save(artifact.tensors, temporary / PACK_WEIGHTS)
         for name in read_manifest(tokenizer_folder)["files"].keys() - {PACK_WEIGHTS}:
             shutil.copyfile(Path(tokenizer_folder) / name, temporary / name)
-        write_manifest(temporary, kind="language-pack", language=artifact.language, space=artifact.space,
-                       vocab_size=len(artifact.tensors["tokens"]), steps=artifact.steps,
-                       eflops=artifact.eflops, **facts)
+        write_manifest(
+            temporary,
+            kind="language-pack",
+            language=artifact.language,
+            space=artifact.space,
+            vocab_size=len(artifact.tensors["tokens"]),
+            steps=artifact.steps,
+            eflops=artifact.eflops,
+            **facts,
+        )
 
 
 def load_pack(folder, space=None):
@@ -100,10 +115,17 @@ def load_pack(folder, space=None):
     if manifest.get("kind") != "language-pack":
         raise UserError(f"{folder}: a {manifest.get('kind')}, not a language pack")
     if space is not None and manifest["space"] != space:
-        raise UserError(f"{folder}: this pack was trained for embedding space {manifest['space']}, the body "
-                        f"has {space}; use a pack adapted to this body, or adapt one")
-    return PackArtifact(manifest["language"], _load(Path(folder) / PACK_WEIGHTS), manifest["space"],
-                        manifest["steps"], manifest["eflops"])
+        raise UserError(
+            f"{folder}: this pack was trained for embedding space {manifest['space']}, the body "
+            f"has {space}; use a pack adapted to this body, or adapt one"
+        )
+    return PackArtifact(
+        manifest["language"],
+        _load(Path(folder) / PACK_WEIGHTS),
+        manifest["space"],
+        manifest["steps"],
+        manifest["eflops"],
+    )
 
 
 def plug(model, pack):
@@ -115,8 +137,9 @@ def plug(model, pack):
     for name, tensor in pack.tensors.items():
         parameter = parameters.get(name if name.startswith("body.") else f"pack.{name}")
         if parameter is None or full_shape(parameter) != tensor.shape:
-            raise UserError(f"language pack {pack.language}: {name} of shape {tuple(tensor.shape)} does not "
-                            "fit this model")
+            raise UserError(
+                f"language pack {pack.language}: {name} of shape {tuple(tensor.shape)} does not fit this model"
+            )
         parameter.data.copy_(own_part(parameter, tensor))
 
 
@@ -128,5 +151,4 @@ def _load(path):
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: damaged or unreadable ({error}); delete its folder and run the step "
-                        "again") from None
+        raise UserError(f"{path}: damaged or unreadable ({error}); delete its folder and run the step again") from None

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.model.packing import Packing
 from ds_minimodel.model.transformer import Body, LanguagePack, Linear, first_site, init_weights
 
@@ -19,10 +20,20 @@ def encode(pack, body, batch, depths=None):
     tokens_BS, packing = batch["tokens"], None
     if "real" in batch:
         packing = Packing(batch["real"], *tokens_BS.shape)
-        tokens_BS = tokens_BS.flatten()[batch["real"], None]          # (T, 1)
+        tokens_BS = tokens_BS.flatten()[batch["real"], None]  # (T, 1)
     embedded_BSH, table = pack(tokens_BS)
     hidden = body(embedded_BSH, batch.get("lengths"), body.noise(batch.get("keys")), batch.get("read"), depths, packing)
     return hidden, table
+
+
+def to_tensors(batch, device="cpu"):
+    """A batch of numpy arrays as tensors; without "lengths" where no row is padded, so that no mask is needed."""
+    tensors = {
+        name: value if isinstance(value, int) else torch.from_numpy(value).to(device) for name, value in batch.items()
+    }
+    if bool((tensors["lengths"] == tensors["tokens"].shape[1]).all()):
+        del tensors["lengths"]
+    return tensors
 
 
 class MaskedLanguageModel(nn.Module):
@@ -42,13 +53,17 @@ class MaskedLanguageModel(nn.Module):
         depths = (batch["depth"],) if "depth" in batch else self.body.config.head_depths
         targets_P = batch["targets"].flatten()
         hidden, table = encode(self.pack, self.body, batch, depths)
-        return torch.stack([
-            self.pack.cross_entropy(self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, targets_P)
-            for depth, x_BMH in zip(depths, hidden)])
+        return torch.stack(
+            [
+                self.pack.cross_entropy(self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, targets_P)
+                for depth, x_BMH in zip(depths, hidden)
+            ]
+        )
 
 
 class SequenceClassifier(nn.Module):
     """Classification of a sentence or a pair from `<s>` (RoBERTa's head)."""
+
     loss_names = ["loss"]
 
     def __init__(self, body_config, vocab_size, num_labels):
@@ -70,12 +85,14 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, batch):
         """Sum of cross-entropy over the examples -> (1,) fp32."""
-        return F.cross_entropy(self.logits(batch).float(), batch["targets"][:, 0], ignore_index=ops.IGNORED,
-                               reduction="sum")[None]
+        return F.cross_entropy(
+            self.logits(batch).float(), batch["targets"][:, 0], ignore_index=IGNORED, reduction="sum"
+        )[None]
 
 
 class SpanExtractor(nn.Module):
     """Extractive question answering: a start and an end score for every token."""
+
     loss_names = ["loss"]
 
     def __init__(self, body_config, vocab_size):
@@ -98,6 +115,8 @@ class SpanExtractor(nn.Module):
     def forward(self, batch):
         """Sum over the examples of the mean of the start and the end cross-entropy -> (1,) fp32."""
         logits_BS2, targets_B2 = self.logits(batch), batch["targets"]
-        losses = [F.cross_entropy(logits_BS2[..., end], targets_B2[:, end], ignore_index=ops.IGNORED,
-                                  reduction="sum") for end in (0, 1)]
+        losses = [
+            F.cross_entropy(logits_BS2[..., end], targets_B2[:, end], ignore_index=IGNORED, reduction="sum")
+            for end in (0, 1)
+        ]
         return ((losses[0] + losses[1]) / 2)[None]

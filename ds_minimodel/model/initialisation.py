@@ -12,16 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from ds_minimodel.model.transformer import INIT_STD, PAD
+from ds_minimodel.common.vocabulary import PAD
+from ds_minimodel.model.transformer import INIT_STD
 
-NEIGHBOURS, TEMPERATURE = 10, 0.1       # WECHSEL's and OFA's
-RANK = 400                              # of OFA's factorised embeddings
-_CHUNK = 1024                           # rows that are compared with the source at a time
+NEIGHBOURS, TEMPERATURE = 10, 0.1  # WECHSEL's and OFA's
+RANK = 400  # of OFA's factorised embeddings
+_CHUNK = 1024  # rows that are compared with the source at a time
 
 
 @dataclass(frozen=True)
 class FirstPack:
     """tensors: tokens (V, H), bias (V). Rows copied from the source, or combined of several; others drawn."""
+
     tensors: dict
     rows_copied: int
     rows_combined: int = 0

@@ -26,7 +26,7 @@ def shard(module, group):
 def _split_layer(layer, group):
     assert layer.num_heads % group.size == layer.ffn_out.in_features % group.size == 0
     heads = group.share(layer.num_heads)
-    layer.num_heads, layer.head_sites = len(heads), layer.head_sites[heads.start:heads.stop]
+    layer.num_heads, layer.head_sites = len(heads), layer.head_sites[heads.start : heads.stop]
     for name in ("weight", "bias"):
         shard_parameter(layer.qkv, name, group, dim=0, sections=3)
         shard_parameter(layer.ffn_in, name, group, dim=0)

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from ds_minimodel import ops, parallel
+from ds_minimodel.common.vocabulary import IGNORED, PAD
 
-PAD = 1
-FIRST_POSITION = 2              # fairseq keeps rows 0 and 1 of the position table for padding
+FIRST_POSITION = 2  # fairseq keeps rows 0 and 1 of the position table for padding
 LAYER_NORM_EPS = 1e-5
 INIT_STD = 0.02
 
@@ -26,6 +26,7 @@ INIT_STD = 0.02
 @dataclass(frozen=True)
 class BodyConfig:
     """Architecture of a body. `head_depths`: the numbers of layers after which a masked-LM head reads."""
+
     num_layers: int
     hidden_size: int
     num_heads: int
@@ -59,7 +60,7 @@ class Noise:
         return self if self.keys_B is None else Noise(self.keys_B[row_T], self.p, self.attention_p)
 
 
-SILENT = Noise(None)            # no dropout: evaluation
+SILENT = Noise(None)  # no dropout: evaluation
 
 
 def first_site(config, layer):
@@ -117,8 +118,14 @@ class Layer(nn.Module):
             x_BQH, positions = gather_rows(pad(x_BSH), read_BM), read_BM
             queries_BQH = ops.linear(parallel.copy(x_BQH, group), self.qkv.weight[:width], self.qkv.bias[:width])
             projected = pad(ops.linear(shared_BSH, self.qkv.weight[width:], self.qkv.bias[width:]))
-        context_BQH = ops.attention(projected, self.num_heads, lengths_B, noise.attention_p,
-                                    noise.attention_rows(self.head_sites, positions), queries_BQH)
+        context_BQH = ops.attention(
+            projected,
+            self.num_heads,
+            lengths_B,
+            noise.attention_p,
+            noise.attention_rows(self.head_sites, positions),
+            queries_BQH,
+        )
         if packing and read_BM is None:
             context_BQH = packing.pack(context_BQH)
             noise, positions = noise.of_tokens(packing.row_T), packing.position_T1
@@ -130,8 +137,9 @@ class Layer(nn.Module):
 
     @staticmethod
     def _add_and_norm(norm, x, residual, noise, site, positions):
-        return ops.residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps,
-                                       noise.p, noise.rows(site, positions))
+        return ops.residual_layer_norm(
+            x, residual, norm.weight, norm.bias, norm.eps, noise.p, noise.rows(site, positions)
+        )
 
 
 class MaskedLmHead(nn.Module):
@@ -170,8 +178,7 @@ class LanguagePack(nn.Module):
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
         if self.group.size == 1:
             return ops.linear_cross_entropy(x_PH, table, self.bias, targets_P)
-        return parallel.linear_cross_entropy(x_PH, table, self.bias, targets_P, self.rows, ops.IGNORED,
-                                             self.group)
+        return parallel.linear_cross_entropy(x_PH, table, self.bias, targets_P, self.rows, IGNORED, self.group)
 
 
 class Body(nn.Module):
@@ -183,8 +190,7 @@ class Body(nn.Module):
         self.positions = nn.Parameter(torch.empty(config.max_positions + FIRST_POSITION, config.hidden_size))
         self.embedding_norm = nn.LayerNorm(config.hidden_size, eps=LAYER_NORM_EPS)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
-        self.heads = nn.ModuleDict({str(depth): MaskedLmHead(config.hidden_size)
-                                    for depth in config.head_depths})
+        self.heads = nn.ModuleDict({str(depth): MaskedLmHead(config.hidden_size) for depth in config.head_depths})
         self.apply(init_weights)
         with torch.no_grad():
             self.positions.normal_(0, INIT_STD)[PAD] = 0
@@ -206,7 +212,7 @@ class Body(nn.Module):
         x_BSH = self._embed(embedded_BSH, noise, packing)
         pad = packing.pad if packing else _as_it_is
         hidden = []
-        for depth, layer in enumerate(self.layers[:depths[-1] - 1], 1):
+        for depth, layer in enumerate(self.layers[: depths[-1] - 1], 1):
             x_BSH = layer(x_BSH, lengths_B, noise, None, packing)
             if depth in depths:
                 hidden.append(pad(x_BSH) if read_BM is None else gather_rows(pad(x_BSH), read_BM))
@@ -219,7 +225,7 @@ class Body(nn.Module):
             added_BSH, _ = ops.embedding(FIRST_POSITION + positions, self.positions, PAD)
         else:
             positions = torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device)
-            added_SH = self.positions[FIRST_POSITION:FIRST_POSITION + len(positions)]
+            added_SH = self.positions[FIRST_POSITION : FIRST_POSITION + len(positions)]
             added_BSH = added_SH[None].expand_as(embedded_BSH)
         norm = self.embedding_norm
         x_BSH = ops.residual_layer_norm(embedded_BSH, added_BSH, norm.weight, norm.bias, norm.eps)

@@ -3,8 +3,9 @@
 Functions take and return plain tensors; gradients, tracing and the choice of the implementation are
 torch's dispatcher's work (library.py).
 """
+
 from .attention import attention
-from .cross_entropy import IGNORED, linear_cross_entropy
+from .cross_entropy import linear_cross_entropy
 from .dropout import dropout, hash32, row_keys
 from .embedding import embedding
 from .gelu import bias_gelu
@@ -16,5 +17,17 @@ from .softmax import masked_softmax
 for _device in LIBRARIES:  # after the operators above are defined
     load_kernels(_device)
 
-__all__ = ["IGNORED", "attention", "backend", "bias_gelu", "dropout", "embedding", "hash32",
-           "linear", "linear_cross_entropy", "masked_softmax", "meta_stands_for", "residual_layer_norm", "row_keys"]
+__all__ = [
+    "attention",
+    "backend",
+    "bias_gelu",
+    "dropout",
+    "embedding",
+    "hash32",
+    "linear",
+    "linear_cross_entropy",
+    "masked_softmax",
+    "meta_stands_for",
+    "residual_layer_norm",
+    "row_keys",
+]

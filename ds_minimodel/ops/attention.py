@@ -2,6 +2,7 @@
 
 Shape legend: B batch, N heads, Q queries, S keys, D head width, C parts side by side (queries, keys, values).
 """
+
 import torch
 import torch.nn.functional as F
 
@@ -69,8 +70,9 @@ def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_key
     probs, dropped = _probs(q, k, lengths, p, row_keys)
     (grad_BNQD,) = (part.to(probs.dtype) for part in _split(grad, 1, num_heads))
     grad_probs = grad_BNQD @ v.to(probs.dtype).mT
-    grad_scores = torch.ops.dsmm_reference.masked_softmax_backward(grad_probs, probs, lengths, q.shape[-1] ** -0.5, p,
-                                                                   row_keys)
+    grad_scores = torch.ops.dsmm_reference.masked_softmax_backward(
+        grad_probs, probs, lengths, q.shape[-1] ** -0.5, p, row_keys
+    )
     grad_q, grad_k = grad_scores @ k.to(probs.dtype), grad_scores.mT @ q.to(probs.dtype)
     grads = [part.to(q.dtype) for part in (grad_q, grad_k, dropped.mT @ grad_BNQD)]
     if queries is None:
@@ -79,15 +81,20 @@ def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_key
 
 
 def _backward_fake(grad, projected, queries, num_heads, lengths, p, row_keys):
-    return (projected.new_empty(projected.shape),
-            projected.new_empty(0 if queries is None else queries.shape))
+    return (projected.new_empty(projected.shape), projected.new_empty(0 if queries is None else queries.shape))
 
 
-_forward = define("attention(Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, "
-                  "Tensor? row_keys) -> Tensor", _forward_reference, _forward_fake)
-_backward_op = define("attention_backward(Tensor grad, Tensor projected, Tensor? queries, int num_heads, "
-                      "Tensor? lengths, float p, Tensor? row_keys) -> (Tensor grad_projected, Tensor grad_queries)",
-                      _backward_reference, _backward_fake)
+_forward = define(
+    "attention(Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, Tensor? row_keys) -> Tensor",
+    _forward_reference,
+    _forward_fake,
+)
+_backward_op = define(
+    "attention_backward(Tensor grad, Tensor projected, Tensor? queries, int num_heads, "
+    "Tensor? lengths, float p, Tensor? row_keys) -> (Tensor grad_projected, Tensor grad_queries)",
+    _backward_reference,
+    _backward_fake,
+)
 
 
 def _setup_context(ctx, inputs, output):

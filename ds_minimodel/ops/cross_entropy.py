@@ -6,12 +6,14 @@ The forward pass turns the logits of a chunk into their gradient in place. When 
 one chunk, that gradient is kept and the backward pass makes its two products; otherwise the
 products are made chunk by chunk in the forward pass and only scaled in the backward pass.
 """
+
 import torch
+
+from ds_minimodel.common.vocabulary import IGNORED
 
 from .library import accumulation_dtype, define, differentiate
 from .product import add_product_, product, widened
 
-IGNORED = -100
 # Rows of logits held at once. Fewer make the products too thin, more only cost memory.
 CHUNK_ROWS = {"cpu": 320, "cuda": 2048}
 
@@ -36,7 +38,9 @@ def _loss_and_logit_grad_fake(logits, bias, targets, needs_grad):
 # The logits come without the bias, and leave as d loss / d logits if needs_grad.
 _loss_and_logit_grad_ = define(
     "cross_entropy_(Tensor(a!) logits, Tensor bias, Tensor targets, bool needs_grad) -> Tensor",
-    _loss_and_logit_grad_reference, _loss_and_logit_grad_fake)
+    _loss_and_logit_grad_reference,
+    _loss_and_logit_grad_fake,
+)
 
 
 def _chunk_rows(x):
@@ -54,21 +58,26 @@ def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, nee
         logits_PV = product(x, weight.T)
         loss = _loss_and_logit_grad_(logits_PV, bias, targets, needs_grad)
         empty = x.new_empty(0)
-        return (loss, logits_PV if needs_grad else empty, empty.clone(),
-                empty.to(dtype, copy=True), empty.to(dtype, copy=True))
+        return (
+            loss,
+            logits_PV if needs_grad else empty,
+            empty.clone(),
+            empty.to(dtype, copy=True),
+            empty.to(dtype, copy=True),
+        )
 
     loss = x.new_zeros((), dtype=dtype)
     grad_x = torch.empty_like(x) if needs_x else x.new_empty(0)
     grad_weight = weight.new_zeros(weight.shape if needs_weight else 0, dtype=dtype)
     grad_bias = weight.new_zeros(bias.shape if needs_bias else 0, dtype=dtype)
     buffer_RV = x.new_empty(_chunk_rows(x), weight.shape[0])
-    (weight,) = widened(weight)         # once, not for every product
+    (weight,) = widened(weight)  # once, not for every product
     for start in range(0, x.shape[0], _chunk_rows(x)):
-        x_RH = x[start:start + _chunk_rows(x)]
-        logits_RV = product(x_RH, weight.T, out=buffer_RV[:x_RH.shape[0]])
-        loss += _loss_and_logit_grad_(logits_RV, bias, targets[start:start + _chunk_rows(x)], needs_grad)
+        x_RH = x[start : start + _chunk_rows(x)]
+        logits_RV = product(x_RH, weight.T, out=buffer_RV[: x_RH.shape[0]])
+        loss += _loss_and_logit_grad_(logits_RV, bias, targets[start : start + _chunk_rows(x)], needs_grad)
         if needs_x:
-            product(logits_RV, weight, out=grad_x[start:start + _chunk_rows(x)])
+            product(logits_RV, weight, out=grad_x[start : start + _chunk_rows(x)])
         if needs_weight:
             add_product_(grad_weight, logits_RV.T, x_RH)
         if needs_bias:
@@ -83,16 +92,22 @@ def _forward_fake(x, weight, bias, targets, needs_x, needs_weight, needs_bias):
     if _is_one_chunk(x):
         logits = x.new_empty((x.shape[0], weight.shape[0]) if needs_grad else 0)
         return loss, logits, x.new_empty(0), x.new_empty(0, dtype=dtype), x.new_empty(0, dtype=dtype)
-    return (loss, x.new_empty(0), x.new_empty(x.shape if needs_x else 0),
-            x.new_empty(weight.shape if needs_weight else 0, dtype=dtype),
-            x.new_empty(bias.shape if needs_bias else 0, dtype=dtype))
+    return (
+        loss,
+        x.new_empty(0),
+        x.new_empty(x.shape if needs_x else 0),
+        x.new_empty(weight.shape if needs_weight else 0, dtype=dtype),
+        x.new_empty(bias.shape if needs_bias else 0, dtype=dtype),
+    )
 
 
 _forward = define(
     "linear_cross_entropy(Tensor x, Tensor weight, Tensor bias, Tensor targets, bool needs_x, "
     "bool needs_weight, bool needs_bias) "
     "-> (Tensor loss, Tensor grad_logits, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
-    _forward_implementation, _forward_fake)
+    _forward_implementation,
+    _forward_fake,
+)
 
 
 def _setup_context(ctx, inputs, output):

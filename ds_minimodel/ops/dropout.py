@@ -3,10 +3,11 @@
 A counter-based hash (lowbias32) replaces the random generator: element j of a row is kept if and
 only if hash32(row_key + (j + 1) * GOLDEN) >= floor(p * 2^32), unsigned. So the same sample drops the
 same elements on any rank, in any split of the batch and after any resume, and the backward pass
-recomputes the mask where others store it. numpy has the same hash in ds_minimodel/data/random.py.
+recomputes the mask where others store it. numpy has the same hash in ds_minimodel/common/random.py.
 
 uint32 arithmetic is done in int32, which wraps the same way; the shifts are made logical by masks.
 """
+
 import torch
 
 from .library import define, differentiate
@@ -41,8 +42,7 @@ def row_keys(sample_keys, op, positions):
     """
     positions = positions.to(torch.int32)
     if isinstance(op, range):
-        ops = torch.tensor([signed(number * GOLDEN) for number in op], dtype=torch.int32,
-                           device=sample_keys.device)
+        ops = torch.tensor([signed(number * GOLDEN) for number in op], dtype=torch.int32, device=sample_keys.device)
         return hash32(hash32(sample_keys[:, None] + ops)[:, :, None] + positions.unsqueeze(-2))
     return hash32(hash32(sample_keys + signed(op * GOLDEN))[:, None] + positions)
 

@@ -2,6 +2,7 @@
 
 Shapes: tokens (...) int64, weight (V, H); R rows that the batch has.
 """
+
 import torch
 import torch.nn.functional as F
 

@@ -1,4 +1,5 @@
 """gelu(x + bias), exact (erf), as in RoBERTa. Shapes: x (..., F), bias (F,)."""
+
 import torch
 import torch.nn.functional as F
 
@@ -26,8 +27,11 @@ def _backward_fake(grad, x, bias, trains):
 
 
 _forward = define("bias_gelu(Tensor x, Tensor bias) -> Tensor", _forward_reference, _forward_fake)
-_backward_op = define("bias_gelu_backward(Tensor grad, Tensor x, Tensor bias, bool trains) "
-                      "-> (Tensor grad_x, Tensor grad_bias)", _backward_reference, _backward_fake)
+_backward_op = define(
+    "bias_gelu_backward(Tensor grad, Tensor x, Tensor bias, bool trains) -> (Tensor grad_x, Tensor grad_bias)",
+    _backward_reference,
+    _backward_fake,
+)
 
 
 def _setup_context(ctx, inputs, output):

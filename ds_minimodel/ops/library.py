@@ -6,6 +6,7 @@ device (loading.py) and leaves the others to the reference, which it finds in th
 `dsmm_reference`. A backward pass is an operator of its own, so that it too can be compiled, traced
 and replaced.
 """
+
 import torch
 
 NAMESPACE = "dsmm"
@@ -54,8 +55,9 @@ def differentiate(op, setup_context, backward):
         setup_context(ctx, inputs, output)
         return output[0] if isinstance(output, tuple) else output
 
-    function = type(op._schema.name, (torch.autograd.Function,),
-                    {"forward": staticmethod(forward), "backward": staticmethod(run)})
+    function = type(
+        op._schema.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(run)}
+    )
 
     def apply(*inputs):
         if not torch.compiler.is_compiling():

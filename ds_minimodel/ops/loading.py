@@ -3,6 +3,7 @@
 The kernels are optional: without them, or where a build does not load, the references serve (for attention two
 products around masked_softmax), and `backend` says why. Dtypes that the kernels do not take go to the references too.
 """
+
 import os
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,13 +14,12 @@ import torch
 # The names carry the version of the schemas, so that a build of older sources is not taken.
 # setup.py reads them here.
 LIBRARIES = {"cpu": "_kernels_cpu_v2", "cuda": "_kernels_cuda_v2"}
-COMPILED_DTYPES = {"cpu": (torch.float32, torch.bfloat16),
-                   "cuda": (torch.float32, torch.float16, torch.bfloat16)}
+COMPILED_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
 OPS = ("residual_layer_norm", "bias_gelu", "masked_softmax", "attention", "linear_cross_entropy", "dropout")
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 
 
-_serving = {}                   # not functools.cache, into which torch.compile would trace
+_serving = {}  # not functools.cache, into which torch.compile would trace
 _meta_device = ContextVar("meta_device", default="cpu")
 
 

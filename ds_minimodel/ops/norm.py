@@ -2,12 +2,12 @@
 
 Shapes: x, residual (..., H); weight, bias (H,); row_keys (...) int32.
 """
+
 import torch
 import torch.nn.functional as F
 
 from .dropout import drop
 from .library import accumulation_dtype, define, differentiate
-
 
 # Elements below which torch's own add and LayerNorm take less time on the CPU: the calls into this
 # operator cost some 40 us more for each forward and backward pass.
@@ -49,34 +49,44 @@ def _backward_reference(grad, total, statistics, weight, p, row_keys, has_residu
     (weight_like,) = _parameters(total, weight)
     mean, rstd = statistics.view(2, *total.shape[:-1], 1)
     grad_total, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
-        grad.contiguous(), total, total.shape[-1:], mean, rstd, weight_like, weight_like,
-        [True, trains, trains])
+        grad.contiguous(), total, total.shape[-1:], mean, rstd, weight_like, weight_like, [True, trains, trains]
+    )
     grad_x = drop(grad_total, p, row_keys)
     empty = grad.new_empty(0)
-    return (grad_x if grad_x is not grad_total or not has_residual else empty,
-            grad_total if has_residual else empty,
-            grad_weight.to(weight.dtype) if trains else weight.new_empty(0),
-            grad_bias.to(weight.dtype) if trains else weight.new_empty(0))
+    return (
+        grad_x if grad_x is not grad_total or not has_residual else empty,
+        grad_total if has_residual else empty,
+        grad_weight.to(weight.dtype) if trains else weight.new_empty(0),
+        grad_bias.to(weight.dtype) if trains else weight.new_empty(0),
+    )
 
 
 def _backward_fake(grad, total, statistics, weight, p, row_keys, has_residual, trains):
     shape = total.shape
     needs_own_grad_x = row_keys is not None or not has_residual
-    return (grad.new_empty(shape if needs_own_grad_x else 0), grad.new_empty(shape if has_residual else 0),
-            weight.new_empty(weight.shape if trains else 0), weight.new_empty(weight.shape if trains else 0))
+    return (
+        grad.new_empty(shape if needs_own_grad_x else 0),
+        grad.new_empty(shape if has_residual else 0),
+        weight.new_empty(weight.shape if trains else 0),
+        weight.new_empty(weight.shape if trains else 0),
+    )
 
 
 _forward = define(
     "residual_layer_norm(Tensor x, Tensor? residual, Tensor weight, Tensor bias, float eps, float p, "
     "Tensor? row_keys) -> (Tensor out, Tensor total, Tensor statistics)",
-    _forward_reference, _forward_fake)
+    _forward_reference,
+    _forward_fake,
+)
 
 # grad_x is empty where it equals grad_residual (no dropout); an output may not alias another.
 _backward_op = define(
     "residual_layer_norm_backward(Tensor grad, Tensor total, Tensor statistics, Tensor weight, float p, "
     "Tensor? row_keys, bool has_residual, bool trains) "
     "-> (Tensor grad_x, Tensor grad_residual, Tensor grad_weight, Tensor grad_bias)",
-    _backward_reference, _backward_fake)
+    _backward_reference,
+    _backward_fake,
+)
 
 
 def _setup_context(ctx, inputs, output):
@@ -90,7 +100,8 @@ def _backward(ctx, grad):
     total, statistics, weight, row_keys = ctx.saved_tensors
     trains = ctx.needs_input_grad[2] or ctx.needs_input_grad[3]
     grad_x, grad_residual, grad_weight, grad_bias = _backward_op(
-        grad, total, statistics, weight, ctx.p, row_keys, ctx.has_residual, trains)
+        grad, total, statistics, weight, ctx.p, row_keys, ctx.has_residual, trains
+    )
     if not ctx.has_residual:
         grad_residual = None
     elif row_keys is None:

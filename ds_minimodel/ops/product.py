@@ -3,6 +3,7 @@
 torch imitates bf16 products on a CPU that has none, at a third to a fifth of the speed of fp32 ones. There the
 operands are widened for the product, and its result is rounded. What the backward pass needs is kept in bf16.
 """
+
 import torch
 import torch.nn.functional as F
 
@@ -11,8 +12,12 @@ from .cpu import has_bf16_products
 
 def is_imitated(x):
     """Whether torch would have to imitate a product of `x`. Not where it traces: then the product stays whole."""
-    return (x.dtype == torch.bfloat16 and x.device.type == "cpu" and not torch.compiler.is_compiling()
-            and not has_bf16_products())
+    return (
+        x.dtype == torch.bfloat16
+        and x.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not has_bf16_products()
+    )
 
 
 def widened(first, *others):
@@ -62,9 +67,11 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
-        return (None if weight is None else product(grad, weight),
-                None if x is None else product(rows.T, x.flatten(0, -2)),
-                rows.sum(0, dtype=torch.float32).to(grad.dtype) if ctx.needs_input_grad[2] else None)
+        return (
+            None if weight is None else product(grad, weight),
+            None if x is None else product(rows.T, x.flatten(0, -2)),
+            rows.sum(0, dtype=torch.float32).to(grad.dtype) if ctx.needs_input_grad[2] else None,
+        )
 
 
 def matmul(a, b):

@@ -2,13 +2,13 @@
 
 Shape legend: B batch, N heads, Q queries, K keys.
 """
+
 import math
 
 import torch
 
 from .dropout import drop
 from .library import accumulation_dtype, define, differentiate
-
 
 # Elements below which torch's own softmax takes less time on the CPU: a call into this operator costs some 15 us
 # more for each forward and backward pass.
@@ -44,10 +44,18 @@ def _backward_fake(grad, probs, lengths, scale, p, row_keys):
 
 
 # probs is empty where it equals out (no dropout); an output may not alias another.
-_forward = define("masked_softmax(Tensor scores, Tensor? lengths, float scale, float p, Tensor? row_keys) "
-                  "-> (Tensor out, Tensor probs)", _forward_reference, _forward_fake)
-_backward_op = define("masked_softmax_backward(Tensor grad, Tensor probs, Tensor? lengths, float scale, "
-                      "float p, Tensor? row_keys) -> Tensor", _backward_reference, _backward_fake)
+_forward = define(
+    "masked_softmax(Tensor scores, Tensor? lengths, float scale, float p, Tensor? row_keys) "
+    "-> (Tensor out, Tensor probs)",
+    _forward_reference,
+    _forward_fake,
+)
+_backward_op = define(
+    "masked_softmax_backward(Tensor grad, Tensor probs, Tensor? lengths, float scale, "
+    "float p, Tensor? row_keys) -> Tensor",
+    _backward_reference,
+    _backward_fake,
+)
 
 
 def _setup_context(ctx, inputs, output):

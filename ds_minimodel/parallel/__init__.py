@@ -12,5 +12,19 @@ from .layers import embedding, row_linear
 from .mappings import copy, gather, reduce
 from .shard import Shard, full_shape, full_tensor, own_part, shard_parameter
 
-__all__ = ["SOLO", "Group", "Shard", "copy", "embedding", "full_shape", "full_tensor", "gather",
-           "linear_cross_entropy", "own_part", "reduce", "row_linear", "shard_parameter", "split_world"]
+__all__ = [
+    "SOLO",
+    "Group",
+    "Shard",
+    "copy",
+    "embedding",
+    "full_shape",
+    "full_tensor",
+    "gather",
+    "linear_cross_entropy",
+    "own_part",
+    "reduce",
+    "row_linear",
+    "shard_parameter",
+    "split_world",
+]

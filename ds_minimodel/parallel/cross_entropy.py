@@ -13,7 +13,7 @@ from ds_minimodel.ops.product import add_product_, product, widened
 
 from .mappings import all_gather, copy
 
-CHUNK_ROWS = 1024               # rows of logits held at once, in float32
+CHUNK_ROWS = 1024  # rows of logits held at once, in float32
 
 
 def linear_cross_entropy(x, weight, bias, targets, rows, ignored, group):
@@ -35,7 +35,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
         ctx.dtypes = x.dtype, weight.dtype, bias.dtype
-        (weight,) = widened(weight)         # once, not for every product
+        (weight,) = widened(weight)  # once, not for every product
         for start in range(0, len(x), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             logits_RV = product(x[chunk], weight.T)
@@ -52,8 +52,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_loss):
-        return (*(grad if grad is None else (grad * grad_loss).to(dtype)
-                  for grad, dtype in zip(ctx.grads, ctx.dtypes)), None, None, None, None)
+        return (
+            *(grad if grad is None else (grad * grad_loss).to(dtype) for grad, dtype in zip(ctx.grads, ctx.dtypes)),
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 def _loss_and_logit_grad(logits_RV, bias, targets_R, rows, ignored, group):

@@ -8,6 +8,7 @@ import torch.distributed as dist
 @dataclass(frozen=True)
 class Group:
     """Ranks that work together: this one's place among them, and torch's handle (None: all ranks there are)."""
+
     rank: int = 0
     size: int = 1
     handle: object = None

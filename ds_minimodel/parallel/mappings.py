@@ -59,7 +59,7 @@ class _Gather(torch.autograd.Function):
 
 
 def _sum(x, group):
-    total = x.clone(memory_format=torch.contiguous_format)      # the caller's tensor may have other readers
+    total = x.clone(memory_format=torch.contiguous_format)  # the caller's tensor may have other readers
     if not x.is_meta:
         dist.all_reduce(total, group=group.handle)
     return total

@@ -16,6 +16,7 @@ class Shard:
     Along `dim` the whole tensor consists of `sections` blocks of `length` entries (queries, keys and values of
     one projection); the rank holds its share of each.
     """
+
     group: Group
     dim: int
     sections: int
@@ -34,7 +35,7 @@ class Shard:
             shape = list(own.shape)
             shape[self.dim] = self.sections * len(share)
             part = own.contiguous() if rank == self.group.rank else own.new_empty(shape)
-            dist.broadcast(part, group=self.group.handle, group_src=rank)       # all_gather wants equal parts
+            dist.broadcast(part, group=self.group.handle, group_src=rank)  # all_gather wants equal parts
             parts.append(part.unflatten(self.dim, (self.sections, len(share))))
         return torch.cat(parts, self.dim + 1).flatten(self.dim, self.dim + 1)
 
@@ -45,7 +46,7 @@ def shard_parameter(module, name, group, dim, sections=1):
     shard = Shard(group, dim, sections, whole.shape[dim] // sections)
     own = nn.Parameter(shard.take(whole.detach()), requires_grad=whole.requires_grad)
     own.shard = shard
-    own.tensor_model_parallel = True        # DeepSpeed: it counts in the gradient's norm on every rank
+    own.tensor_model_parallel = True  # DeepSpeed: it counts in the gradient's norm on every rank
     setattr(module, name, own)
 
 

@@ -7,8 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import atomic_write
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_write
 from ds_minimodel.sample.languages import LANGUAGES
 
 # The machine's own settings are read first: lists must be cleared before they are set, and hooks that
@@ -31,8 +31,10 @@ def require_tools():
     """UserError where apt or dpkg is missing."""
     for tool in ("apt-get", "apt-cache", "dpkg", "dpkg-deb"):
         if shutil.which(tool) is None:
-            raise UserError(f"{tool}: not found; fetch-sample takes its text from Debian packages: "
-                            "run it on Debian or Ubuntu (a container will do) and copy the folder")
+            raise UserError(
+                f"{tool}: not found; fetch-sample takes its text from Debian packages: "
+                "run it on Debian or Ubuntu (a container will do) and copy the folder"
+            )
 
 
 class Apt:
@@ -50,8 +52,14 @@ class Apt:
             file.write(CONFIGURATION.format(folder=self.folder, languages=languages))
 
     def _run(self, tool, *arguments, cwd=None):
-        return subprocess.run([tool, "-c", self.config, *arguments], cwd=cwd, capture_output=True, text=True,
-                              errors="replace", env={**os.environ, "LC_ALL": "C.UTF-8"})
+        return subprocess.run(
+            [tool, "-c", self.config, *arguments],
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
 
     def update(self):
         """Refresh the indexes; retried once. A source that stays away is logged, the others serve."""
@@ -64,8 +72,11 @@ class Apt:
     def candidates(self, names):
         """{name: (version, bytes to download)} of those `names` that the indexes have."""
         result = self._run("apt-cache", "show", "--no-all-versions", *names)
-        return {stanza["Package"]: (stanza["Version"], int(stanza["Size"]))
-                for stanza in stanzas(result.stdout.splitlines()) if "Filename" in stanza}
+        return {
+            stanza["Package"]: (stanza["Version"], int(stanza["Size"]))
+            for stanza in stanzas(result.stdout.splitlines())
+            if "Filename" in stanza
+        }
 
     def download(self, name, version, into):
         """Put the .deb of a package into the folder `into` and return its path; retried once.
@@ -84,13 +95,16 @@ class Apt:
             if attempt == 0:
                 self.update()
                 wanted = name
-        raise UserError(f"package {name}: download failed: {last_line(result.stderr)}; "
-                        "check the network and run again (what is already there is kept)")
+        raise UserError(
+            f"package {name}: download failed: {last_line(result.stderr)}; "
+            "check the network and run again (what is already there is kept)"
+        )
 
     def translations(self):
         """{path: apt's language name} of the indexes with package descriptions."""
-        result = self._run("apt-get", "indextargets", "--format", "$(FILENAME)\t$(LANGUAGE)",
-                           "Created-By: Translations")
+        result = self._run(
+            "apt-get", "indextargets", "--format", "$(FILENAME)\t$(LANGUAGE)", "Created-By: Translations"
+        )
         rows = [line.split("\t") for line in result.stdout.splitlines()]
         return {Path(path): language for path, language in rows if Path(path).is_file()}
 

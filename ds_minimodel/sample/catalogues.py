@@ -5,9 +5,9 @@ import struct
 
 from ds_minimodel.sample.languages import language_of_locale
 
-MAGIC = 0x950412de
+MAGIC = 0x950412DE
 _MARKUP = re.compile(r"<[^>]{1,80}>")
-_CONTEXT = re.compile(r"^[^\n^]{1,40}\^")               # Wesnoth writes "female^text", "wesnoth^text"
+_CONTEXT = re.compile(r"^[^\n^]{1,40}\^")  # Wesnoth writes "female^text", "wesnoth^text"
 _ACCELERATOR = re.compile(r"[~_&](?=\w)")
 
 
@@ -37,13 +37,13 @@ def messages(data):
         original = _string(data, order, originals + 8 * index)
         translation = _string(data, order, translations + 8 * index)
         original = original.split("\x04")[-1]
-        if original:            # the empty one is the catalogue's own header
+        if original:  # the empty one is the catalogue's own header
             yield original.split("\0")[0], translation.split("\0")[0]
 
 
 def _string(data, order, at):
     length, start = struct.unpack_from(f"{order}II", data, at)
-    return data[start:start + length].decode("utf-8", errors="replace")
+    return data[start : start + length].decode("utf-8", errors="replace")
 
 
 def message_lines(text):

@@ -1,6 +1,6 @@
 """One text file a language out of the documents of all packages."""
 
-from ds_minimodel.files import atomic_write
+from ds_minimodel.common.files import atomic_write
 from ds_minimodel.sample.lines import clean, is_text, same_text_key
 
 

@@ -35,7 +35,7 @@ def description_lines(text):
         item = re.match(r"\s*[-*•o+] ", line)
         if line.strip() == "." or item:
             lines.append(" ".join(words))
-            words = [line[item.end():]] if item else []
+            words = [line[item.end() :]] if item else []
         else:
             words.append(line.strip())
     return [line for line in map(clean, lines) if line]

@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import (MANIFEST, atomic_folder, atomic_write, read_manifest, write_json,
-                                write_manifest)
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import MANIFEST, atomic_folder, atomic_write, read_manifest, write_json, write_manifest
 from ds_minimodel.sample import descriptions, sources
 from ds_minimodel.sample.corpus import merge, write_text
 from ds_minimodel.sample.headings import qa_and_pairs
@@ -47,8 +46,10 @@ def fetch(out_folder, set_name, languages=None, log=print):
     names = [name for name in taken if store.has(name)]
     pages = _help_pages(store, names, languages)
     with atomic_folder(out_folder) as folder:
-        facts = {"text": _write_corpora(folder, store, names, pages, languages, log),
-                 "tasks": _write_tasks(folder, set_name, pages, languages)}
+        facts = {
+            "text": _write_corpora(folder, store, names, pages, languages, log),
+            "tasks": _write_tasks(folder, set_name, pages, languages),
+        }
         origin = {name: {**store.facts(name), "taken": taken[name]} for name in names}
         with atomic_write(folder / "LICENSES.md", "w") as file:
             file.write(licences_page(origin))
@@ -75,8 +76,10 @@ def _present(out_folder, set_name):
     if manifest.get("kind") != KIND:
         raise UserError(f"{out_folder}: holds something else than a sample; give another folder with --out")
     if manifest["set"] != set_name:
-        raise UserError(f"{out_folder}: holds the set {manifest['set']}, not {set_name}; "
-                        "give another folder with --out, or delete this one")
+        raise UserError(
+            f"{out_folder}: holds the set {manifest['set']}, not {set_name}; "
+            "give another folder with --out, or delete this one"
+        )
     return manifest
 
 
@@ -95,12 +98,23 @@ def _write_corpora(folder, store, names, pages, languages, log):
     counts, english = {}, set()
     for language in languages:
         log(f"text: {language}")
-        held_out = {same_text_key(text) for page, elements in pages[language].items() if is_held_out(page)
-                    for element in elements for text in (element.text, element.extended) if text}
-        documents = [document["lines"] for name in names for document in store.documents(name)
-                     if document["language"] == language]
-        counts[language] = write_text(folder / "text" / f"{language}.txt",
-                                      merge(documents, english, held_out, language))
+        held_out = {
+            same_text_key(text)
+            for page, elements in pages[language].items()
+            if is_held_out(page)
+            for element in elements
+            for text in (element.text, element.extended)
+            if text
+        }
+        documents = [
+            document["lines"]
+            for name in names
+            for document in store.documents(name)
+            if document["language"] == language
+        ]
+        counts[language] = write_text(
+            folder / "text" / f"{language}.txt", merge(documents, english, held_out, language)
+        )
         if language == SOURCE:
             english = {same_text_key(clean(line)) for lines in documents for line in lines}
     return counts
@@ -120,6 +134,7 @@ def _write_tasks(folder, set_name, pages, languages):
             counts[task][f"{split}.{language}"] = len(records)
     for (split, language), squad in questions.items():
         write_json(folder / "tasks" / "qa" / f"{split}.{language}.json", squad)
-        counts["qa"][f"{split}.{language}"] = sum(len(paragraph["qas"]) for article in squad["data"]
-                                                  for paragraph in article["paragraphs"])
+        counts["qa"][f"{split}.{language}"] = sum(
+            len(paragraph["qas"]) for article in squad["data"] for paragraph in article["paragraphs"]
+        )
     return counts

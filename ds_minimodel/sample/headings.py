@@ -11,7 +11,7 @@ from collections import Counter
 from ds_minimodel.sample.lines import same_text_key
 from ds_minimodel.sample.splits import split_of, wanted_splits
 
-MAX_SAME_HEADING = 4        # more often, and it names nothing in particular ("Options", "Example")
+MAX_SAME_HEADING = 4  # more often, and it names nothing in particular ("Options", "Example")
 MIN_ANSWER_WORDS = 4
 MIN_ITEMS_A_PAGE = 3
 MAX_CONTEXT_WORDS = 160
@@ -23,10 +23,13 @@ def qa_and_pairs(pages, languages, source="en"):
     pages: {language: {page: elements}}. What is asked and how a page is cut into contexts is decided on the
     source's text, so it is the same in all languages; what is not translated is left out there.
     """
-    frequency = Counter(element.text for elements in pages[source].values()
-                        for element in elements if element.heading)
-    descriptions = Counter(same_text_key(element.extended) for elements in pages[source].values()
-                           for element in elements if element.key and element.extended)
+    frequency = Counter(element.text for elements in pages[source].values() for element in elements if element.heading)
+    descriptions = Counter(
+        same_text_key(element.extended)
+        for elements in pages[source].values()
+        for element in elements
+        if element.key and element.extended
+    )
     questions, pairs = {}, {}
     for language in languages:
         for split in wanted_splits(language, source):
@@ -52,10 +55,14 @@ def _described_headings(elements, frequency, descriptions):
     own = [element for element in elements if element.key]
     found = {}
     for heading, paragraph in zip(own, own[1:]):
-        if (heading.heading and not paragraph.heading and paragraph.extended
-                and frequency[heading.text] <= MAX_SAME_HEADING
-                and descriptions[same_text_key(paragraph.extended)] == 1
-                and len(paragraph.extended.split()) >= MIN_ANSWER_WORDS):
+        if (
+            heading.heading
+            and not paragraph.heading
+            and paragraph.extended
+            and frequency[heading.text] <= MAX_SAME_HEADING
+            and descriptions[same_text_key(paragraph.extended)] == 1
+            and len(paragraph.extended.split()) >= MIN_ANSWER_WORDS
+        ):
             found[paragraph.key] = heading.key
     return found
 
@@ -72,9 +79,13 @@ def _contexts(page, elements, original, headings):
             answer = _answer(element, source_of[element.key], elements is original)
             heading = headings.get(element.key)
             if answer and heading in heading_text:
-                questions.append({"id": f"{page}|{element.key}", "question": heading_text[heading],
-                                  "answers": [{"text": answer,
-                                               "answer_start": length + element.text.index(answer)}]})
+                questions.append(
+                    {
+                        "id": f"{page}|{element.key}",
+                        "question": heading_text[heading],
+                        "answers": [{"text": answer, "answer_start": length + element.text.index(answer)}],
+                    }
+                )
             context.append(element.text)
             length += len(element.text) + 1
         if len(questions) >= 2:
@@ -114,6 +125,9 @@ def _pairs(paragraphs):
             draw = random.Random(f"pair {item['id']}")
             others = [answer for answer in answers if answer != answers[index]]
             matches = draw.random() < 0.5 or not others
-            yield {"sentence1": item["question"],
-                   "sentence2": answers[index] if matches else draw.choice(others),
-                   "label": "1" if matches else "0", "id": item["id"]}
+            yield {
+                "sentence1": item["question"],
+                "sentence2": answers[index] if matches else draw.choice(others),
+                "label": "1" if matches else "0",
+                "id": item["id"],
+            }

@@ -31,6 +31,15 @@ def language_of_locale(name):
     Only a language's main variant counts: en_GB or es_419 would repeat the text of en and es.
     """
     code = name.replace("-", "_").lower()
-    main = {"zh_cn": "zh", "zh_hans": "zh", "de_de": "de", "es_es": "es", "tr_tr": "tr", "fr_fr": "fr",
-            "ru_ru": "ru", "el_gr": "el", "en_us": "en"}
+    main = {
+        "zh_cn": "zh",
+        "zh_hans": "zh",
+        "de_de": "de",
+        "es_es": "es",
+        "tr_tr": "tr",
+        "fr_fr": "fr",
+        "ru_ru": "ru",
+        "el_gr": "el",
+        "en_us": "en",
+    }
     return main.get(code) or (code if code in LANGUAGES else None)

@@ -39,9 +39,12 @@ def extract(root):
         for path in sorted(base.rglob("*.html")) if language else ():
             elements = read_page(path)
             if elements:
-                yield {"language": language, "page": str(path.relative_to(base)),
-                       "lines": [element.text for element in elements],
-                       "elements": [astuple(element) for element in elements]}
+                yield {
+                    "language": language,
+                    "page": str(path.relative_to(base)),
+                    "lines": [element.text for element in elements],
+                    "elements": [astuple(element) for element in elements],
+                }
 
 
 def elements_of(document):

@@ -10,8 +10,7 @@ PROSE = {
     "GPL": r"GNU\s+(General\s+Public\s+Licen[sc]e|GPL)",
     "PSF": r"PYTHON\s+SOFTWARE\s+FOUNDATION\s+LICENSE",
     "BSD": r"\bBSD\s+(copyright|licen[sc]e)",
-    "copying and changing permitted under the same notice":
-        r"Permission\s+is\s+granted\s+to\s+make\s+and\s+distribute\s+verbatim\s+copies",
+    "copying and changing permitted under the same notice": r"Permission\s+is\s+granted\s+to\s+make\s+and\s+distribute\s+verbatim\s+copies",
     "public domain": r"public\s+domain",
 }
 MAX_NAMES = 4
@@ -49,11 +48,19 @@ def licence_names(text):
 
 def licences_page(facts):
     """Text of LICENSES.md; facts: {package: {version, licence, taken}}."""
-    rows = [f"| {name} | {fact['version']} | {fact['licence']} | {fact['taken']} |"
-            for name, fact in sorted(facts.items())]
-    return "\n".join(["# Where this text comes from",
-                      "Each package's own licence holds for what was taken from it. The licences are as its "
-                      "copyright file names them, that of most files first; the full text is in the package, "
-                      "`/usr/share/doc/PACKAGE/copyright`.", "",
-                      "| Debian package | version | licences | taken from it |", "|---|---|---|---|",
-                      *rows, ""])
+    rows = [
+        f"| {name} | {fact['version']} | {fact['licence']} | {fact['taken']} |" for name, fact in sorted(facts.items())
+    ]
+    return "\n".join(
+        [
+            "# Where this text comes from",
+            "Each package's own licence holds for what was taken from it. The licences are as its "
+            "copyright file names them, that of most files first; the full text is in the package, "
+            "`/usr/share/doc/PACKAGE/copyright`.",
+            "",
+            "| Debian package | version | licences | taken from it |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )

@@ -7,14 +7,14 @@ from ds_minimodel.sample.languages import LANGUAGES
 MIN_CHARACTERS = 8
 MIN_CJK_CHARACTERS = 4
 # Function words that none of the other languages of the samples writes alike.
-ENGLISH_WORDS = frozenset("the of and to is that with are this it for from by which you not if has been "
-                          "can should must when".split())
+ENGLISH_WORDS = frozenset(
+    "the of and to is that with are this it for from by which you not if has been can should must when".split()
+)
 _INVISIBLE = re.compile("[\u00ad\u200b\u200c\u200d\ufeff]")
 _SPACE_IN_CJK = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[^\W\d_]+")
-_SCRIPTS = {code: re.compile(f"[{language.script}]")
-            for code, language in LANGUAGES.items() if language.script}
+_SCRIPTS = {code: re.compile(f"[{language.script}]") for code, language in LANGUAGES.items() if language.script}
 
 
 def clean(text):

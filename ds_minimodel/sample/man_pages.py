@@ -10,8 +10,24 @@ from ds_minimodel.sample.lines import clean
 FONTS = frozenset("B I R BR IR RB RI BI IB SM SB".split())
 BLOCK_BEGIN, BLOCK_END = frozenset("nf EX TS EQ SY ig".split()), frozenset("fi EE TE EN YS .".split())
 _REQUEST = re.compile(r"[.']\s*([A-Za-z.]*)\s*(.*)")
-_GLYPHS = {"aq": "'", "dq": '"', "lq": "“", "rq": "”", "oq": "‘", "cq": "’", "en": "–", "em": "—", "bu": "",
-           "ha": "^", "ti": "~", "rs": "\\", "co": "©", "hy": "-", "Fo": "«", "Fc": "»"}
+_GLYPHS = {
+    "aq": "'",
+    "dq": '"',
+    "lq": "“",
+    "rq": "”",
+    "oq": "‘",
+    "cq": "’",
+    "en": "–",
+    "em": "—",
+    "bu": "",
+    "ha": "^",
+    "ti": "~",
+    "rs": "\\",
+    "co": "©",
+    "hy": "-",
+    "Fo": "«",
+    "Fc": "»",
+}
 
 
 def extract(root):
@@ -24,7 +40,7 @@ def extract(root):
             try:
                 source = gzip.decompress(path.read_bytes()).decode("utf-8")
             except UnicodeDecodeError:
-                continue        # an old page in an 8-bit encoding that it does not name
+                continue  # an old page in an 8-bit encoding that it does not name
             lines = [] if re.search(r"^\.Dd\b", source, re.MULTILINE) else list(paragraphs(source))
             if lines:
                 yield {"language": language, "lines": lines}
@@ -71,5 +87,6 @@ def plain(text):
     text = re.sub(r"\\[smhvwk]([+-]?\d+|'[^']*'|\[[^]]*\])", "", text)
     text = re.sub(r"\\(?:\((..)|\[([^]]*)\])", lambda match: _GLYPHS.get(match[1] or match[2], ""), text)
     text = re.sub(r"\\[*n](\[[^]]*\]|\(..|.)", "", text)
-    return re.sub(r"\\(.)", lambda match: {"-": "-", "e": "\\", " ": " ", "~": " ", "0": " ", "\\": "\\"}.get(
-        match[1], ""), text)
+    return re.sub(
+        r"\\(.)", lambda match: {"-": "-", "e": "\\", " ": " ", "~": " ", "0": " ", "\\": "\\"}.get(match[1], ""), text
+    )

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ds_minimodel.sample import catalogues, fortunes, libreoffice_help, man_pages
-from ds_minimodel.sample.html_pages import (mallard_by_folder, pages_and_translations, pages_by_folder,
-                                            pages_in)
+from ds_minimodel.sample.html_pages import mallard_by_folder, pages_and_translations, pages_by_folder, pages_in
 from ds_minimodel.sample.languages import LANGUAGES
 
 HELP_PREFIX = "libreoffice-help-"
-DESCRIPTIONS = "package-descriptions"       # not a package: apt's own indexes
-DESCRIPTIONS_LICENCE = ("each package's own; translations by the Debian Description Translation Project "
-                        "(no licence file in the indexes)")
+DESCRIPTIONS = "package-descriptions"  # not a package: apt's own indexes
+DESCRIPTIONS_LICENCE = (
+    "each package's own; translations by the Debian Description Translation Project (no licence file in the indexes)"
+)
 MANUAL = "manual"
 CAMPAIGNS = "did dm dw ei httt l low nr sof sota sotbe thot trow tsg ttb utbs".split()
 
@@ -45,17 +45,16 @@ def help_packages(languages):
     """LibreOffice's help: text, and all tasks."""
     for language in languages:
         suffix = "en-us" if language == "en" else LANGUAGES[language].package
-        yield Package(HELP_PREFIX + suffix, libreoffice_help.extract, "help pages: text and tasks",
-                      required=True)
+        yield Package(HELP_PREFIX + suffix, libreoffice_help.extract, "help pages: text and tasks", required=True)
 
 
 def _manuals(language):
     """Packages for one language; those that a language has not are unknown to apt and left out."""
     suffix = LANGUAGES[language].package
-    short = suffix.split("-")[0]            # some packages say zh where others say zh-cn
+    short = suffix.split("-")[0]  # some packages say zh where others say zh-cn
     english = language == "en"
     tail, short_tail = ("", "") if english else (f"-{suffix}", f"-{short}")
-    if language != "zh":                    # that one is hardly translated, and 50 MB
+    if language != "zh":  # that one is hardly translated, and 50 MB
         yield Package(f"gimp-help-{suffix}", pages_in("usr/share/gimp/*/help/*", language), MANUAL)
     yield Package(f"lilypond-doc-html{short_tail}", pages_in("usr/share/doc/lilypond/html", language), MANUAL)
     yield Package(f"debian-reference-{suffix}", pages_in("usr/share/debian-reference", language), MANUAL)
@@ -73,8 +72,7 @@ def _manuals(language):
 def _in_many_languages():
     """Packages that hold many languages, English among them."""
     yield Package("debian-handbook", pages_by_folder("usr/share/doc/debian-handbook/html"), MANUAL)
-    yield Package("installation-guide-amd64", pages_by_folder("usr/share/doc/installation-guide-amd64"),
-                  MANUAL)
+    yield Package("installation-guide-amd64", pages_by_folder("usr/share/doc/installation-guide-amd64"), MANUAL)
     yield Package("gnome-user-docs", mallard_by_folder, MANUAL)
     for part in ["data", *CAMPAIGNS]:
         yield Package(f"wesnoth-1.16-{part}", catalogues.extract, "stories and messages of the game")

@@ -6,7 +6,7 @@ TEST_PERCENT, DEV_PERCENT = 20, 10
 
 
 def split_of(page):
-    """"train", "dev" or "test"."""
+    """ "train", "dev" or "test"."""
     bucket = int(hashlib.md5(f"s1{page}".encode()).hexdigest(), 16) % 100
     return "test" if bucket < TEST_PERCENT else "dev" if bucket < TEST_PERCENT + DEV_PERCENT else "train"
 

@@ -7,12 +7,12 @@ import json
 import tempfile
 from pathlib import Path
 
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import atomic_write
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_write
 from ds_minimodel.sample.apt import Apt, unpacked
 from ds_minimodel.sample.licences import copyright_of, licence_names
 
-EXTRACTION = 1      # raise it when an extractor changes: what the older one wrote is then done again
+EXTRACTION = 1  # raise it when an extractor changes: what the older one wrote is then done again
 
 
 class PackageStore:
@@ -77,8 +77,10 @@ class PackageStore:
     def _leave_out(self, unknown):
         for package in unknown:
             if package.required:
-                raise UserError(f"package {package.name}: not known to apt; check the machine's apt sources "
-                                "(Debian's or Ubuntu's own are needed) and the network, then run again")
+                raise UserError(
+                    f"package {package.name}: not known to apt; check the machine's apt sources "
+                    "(Debian's or Ubuntu's own are needed) and the network, then run again"
+                )
         if unknown:
             self.log("not in this release, left out: " + ", ".join(package.name for package in unknown))
 
@@ -87,8 +89,7 @@ class PackageStore:
             text, other = copyright_of(root, package.name)
             if other:
                 text = self._copyright_elsewhere(other)
-            self._write(package.name, {"version": version, "licence": licence_names(text)},
-                        package.extract(root))
+            self._write(package.name, {"version": version, "licence": licence_names(text)}, package.extract(root))
 
     @contextlib.contextmanager
     def _fetched(self, name, version):

@@ -6,12 +6,22 @@ from collections import defaultdict
 from ds_minimodel.sample.lines import clean, same_text_key
 from ds_minimodel.sample.splits import split_of, wanted_splits
 
-LABELS = {"sbasic": "basic", "scalc": "calc", "swriter": "writer", "simpress": "impress", "sdraw": "impress",
-          "sdatabase": "base", "smath": "math"}
+LABELS = {
+    "sbasic": "basic",
+    "scalc": "calc",
+    "swriter": "writer",
+    "simpress": "impress",
+    "sdraw": "impress",
+    "sdatabase": "base",
+    "smath": "math",
+}
 MIN_WORDS = 8
 # The names give the answer away. Chinese sets no spaces around them, so \b would miss them there.
-_NAMES = re.compile(r"(?<![A-Za-z])(LibreOffice|StarOffice|OpenOffice(\.org)?|Writer|Calc|Impress|Draw|Base"
-                    r"|Math|Basic)(?![A-Za-z])([’'`]?s(?![A-Za-z]))?", re.IGNORECASE)
+_NAMES = re.compile(
+    r"(?<![A-Za-z])(LibreOffice|StarOffice|OpenOffice(\.org)?|Writer|Calc|Impress|Draw|Base"
+    r"|Math|Basic)(?![A-Za-z])([’'`]?s(?![A-Za-z]))?",
+    re.IGNORECASE,
+)
 
 
 def topic_records(pages, languages, source="en"):
@@ -34,8 +44,12 @@ def topic_records(pages, languages, source="en"):
                 original = chosen.get((page, element.key))
                 if original and not element.heading and (language == source or element.text != original):
                     records[split, language].append(
-                        {"text": strip_names(element.text), "label": LABELS[_module(page)],
-                         "id": f"{page}|{element.key}"})
+                        {
+                            "text": strip_names(element.text),
+                            "label": LABELS[_module(page)],
+                            "id": f"{page}|{element.key}",
+                        }
+                    )
     return records
 
 
@@ -57,8 +71,13 @@ def _choose(pages):
     for page, elements in sorted(pages.items()):
         for element in elements if _module(page) in LABELS else ():
             same = _identity(element.text)
-            if (element.key and not element.heading and len(element.text.split()) >= MIN_WORDS
-                    and len(modules[same]) == 1 and same not in seen):
+            if (
+                element.key
+                and not element.heading
+                and len(element.text.split()) >= MIN_WORDS
+                and len(modules[same]) == 1
+                and same not in seen
+            ):
                 seen.add(same)
                 chosen[page, element.key] = element.text
     return chosen

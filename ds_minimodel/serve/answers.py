@@ -6,24 +6,26 @@ from itertools import chain
 import numpy as np
 import torch
 
-from ds_minimodel import ops
-from ds_minimodel.data import BOS, EOS, tasks
-from ds_minimodel.data.tasks.batches import join
-from ds_minimodel.data.tasks.records import text_field
-from ds_minimodel.data.tokenizer import MASK
-from ds_minimodel.errors import UserError
+from ds_minimodel import ops, tasks
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import BOS, EOS, MASK
 from ds_minimodel.model.heads import encode
+from ds_minimodel.tasks.batches import join
+from ds_minimodel.tasks.tables import text_field
 
-FIELDS = {"classification": ("text",), "pair": ("sentence1", "sentence2"), "qa": ("question", "context"),
-          "masked-lm": ("text",)}
-_WINDOW = 384                   # tokens of a question and a piece of its context, as in finetuning
+FIELDS = {
+    "classification": ("text",),
+    "pair": ("sentence1", "sentence2"),
+    "qa": ("question", "context"),
+    "masked-lm": ("text",),
+}
+_WINDOW = 384  # tokens of a question and a piece of its context, as in finetuning
 
 
 def check(request, kind, languages, where):
     """UserError where a request is not what a model of this kind and these languages takes."""
     if not isinstance(request, dict):
-        raise UserError(f"{where}: {json.dumps(request)[:40]} is not an object with "
-                        f"{', '.join(FIELDS[kind])}")
+        raise UserError(f"{where}: {json.dumps(request)[:40]} is not an object with {', '.join(FIELDS[kind])}")
     language = request.get("language")
     if language is None and len(languages) > 1:
         raise UserError(f"{where}: no 'language'; there are {', '.join(languages)}")
@@ -50,15 +52,18 @@ def _classify(predictor, tokenizer, requests):
 
 @torch.inference_mode()
 def _answer(predictor, tokenizer, requests):
-    questions = [tasks.Question(str(number), request["question"], request["context"], ("",), (0,))
-                 for number, request in enumerate(requests)]
+    questions = [
+        tasks.Question(str(number), request["question"], request["context"], ("",), (0,))
+        for number, request in enumerate(requests)
+    ]
     length = min(_WINDOW, predictor.max_length)
     windows = tasks.encode_questions(tokenizer, questions, length, length // 6, length // 3)
-    logits = ((index, predictor.model.logits(batch).float().cpu().numpy())
-              for index, batch in predictor.batches(windows.examples))
+    logits = (
+        (index, predictor.model.logits(batch).float().cpu().numpy())
+        for index, batch in predictor.batches(windows.examples)
+    )
     found = tasks.find_answers(questions, windows, logits)
-    return [{"answer": answer.text, "score": answer.score}
-            for answer in (found[question.id] for question in questions)]
+    return [{"answer": answer.text, "score": answer.score} for answer in (found[question.id] for question in questions)]
 
 
 @torch.inference_mode()
@@ -76,8 +81,12 @@ def _fill(predictor, tokenizer, requests):
         x_PH = model.body.heads[str(depth)](x_BSH[masked_BS])
         logits_PV = ops.linear(x_PH, model.pack.tokens, model.pack.bias).float()
         shares, ids = logits_PV.softmax(-1).topk(min(predictor.top, len(pieces)))
-        filled = iter([[{"piece": pieces[id], "probability": share} for id, share in zip(*row, strict=True)]
-                       for row in zip(ids.tolist(), shares.tolist(), strict=True)])
+        filled = iter(
+            [
+                [{"piece": pieces[id], "probability": share} for id, share in zip(*row, strict=True)]
+                for row in zip(ids.tolist(), shares.tolist(), strict=True)
+            ]
+        )
         for place, count in zip(index, masked_BS.sum(1).tolist(), strict=True):
             answers[place] = {"masks": [next(filled) for _ in range(count)]}
     return answers
@@ -88,10 +97,11 @@ def _with_masks(tokenizer, text, max_length):
     *before, last = text.split(MASK)
     parts = tokenizer.encode([*(part.rstrip() for part in before), last])
     ids = list(chain.from_iterable([tokenizer.mask_id, *part] for part in parts))[1:]
-    if tokenizer.mask_id in ids[max_length - 2:]:
-        raise UserError(f"the text {text[:30]!r}… has a {MASK} beyond the {max_length} tokens that the model "
-                        "takes; shorten it")
-    return np.array([BOS, *ids[:max_length - 2], EOS])
+    if tokenizer.mask_id in ids[max_length - 2 :]:
+        raise UserError(
+            f"the text {text[:30]!r}… has a {MASK} beyond the {max_length} tokens that the model takes; shorten it"
+        )
+    return np.array([BOS, *ids[: max_length - 2], EOS])
 
 
 ANSWER = {"classification": _classify, "pair": _classify, "qa": _answer, "masked-lm": _fill}

@@ -3,9 +3,9 @@
 import shutil
 from pathlib import Path
 
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_folder, read_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import atomic_folder, read_manifest
 from ds_minimodel.model.artifacts import load_body, load_pack
 
 _NAMED = ("kind", "language", "space", "vocab_size", "steps", "eflops", "files")
@@ -14,9 +14,15 @@ _NAMED = ("kind", "language", "space", "vocab_size", "steps", "eflops", "files")
 def facts_of(folder):
     """What a pack says of itself, in the order to show; all files are verified. UserError where damaged."""
     (pack, tokenizer), manifest = open_pack(folder), read_manifest(folder)
-    facts = {"language": pack.language, "space": pack.space, "vocabulary": tokenizer.vocab_size,
-             "vocabulary sha256": tokenizer.sha256[:16], "hidden size": pack.tensors["tokens"].shape[1],
-             "steps": pack.steps, "eflops": pack.eflops}
+    facts = {
+        "language": pack.language,
+        "space": pack.space,
+        "vocabulary": tokenizer.vocab_size,
+        "vocabulary sha256": tokenizer.sha256[:16],
+        "hidden size": pack.tensors["tokens"].shape[1],
+        "steps": pack.steps,
+        "eflops": pack.eflops,
+    }
     facts |= {key: value for key, value in manifest.items() if key not in _NAMED}
     replaced = sorted(name for name in pack.tensors if name.startswith("body."))
     facts |= {"replaces of the body": replaced} if replaced else {}
@@ -47,8 +53,10 @@ def open_pack(folder, body=None):
     pack, tokenizer = load_pack(folder, body and body.space), open_tokenizer(folder)
     rows, width = pack.tensors["tokens"].shape
     if tokenizer.vocab_size != rows or len(pack.tensors["bias"]) != rows:
-        raise UserError(f"{folder}: its vocabulary has {tokenizer.vocab_size} pieces, its embeddings {rows} "
-                        "rows: the tokenizer is of another pack")
+        raise UserError(
+            f"{folder}: its vocabulary has {tokenizer.vocab_size} pieces, its embeddings {rows} "
+            "rows: the tokenizer is of another pack"
+        )
     if body is None:
         return pack, tokenizer
     if width != body.config.hidden_size:
@@ -56,6 +64,7 @@ def open_pack(folder, body=None):
     for name in [name for name in pack.tensors if name.startswith("body.")]:
         own = body.tensors.get(name if body.task else name.removeprefix("body."))
         if own is None or own.shape != pack.tensors[name].shape:
-            raise UserError(f"{folder}: replaces {name} of shape {tuple(pack.tensors[name].shape)}, which "
-                            "the body has not")
+            raise UserError(
+                f"{folder}: replaces {name} of shape {tuple(pack.tensors[name].shape)}, which the body has not"
+            )
     return pack, tokenizer

@@ -5,25 +5,25 @@ from pathlib import Path
 
 import torch
 
-from ds_minimodel.data import tasks
-from ds_minimodel.engine.predict import DTYPES
-from ds_minimodel.engine.world import resolve_precision
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_manifest
+from ds_minimodel import tasks
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_manifest
 from ds_minimodel.model.artifacts import load_body
-from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.heads import MaskedLanguageModel, to_tensors
+from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.transformer import LanguagePack
 from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.serve import answers
 from ds_minimodel.serve.packs import open_pack
-from ds_minimodel.steps.evaluate import MAX_TOKENS
 from ds_minimodel.steps.task_data import task_module
-from ds_minimodel.steps.training import load_into, to_torch
+from ds_minimodel.tasks.batches import EVALUATION_TOKENS
 
 
 @dataclass(frozen=True)
 class _Language:
     """A language that is plugged in: its module, its vocabulary, and what it replaces of the body."""
+
     module: LanguagePack
     tokenizer: object
     body: dict
@@ -64,25 +64,24 @@ class Predictor:
         self.depth = _depth(model_folder, artifact.config, depth, self.kind)
         self.max_length = artifact.config.max_positions
         if artifact.task:
-            self.model = task_module(self.kind, artifact.config, 2, self.labels)        # packs come below
+            self.model = task_module(self.kind, artifact.config, 2, self.labels)  # packs come below
             load_into(self.model, artifact.tensors)
         else:
             self.model = MaskedLanguageModel(artifact.config, 2)
             load_into(self.model, artifact.tensors, "body.")
         self.model.eval().to(self.device, dtype)
-        self.languages = {language: self._load(folder, artifact, dtype)
-                          for language, folder in pack_folders.items()}
+        self.languages = {language: self._load(folder, artifact, dtype) for language, folder in pack_folders.items()}
         replaced = {name for language in self.languages.values() for name in language.body}
-        self._own = {name: tensor.clone() for name, tensor in self.model.state_dict().items()
-                     if name in replaced}
+        self._own = {name: tensor.clone() for name, tensor in self.model.state_dict().items() if name in replaced}
 
     def _load(self, folder, artifact, dtype):
         pack, tokenizer = open_pack(folder, artifact)
         with torch.device("meta"):
             module = LanguagePack(*pack.tensors["tokens"].shape)
         module.load_state_dict({name: pack.tensors[name] for name in ("tokens", "bias")}, assign=True)
-        body = {name: tensor.to(self.device, dtype) for name, tensor in pack.tensors.items()
-                if name.startswith("body.")}
+        body = {
+            name: tensor.to(self.device, dtype) for name, tensor in pack.tensors.items() if name.startswith("body.")
+        }
         return _Language(module.to(self.device, dtype), tokenizer, body)
 
     def predict(self, requests):
@@ -95,8 +94,9 @@ class Predictor:
         found = [None] * len(requests)
         for language, numbers in by_language.items():
             self._use(self.languages[language])
-            of_language = answers.ANSWER[self.kind](self, self.languages[language].tokenizer,
-                                                    [requests[number] for number in numbers])
+            of_language = answers.ANSWER[self.kind](
+                self, self.languages[language].tokenizer, [requests[number] for number in numbers]
+            )
             for number, answer in zip(numbers, of_language, strict=True):
                 found[number] = answer
         return found
@@ -109,8 +109,8 @@ class Predictor:
 
     def batches(self, examples):
         """(index, batch of tensors on the device) for all of `examples`, of like length together."""
-        for index, batch in tasks.evaluation_batches(examples, MAX_TOKENS):
-            yield index, to_torch(batch, self.device)
+        for index, batch in tasks.evaluation_batches(examples, EVALUATION_TOKENS):
+            yield index, to_tensors(batch, self.device)
 
 
 def _depth(folder, config, depth, kind):
@@ -122,8 +122,7 @@ def _depth(folder, config, depth, kind):
         raise UserError(f"{folder}: a body without a masked-LM head; nothing can be predicted")
     if depth is None or depth in config.head_depths:
         return depth or config.head_depths[-1]
-    raise UserError(f"{folder}: no head at depth {depth}; there are heads at "
-                    f"{', '.join(map(str, config.head_depths))}")
+    raise UserError(f"{folder}: no head at depth {depth}; there are heads at {', '.join(map(str, config.head_depths))}")
 
 
 def beside(model_folder):

@@ -3,47 +3,55 @@
 Packs are also kept at the recipe's snapshot steps, from step 0 (as initialised) on, for the training curves.
 """
 
-from ds_minimodel.engine.train import train
-from ds_minimodel.files import read_manifest
+from ds_minimodel.common.files import read_manifest
+from ds_minimodel.engine.loop import train
+from ds_minimodel.jobs import Job, inputs_hash
 from ds_minimodel.model.artifacts import PackArtifact, identity, load_body, load_pack, plug, save_pack
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import prefix
+from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.initial import first_pack, initial_inputs
-from ds_minimodel.steps.jobs import Job, inputs_hash
-from ds_minimodel.steps.systems import BODY_OF
-from ds_minimodel.steps.training import (load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler,
-                                         micro_batches, train_only)
+from ds_minimodel.steps.training import masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
+from ds_minimodel.systems import BODY_OF
 
 
 def jobs(recipe, layout):
     source, found = recipe.languages.source, []
     for system in recipe.systems:
         settings = recipe.adapt.model_dump(exclude={"initialisation", "word_vectors", "dictionaries"})
-        inputs = {"seed": recipe.seed, "adapt": settings, "blocks": recipe.data.blocks,
-                  "precision": recipe.engine.precision}
+        inputs = {
+            "seed": recipe.seed,
+            "adapt": settings,
+            "blocks": recipe.data.blocks,
+            "precision": recipe.engine.precision,
+        }
         if system in ("minijoint", "multijoint"):
             inputs["depth"] = recipe.mini.depth
         parents = [layout.pretrain(BODY_OF[system]), layout.tokenizer(source)]
         parents += [layout.build_mini()] if system == "minipost" else []
         for language in recipe.languages.targets:
-            found.append(Job(layout.adapt(system, language),
-                             {**inputs, "language": language, **initial_inputs(recipe, language)},
-                             (*parents, layout.tokenizer(language), layout.tokens(language)),
-                             lambda world, system=system, language=language:
-                             _adapt(recipe, layout, system, language, world)))
+            found.append(
+                Job(
+                    layout.adapt(system, language),
+                    {**inputs, "language": language, **initial_inputs(recipe, language)},
+                    (*parents, layout.tokenizer(language), layout.tokens(language)),
+                    lambda world, system=system, language=language: _adapt(recipe, layout, system, language, world),
+                )
+            )
     return found
 
 
 def _adapt(recipe, layout, system, language, world):
     section, folder = recipe.adapt, layout.adapt(system, language)
     sampler = masked_lm_sampler(recipe, section, layout, language, world)
-    mini_folder = (layout.build_mini() / "mini" if system == "minipost"
-                   else layout.pretrain(BODY_OF[system]) / "body")
+    mini_folder = layout.build_mini() / "mini" if system == "minipost" else layout.pretrain(BODY_OF[system]) / "body"
     source_folder = layout.pretrain(BODY_OF[system]) / "pack"
     mini = frozen_model(recipe, load_body(mini_folder), system)
-    facts = {"initialisation": section.initialisation,
-             "parents": {"body": identity(mini_folder), "source": identity(source_folder)}}
+    facts = {
+        "initialisation": section.initialisation,
+        "parents": {"body": identity(mini_folder), "source": identity(source_folder)},
+    }
     first_folder = folder / "snapshots" / "step-00000000"
     source = load_pack(source_folder, mini.space)
     world.from_main(lambda: _save_first(recipe, layout, language, mini, source, first_folder, facts))
@@ -64,9 +72,17 @@ def _adapt(recipe, layout, system, language, world):
         pack = PackArtifact(language, tensors, mini.space, step, run.flops_until(step)[0] / 1e18)
         world.from_main(lambda: save_pack(target, pack, layout.tokenizer(language), **facts))
 
-    weights = train(module, _at_scheduled_depth(batches, section) if scheduled else batches, run, world,
-                    folder / "run", f"adapt {system} {language}", inputs_hash(folder), section.snapshots()[1:-1],
-                    lambda step, weights: save(step, weights, folder / "snapshots" / f"step-{step:08}"))
+    weights = train(
+        module,
+        _at_scheduled_depth(batches, section) if scheduled else batches,
+        run,
+        world,
+        folder / "run",
+        f"adapt {system} {language}",
+        inputs_hash(folder),
+        section.snapshots()[1:-1],
+        lambda step, weights: save(step, weights, folder / "snapshots" / f"step-{step:08}"),
+    )
     save(run.steps, weights, folder / "pack")
 
 
@@ -75,10 +91,17 @@ def _save_first(recipe, layout, language, mini, source, out, facts):
     if out.exists():
         return
     first = first_pack(recipe, layout, language, source.tensors)
-    trained = {f"body.{name}": tensor for name, tensor in mini.tensors.items()
-               if trains_in_adapt(f"body.{name}", recipe.adapt)}
-    save_pack(out, PackArtifact(language, first.tensors | trained, mini.space), layout.tokenizer(language),
-              rows_copied=first.rows_copied, rows_combined=first.rows_combined, **facts)
+    trained = {
+        f"body.{name}": tensor for name, tensor in mini.tensors.items() if trains_in_adapt(f"body.{name}", recipe.adapt)
+    }
+    save_pack(
+        out,
+        PackArtifact(language, first.tensors | trained, mini.space),
+        layout.tokenizer(language),
+        rows_copied=first.rows_copied,
+        rows_combined=first.rows_combined,
+        **facts,
+    )
 
 
 def frozen_model(recipe, body, system):
@@ -92,8 +115,9 @@ def trains_in_adapt(name, section):
     """Whether step 2 trains the model's parameter of this name."""
     if name.startswith("pack."):
         return name == "pack.tokens" or section.train_output_bias
-    return ((name == "body.positions" and section.train_positions)
-            or (name.startswith("body.embedding_norm.") and section.train_embedding_norm))
+    return (name == "body.positions" and section.train_positions) or (
+        name.startswith("body.embedding_norm.") and section.train_embedding_norm
+    )
 
 
 def _phases(recipe, vocab_size, config, scheduled):
@@ -102,8 +126,10 @@ def _phases(recipe, vocab_size, config, scheduled):
     if not scheduled:
         return [(section.steps, masked_lm_cost(recipe, section, vocab_size, "adapt", config.head_depths))]
     depths = [section.depth_at(step) for step in range(section.steps)]
-    return [(depths.count(depth), masked_lm_cost(recipe, section, vocab_size, "adapt", (depth,)))
-            for depth, _ in section.depth_schedule]
+    return [
+        (depths.count(depth), masked_lm_cost(recipe, section, vocab_size, "adapt", (depth,)))
+        for depth, _ in section.depth_schedule
+    ]
 
 
 def _at_scheduled_depth(batches, section):

@@ -1,25 +1,34 @@
 """Step 1b (MiniPost): train new layers between the bottom of the body and its head, on the source language."""
 
-from ds_minimodel.engine.train import train
+from ds_minimodel.engine.loop import train
+from ds_minimodel.jobs import Job, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
+from ds_minimodel.model.parameters import below, load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
-from ds_minimodel.steps.jobs import Job, inputs_hash
-from ds_minimodel.steps.training import (below, load_into, masked_lm_cost, masked_lm_run, masked_lm_sampler,
-                                         micro_batches, train_only)
+from ds_minimodel.steps.training import masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
 
 
 def jobs(recipe, layout):
     if "minipost" not in recipe.systems:
         return []
-    inputs = {"seed": recipe.seed, "build_mini": recipe.build_mini.model_dump(), "blocks": recipe.data.blocks,
-              "mini": {"depth": recipe.mini.depth, "new_layers": recipe.mini.new_layers},
-              "precision": recipe.engine.precision}
+    inputs = {
+        "seed": recipe.seed,
+        "build_mini": recipe.build_mini.model_dump(),
+        "blocks": recipe.data.blocks,
+        "mini": {"depth": recipe.mini.depth, "new_layers": recipe.mini.new_layers},
+        "precision": recipe.engine.precision,
+    }
     source = recipe.languages.source
-    return [Job(layout.build_mini(), inputs,
-                (layout.pretrain("bl_base"), layout.tokenizer(source), layout.tokens(source)),
-                lambda world: _build(recipe, layout, world))]
+    return [
+        Job(
+            layout.build_mini(),
+            inputs,
+            (layout.pretrain("bl_base"), layout.tokenizer(source), layout.tokens(source)),
+            lambda world: _build(recipe, layout, world),
+        )
+    ]
 
 
 def _build(recipe, layout, world):
@@ -36,9 +45,23 @@ def _build(recipe, layout, world):
     shard(module, world.tensor)
     cost = masked_lm_cost(recipe, section, sampler.store.vocab_size, "build-mini", mini.config.head_depths, depth)
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
-    weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", "build-mini minipost",
-                    inputs_hash(folder))
+    weights = train(
+        module,
+        micro_batches(sampler, run, world),
+        run,
+        world,
+        folder / "run",
+        "build-mini minipost",
+        inputs_hash(folder),
+    )
     trained = BodyArtifact(mini.config, {**mini.tensors, **below(weights, "body.")}, mini.space)
-    world.from_main(lambda: save_body(
-        folder / "mini", trained, "mini-model", steps=run.steps, eflops=run.flops_until(run.steps)[0] / 1e18,
-        parents={"body": identity(layout.pretrain("bl_base") / "body")}))
+    world.from_main(
+        lambda: save_body(
+            folder / "mini",
+            trained,
+            "mini-model",
+            steps=run.steps,
+            eflops=run.flops_until(run.steps)[0] / 1e18,
+            parents={"body": identity(layout.pretrain("bl_base") / "body")},
+        )
+    )

@@ -10,41 +10,51 @@ from operator import itemgetter
 import numpy as np
 import torch
 
-from ds_minimodel.data import tasks
+from ds_minimodel import tasks
+from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
+from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.engine.predict import DTYPES
-from ds_minimodel.engine.world import resolve_precision
-from ds_minimodel.files import atomic_folder, write_json, write_manifest
+from ds_minimodel.jobs import Job
 from ds_minimodel.model.artifacts import load_body, load_pack, plug
+from ds_minimodel.model.heads import to_tensors
+from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.tensor_parallel import shard
-from ds_minimodel.progress import Progress
-from ds_minimodel.steps.jobs import Job
-from ds_minimodel.steps.systems import BODY_OF, finetune_seeds
+from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.steps.task_data import read_examples, task_inputs, task_module
-from ds_minimodel.steps.training import load_into, to_torch
-
-MAX_TOKENS = 16_384             # padded tokens of one forward pass
+from ds_minimodel.systems import BODY_OF, finetune_seeds
+from ds_minimodel.tasks.batches import EVALUATION_TOKENS
 
 
 def jobs(recipe, layout):
     found = []
     for system, (name, task) in product(recipe.systems, recipe.finetune.tasks.items()):
         languages = [language for language in recipe.languages.all if language in task.test]
-        inputs = {"task": task_inputs(recipe, name, [task.test[language] for language in languages]),
-                  "languages": languages, "seeds": list(finetune_seeds(recipe)), "precision": recipe.engine.precision}
+        inputs = {
+            "task": task_inputs(recipe, name, [task.test[language] for language in languages]),
+            "languages": languages,
+            "seeds": list(finetune_seeds(recipe)),
+            "precision": recipe.engine.precision,
+        }
         targets = [language for language in languages if language != recipe.languages.source]
-        parents = (*(layout.finetune(BODY_OF[system], name, seed) for seed in finetune_seeds(recipe)),
-                   *(layout.adapt(system, language) for language in targets),
-                   *(layout.tokenizer(language) for language in languages))
-        found.append(Job(layout.evaluate(system, name), inputs, parents,
-                         lambda world, system=system, name=name: _evaluate(recipe, layout, system, name, world)))
+        parents = (
+            *(layout.finetune(BODY_OF[system], name, seed) for seed in finetune_seeds(recipe)),
+            *(layout.adapt(system, language) for language in targets),
+            *(layout.tokenizer(language) for language in languages),
+        )
+        found.append(
+            Job(
+                layout.evaluate(system, name),
+                inputs,
+                parents,
+                lambda world, system=system, name=name: _evaluate(recipe, layout, system, name, world),
+            )
+        )
     return found
 
 
 def _evaluate(recipe, layout, system, name, world):
     parts = world.gather(lambda: _score_packs(recipe, layout, system, name, world))
-    rows = sorted((row for part in parts for row in part),
-                  key=lambda row: (row["language"], row["seed"], row["step"]))
+    rows = sorted((row for part in parts for row in part), key=lambda row: (row["language"], row["seed"], row["step"]))
 
     def save():
         with atomic_folder(layout.evaluate(system, name)) as folder:
@@ -57,11 +67,16 @@ def _evaluate(recipe, layout, system, name, world):
 def _score_packs(recipe, layout, system, name, world):
     """Score rows of this replica's share of the packs."""
     task = recipe.finetune.tasks[name]
-    packs = [(language, pack) for language in recipe.languages.all if language in task.test
-             for pack in _packs(recipe, layout, system, language)][world.data.rank::world.data.size]
+    packs = [
+        (language, pack)
+        for language in recipe.languages.all
+        if language in task.test
+        for pack in _packs(recipe, layout, system, language)
+    ][world.data.rank :: world.data.size]
     dtype = DTYPES[resolve_precision(recipe.engine.precision, world.device)]
-    progress = Progress(f"evaluate {system} {name}", len(packs) * recipe.finetune.seeds, "scores",
-                        quiet=not world.is_main)
+    progress = Progress(
+        f"evaluate {system} {name}", len(packs) * recipe.finetune.seeds, "scores", quiet=not world.is_main
+    )
     rows = []
     for language, of_language in groupby(packs, key=itemgetter(0)):
         folders = [folder for _, folder in of_language]
@@ -79,13 +94,20 @@ def _score_packs(recipe, layout, system, name, world):
                 pack = load_pack(folder, model.space)
                 plug(module, pack)
                 in_source = language == recipe.languages.source
-                rows.append({"system": system, "task": name, "language": language, "seed": seed,
-                             "step": 0 if in_source else pack.steps,
-                             "eflops": 0.0 if in_source else pack.eflops,
-                             **_score(module, task, language, *data)})
+                rows.append(
+                    {
+                        "system": system,
+                        "task": name,
+                        "language": language,
+                        "seed": seed,
+                        "step": 0 if in_source else pack.steps,
+                        "eflops": 0.0 if in_source else pack.eflops,
+                        **_score(module, task, language, *data),
+                    }
+                )
                 progress.update(len(rows))
     progress.close()
-    return rows if world.tensor.rank == 0 else []       # one of the ranks that scored them together
+    return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
 
 
 def _packs(recipe, layout, system, language):
@@ -113,5 +135,5 @@ def _score(module, task, language, encoded, records):
 def _logits(module, examples):
     """Yield (index (B,), logits as an array) of batches of all `examples`."""
     device = next(module.parameters()).device
-    for index, batch in tasks.evaluation_batches(examples, MAX_TOKENS):
-        yield index, module.logits(to_torch(batch, device)).float().cpu().numpy()
+    for index, batch in tasks.evaluation_batches(examples, EVALUATION_TOKENS):
+        yield index, module.logits(to_tensors(batch, device)).float().cpu().numpy()

@@ -4,18 +4,19 @@ from dataclasses import replace
 
 import torch
 
-from ds_minimodel.analysis.flops import Work, finetune_flops
-from ds_minimodel.data import tasks
+from ds_minimodel import tasks
+from ds_minimodel.costs.flops import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.engine.config import fill_batch
-from ds_minimodel.engine.train import train
+from ds_minimodel.engine.loop import train
+from ds_minimodel.engine.run import fill_batch
+from ds_minimodel.jobs import Job, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
+from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
-from ds_minimodel.steps.jobs import Job, inputs_hash
-from ds_minimodel.steps.systems import bodies, finetune_seeds
 from ds_minimodel.steps.task_data import labels_of, read_examples, task_inputs, task_module
-from ds_minimodel.steps.training import load_into, micro_batches, run_config, train_only
+from ds_minimodel.steps.training import micro_batches, run_config
+from ds_minimodel.systems import bodies, finetune_seeds
 
 
 def jobs(recipe, layout):
@@ -23,12 +24,20 @@ def jobs(recipe, layout):
     optimizer = recipe.finetune.model_dump(exclude={"tasks", "seeds", "epochs", "batch_size", "lr", "max_length"})
     for body in bodies(recipe):
         for name, task in recipe.finetune.tasks.items():
-            inputs = {"finetune": optimizer, "task": task_inputs(recipe, name, [task.train]),
-                      "precision": recipe.engine.precision}
-            found += [Job(layout.finetune(body, name, seed), {**inputs, "seed": seed},
-                          (layout.pretrain(body), layout.tokenizer(recipe.languages.source)),
-                          lambda world, body=body, name=name, seed=seed:
-                          _finetune(recipe, layout, body, name, seed, world)) for seed in finetune_seeds(recipe)]
+            inputs = {
+                "finetune": optimizer,
+                "task": task_inputs(recipe, name, [task.train]),
+                "precision": recipe.engine.precision,
+            }
+            found += [
+                Job(
+                    layout.finetune(body, name, seed),
+                    {**inputs, "seed": seed},
+                    (layout.pretrain(body), layout.tokenizer(recipe.languages.source)),
+                    lambda world, body=body, name=name, seed=seed: _finetune(recipe, layout, body, name, seed, world),
+                )
+                for seed in finetune_seeds(recipe)
+            ]
     return found
 
 
@@ -56,14 +65,37 @@ def _finetune(recipe, layout, body_name, name, seed, world):
     mean_length = round(float(examples.lengths.mean()))
     work = Work(config.hidden_size, config.ffn_size, tokenizer.vocab_size, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, config.num_layers, len(labels or ("start", "end")), task.kind)
-    run = run_config(recipe, section, world, steps=steps, batch_size=slots, lr=section.of(name, "lr"),
-                     warmup_steps=round(section.warmup_ratio * steps), tokens_per_step=batch_size * mean_length,
-                     phases=((steps, cost.formula, cost.executed),))
+    run = run_config(
+        recipe,
+        section,
+        world,
+        steps=steps,
+        batch_size=slots,
+        lr=section.of(name, "lr"),
+        warmup_steps=round(section.warmup_ratio * steps),
+        tokens_per_step=batch_size * mean_length,
+        phases=((steps, cost.formula, cost.executed),),
+    )
     run = replace(run, micro_batch_size=micro_batch_size)
     folder = layout.finetune(body_name, name, seed)
-    weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run",
-                    f"finetune {body_name} {name} seed {seed}", inputs_hash(folder))
+    weights = train(
+        module,
+        micro_batches(sampler, run, world),
+        run,
+        world,
+        folder / "run",
+        f"finetune {body_name} {name} seed {seed}",
+        inputs_hash(folder),
+    )
     trained = BodyArtifact(config, weights, body.space, {"name": name, "kind": task.kind, "labels": labels})
-    world.from_main(lambda: save_body(
-        folder / "model", trained, "task-model", seed=seed, steps=steps, eflops=run.flops_until(steps)[0] / 1e18,
-        parents={"body": identity(layout.pretrain(body_name) / "body")}))
+    world.from_main(
+        lambda: save_body(
+            folder / "model",
+            trained,
+            "task-model",
+            seed=seed,
+            steps=steps,
+            eflops=run.flops_until(steps)[0] / 1e18,
+            parents={"body": identity(layout.pretrain(body_name) / "body")},
+        )
+    )

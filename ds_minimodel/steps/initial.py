@@ -4,12 +4,18 @@ import importlib.util
 
 import torch
 
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import sha256_of_file
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.trained_vectors import train_piece_vectors
-from ds_minimodel.data.vectors import align, piece_vectors, read_dictionary, read_header, read_vectors
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import sha256_of_file
+from ds_minimodel.data.vectors import (
+    align,
+    piece_vectors,
+    read_dictionary,
+    read_header,
+    read_vectors,
+    train_piece_vectors,
+)
 from ds_minimodel.model import initialisation
 
 
@@ -18,14 +24,19 @@ def check_vectors(recipe):
     section = recipe.adapt
     sizes = {path: read_header(path)[1] for path in section.word_vectors.values()}
     if section.initialisation != "focus" and len(set(sizes.values())) > 1:
-        raise UserError("adapt.word_vectors: " + ", ".join(f"{path} has {size} dimensions" for path, size
-                                                           in sizes.items()) + "; they must be of one size")
+        raise UserError(
+            "adapt.word_vectors: "
+            + ", ".join(f"{path} has {size} dimensions" for path, size in sizes.items())
+            + "; they must be of one size"
+        )
     for path in section.dictionaries.values():
         read_dictionary(path)
     trains = section.initialisation == "focus" and set(recipe.languages.targets) - section.word_vectors.keys()
     if trains and importlib.util.find_spec("gensim") is None:
-        raise UserError("adapt.initialisation: focus trains its vectors with gensim; "
-                        "pip install 'ds_minimodel[focus]', or give adapt.word_vectors")
+        raise UserError(
+            "adapt.initialisation: focus trains its vectors with gensim; "
+            "pip install 'ds_minimodel[focus]', or give adapt.word_vectors"
+        )
 
 
 def initial_inputs(recipe, language):
@@ -35,8 +46,10 @@ def initial_inputs(recipe, language):
         return {}
     used = {name: section.word_vectors.get(name) for name in (language, recipe.languages.source)}
     used["dictionary"] = section.dictionaries.get(language)
-    return {"initialisation": section.initialisation,
-            "initialised_from": {name: sha256_of_file(path)[:16] for name, path in used.items() if path}}
+    return {
+        "initialisation": section.initialisation,
+        "initialised_from": {name: sha256_of_file(path)[:16] for name, path in used.items() if path},
+    }
 
 
 def first_pack(recipe, layout, language, source):
@@ -70,8 +83,10 @@ def _vectors_of_both(recipe, language, target, other):
     """Vectors of the pieces of target and source (V, D) in one space: turned there by a dictionary, if one is given."""
     section = recipe.adapt
     words = [read_vectors(section.word_vectors[name]) for name in (language, recipe.languages.source)]
-    of_target, of_source = (torch.from_numpy(piece_vectors(tokenizer, of_language))
-                            for tokenizer, of_language in zip((target, other), words))
+    of_target, of_source = (
+        torch.from_numpy(piece_vectors(tokenizer, of_language))
+        for tokenizer, of_language in zip((target, other), words)
+    )
     path = section.dictionaries.get(language)
     if path is not None:
         of_source = of_source @ torch.from_numpy(align(words[1], words[0], read_dictionary(path), path))

@@ -5,28 +5,53 @@ from pathlib import Path
 
 import torch
 
-from ds_minimodel.engine.train import train
-from ds_minimodel.files import atomic_folder
-from ds_minimodel.model.artifacts import (BodyArtifact, PackArtifact, identity, load_body, load_pack, save_body,
-                                          save_pack, space_of)
+from ds_minimodel.common.files import atomic_folder
+from ds_minimodel.engine.loop import train
+from ds_minimodel.jobs import Job, inputs_hash
+from ds_minimodel.model.artifacts import (
+    BodyArtifact,
+    PackArtifact,
+    identity,
+    load_body,
+    load_pack,
+    save_body,
+    save_pack,
+    space_of,
+)
 from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.parameters import below
 from ds_minimodel.model.tensor_parallel import shard
-from ds_minimodel.steps.jobs import Job, inputs_hash
-from ds_minimodel.steps.systems import bodies, body_config, model_inputs
-from ds_minimodel.steps.training import below, masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
+from ds_minimodel.steps.training import masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
+from ds_minimodel.systems import bodies, body_config, model_inputs
 
 
 def jobs(recipe, layout):
     source = recipe.languages.source
     if recipe.base is not None:
         hashes = {part: identity(Path(recipe.base) / part) for part in ("body", "pack")}
-        return [Job(layout.pretrain("bl_base"), {"base": hashes}, (layout.tokenizer(source),),
-                    lambda world: world.from_main(lambda: _take_over(Path(recipe.base), layout.pretrain("bl_base"))))]
-    inputs = {"seed": recipe.seed, "pretrain": recipe.pretrain.model_dump(), "blocks": recipe.data.blocks,
-              "precision": recipe.engine.precision}
-    return [Job(layout.pretrain(body), {**inputs, **model_inputs(recipe, body)},
-                (layout.tokenizer(source), layout.tokens(source)),
-                lambda world, body=body: _pretrain(recipe, layout, body, world)) for body in bodies(recipe)]
+        return [
+            Job(
+                layout.pretrain("bl_base"),
+                {"base": hashes},
+                (layout.tokenizer(source),),
+                lambda world: world.from_main(lambda: _take_over(Path(recipe.base), layout.pretrain("bl_base"))),
+            )
+        ]
+    inputs = {
+        "seed": recipe.seed,
+        "pretrain": recipe.pretrain.model_dump(),
+        "blocks": recipe.data.blocks,
+        "precision": recipe.engine.precision,
+    }
+    return [
+        Job(
+            layout.pretrain(body),
+            {**inputs, **model_inputs(recipe, body)},
+            (layout.tokenizer(source), layout.tokens(source)),
+            lambda world, body=body: _pretrain(recipe, layout, body, world),
+        )
+        for body in bodies(recipe)
+    ]
 
 
 def _take_over(base, out):
@@ -46,15 +71,20 @@ def _pretrain(recipe, layout, body, world):
     shard(module, world.tensor)
     cost = masked_lm_cost(recipe, section, sampler.store.vocab_size, "pretrain", config.head_depths)
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
-    weights = train(module, micro_batches(sampler, run, world), run, world, folder / "run", f"pretrain {body}",
-                    inputs_hash(folder))
+    weights = train(
+        module, micro_batches(sampler, run, world), run, world, folder / "run", f"pretrain {body}", inputs_hash(folder)
+    )
 
     def save():
         body_tensors, pack_tensors = below(weights, "body."), below(weights, "pack.")
         space = space_of(body_tensors, pack_tensors)
         eflops = run.flops_until(run.steps)[0] / 1e18
         save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=run.steps, eflops=eflops)
-        save_pack(folder / "pack", PackArtifact(source, pack_tensors, space, run.steps, eflops),
-                  layout.tokenizer(source), parents={"body": identity(folder / "body")})
+        save_pack(
+            folder / "pack",
+            PackArtifact(source, pack_tensors, space, run.steps, eflops),
+            layout.tokenizer(source),
+            parents={"body": identity(folder / "body")},
+        )
 
     world.from_main(save)

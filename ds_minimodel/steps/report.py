@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from ds_minimodel.analysis.losses import read_losses
-from ds_minimodel.analysis.page import write_report
-from ds_minimodel.analysis.runs import Run, read_run
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_json, sha256_of_json
-from ds_minimodel.steps.costs import costs
-from ds_minimodel.steps.jobs import record_of
-from ds_minimodel.steps.systems import BODY_OF
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json, sha256_of_json
+from ds_minimodel.costs.recipe import costs
+from ds_minimodel.jobs import record_of
+from ds_minimodel.results.losses import read_losses
+from ds_minimodel.results.page import write_report
+from ds_minimodel.results.record import Run, read_run
 from ds_minimodel.steps.task_data import task_inputs
+from ds_minimodel.systems import BODY_OF
 
 METRICS = {"classification": "accuracy", "pair": "accuracy", "qa": "F1"}
 
@@ -47,9 +47,18 @@ def _run(recipe, layout, jobs):
             scores += read_json(path)
     paths = [record_of(job.folder) for job in jobs]
     records = {str(path.relative_to(layout.root)): sha256_of_json(read_json(path)) for path in paths}
-    return Run(layout.root.name, recipe.model_dump(mode="json"), _data(recipe, layout), _tests(recipe),
-               scores, costs(recipe), references,
-               _losses(recipe, layout), _facts(recipe, layout), records)
+    return Run(
+        layout.root.name,
+        recipe.model_dump(mode="json"),
+        _data(recipe, layout),
+        _tests(recipe),
+        scores,
+        costs(recipe),
+        references,
+        _losses(recipe, layout),
+        _facts(recipe, layout),
+        records,
+    )
 
 
 def _data(recipe, layout):
@@ -68,25 +77,30 @@ def _tests(recipe):
     found = {}
     for name, task in recipe.finetune.tasks.items():
         by_mlqa = task.kind == "qa" and task.metric == "mlqa"
-        found[name] = {"metric": METRICS[task.kind] + (" by MLQA's rules" if by_mlqa else ""),
-                       "files": {language: task_inputs(recipe, name, [path])["files"]
-                                 for language, path in task.test.items()}}
+        found[name] = {
+            "metric": METRICS[task.kind] + (" by MLQA's rules" if by_mlqa else ""),
+            "files": {language: task_inputs(recipe, name, [path])["files"] for language, path in task.test.items()},
+        }
     return found
 
 
 def _facts(recipe, layout):
     first = layout.adapt(recipe.systems[0], recipe.languages.targets[0])
     model, run = recipe.model, read_json(first / "run" / "run.json")
-    origin = {} if recipe.base is None else {
-        "Body": f"taken over from {Path(recipe.base).name}; what its pretraining took is not known"}
-    return {"Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
-            "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
-                     f"{recipe.tokenizer.vocab_size:,}; mini-models of depth {recipe.mini.depth}",
-            "Step 2": f"{recipe.adapt.steps:,} updates of {recipe.adapt.batch_size} x "
-                      f"{recipe.adapt.seq_length} tokens",
-            "Run": f"{recipe.finetune.seeds} finetuning seeds; adapted on {run['world_size']} rank(s), "
-                   f"ZeRO {run['zero_stage']}, {run['precision']}, {run['device']}, torch {run['torch']}",
-            **origin}
+    origin = (
+        {}
+        if recipe.base is None
+        else {"Body": f"taken over from {Path(recipe.base).name}; what its pretraining took is not known"}
+    )
+    return {
+        "Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
+        "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
+        f"{recipe.tokenizer.vocab_size:,}; mini-models of depth {recipe.mini.depth}",
+        "Step 2": f"{recipe.adapt.steps:,} updates of {recipe.adapt.batch_size} x {recipe.adapt.seq_length} tokens",
+        "Run": f"{recipe.finetune.seeds} finetuning seeds; adapted on {run['world_size']} rank(s), "
+        f"ZeRO {run['zero_stage']}, {run['precision']}, {run['device']}, torch {run['torch']}",
+        **origin,
+    }
 
 
 def _losses(recipe, layout):
@@ -95,6 +109,7 @@ def _losses(recipe, layout):
         runs = [("pretrain", layout.pretrain(BODY_OF[system]), source)]
         runs += [("build-mini", layout.build_mini(), source)] if system == "minipost" else []
         runs += [("adapt", layout.adapt(system, language), language) for language in recipe.languages.targets]
-        rows += [read_losses(folder / "run" / "metrics.jsonl", system, stage, language)
-                 for stage, folder, language in runs]
+        rows += [
+            read_losses(folder / "run" / "metrics.jsonl", system, stage, language) for stage, folder, language in runs
+        ]
     return [row for row in rows if row]

@@ -1,8 +1,8 @@
 """Tasks of a recipe: records read and encoded, and the module that solves them."""
 
-from ds_minimodel.data import tasks
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import sha256_of_file
+from ds_minimodel import tasks
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import sha256_of_file
 from ds_minimodel.model.heads import SequenceClassifier, SpanExtractor
 
 
@@ -10,10 +10,11 @@ def task_inputs(recipe, name, files):
     """What decides the data of a task, for a job's record. UserError where a file is missing."""
     task = recipe.finetune.tasks[name]
     try:
-        contents = {path: sha256_of_file(path)[:16] for path in files}     # each file once: XNLI's serves 15 languages
+        contents = {path: sha256_of_file(path)[:16] for path in files}  # each file once: XNLI's serves 15 languages
     except OSError as error:
-        raise UserError(f"finetune.tasks.{name}: {error.filename}: {error.strerror}; check the path in the "
-                        "recipe") from None
+        raise UserError(
+            f"finetune.tasks.{name}: {error.filename}: {error.strerror}; check the path in the recipe"
+        ) from None
     settings = {key: recipe.finetune.of(name, key) for key in ("epochs", "batch_size", "lr", "max_length")}
     return {**task.model_dump(exclude={"train", "test"}), **settings, "files": [contents[path] for path in files]}
 

@@ -2,27 +2,37 @@
 
 from functools import partial
 
-import torch
-
-from ds_minimodel.analysis.flops import Work, step_flops
+from ds_minimodel.costs.flops import Work, step_flops
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.mlm import MlmSampler
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.engine.config import RunConfig, split_batch
-from ds_minimodel.engine.world import resolve_precision
+from ds_minimodel.engine.run import RunConfig, split_batch
+from ds_minimodel.model.heads import to_tensors
+from ds_minimodel.ops.precision import resolve_precision
 
 
 def run_config(recipe, section, world, *, steps, batch_size, lr, warmup_steps, tokens_per_step, phases):
     """A RunConfig from a recipe's section (optimizer values), its engine and checkpoint settings."""
     return RunConfig(
-        steps=steps, batch_size=batch_size, lr=lr, warmup_steps=warmup_steps, weight_decay=section.weight_decay,
-        beta1=section.beta1, beta2=section.beta2, eps=section.eps, clip=section.clip,
+        steps=steps,
+        batch_size=batch_size,
+        lr=lr,
+        warmup_steps=warmup_steps,
+        weight_decay=section.weight_decay,
+        beta1=section.beta1,
+        beta2=section.beta2,
+        eps=section.eps,
+        clip=section.clip,
         zero_stage=recipe.engine.zero_stage,
         precision=world.alike(lambda: resolve_precision(recipe.engine.precision, world.device)),
-        micro_batch_size=recipe.engine.micro_batch_size, checkpoint_every=recipe.checkpoint.every,
-        keep_last=recipe.checkpoint.keep_last, keep_every=recipe.checkpoint.keep_every,
-        tokens_per_step=tokens_per_step, phases=phases)
+        micro_batch_size=recipe.engine.micro_batch_size,
+        checkpoint_every=recipe.checkpoint.every,
+        keep_last=recipe.checkpoint.keep_last,
+        keep_every=recipe.checkpoint.keep_every,
+        tokens_per_step=tokens_per_step,
+        phases=phases,
+    )
 
 
 def masked_lm_sampler(recipe, section, layout, language, world):
@@ -30,21 +40,35 @@ def masked_lm_sampler(recipe, section, layout, language, world):
     tokenizer = open_tokenizer(layout.tokenizer(language))
     store = TokenStore(layout.tokens(language), tokenizer.sha256)
     table = partial(BlockTable, store, recipe.data.blocks, section.seq_length)
-    world.from_main(lambda: len(table()))       # builds it; the other ranks, on the same disk, only open it
+    world.from_main(lambda: len(table()))  # builds it; the other ranks, on the same disk, only open it
     return MlmSampler(store, table(), section.mask_prob, recipe.seed)
 
 
 def masked_lm_run(recipe, section, world, phases):
     """RunConfig of a masked-LM step. `phases`: (steps, Cost of one step) each."""
-    return run_config(recipe, section, world, steps=section.steps, batch_size=section.batch_size, lr=section.lr,
-                      warmup_steps=section.warmup_steps, tokens_per_step=section.batch_size * section.seq_length,
-                      phases=tuple((steps, cost.formula, cost.executed) for steps, cost in phases))
+    return run_config(
+        recipe,
+        section,
+        world,
+        steps=section.steps,
+        batch_size=section.batch_size,
+        lr=section.lr,
+        warmup_steps=section.warmup_steps,
+        tokens_per_step=section.batch_size * section.seq_length,
+        phases=tuple((steps, cost.formula, cost.executed) for steps, cost in phases),
+    )
 
 
 def masked_lm_cost(recipe, section, vocab_size, step, depths, frozen_layers=0):
     """Cost of one optimizer step of a masked-LM step of the pipeline."""
-    work = Work(recipe.model.hidden_size, recipe.model.ffn_size, vocab_size, section.seq_length, section.mask_prob,
-                section.batch_size)
+    work = Work(
+        recipe.model.hidden_size,
+        recipe.model.ffn_size,
+        vocab_size,
+        section.seq_length,
+        section.mask_prob,
+        section.batch_size,
+    )
     return step_flops(step, work, depths, frozen_layers)
 
 
@@ -60,32 +84,6 @@ def micro_batches(sampler, run, world):
     def batches(step):
         first = step * run.batch_size + data.rank * micro
         starts = (first + index * data.size * micro for index in range(accumulation))
-        return [to_torch(sampler.rows(start, start + micro)) for start in starts]
+        return [to_tensors(sampler.rows(start, start + micro)) for start in starts]
 
     return batches
-
-
-def to_torch(batch, device="cpu"):
-    """A batch of numpy arrays as tensors; without "lengths" where no row is padded, so that no mask is needed."""
-    tensors = {name: value if isinstance(value, int) else torch.from_numpy(value).to(device)
-               for name, value in batch.items()}
-    if bool((tensors["lengths"] == tensors["tokens"].shape[1]).all()):
-        del tensors["lengths"]
-    return tensors
-
-
-def train_only(module, trains):
-    """Freeze every parameter of `module` but those for whose name `trains(name)` holds."""
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(trains(name))
-
-
-def load_into(module, tensors, prefix=""):
-    """Copy tensors into the parameters of those names (with `prefix` before them); each must exist."""
-    result = module.load_state_dict({prefix + name: tensor for name, tensor in tensors.items()}, strict=False)
-    assert not result.unexpected_keys, result.unexpected_keys
-
-
-def below(tensors, prefix):
-    """The tensors whose names start with `prefix`, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -11,24 +11,48 @@ from ds_minimodel.benchmark import STEPS
 from ds_minimodel.benchmark.contestants import hugging_face
 from ds_minimodel.benchmark.rounds import Failed, time_in_turns
 from ds_minimodel.benchmark.workloads import our_module, workload
-from ds_minimodel.config import load_recipe
+from ds_minimodel.recipe.schema import load_recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes/paper.yaml"
-TINY = ["model.hidden_size=32", "model.num_heads=2", "model.ffn_size=64", "tokenizer.vocab_size=100",
-        "model.num_layers=3", "mini.depth=1", "mini.new_layers=1"]
+TINY = [
+    "model.hidden_size=32",
+    "model.num_heads=2",
+    "model.ffn_size=64",
+    "tokenizer.vocab_size=100",
+    "model.num_layers=3",
+    "mini.depth=1",
+    "mini.new_layers=1",
+]
 
 
 def throughput(out, *arguments):
-    command = [sys.executable, str(ROOT / "scripts/throughput.py"), str(RECIPE), *TINY, "--tokens", "32",
-               "--seq-length", "16", "--repeats", "1", "--no-compiled", "--out", str(out), *arguments]
+    command = [
+        sys.executable,
+        str(ROOT / "scripts/throughput.py"),
+        str(RECIPE),
+        *TINY,
+        "--tokens",
+        "32",
+        "--seq-length",
+        "16",
+        "--repeats",
+        "1",
+        "--no-compiled",
+        "--out",
+        str(out),
+        *arguments,
+    ]
     ended = subprocess.run(command, capture_output=True, text=True)
     return ended.returncode, json.loads((out / "throughput.json").read_text()), ended
 
 
 def trained(module):
-    return sum(parameter.numel() for name, parameter in module.named_parameters()
-               if parameter.requires_grad and "token_type" not in name)
+    return sum(
+        parameter.numel()
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and "token_type" not in name
+    )
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -40,8 +64,9 @@ def test_the_peer_trains_what_we_train(step):
 
 
 def test_two_ranks_against_hugging_face(tmp_path):
-    code, record, ended = throughput(tmp_path, "--steps", "adapt-mini", "--against", "hf", "--ranks", "2",
-                                     "--kernels", "dropout")
+    code, record, ended = throughput(
+        tmp_path, "--steps", "adapt-mini", "--against", "hf", "--ranks", "2", "--kernels", "dropout"
+    )
     assert code == 0, ended.stderr
     (row,) = record["steps"]
     ours, theirs = row["contestants"]["ds_minimodel"], row["contestants"]["hf"]
@@ -53,7 +78,10 @@ def test_two_ranks_against_hugging_face(tmp_path):
     assert {len(row["seconds"]) for row in record["kernels"]} == {2}
     assert record["circumstances"]["commit"] and not record["failures"]
     page = (tmp_path / "throughput.md").read_text()
-    assert "| adapt-mini, 1 layers | fp32, ZeRO 1, 2 ranks | **ds_minimodel** |" in page and (tmp_path / "throughput.png").stat().st_size > 1000
+    assert (
+        "| adapt-mini, 1 layers | fp32, ZeRO 1, 2 ranks | **ds_minimodel** |" in page
+        and (tmp_path / "throughput.png").stat().st_size > 1000
+    )
 
 
 def test_a_device_that_cannot_be_measured_is_a_failure_with_a_reason(tmp_path):

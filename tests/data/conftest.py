@@ -6,11 +6,15 @@ import pytest
 
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.data.unigram import train_tokenizer
+from ds_minimodel.data.tokenizer import train_tokenizer
 
-ALPHABETS = {"latin": "abcdefghijklmnoprstuvwzäöüßéç", "greek": "αβγδεζηθικλμνξοπρστυφχψωάέή",
-             "cyrillic": "абвгдежзийклмнопрстуфхцчшщыьэюя", "thai": "กขคงจฉชซญดตถทนบปผพฟมยรลวสหอ",
-             "han": "一二三四五六七八九十人口手足山川日月水火木金土大小中上下左右天地"}
+ALPHABETS = {
+    "latin": "abcdefghijklmnoprstuvwzäöüßéç",
+    "greek": "αβγδεζηθικλμνξοπρστυφχψωάέή",
+    "cyrillic": "абвгдежзийклмнопрстуфхцчшщыьэюя",
+    "thai": "กขคงจฉชซญดตถทนบปผพฟมยรลวสหอ",
+    "han": "一二三四五六七八九十人口手足山川日月水火木金土大小中上下左右天地",
+}
 VOCAB_SIZE = 600
 
 
@@ -21,14 +25,16 @@ def make_words(draw, alphabet, count=250):
 def make_corpus(num_documents, seed=0):
     """Documents (lists of lines), each in one script, its words as unequal in frequency as real ones."""
     draw = random.Random(seed)
-    scripts = [(make_words(draw, alphabet), "" if name in ("thai", "han") else " ")
-               for name, alphabet in ALPHABETS.items()]
+    scripts = [
+        (make_words(draw, alphabet), "" if name in ("thai", "han") else " ") for name, alphabet in ALPHABETS.items()
+    ]
     weights = [1 / (rank + 1) for rank in range(250)]
     corpus = []
     for _ in range(num_documents):
         words, space = draw.choice(scripts)
-        corpus.append([space.join(draw.choices(words, weights, k=draw.randint(2, 14))) + "."
-                       for _ in range(draw.randint(1, 9))])
+        corpus.append(
+            [space.join(draw.choices(words, weights, k=draw.randint(2, 14))) + "." for _ in range(draw.randint(1, 9))]
+        )
     return corpus
 
 

@@ -11,11 +11,11 @@ import threading
 import time
 from pathlib import Path
 
-from ds_minimodel import mpi
-from ds_minimodel.cli import USER_ERROR
+from ds_minimodel.cli.main import USER_ERROR
+from ds_minimodel.common.errors import Elsewhere, UserError
 from ds_minimodel.data import prepare, reader
-from ds_minimodel.data.ranks import Ranks
-from ds_minimodel.errors import Elsewhere, UserError
+from ds_minimodel.data.workers import Ranks
+from ds_minimodel.engine.ranks import mpi
 
 
 def kill_after(shards, folder):
@@ -35,8 +35,9 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     ranks = Ranks(comm)
     slowly = (lambda *_: time.sleep(0.05)) if rank is not None else None
     try:
-        ranks.from_main(lambda: prepare.prepare([text], tokenizer, out, shard_bytes=int(shard_bytes),
-                                                ranks=ranks, progress=slowly))
+        ranks.from_main(
+            lambda: prepare.prepare([text], tokenizer, out, shard_bytes=int(shard_bytes), ranks=ranks, progress=slowly)
+        )
         print(ranks.from_main(lambda: f"rank 0 says to {comm.size}: done"), flush=True)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)

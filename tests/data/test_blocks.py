@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from ds_minimodel.data import EOS, blocks
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import write_manifest
+from ds_minimodel.common.vocabulary import EOS
+from ds_minimodel.data import blocks
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.store import TokenStore, write_shard
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import write_manifest
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def packed(store, limit, within_documents):
         if within_documents and last - first == 1:
             close(last)
             continue
-        for cut in range(first, last, limit):            # a long sentence: as if it were several
+        for cut in range(first, last, limit):  # a long sentence: as if it were several
             end = min(cut + limit, last)
             if end - start > limit:
                 close(cut)

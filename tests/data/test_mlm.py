@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from ds_minimodel.data import BOS, EOS, IGNORED, NUM_SPECIAL, PAD
+from ds_minimodel.common.random import permute, sample_key
+from ds_minimodel.common.vocabulary import BOS, EOS, IGNORED, NUM_SPECIAL, PAD
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.mlm import MlmSampler, choose_positions, replacements
-from ds_minimodel.data.random import permute, sample_key
 
 SEQ_LENGTH = 30
 
@@ -22,8 +22,12 @@ def samples(batch):
     for row, length in enumerate(batch["lengths"]):
         used = batch["targets"][row] != IGNORED
         assert (batch["tokens"][row, length:] == PAD).all() and (batch["read"][row, ~used] == 0).all()
-        yield (batch["tokens"][row, :length].tolist(), batch["read"][row, used].tolist(),
-               batch["targets"][row, used].tolist(), int(batch["keys"][row]))
+        yield (
+            batch["tokens"][row, :length].tolist(),
+            batch["read"][row, used].tolist(),
+            batch["targets"][row, used].tolist(),
+            int(batch["keys"][row]),
+        )
 
 
 def originals(batch):
@@ -41,19 +45,18 @@ def test_shapes_and_types(sampler):
     assert batch["lengths"].max() <= width < batch["lengths"].max() + 8
     assert batch["read"].shape == batch["targets"].shape
     assert batch["count"] == (batch["targets"] != IGNORED).sum()
-    assert (batch["targets"] != IGNORED).any(axis=0).all()                # no column is all padding
+    assert (batch["targets"] != IGNORED).any(axis=0).all()  # no column is all padding
     types = {name: str(value.dtype) for name, value in batch.items() if name != "count"}
-    assert types == {"tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64",
-                     "keys": "int32"}
+    assert types == {"tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64", "keys": "int32"}
 
 
 def test_rows_are_blocks_after_bos(sampler, store):
     last = len(sampler.blocks)
-    batch = sampler.rows(last - 10, last + 10)                           # over the end of an epoch
+    batch = sampler.rows(last - 10, last + 10)  # over the end of an epoch
     numbers = [int(permute(n % last, last, 5, n // last)) for n in range(last - 10, last + 10)]
     for row, number in enumerate(numbers):
         start, size = (int(part) for part in sampler.blocks.spans(number))
-        assert originals(batch)[row, :size + 1].tolist() == [BOS, *store.read(start, start + size)]
+        assert originals(batch)[row, : size + 1].tolist() == [BOS, *store.read(start, start + size)]
         assert batch["keys"][row] == sample_key(5, (last - 10 + row) // last, number).view(np.int32)
 
 
@@ -61,8 +64,11 @@ def test_samples_do_not_depend_on_the_slice(sampler):
     last = len(sampler.blocks)
     whole = list(samples(sampler.rows(last - 20, last + 20)))
     for size in (1, 7, 40):
-        parts = [sample for first in range(last - 20, last + 20, size)
-                 for sample in samples(sampler.rows(first, min(first + size, last + 20)))]
+        parts = [
+            sample
+            for first in range(last - 20, last + 20, size)
+            for sample in samples(sampler.rows(first, min(first + size, last + 20)))
+        ]
         assert parts == whole
 
 
@@ -75,8 +81,13 @@ def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(s
         rows = [row[1:length].tolist() for row, length in zip(originals(batch), batch["lengths"])]
         assert sorted(rows) == blocks
         assert rows != blocks
-    masks = [{tuple(row[:length]): batch["read"][number].tolist() for number, (row, length) in
-              enumerate(zip(originals(batch).tolist(), batch["lengths"]))} for batch in epochs]
+    masks = [
+        {
+            tuple(row[:length]): batch["read"][number].tolist()
+            for number, (row, length) in enumerate(zip(originals(batch).tolist(), batch["lengths"]))
+        }
+        for batch in epochs
+    ]
     assert sum(masks[0][row] == masks[1][row] for row in masks[0]) < 0.1 * last
 
 
@@ -115,14 +126,14 @@ def test_as_many_positions_are_chosen_as_in_fairseq(mask_prob):
 def test_every_position_is_equally_likely_special_ones_too():
     tokens, _, keys = random_rows(6000, 20, 1000)
     lengths = np.full(6000, 20)
-    read, _, used = choose_positions(tokens, lengths, keys, 0.15)        # exactly 3 of 20
+    read, _, used = choose_positions(tokens, lengths, keys, 0.15)  # exactly 3 of 20
     counts = np.bincount(read[used], minlength=20)
     assert (used.sum(axis=1) == 3).all()
     assert (abs(counts - 900) < 5 * np.sqrt(900 * 0.85)).all()
     pairs = np.zeros((20, 20))
     for one, other in [(0, 1), (0, 2), (1, 2)]:
         np.add.at(pairs, (read[:, one], read[:, other]), 1)
-    expected = 6000 * 3 / 190                                            # pairs are as likely as each other
+    expected = 6000 * 3 / 190  # pairs are as likely as each other
     assert (abs(pairs[np.triu_indices(20, 1)] - expected) < 5 * np.sqrt(expected)).all()
 
 
@@ -132,7 +143,7 @@ def test_four_fifths_are_masked_a_tenth_drawn_a_tenth_kept():
     share = {"mask": (seen == 999).mean(), "kept": (seen == 77).mean()}
     assert abs(share["mask"] - 0.8) < 0.005 and abs(share["kept"] - 0.1 - 0.1 / 995) < 0.004
     drawn = seen[(seen != 999) & (seen != 77)]
-    assert drawn.min() == NUM_SPECIAL and drawn.max() == 998             # uniform over pieces, never special
+    assert drawn.min() == NUM_SPECIAL and drawn.max() == 998  # uniform over pieces, never special
     counts = np.bincount(drawn, minlength=999)[NUM_SPECIAL:]
     expected = 20_000 / 995
     assert ((counts - expected) ** 2 / expected).sum() < 995 + 6 * np.sqrt(2 * 995)

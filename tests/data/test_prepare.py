@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from ds_minimodel.data import EOS
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.errors import UserError
 
 SHARD_BYTES = 30_000
 
@@ -111,8 +111,9 @@ def stop_after(calls):
 
 
 @pytest.mark.parametrize("calls, complete", [(1, 0), (9, 1), (25, 3)])
-def test_an_interrupted_run_goes_on_after_its_last_shard(tmp_path, text_file, tokenizer_folder, reference,
-                                                         calls, complete):
+def test_an_interrupted_run_goes_on_after_its_last_shard(
+    tmp_path, text_file, tokenizer_folder, reference, calls, complete
+):
     out = tmp_path / "store"
     with pytest.raises(Stop):
         prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES, progress=stop_after(calls))
@@ -127,8 +128,7 @@ def test_an_interrupted_run_goes_on_after_its_last_shard(tmp_path, text_file, to
 def test_what_another_job_left_is_thrown_away(tmp_path, text_file, tokenizer_folder, reference):
     out = tmp_path / "store"
     with pytest.raises(Stop):
-        prepare([text_file], tokenizer_folder, out, min_words=5, shard_bytes=SHARD_BYTES,
-                progress=stop_after(20))
+        prepare([text_file], tokenizer_folder, out, min_words=5, shard_bytes=SHARD_BYTES, progress=stop_after(20))
     prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
     assert_done(out, reference)
 
@@ -148,8 +148,7 @@ if __name__ == "__main__":
 """
 
 
-def test_killed_runs_end_with_the_same_bytes_and_leave_no_process(tmp_path, text_file, tokenizer_folder,
-                                                                  reference):
+def test_killed_runs_end_with_the_same_bytes_and_leave_no_process(tmp_path, text_file, tokenizer_folder, reference):
     """Two runs of two workers are killed, at other places; the third one ends."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -162,7 +161,7 @@ def test_killed_runs_end_with_the_same_bytes_and_leave_no_process(tmp_path, text
             assert process.stdout.readline()
         process.send_signal(signal.SIGKILL)
         started = time.monotonic()
-        process.stdout.read()                    # ends when the last process that holds the pipe has ended
+        process.stdout.read()  # ends when the last process that holds the pipe has ended
         assert process.wait() == -signal.SIGKILL
         assert time.monotonic() - started < 10
         assert list(out.parent.glob("store.partial/*.idx")) and not out.exists()

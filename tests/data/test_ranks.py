@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ds_minimodel.cli import main
+from ds_minimodel.cli.main import main
 from ds_minimodel.data.prepare import prepare
 
 if shutil.which("mpirun") is None:
@@ -31,8 +31,13 @@ def reference(text_file, tokenizer_folder, tmp_path_factory):
 
 def mpirun(*command, ranks=2):
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return subprocess.run(["mpirun", "-n", str(ranks), "--oversubscribe", sys.executable, *map(str, command)],
-                          env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        ["mpirun", "-n", str(ranks), "--oversubscribe", sys.executable, *map(str, command)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def content(folder):
@@ -97,6 +102,7 @@ def test_the_steps_run_under_mpirun(tmp_path, text_file):
 def test_an_mpi_that_is_not_mpiruns_is_named():
     """As where mpi4py loads MPICH and mpirun is Open MPI's: every process finds itself alone."""
     script = "from ds_minimodel import mpi; mpi.world()"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                          env={**os.environ, "PMI_SIZE": "4"})
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PMI_SIZE": "4"}
+    )
     assert "UserError: mpirun started 4 processes, of which mpi4py sees 1" in done.stderr

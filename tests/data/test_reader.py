@@ -7,19 +7,24 @@ import random
 import pytest
 import zstandard
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data import reader
 from ds_minimodel.data.reader import Position, documents, find_files, read_chunks, read_documents
-from ds_minimodel.errors import UserError
 
-COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress,
-            ".zst": lambda data: zstandard.ZstdCompressor().compress(data)}
+COMPRESS = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
+}
 WORDS = "the model reads text; ein Wörterbuch für alle, ένα λεξικό για όλους 一部词典 พจนานุกรม".split()
 
 
 def make_documents(count, seed=0):
     draw = random.Random(seed)
-    return [[" ".join(draw.choices(WORDS, k=draw.randint(3, 12))) for _ in range(draw.randint(1, 8))]
-            for _ in range(count)]
+    return [
+        [" ".join(draw.choices(WORDS, k=draw.randint(3, 12))) for _ in range(draw.randint(1, 8))] for _ in range(count)
+    ]
 
 
 def as_text(docs, line_end="\n"):
@@ -62,7 +67,7 @@ def test_reading_starts_again_at_any_chunk(tmp_path, small_chunks, suffix):
     whole = list(read_chunks(paths))
     assert len(whole) > 10
     for number in range(0, len(whole), 3):
-        assert list(read_chunks(paths, whole[number].end)) == whole[number + 1:]
+        assert list(read_chunks(paths, whole[number].end)) == whole[number + 1 :]
 
 
 def test_chunks_are_the_whole_text_and_bounded(tmp_path, small_chunks):
@@ -108,14 +113,17 @@ def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):
         list(read_documents([path]))
 
 
-@pytest.mark.parametrize("name, content, message", [
-    ("empty.txt", b"", "the file is empty"),
-    ("blank.txt", b" \n\n\n", "holds no text"),
-    ("blank.gz", gzip.compress(b"\n", mtime=0), "holds no text"),
-    ("plain.gz", b"not compressed", "cannot be read"),
-    ("plain.xz", b"not compressed", "cannot be read"),
-    ("plain.zst", b"not compressed", "cannot be read"),
-])
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("empty.txt", b"", "the file is empty"),
+        ("blank.txt", b" \n\n\n", "holds no text"),
+        ("blank.gz", gzip.compress(b"\n", mtime=0), "holds no text"),
+        ("plain.gz", b"not compressed", "cannot be read"),
+        ("plain.xz", b"not compressed", "cannot be read"),
+        ("plain.zst", b"not compressed", "cannot be read"),
+    ],
+)
 def test_files_without_text_are_refused(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=rf"{name}: .*{message}"):
@@ -127,7 +135,7 @@ def test_cut_short_and_damaged_files_are_refused(tmp_path, suffix):
     whole = COMPRESS[suffix](as_text(make_documents(5000)).encode())
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 0xFF
-    damaged = {"short": whole[:len(whole) // 2], "almost": whole[:-3], "flipped": bytes(flipped)}
+    damaged = {"short": whole[: len(whole) // 2], "almost": whole[:-3], "flipped": bytes(flipped)}
     for name, data in damaged.items():
         path = tmp_path / f"{name}{suffix}"
         path.write_bytes(data)

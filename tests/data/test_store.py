@@ -6,9 +6,9 @@ import struct
 import numpy as np
 import pytest
 
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import write_manifest
 from ds_minimodel.data.store import TokenStore, id_type, write_shard
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import write_manifest
 
 HASH = "ab" * 32
 
@@ -20,15 +20,15 @@ def make_store(folder, shards, vocab_size):
         with write_shard(folder, number, vocab_size, HASH) as add:
             for doc in docs:
                 add(doc, [len(doc)])
-    write_manifest(folder, kind="token_store", shards=len(shards), vocab_size=vocab_size,
-                   tokenizer_sha256=HASH)
+    write_manifest(folder, kind="token_store", shards=len(shards), vocab_size=vocab_size, tokenizer_sha256=HASH)
     return folder
 
 
 def random_shards(vocab_size):
     draw = np.random.default_rng(0)
-    return [[draw.integers(0, vocab_size, draw.integers(1, 30)).tolist() for _ in range(size)]
-            for size in (7, 1, 0, 20, 3)]
+    return [
+        [draw.integers(0, vocab_size, draw.integers(1, 30)).tolist() for _ in range(size)] for size in (7, 1, 0, 20, 3)
+    ]
 
 
 @pytest.mark.parametrize("vocab_size, id_bytes", [(600, 2), (65536, 2), (65537, 4), (250_000, 4)])
@@ -62,19 +62,22 @@ def test_an_error_leaves_no_shard(tmp_path):
 
 def change_header(path, at, value):
     data = bytearray(path.read_bytes())
-    data[at:at + len(value)] = value
+    data[at : at + len(value)] = value
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("at, value, message", [
-    (0, b"NOTMAGIC", "not the index of a token store"),
-    (8, struct.pack("<I", 99), "format version 99"),
-    (12, struct.pack("<I", 4), "not of the size"),
-    (16, struct.pack("<Q", 500), "another vocabulary"),
-    (24, struct.pack("<Q", 12345), "not of the size"),
-    (32, struct.pack("<Q", 12345), "not of the size"),
-    (40, b"\0" * 32, "another vocabulary"),
-])
+@pytest.mark.parametrize(
+    "at, value, message",
+    [
+        (0, b"NOTMAGIC", "not the index of a token store"),
+        (8, struct.pack("<I", 99), "format version 99"),
+        (12, struct.pack("<I", 4), "not of the size"),
+        (16, struct.pack("<Q", 500), "another vocabulary"),
+        (24, struct.pack("<Q", 12345), "not of the size"),
+        (32, struct.pack("<Q", 12345), "not of the size"),
+        (40, b"\0" * 32, "another vocabulary"),
+    ],
+)
 def test_wrong_headers_are_refused(tmp_path, at, value, message):
     folder = make_store(tmp_path / "store", random_shards(600), 600)
     change_header(folder / "00003.idx", at, value)

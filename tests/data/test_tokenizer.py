@@ -5,11 +5,10 @@ import unicodedata
 
 import pytest
 
-from ds_minimodel.data import NUM_SPECIAL, UNK
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.unigram import train_tokenizer
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_manifest
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_manifest
+from ds_minimodel.common.vocabulary import NUM_SPECIAL, UNK
+from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
 
 SENTENCES = 100_000
 
@@ -62,26 +61,35 @@ def test_offsets_of_plain_text_spell_the_pieces(tokenizer, corpus):
                 assert line[start:end] == tokenizer.pieces()[id].replace("▁", "")
 
 
-@pytest.mark.parametrize("text", [
-    "  zwei   Wörter\tund ﬁn ", "Ｆｕｌｌ　ｗｉｄｔｈ", "e\u0301 ½ ㍿ abc", "人😀山 \u200b川", "a\u0301\u0301b", " ﬁ ﬀ ㍻ Ⅳ ",
-    "", "   "])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "  zwei   Wörter\tund ﬁn ",
+        "Ｆｕｌｌ　ｗｉｄｔｈ",
+        "e\u0301 ½ ㍿ abc",
+        "人😀山 \u200b川",
+        "a\u0301\u0301b",
+        " ﬁ ﬀ ㍻ Ⅳ ",
+        "",
+        "   ",
+    ],
+)
 def test_offsets_survive_normalisation(tokenizer, text):
     ids, spans = tokenizer.encode_with_offsets(text)
     assert ids == tokenizer.encode([text])[0] and len(ids) == len(spans)
     assert spans == sorted(spans) and all(0 <= start <= end <= len(text) for start, end in spans)
     covered = set().union(*(range(*span) for span in spans))
-    visible = {at for at, sign in enumerate(text)
-               if unicodedata.normalize("NFKC", sign).strip("\u200b").strip()}
+    visible = {at for at, sign in enumerate(text) if unicodedata.normalize("NFKC", sign).strip("\u200b").strip()}
     assert visible <= covered
     assert all(start < end for id, (start, end) in zip(ids, spans) if tokenizer.pieces()[id] != "▁")
 
 
 def test_offsets_where_one_character_becomes_many(tokenizer):
-    text = "ab ﬁ cd"                                # the ligature is one character, normalised to two
+    text = "ab ﬁ cd"  # the ligature is one character, normalised to two
     ids, spans = tokenizer.encode_with_offsets(text)
     of_ligature = [span for span in spans if span[0] == 3 and span[1] > 3]
     assert of_ligature and set(of_ligature) == {(3, 4)}
-    assert text[spans[-1][0]:spans[-1][1]] in "cd"
+    assert text[spans[-1][0] : spans[-1][1]] in "cd"
 
 
 def test_same_text_gives_the_same_bytes(tmp_path, text_file, tokenizer_folder):

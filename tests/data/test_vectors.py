@@ -8,11 +8,17 @@ import sys
 import numpy as np
 import pytest
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.trained_vectors import train_piece_vectors
-from ds_minimodel.data.vectors import (WordVectors, align, piece_vectors, read_dictionary, read_header,
-                                       read_vectors)
-from ds_minimodel.errors import UserError
+from ds_minimodel.data.vectors import (
+    WordVectors,
+    align,
+    piece_vectors,
+    read_dictionary,
+    read_header,
+    read_vectors,
+    train_piece_vectors,
+)
 
 
 def write(path, text):
@@ -29,12 +35,18 @@ def test_a_file_of_vectors(tmp_path, monkeypatch):
     assert read_vectors(path).words == words.words[:2]
 
 
-@pytest.mark.parametrize("text, words", [
-    ("", "en.vec:1: '' is not the header"), ("the 1 2\n", "en.vec:1: 'the 1 2' is not the header"),
-    ("2 0\na 1\n", "en.vec:1: '2 0' is not the header"),
-    ("2 2\na 1 2\nb 3\n", "en.vec:3:"), ("2 2\na 1 2\nb 3 x\n", "en.vec:3:"),
-    ("2 2\na 1 2\n", "en.vec:3: the end of the file where a word and 2 numbers"),
-    ("2 2\na 1 2\nb 1 nan\n", "en.vec:3: the vector of 'b' is not finite")])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("", "en.vec:1: '' is not the header"),
+        ("the 1 2\n", "en.vec:1: 'the 1 2' is not the header"),
+        ("2 0\na 1\n", "en.vec:1: '2 0' is not the header"),
+        ("2 2\na 1 2\nb 3\n", "en.vec:3:"),
+        ("2 2\na 1 2\nb 3 x\n", "en.vec:3:"),
+        ("2 2\na 1 2\n", "en.vec:3: the end of the file where a word and 2 numbers"),
+        ("2 2\na 1 2\nb 1 nan\n", "en.vec:3: the vector of 'b' is not finite"),
+    ],
+)
 def test_malformed_vectors(tmp_path, text, words):
     with pytest.raises(UserError) as error:
         read_vectors(write(tmp_path / "en.vec", text))
@@ -56,7 +68,7 @@ def test_a_dictionary_turns_one_space_into_the_other():
     source = WordVectors([f"w{number}" for number in range(50)], draw.normal(size=(50, 6)).astype(np.float32))
     rotation, _ = np.linalg.qr(draw.normal(size=(6, 6)))
     target = WordVectors([f"x{number}" for number in range(50)], (source.vectors @ rotation).astype(np.float32))
-    pairs = [(f"W{number}", f"X{number}") for number in range(20)] + [("unknown", "X1")]      # found in lower case
+    pairs = [(f"W{number}", f"X{number}") for number in range(20)] + [("unknown", "X1")]  # found in lower case
     np.testing.assert_allclose(align(source, target, pairs, "de.txt"), rotation, atol=1e-5)
     with pytest.raises(UserError, match="de.txt: none of its pairs"):
         align(source, target, [("house", "Haus")], "de.txt")
@@ -83,7 +95,7 @@ SCRIPT = """
 import hashlib, sys
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.trained_vectors import train_piece_vectors
+from ds_minimodel.data.vectors import train_piece_vectors
 vectors = train_piece_vectors(TokenStore(sys.argv[1]), open_tokenizer(sys.argv[2]), seed=1)
 print(hashlib.sha256(vectors.tobytes()).hexdigest())
 """
@@ -103,16 +115,27 @@ def test_trained_vectors(trained, store, tokenizer_folder):
     # Words of one script stand together in this text, so their vectors are alike.
     unit = trained / np.maximum(np.linalg.norm(trained, axis=1, keepdims=True), 1e-9)
     pieces = tokenizer.pieces()
-    greek, thai = ([id for id, piece in enumerate(pieces) if trained[id].any() and any(
-        low <= character <= high for character in piece)] for low, high in (("α", "ω"), ("ก", "ฮ")))
+    greek, thai = (
+        [
+            id
+            for id, piece in enumerate(pieces)
+            if trained[id].any() and any(low <= character <= high for character in piece)
+        ]
+        for low, high in (("α", "ω"), ("ก", "ฮ"))
+    )
     assert (unit[greek] @ unit[greek].T).mean() > (unit[greek] @ unit[thai].T).mean()
 
 
 def test_training_vectors_gives_the_same_bits_in_every_process(trained, store_folder, tokenizer_folder):
     """In another process strings have other hashes."""
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    done = subprocess.run([sys.executable, "-c", SCRIPT, store_folder, tokenizer_folder], capture_output=True,
-                          text=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, store_folder, tokenizer_folder],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": seed},
+    )
     assert done.stdout.strip() == hashlib.sha256(trained.tobytes()).hexdigest()
 
 

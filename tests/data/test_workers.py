@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.workers import ordered_map
-from ds_minimodel.errors import UserError
 
 
 @pytest.mark.parametrize("workers", [1, 2])

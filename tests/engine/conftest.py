@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))      # for synthetic.py, which the ranks import too
+sys.path.insert(0, str(Path(__file__).parent))  # for synthetic.py, which the ranks import too
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
@@ -14,7 +14,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 def world():
     import torch
 
-    from ds_minimodel.engine.world import start
+    from ds_minimodel.engine.ranks.world import start
 
     before, matmul = dict(os.environ), torch.backends.mkldnn.matmul.fp32_precision
     yield start()
@@ -36,4 +36,5 @@ def uninterrupted(world, tmp_path_factory):
             folder = tmp_path_factory.mktemp("uninterrupted")
             done[run, what] = train(world, folder, run, model(what)), losses(folder)
         return done[run, what]
+
     return result

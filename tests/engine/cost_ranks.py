@@ -10,26 +10,31 @@ from unittest import mock
 
 from synthetic import BODY, STEPS, TRAINS, Sampler, model, run_config, same, signal_self
 
-from ds_minimodel.engine import train as loop
+from ds_minimodel.common.files import write_json
+from ds_minimodel.engine import loop
 from ds_minimodel.engine.measure import measure_step
-from ds_minimodel.engine.signals import Stopped
-from ds_minimodel.engine.world import start
-from ds_minimodel.files import write_json
+from ds_minimodel.engine.ranks.signals import Stopped
+from ds_minimodel.engine.ranks.world import start
 from ds_minimodel.ops import product
 from ds_minimodel.steps.training import micro_batches
 
-WHOLE, SPLIT = 8, 2             # micro-batch sizes: without and with gradient accumulation
-SWITCH = 3                      # the step from which on all layers run; before it the mini-model of the first head
+WHOLE, SPLIT = 8, 2  # micro-batch sizes: without and with gradient accumulation
+SWITCH = 3  # the step from which on all layers run; before it the mini-model of the first head
 RISING = [(0, "fp32"), (1, "bf16"), (2, "fp32"), (3, "bf16")]
-KILLED_AFTER = 2                # in the first phase; the resumed run passes the switch
+KILLED_AFTER = 2  # in the first phase; the resumed run passes the switch
 
 
 def cases():
     """{name: (what trains, run)} of which memory and traffic are measured."""
     forms = [(0, "fp32", WHOLE), (1, "fp32", WHOLE), (1, "bf16", SPLIT), (2, "bf16", SPLIT), (3, "bf16", WHOLE)]
-    return {f"{what} {precision} zero{stage} {micro}":
-            (what, run_config(zero_stage=stage, precision=precision, micro_batch_size=micro))
-            for what in TRAINS for stage, precision, micro in forms}
+    return {
+        f"{what} {precision} zero{stage} {micro}": (
+            what,
+            run_config(zero_stage=stage, precision=precision, micro_batch_size=micro),
+        )
+        for what in TRAINS
+        for stage, precision, micro in forms
+    }
 
 
 def measure(world, what, run):
@@ -47,13 +52,18 @@ def rising(run, world):
 
 def resumed_over_a_switch(world, folder, run):
     """Whether a run that is stopped in one phase and goes on into the next ends with an undisturbed run's bits."""
+
     def train(where, module, **options):
         return loop.train(module, rising(run, world), run, world, where, "rising", "job", **options)
 
     weights = train(folder / "undisturbed", model("adapt"))
     try:
-        train(folder / "stopped", model("adapt"), snapshot_steps=(KILLED_AFTER,),
-              on_snapshot=signal_self(signal.SIGTERM) if world.is_main else lambda *_: None)
+        train(
+            folder / "stopped",
+            model("adapt"),
+            snapshot_steps=(KILLED_AFTER,),
+            on_snapshot=signal_self(signal.SIGTERM) if world.is_main else lambda *_: None,
+        )
     except Stopped:
         pass
     start_of_second = int((folder / "stopped" / "checkpoints" / "latest").read_text().removeprefix("step-"))
@@ -72,13 +82,22 @@ def other_start():
 def main(folder):
     world = start()
     results = {"costs": {name: measure(world, what, run) for name, (what, run) in cases().items()}}
-    results["rising"] = {f"{precision} zero{stage}": resumed_over_a_switch(
-        world, folder / f"{precision}-{stage}", run_config(steps=STEPS, zero_stage=stage, precision=precision,
-                                                          phases=((SWITCH, 1.0, 1.0), (STEPS - SWITCH, 2.0, 2.0))))
-        for stage, precision in RISING}
+    results["rising"] = {
+        f"{precision} zero{stage}": resumed_over_a_switch(
+            world,
+            folder / f"{precision}-{stage}",
+            run_config(
+                steps=STEPS,
+                zero_stage=stage,
+                precision=precision,
+                phases=((SWITCH, 1.0, 1.0), (STEPS - SWITCH, 2.0, 2.0)),
+            ),
+        )
+        for stage, precision in RISING
+    }
     if world.is_main:
         write_json(folder / "results.json", results)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[-1]))     # the launcher puts --local_rank first
+    main(Path(sys.argv[-1]))  # the launcher puts --local_rank first

@@ -11,19 +11,31 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from synthetic import (losses, model, observe, resume, run_config, same, signal_self,
-                       small_parameters_partitioned, train, weights_of)
+from synthetic import (
+    losses,
+    model,
+    observe,
+    resume,
+    run_config,
+    same,
+    signal_self,
+    small_parameters_partitioned,
+    train,
+    weights_of,
+)
 
-from ds_minimodel.engine.build import build_engine
-from ds_minimodel.engine.masters import read_masters
-from ds_minimodel.engine.signals import Stopped
-from ds_minimodel.engine.world import start
-from ds_minimodel.errors import Elsewhere, UserError
-from ds_minimodel.files import write_json
+from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.common.files import write_json
+from ds_minimodel.engine.ranks.signals import Stopped
+from ds_minimodel.engine.ranks.world import start
+from ds_minimodel.engine.zero.build import build_engine
+from ds_minimodel.engine.zero.masters import read_masters
 
-WHOLE, SPLIT = 8, 2             # micro-batch sizes: without and with gradient accumulation
-RESUMED = {f"{precision} zero{stage}": run_config(zero_stage=stage, precision=precision)
-           for precision, stage in (("fp32", 1), ("bf16", 0), ("bf16", 1), ("bf16", 2), ("bf16", 3))}
+WHOLE, SPLIT = 8, 2  # micro-batch sizes: without and with gradient accumulation
+RESUMED = {
+    f"{precision} zero{stage}": run_config(zero_stage=stage, precision=precision)
+    for precision, stage in (("fp32", 1), ("bf16", 0), ("bf16", 1), ("bf16", 2), ("bf16", 3))
+}
 # What one rank began at stage 1 and two go on with.
 ELSEWHERE = {f"zero{stage}": run_config(zero_stage=stage) for stage in (0, 1, 3)}
 
@@ -32,9 +44,14 @@ def cases():
     """{name: (what trains, run)} that must give the same losses on any number of ranks."""
     chosen = {(what, "fp32", WHOLE) for what in ("pretrain", "adapt", "build-mini")}
     chosen |= {("pretrain", "fp32", SPLIT), ("pretrain", "bf16", WHOLE), ("adapt", "bf16", SPLIT)}
-    return {f"{what} {precision} zero{stage} {micro}":
-            (what, run_config(zero_stage=stage, precision=precision, micro_batch_size=micro))
-            for what, precision, micro in sorted(chosen) for stage in range(4)}
+    return {
+        f"{what} {precision} zero{stage} {micro}": (
+            what,
+            run_config(zero_stage=stage, precision=precision, micro_batch_size=micro),
+        )
+        for what, precision, micro in sorted(chosen)
+        for stage in range(4)
+    }
 
 
 def observe_cases(world, folder):
@@ -45,8 +62,13 @@ def resumed_equals_uninterrupted(world, folder, run):
     """Stop by a signal to rank 0 alone, and go on."""
     weights = train(world, folder / "uninterrupted", run)
     try:
-        train(world, folder / "stopped", run, snapshot_steps=(3,),
-              on_snapshot=signal_self(signal.SIGTERM) if world.is_main else lambda *_: None)
+        train(
+            world,
+            folder / "stopped",
+            run,
+            snapshot_steps=(3,),
+            on_snapshot=signal_self(signal.SIGTERM) if world.is_main else lambda *_: None,
+        )
     except Stopped as stopped:
         numbers = world.gather(lambda: int(stopped.signal_number))
     return numbers == [signal.SIGTERM] * 2 and same(resume(world, folder / "stopped", run), weights)
@@ -93,7 +115,7 @@ def kill_rank_1_in_second_save(world, folder):
 
     def save_or_die(*arguments, **options):
         calls.append(arguments)
-        if world.rank == 1 and len(calls) == 2:         # it writes one file a save: its part of the optimizer
+        if world.rank == 1 and len(calls) == 2:  # it writes one file a save: its part of the optimizer
             os.kill(os.getpid(), signal.SIGKILL)
         return save(*arguments, **options)
 
@@ -104,11 +126,13 @@ def kill_rank_1_in_second_save(world, folder):
 def main(folder):
     world = start()
     results = {"cases": observe_cases(world, folder)}
-    results["resumed"] = {name: resumed_equals_uninterrupted(world, folder / name, run)
-                          for name, run in RESUMED.items()}
+    results["resumed"] = {
+        name: resumed_equals_uninterrupted(world, folder / name, run) for name, run in RESUMED.items()
+    }
     results["refusals"] = refusals(world, folder / "fp32 zero1" / "stopped", run_config(zero_stage=1))
-    results["elsewhere"] = {name: goes_on_elsewhere(world, folder / "one-rank" / name, run)
-                            for name, run in ELSEWHERE.items()}
+    results["elsewhere"] = {
+        name: goes_on_elsewhere(world, folder / "one-rank" / name, run) for name, run in ELSEWHERE.items()
+    }
     results["odd"] = [odd_masters_survive(world, stage) for stage in range(4)]
     results["shared_error"] = shared_error(world)
     results["sums"] = world.sum(world.rank + 1, 10)
@@ -120,4 +144,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[-1]))     # the launcher puts --local_rank first
+    main(Path(sys.argv[-1]))  # the launcher puts --local_rank first

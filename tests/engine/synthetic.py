@@ -9,21 +9,23 @@ import deepspeed
 import numpy as np
 import torch
 
-from ds_minimodel.engine import build
-from ds_minimodel.engine import train as loop
-from ds_minimodel.engine.config import RunConfig
-from ds_minimodel.files import read_json_lines
+from ds_minimodel.common.files import read_json_lines
+from ds_minimodel.engine import loop
+from ds_minimodel.engine.run import RunConfig
+from ds_minimodel.engine.zero import build
 from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.transformer import BodyConfig
-from ds_minimodel.steps.training import micro_batches, train_only
+from ds_minimodel.steps.training import micro_batches
 
 STEPS, BATCH_SIZE, SEQ_LENGTH, VOCAB_SIZE = 6, 8, 16, 64
-BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=2, ffn_size=64, max_positions=SEQ_LENGTH,
-                  head_depths=(1, 3))
+BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=2, ffn_size=64, max_positions=SEQ_LENGTH, head_depths=(1, 3))
 # What trains in step 1, in step 2 and in step 1b.
-TRAINS = {"pretrain": lambda name: True,
-          "adapt": lambda name: name.startswith("pack."),
-          "build-mini": lambda name: name.startswith(("body.layers.1.", "body.layers.2."))}
+TRAINS = {
+    "pretrain": lambda name: True,
+    "adapt": lambda name: name.startswith("pack."),
+    "build-mini": lambda name: name.startswith(("body.layers.1.", "body.layers.2.")),
+}
 
 
 class Sampler:
@@ -37,19 +39,43 @@ class Sampler:
             num_targets = 1 + index % 5
             targets = np.full(5, -100)
             targets[:num_targets] = random.integers(4, VOCAB_SIZE, num_targets)
-            samples.append({"tokens": random.integers(4, VOCAB_SIZE, SEQ_LENGTH), "lengths": SEQ_LENGTH,
-                            "read": random.permutation(SEQ_LENGTH)[:5], "targets": targets,
-                            "keys": index * 7919})
+            samples.append(
+                {
+                    "tokens": random.integers(4, VOCAB_SIZE, SEQ_LENGTH),
+                    "lengths": SEQ_LENGTH,
+                    "read": random.permutation(SEQ_LENGTH)[:5],
+                    "targets": targets,
+                    "keys": index * 7919,
+                }
+            )
         batch = {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
         batch |= {name: batch[name].astype(np.int32) for name in ("lengths", "keys")}
         return batch | {"count": int((batch["targets"] >= 0).sum())}
 
 
 def run_config(**changes):
-    return RunConfig(**dict(
-        steps=STEPS, batch_size=BATCH_SIZE, lr=1e-2, warmup_steps=2, weight_decay=0.01, beta1=0.9, beta2=0.98,
-        eps=1e-6, clip=0.0, zero_stage=0, precision="fp32", micro_batch_size=BATCH_SIZE, checkpoint_every=1000,
-        keep_last=2, keep_every=None, tokens_per_step=BATCH_SIZE * SEQ_LENGTH, phases=((STEPS, 1e9, 2e9),)) | changes)
+    return RunConfig(
+        **dict(
+            steps=STEPS,
+            batch_size=BATCH_SIZE,
+            lr=1e-2,
+            warmup_steps=2,
+            weight_decay=0.01,
+            beta1=0.9,
+            beta2=0.98,
+            eps=1e-6,
+            clip=0.0,
+            zero_stage=0,
+            precision="fp32",
+            micro_batch_size=BATCH_SIZE,
+            checkpoint_every=1000,
+            keep_last=2,
+            keep_every=None,
+            tokens_per_step=BATCH_SIZE * SEQ_LENGTH,
+            phases=((STEPS, 1e9, 2e9),),
+        )
+        | changes
+    )
 
 
 def model(what="pretrain", seed=0):
@@ -67,8 +93,17 @@ def weights_of(module):
 
 def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=None, sampler=Sampler, job="test"):
     """loop.train on the batches of `sampler`."""
-    return loop.train(module or model(), micro_batches(sampler, run, world), run, world, folder, "test", job,
-                      snapshot_steps, on_snapshot)
+    return loop.train(
+        module or model(),
+        micro_batches(sampler, run, world),
+        run,
+        world,
+        folder,
+        "test",
+        job,
+        snapshot_steps,
+        on_snapshot,
+    )
 
 
 def losses(folder):
@@ -103,14 +138,16 @@ def observe(world, folder, run, what):
         "losses": losses(folder),
         "trained": sorted(weights),
         "unmoved": sorted(name for name in weights if torch.equal(weights[name], original[name])),
-        "frozen_moved": sorted(name for name in frozen
-                               if not torch.equal(seen.parameters[name], original[name].to(dtype))),
+        "frozen_moved": sorted(
+            name for name in frozen if not torch.equal(seen.parameters[name], original[name].to(dtype))
+        ),
         "trained_size": sum(weight.numel() for weight in weights.values()),
         "state_size": seen.state_size,
         "dtypes": sorted({str(weight.dtype) for weight in weights.values()}),
         "rounded": all(torch.equal(weight, weight.to(torch.bfloat16).float()) for weight in weights.values()),
-        "masters_round_to_parameters": same({name: weights[name].to(dtype) for name in weights},
-                                            {name: seen.parameters[name] for name in weights}),
+        "masters_round_to_parameters": same(
+            {name: weights[name].to(dtype) for name in weights}, {name: seen.parameters[name] for name in weights}
+        ),
         "snapshot_is_result": same(seen.weights, weights),
     }
 
@@ -148,9 +185,11 @@ class CrashingSampler(Sampler):
 
 def signal_self(*numbers):
     """An on_snapshot that sends this process signals."""
+
     def send(_step, _weights):
         for number in numbers:
             os.kill(os.getpid(), number)
+
     return send
 
 

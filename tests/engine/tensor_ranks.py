@@ -17,19 +17,19 @@ from synthetic import run_config as six_steps
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import parallel
+from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.measure import measure_step
-from ds_minimodel.engine.world import start
-from ds_minimodel.errors import Elsewhere, UserError
-from ds_minimodel.files import write_json
-from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor
+from ds_minimodel.engine.ranks.world import start
+from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor, to_tensors
+from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.parallel import cross_entropy
-from ds_minimodel.steps.training import micro_batches, to_torch, train_only
+from ds_minimodel.steps.training import micro_batches
 
-VOCAB_SIZE = 67                 # four ranks have 16, 17, 17 and 17 rows
-BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=4, ffn_size=64, max_positions=SEQ_LENGTH,
-                  head_depths=(1, 3))
+VOCAB_SIZE = 67  # four ranks have 16, 17, 17 and 17 rows
+BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=4, ffn_size=64, max_positions=SEQ_LENGTH, head_depths=(1, 3))
 NOT_SILENT, SILENT = dict(dropout=0.2, attention_dropout=0.3), dict(dropout=0.0, attention_dropout=0.0)
 # Large eps: else Adam would hide a wrong norm of the gradients, as it does not see their scale.
 CLIPPED = dict(clip=0.02, eps=1.0, lr=0.5)
@@ -42,13 +42,16 @@ def run_config(**changes):
 def cases():
     """{name: (ranks to a replica, what trains, dropout, run)}; each must train what one rank does."""
     chosen = {f"{what} zero1": (2, what, True, run_config(zero_stage=1)) for what in TRAINS}
-    chosen |= {f"pretrain zero{stage} clipped": (2, "pretrain", True, run_config(zero_stage=stage, **CLIPPED))
-               for stage in range(4)}
+    chosen |= {
+        f"pretrain zero{stage} clipped": (2, "pretrain", True, run_config(zero_stage=stage, **CLIPPED))
+        for stage in range(4)
+    }
     chosen["adapt at a depth of the schedule"] = (2, "adapt depth 1", True, run_config(zero_stage=1))
     chosen["accumulation"] = (2, "pretrain", True, run_config(zero_stage=1, micro_batch_size=2))
     chosen["one replica"] = (4, "pretrain", True, run_config(zero_stage=1))
-    chosen |= {f"bf16 zero{stage}": (2, "pretrain", True, run_config(zero_stage=stage, precision="bf16"))
-               for stage in (1, 3)}
+    chosen |= {
+        f"bf16 zero{stage}": (2, "pretrain", True, run_config(zero_stage=stage, precision="bf16")) for stage in (1, 3)
+    }
     return chosen
 
 
@@ -119,7 +122,7 @@ def refusal(world, folder, run):
 
 def task_batch():
     """Four samples of unequal lengths, read at their first token."""
-    batch = to_torch(Sampler.rows(0, 4))
+    batch = to_tensors(Sampler.rows(0, 4))
     batch["lengths"] = torch.tensor([16, 9, 12, 5], dtype=torch.int32)
     return {**batch, "read": torch.zeros(4, 1, dtype=torch.int64), "targets": torch.tensor([[2], [0], [1], [2]])}
 
@@ -127,15 +130,20 @@ def task_batch():
 def modules():
     """{name: (module, batch)} in double precision, with large weights, which hide no mistake."""
     torch.manual_seed(0)
-    config, batch = replace(BODY, **NOT_SILENT), to_torch(Sampler.rows(0, 4))
+    config, batch = replace(BODY, **NOT_SILENT), to_tensors(Sampler.rows(0, 4))
     bare, answers = replace(config, head_depths=()), torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
-    chosen = {"masked LM": (MaskedLanguageModel(config, VOCAB_SIZE), batch),
-              "masked LM, padded": (MaskedLanguageModel(config, VOCAB_SIZE),
-                                    {**batch, "lengths": torch.tensor([16, 9, 12, 5], dtype=torch.int32)}),
-              "classifier": (SequenceClassifier(bare, VOCAB_SIZE, 3), task_batch()),
-              "questions": (SpanExtractor(bare, VOCAB_SIZE),
-                            {name: value for name, value in {**task_batch(), "targets": answers}.items()
-                             if name != "read"})}
+    chosen = {
+        "masked LM": (MaskedLanguageModel(config, VOCAB_SIZE), batch),
+        "masked LM, padded": (
+            MaskedLanguageModel(config, VOCAB_SIZE),
+            {**batch, "lengths": torch.tensor([16, 9, 12, 5], dtype=torch.int32)},
+        ),
+        "classifier": (SequenceClassifier(bare, VOCAB_SIZE, 3), task_batch()),
+        "questions": (
+            SpanExtractor(bare, VOCAB_SIZE),
+            {name: value for name, value in {**task_batch(), "targets": answers}.items() if name != "read"},
+        ),
+    }
     for module, _ in chosen.values():
         for parameter in module.double().parameters():
             parameter.data.normal_(0, 0.3)
@@ -194,6 +202,7 @@ def mapped(world, group):
 
 class Largest(TorchDispatchMode):
     """Elements of the largest tensor that an operator returns."""
+
     elements = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -218,10 +227,14 @@ def main(folder):
     two = start(2)
     four = replace(two, **dict(zip(("data", "tensor"), parallel.split_world(two.rank, two.size, 4))))
     worlds = {2: two, 4: four}
-    results = {"mapped": mapped(two, two.tensor), "held": held_parameters(four.tensor),
-               "largest": largest_tensor_of_the_loss(two.tensor)}
-    results["groups"] = two.gather(lambda: [[world.data.rank, world.data.size, world.tensor.rank, world.tensor.size]
-                                            for world in worlds.values()])
+    results = {
+        "mapped": mapped(two, two.tensor),
+        "held": held_parameters(four.tensor),
+        "largest": largest_tensor_of_the_loss(two.tensor),
+    }
+    results["groups"] = two.gather(
+        lambda: [[world.data.rank, world.data.size, world.tensor.rank, world.tensor.size] for world in worlds.values()]
+    )
     results["measured"] = measured(two)
     results["differences"] = differences(worlds)
     results["cases"] = train_cases(worlds, folder)
@@ -233,4 +246,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[-1]))     # the launcher puts --local_rank first
+    main(Path(sys.argv[-1]))  # the launcher puts --local_rank first

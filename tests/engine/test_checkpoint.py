@@ -13,13 +13,13 @@ import deepspeed
 import pytest
 import torch
 from killed import PLACES, RUN, killed_in_second_save
-from synthetic import (CrashingSampler, model, resume, run_config, same, small_parameters_partitioned, train)
+from synthetic import CrashingSampler, model, resume, run_config, same, small_parameters_partitioned, train
 
-from ds_minimodel.engine import build
-from ds_minimodel.engine.folder import drop_all_but_milestones
-from ds_minimodel.engine.masters import read_masters
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_json, sha256_of_file, sha256_of_json, write_json
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json, sha256_of_file, sha256_of_json, write_json
+from ds_minimodel.engine.checkpoints.storage import drop_all_but_milestones
+from ds_minimodel.engine.zero import build
+from ds_minimodel.engine.zero.masters import read_masters
 
 EACH_STEP = {"checkpoint_every": 1, "keep_last": 3}
 
@@ -76,8 +76,7 @@ def change_a_fact(folder):
     return "manifest.json"
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, delete, delete_manifest, cut_manifest,
-                                    change_a_fact])
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, delete, delete_manifest, cut_manifest, change_a_fact])
 def test_a_damaged_checkpoint_is_named_and_passed_over(world, uninterrupted, tmp_path, caplog, damage):
     run = run_config(zero_stage=1, **EACH_STEP)
     crash(world, tmp_path, run)
@@ -118,10 +117,14 @@ def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, lost
     assert names(tmp_path) == before
 
 
-@pytest.mark.parametrize("changes, what, message", [
-    ({"precision": "bf16"}, "pretrain", "precision: fp32, here bf16"),
-    ({"job": "of another recipe"}, "pretrain", "job: test, here of another recipe"),
-    ({}, "adapt", r"parameters: body.embedding_norm.bias \[32\], here body.embedding_norm.bias frozen")])
+@pytest.mark.parametrize(
+    "changes, what, message",
+    [
+        ({"precision": "bf16"}, "pretrain", "precision: fp32, here bf16"),
+        ({"job": "of another recipe"}, "pretrain", "job: test, here of another recipe"),
+        ({}, "adapt", r"parameters: body.embedding_norm.bias \[32\], here body.embedding_norm.bias frozen"),
+    ],
+)
 def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what, message):
     crash(world, tmp_path, run_config(zero_stage=1, **EACH_STEP))
     before = names(tmp_path)
@@ -171,15 +174,15 @@ def test_deepspeed_loads_them_by_itself(world, uninterrupted, tmp_path, stage):
     module = model(seed=1)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1.0)
     with small_parameters_partitioned():
-        engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, dist_init_required=False,
-                                          config=build.deepspeed_config(run, world.size))
+        engine, *_ = deepspeed.initialize(
+            model=module, optimizer=optimizer, dist_init_required=False, config=build.deepspeed_config(run, world.size)
+        )
     path, client_state = engine.load_checkpoint(tmp_path / "checkpoints")
     assert "step-00000004" in path and client_state["step"] == 4
     weights = read_masters(engine)
     engine.destroy()
     seen = {}
-    train(world, tmp_path / "again", run, snapshot_steps=(4,),
-          on_snapshot=lambda _, found: seen.update(found))
+    train(world, tmp_path / "again", run, snapshot_steps=(4,), on_snapshot=lambda _, found: seen.update(found))
     assert same(weights, seen)
 
 
@@ -193,7 +196,8 @@ def test_only_known_classes_are_unpickled(world, tmp_path):
     del manifest["manifest_sha256"]
     manifest["files"]["mp_rank_00_model_states.pt"] = {
         "bytes": (folder / "mp_rank_00_model_states.pt").stat().st_size,
-        "sha256": sha256_of_file(folder / "mp_rank_00_model_states.pt")}
+        "sha256": sha256_of_file(folder / "mp_rank_00_model_states.pt"),
+    }
     write_json(folder / "manifest.json", {**manifest, "manifest_sha256": sha256_of_json(manifest)})
     with pytest.raises(pickle.UnpicklingError):
         train(world, tmp_path, run)
@@ -264,8 +268,9 @@ def killed(tmp_path_factory):
     # DeepSpeed loads this with the first optimizer, and with it the compilers of torch: seconds of work.
     context.set_forkserver_preload(["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard"])
     folders = {place: tmp_path_factory.mktemp(place) for place in PLACES}
-    processes = [context.Process(target=killed_in_second_save, args=(folder, place))
-                 for place, folder in folders.items()]
+    processes = [
+        context.Process(target=killed_in_second_save, args=(folder, place)) for place, folder in folders.items()
+    ]
     for process in processes:
         process.start()
     for process in processes:

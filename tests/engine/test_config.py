@@ -4,10 +4,10 @@ import pytest
 import torch
 from synthetic import run_config
 
-from ds_minimodel.engine import world
-from ds_minimodel.engine.config import deepspeed_config, fill_batch, split_batch
-from ds_minimodel.engine.world import resolve_precision
-from ds_minimodel.errors import UserError
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.engine.ranks import world
+from ds_minimodel.engine.run import deepspeed_config, fill_batch, split_batch
+from ds_minimodel.ops.precision import resolve_precision
 
 
 def test_learning_rate_rises_and_falls_linearly():
@@ -37,16 +37,19 @@ def test_cost_over_phases():
     assert costs == [(0, 0), (3, 6), (4, 8), (14, 28), (64, 128)]
 
 
-@pytest.mark.parametrize("batch_size, micro, world_size, split", [
-    (2048, 32, 8, (32, 8)), (16, 16, 1, (16, 1)), (16, 64, 2, (8, 1)), (6, 1, 3, (1, 2))])
+@pytest.mark.parametrize(
+    "batch_size, micro, world_size, split",
+    [(2048, 32, 8, (32, 8)), (16, 16, 1, (16, 1)), (16, 64, 2, (8, 1)), (6, 1, 3, (1, 2))],
+)
 def test_split_of_a_batch(batch_size, micro, world_size, split):
     assert split_batch(batch_size, micro, world_size) == split
     config = deepspeed_config(run_config(batch_size=batch_size, micro_batch_size=micro), world_size)
     assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == split
 
 
-@pytest.mark.parametrize("batch_size, micro, world_size, key", [(15, 8, 2, "batch_size 15"),
-                                                                (16, 3, 2, "micro_batch_size 3")])
+@pytest.mark.parametrize(
+    "batch_size, micro, world_size, key", [(15, 8, 2, "batch_size 15"), (16, 3, 2, "micro_batch_size 3")]
+)
 def test_a_batch_that_does_not_divide_is_refused(batch_size, micro, world_size, key):
     with pytest.raises(UserError, match=key):
         split_batch(batch_size, micro, world_size)
@@ -68,9 +71,10 @@ def test_precision_of_a_cpu(monkeypatch, has_bf16, expected):
         resolve_precision("fp16", cpu)
 
 
-@pytest.mark.parametrize("batch_size, micro, world_size, slots", [
-    (32, 32, 1, 32), (32, 8, 4, 32), (32, 32, 5, 35), (32, 32, 64, 64), (32, 5, 1, 35), (8, 3, 2, 8), (7, 4, 2, 8),
-])
+@pytest.mark.parametrize(
+    "batch_size, micro, world_size, slots",
+    [(32, 32, 1, 32), (32, 8, 4, 32), (32, 32, 5, 35), (32, 32, 64, 64), (32, 5, 1, 35), (8, 3, 2, 8), (7, 4, 2, 8)],
+)
 def test_a_filled_batch_divides(batch_size, micro, world_size, slots):
     found, micro_batch = fill_batch(batch_size, micro, world_size)
     assert found == slots and micro_batch <= micro

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from ds_minimodel.engine import hosts, launch
-from ds_minimodel.engine.hosts import environment, read_hostfile, survey
-from ds_minimodel.errors import UserError
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.engine.ranks import hosts, launch
+from ds_minimodel.engine.ranks.hosts import environment, read_hostfile, survey
 
 
 def hostfile(folder, text):
@@ -22,15 +22,18 @@ def test_hosts_and_slots_are_read(tmp_path):
     assert [host.slots for host in read_hostfile(path, ranks=2)] == [2, 2]
 
 
-@pytest.mark.parametrize("text, fault", [
-    ("worker-1\n", "hosts:1: 'worker-1' does not read `HOST slots=N`"),
-    ("a slots=1\nb slots=two\n", "hosts:2: 'b slots=two' does not read"),
-    ("a slots=0\n", "hosts:1: 'a slots=0' does not read"),
-    ("-oProxyCommand=x slots=1\n", "hosts:1: '-oProxyCommand=x slots=1' does not read"),
-    ("a slots=1\nb slots=2\na slots=1\n", "hosts:3: a stands in .*hosts:1 already"),
-    ("# nobody\n", "hosts: names no host"),
-    ("a slots=4\nb slots=1\n", "hosts:2: 1 slots, but --ranks asks for 2 on each host"),
-])
+@pytest.mark.parametrize(
+    "text, fault",
+    [
+        ("worker-1\n", "hosts:1: 'worker-1' does not read `HOST slots=N`"),
+        ("a slots=1\nb slots=two\n", "hosts:2: 'b slots=two' does not read"),
+        ("a slots=0\n", "hosts:1: 'a slots=0' does not read"),
+        ("-oProxyCommand=x slots=1\n", "hosts:1: '-oProxyCommand=x slots=1' does not read"),
+        ("a slots=1\nb slots=2\na slots=1\n", "hosts:3: a stands in .*hosts:1 already"),
+        ("# nobody\n", "hosts: names no host"),
+        ("a slots=4\nb slots=1\n", "hosts:2: 1 slots, but --ranks asks for 2 on each host"),
+    ],
+)
 def test_a_wrong_line_is_named(tmp_path, text, fault):
     with pytest.raises(UserError, match=fault):
         read_hostfile(hostfile(tmp_path, text), ranks=2)
@@ -44,8 +47,10 @@ def test_a_missing_hostfile_is_named(tmp_path):
 def ssh_that(tmp_path, monkeypatch, script):
     """Put a program in ssh's place; `$host` is the host, "$command" what it shall do there."""
     program = tmp_path / "ssh"
-    program.write_text('#!/bin/sh\nfor word; do host=$command; command=$word; done\n'
-                       'export SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22"\n' + script)
+    program.write_text(
+        "#!/bin/sh\nfor word; do host=$command; command=$word; done\n"
+        'export SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22"\n' + script
+    )
     program.chmod(0o755)
     monkeypatch.setenv("DSMM_SSH", str(program))
 
@@ -57,16 +62,25 @@ def test_facts_come_from_every_host(tmp_path, monkeypatch):
     assert all(0 < facts["port"] < 1 << 16 and facts["address"] == "127.0.0.1" for facts in found)
 
 
-@pytest.mark.parametrize("script, fault", [
-    ('[ $host = a ] && exec sh -c "$command"; echo "ssh: connect to host b port 22: No route" >&2; exit 255',
-     r"hosts:2: ssh does not reach b \(ssh: connect to host b port 22: No route\)"),
-    ('[ $host = a ] && exec sh -c "$command"; echo "sh: cannot cd" >&2; exit 2',
-     r"hosts:2: b cannot run .* \(sh: cannot cd\); all hosts need this folder"),
-    ('[ $host = a ] && exec sh -c "$command"; sh -c "$command" | sed \'s/"version": "[^"]*"/"version": "0.0"/\'',
-     "hosts:2: b has ds_minimodel 0.0, this host"),
-    ('sh -c "$command" | sed \'s/"cores": [0-9]*/"cores": 2/\'', "hosts:2: 3 slots, but b has 2 cores"),
-    ('sh -c "$command" | sed \'s/"gpus": [0-9]*/"gpus": 2/\'', "hosts:2: 3 slots, but b has 2 gpus"),
-])
+@pytest.mark.parametrize(
+    "script, fault",
+    [
+        (
+            '[ $host = a ] && exec sh -c "$command"; echo "ssh: connect to host b port 22: No route" >&2; exit 255',
+            r"hosts:2: ssh does not reach b \(ssh: connect to host b port 22: No route\)",
+        ),
+        (
+            '[ $host = a ] && exec sh -c "$command"; echo "sh: cannot cd" >&2; exit 2',
+            r"hosts:2: b cannot run .* \(sh: cannot cd\); all hosts need this folder",
+        ),
+        (
+            '[ $host = a ] && exec sh -c "$command"; sh -c "$command" | sed \'s/"version": "[^"]*"/"version": "0.0"/\'',
+            "hosts:2: b has ds_minimodel 0.0, this host",
+        ),
+        ('sh -c "$command" | sed \'s/"cores": [0-9]*/"cores": 2/\'', "hosts:2: 3 slots, but b has 2 cores"),
+        ('sh -c "$command" | sed \'s/"gpus": [0-9]*/"gpus": 2/\'', "hosts:2: 3 slots, but b has 2 gpus"),
+    ],
+)
 def test_an_unfit_host_is_named(tmp_path, monkeypatch, script, fault):
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     ssh_that(tmp_path, monkeypatch, script)
@@ -107,15 +121,16 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
     launch.check_ranks(3)
 
 
-@pytest.mark.parametrize("visible, names", [("2,3", ["2", "3"]), ("GPU-8a,GPU-9b", ["GPU-8a", "GPU-9b"]), ("", []),
-                                            ("-1", [])])
+@pytest.mark.parametrize(
+    "visible, names", [("2,3", ["2", "3"]), ("GPU-8a,GPU-9b", ["GPU-8a", "GPU-9b"]), ("", []), ("-1", [])]
+)
 def test_gpus_are_those_that_the_user_shows(monkeypatch, visible, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert launch.gpus() == names
 
 
 def test_the_interface_of_an_address():
-    from ds_minimodel.engine.rendezvous import _interface_of, source_address
+    from ds_minimodel.engine.ranks.rendezvous import _interface_of, source_address
 
     assert _interface_of(source_address("127.0.0.1")) in {name for _, name in socket.if_nameindex()}
     assert _interface_of("192.0.2.1") is None

@@ -10,10 +10,10 @@ import time
 import psutil
 import pytest
 
-from ds_minimodel.config import load_recipe
-from ds_minimodel.engine.folder import step_of
-from ds_minimodel.files import read_json_lines
-from ds_minimodel.steps.pipeline import run_step
+from ds_minimodel.common.files import read_json_lines
+from ds_minimodel.engine.checkpoints.storage import step_of
+from ds_minimodel.pipeline.run import run_step
+from ds_minimodel.recipe.schema import load_recipe
 
 RECIPE = """
 workdir: {folder}/run
@@ -65,8 +65,9 @@ def refused(recipe):
     return start(recipe, "systems=[bl_small]", "pretrain.batch_size=3")
 
 
-@pytest.mark.parametrize("body, ranks, number, code", [("bl_base", 2, signal.SIGTERM, 0),
-                                                       ("minijoint", 1, signal.SIGINT, 1)])
+@pytest.mark.parametrize(
+    "body, ranks, number, code", [("bl_base", 2, signal.SIGTERM, 0), ("minijoint", 1, signal.SIGINT, 1)]
+)
 def test_a_signal_reaches_the_ranks_which_save(recipe, refused, body, ranks, number, code):
     process = start(recipe, f"systems=[{body}]", ranks=ranks)
     run = recipe.parent / "run" / "pretrain" / body / "run"
@@ -77,7 +78,7 @@ def test_a_signal_reaches_the_ranks_which_save(recipe, refused, body, ranks, num
     assert process.returncode == code, errors
     assert "stopped after step" in errors and "Traceback" not in errors
     assert (run / "checkpoints" / (run / "checkpoints" / "latest").read_text()).is_dir()
-    assert len(children) >= 1 + ranks                   # launcher and ranks
+    assert len(children) >= 1 + ranks  # launcher and ranks
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
     assert not list((recipe.parent / "run").glob(".stopped*"))
 

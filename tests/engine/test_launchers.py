@@ -18,8 +18,9 @@ HAS_SSHD = shutil.which("ssh-keygen") and shutil.which("sshd", path=f"{os.enviro
 
 def run(command, **environment):
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT,
-                          env={**os.environ, **as_root, **environment})
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd=ROOT, env={**os.environ, **as_root, **environment}
+    )
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def torchrun(free_port):
 
 @pytest.fixture
 def free_port():
-    from ds_minimodel.engine.rendezvous import free_port
+    from ds_minimodel.engine.ranks.rendezvous import free_port
 
     return free_port()
 
@@ -82,7 +83,12 @@ def test_a_missing_launcher_is_named(tmp_path, script, missing):
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not HAS_SSHD, reason="sshd is not installed (Debian: openssh-server)")
 def test_a_run_on_two_hosts_goes_on_after_one_is_lost():
-    done = subprocess.run([sys.executable, "scripts/two_hosts.py", "--short"], capture_output=True,
-                          text=True, cwd=ROOT, env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"})
+    done = subprocess.run(
+        [sys.executable, "scripts/two_hosts.py", "--short"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"},
+    )
     assert done.returncode == 0, done.stderr
     assert "two_hosts: ssh: host lost after step" in done.stderr and "resumed to the same bits" in done.stderr

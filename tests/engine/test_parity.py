@@ -10,7 +10,7 @@ from deepspeed.accelerator import get_accelerator
 from ranks import ELSEWHERE, RESUMED, WHOLE, cases, observe_cases
 from synthetic import TRAINS, CrashingSampler, losses, model, observe, resume, run_config, train
 
-from ds_minimodel.files import read_manifest
+from ds_minimodel.common.files import read_manifest
 
 HERE = Path(__file__).parent
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
@@ -22,8 +22,9 @@ def launched(world, start_ranks, tmp_path_factory):
     folder = tmp_path_factory.mktemp("two-ranks")
     for name in ELSEWHERE:
         with pytest.raises(RuntimeError, match="crash of the test"):
-            train(world, folder / "one-rank" / name, run_config(zero_stage=1, checkpoint_every=3),
-                  sampler=CrashingSampler)
+            train(
+                world, folder / "one-rank" / name, run_config(zero_stage=1, checkpoint_every=3), sampler=CrashingSampler
+            )
     with open(folder / "log", "w") as log:
         yield folder, start_ranks(2, HERE / "ranks.py", folder, stdout=log, stderr=log)
 
@@ -99,7 +100,7 @@ def test_only_what_trains_has_optimizer_state(seen, ranks, case):
     facts = seen[ranks][case]
     padding = 64 + ranks * len(facts["trained"]) if "zero0" not in case else 0
     if ranks == 2 and "zero0" in case:
-        assert facts["state_size"] == 2 * facts["trained_size"]         # a copy on each rank
+        assert facts["state_size"] == 2 * facts["trained_size"]  # a copy on each rank
     else:
         assert 0 <= facts["state_size"] - facts["trained_size"] <= padding
 
@@ -132,8 +133,9 @@ def test_ranks_exchange_numbers(two_ranks):
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_two_ranks_go_on_with_a_run_of_one(two_ranks, seen, name):
-    assert two_ranks[1]["elsewhere"][name] == pytest.approx(seen[1][f"pretrain fp32 zero0 {WHOLE}"]["losses"],
-                                                            abs=BOUNDS["fp32"], rel=0)
+    assert two_ranks[1]["elsewhere"][name] == pytest.approx(
+        seen[1][f"pretrain fp32 zero0 {WHOLE}"]["losses"], abs=BOUNDS["fp32"], rel=0
+    )
 
 
 @pytest.mark.parametrize("name, stage", [("fp32 zero1", 1), ("bf16 zero1", 2), ("bf16 zero3", 0), ("bf16 zero2", 3)])
@@ -141,8 +143,9 @@ def test_one_rank_goes_on_with_a_run_of_two(world, two_ranks, seen, tmp_path, na
     precision = name[:4]
     shutil.copytree(two_ranks[0] / name / "stopped", tmp_path / "run")
     resume(world, tmp_path / "run", run_config(zero_stage=stage, precision=precision))
-    assert losses(tmp_path / "run") == pytest.approx(seen[1][f"pretrain {precision} zero0 {WHOLE}"]["losses"],
-                                                     abs=BOUNDS[precision], rel=0)
+    assert losses(tmp_path / "run") == pytest.approx(
+        seen[1][f"pretrain {precision} zero0 {WHOLE}"]["losses"], abs=BOUNDS[precision], rel=0
+    )
 
 
 def test_parameters_that_ranks_do_not_divide_keep_their_masters(two_ranks):

@@ -7,18 +7,20 @@ import torch
 from synthetic import BATCH_SIZE, Sampler, model, run_config, train
 from torch import nn
 
-from ds_minimodel.engine.config import deepspeed_config
 from ds_minimodel.engine.measure import measure_step, saved_bytes
-from ds_minimodel.engine.plan import Planner
-from ds_minimodel.engine.predict import IN_NODE, Sizes, ring
-from ds_minimodel.engine.trace import PASS_THROUGH, PREFIX, TRAINABLE, on_meta, trace
-from ds_minimodel.steps.training import micro_batches, to_torch, train_only
+from ds_minimodel.engine.planning.memory import IN_NODE, Sizes, ring
+from ds_minimodel.engine.planning.planner import Planner
+from ds_minimodel.engine.planning.trace import PASS_THROUGH, PREFIX, TRAINABLE, on_meta, trace
+from ds_minimodel.engine.run import deepspeed_config
+from ds_minimodel.model.heads import to_tensors
+from ds_minimodel.model.parameters import train_only
+from ds_minimodel.steps.training import micro_batches
 
 GIB = 2**30
 
 
 def batch(size=BATCH_SIZE):
-    return to_torch(Sampler.rows(0, size))
+    return to_tensors(Sampler.rows(0, size))
 
 
 def kinds(module, batch):
@@ -39,10 +41,11 @@ def test_step_1b_has_a_prefix_below_its_new_layers():
     """The head above them passes gradients through, and so does the output projection, which is the embedding."""
     module = model("build-mini")
     found = kinds(module, batch())
-    unread = names_below(module, "body.heads.1.") & found[PREFIX]       # a head at depth 1 sees nothing that trains
+    unread = names_below(module, "body.heads.1.") & found[PREFIX]  # a head at depth 1 sees nothing that trains
     assert found[PREFIX] - unread == names_below(module, "body.positions", "body.embedding_norm", "body.layers.0.")
     assert found[PASS_THROUGH] == names_below(module, "body.heads.3.", "pack.") | (
-        names_below(module, "body.heads.1.") - unread)
+        names_below(module, "body.heads.1.") - unread
+    )
     assert found[TRAINABLE] == names_below(module, "body.layers.1.", "body.layers.2.")
 
 
@@ -66,8 +69,11 @@ def test_frozen_embeddings_below_all_that_trains_are_a_prefix():
             return self.module(batch["tokens"]).sum()[None]
 
     found = kinds(Summed(), {"tokens": torch.arange(6).reshape(2, 3)})
-    assert found == {PREFIX: {"module.0.weight"}, TRAINABLE: {"module.1.weight", "module.1.bias"},
-                     PASS_THROUGH: {"module.3.weight", "module.3.bias"}}
+    assert found == {
+        PREFIX: {"module.0.weight"},
+        TRAINABLE: {"module.1.weight", "module.1.bias"},
+        PASS_THROUGH: {"module.3.weight", "module.3.bias"},
+    }
 
 
 @pytest.mark.parametrize("what", ["pretrain", "adapt", "build-mini"])
@@ -75,7 +81,8 @@ def test_frozen_embeddings_below_all_that_trains_are_a_prefix():
 def test_activations_are_those_that_autograd_keeps(what, dtype):
     module = model(what).to(dtype)
     assert trace(on_meta(module, dtype), batch(), True, "cpu").activations == pytest.approx(
-        saved_bytes(copy.deepcopy(module), batch()), rel=0.01)
+        saved_bytes(copy.deepcopy(module), batch()), rel=0.01
+    )
 
 
 def test_a_prefix_keeps_nothing():
@@ -89,13 +96,24 @@ def test_a_prefix_keeps_nothing():
     module.body.layers.insert(0, extra)
     module.body.heads["4"] = module.body.heads.pop("3")
     module.body.config = module.body.config.__class__(
-        **{**vars(module.body.config), "num_layers": 4, "head_depths": (4,)})
+        **{**vars(module.body.config), "num_layers": 4, "head_depths": (4,)}
+    )
     assert saved_bytes(module, batch()) == kept
 
 
 def sizes(**changes):
-    return Sizes(**dict(zero_stage=1, precision="bf16", batch_size=64, micro_batch_size=8, world_size=8,
-                        ranks_per_node=8, device_memory=GIB) | changes)
+    return Sizes(
+        **dict(
+            zero_stage=1,
+            precision="bf16",
+            batch_size=64,
+            micro_batch_size=8,
+            world_size=8,
+            ranks_per_node=8,
+            device_memory=GIB,
+        )
+        | changes
+    )
 
 
 def planner(what="adapt"):
@@ -110,11 +128,20 @@ def test_buckets_are_no_larger_than_what_trains():
     assert config["zero_optimization"] == {"stage": 1, "reduce_bucket_size": trained, "allgather_bucket_size": trained}
 
 
-@pytest.mark.parametrize("given, taken", [
-    ({"zero_stage": 0}, True), ({"zero_stage": 1}, False), ({"zero_stage": 2}, False), ({"zero_stage": 3}, True),
-    ({"zero_stage": 2, "precision": "fp16"}, False), ({"zero_stage": 2, "precision": "fp32"}, True),
-    ({"zero_stage": 2, "clip": 1.0}, True), ({"zero_stage": 1, "micro_batch_size": 2}, True),
-    ({"zero_stage": 2, "micro_batch_size": 2}, False)])
+@pytest.mark.parametrize(
+    "given, taken",
+    [
+        ({"zero_stage": 0}, True),
+        ({"zero_stage": 1}, False),
+        ({"zero_stage": 2}, False),
+        ({"zero_stage": 3}, True),
+        ({"zero_stage": 2, "precision": "fp16"}, False),
+        ({"zero_stage": 2, "precision": "fp32"}, True),
+        ({"zero_stage": 2, "clip": 1.0}, True),
+        ({"zero_stage": 1, "micro_batch_size": 2}, True),
+        ({"zero_stage": 2, "micro_batch_size": 2}, False),
+    ],
+)
 def test_gradient_norms_are_left_out_where_nobody_reads_them_and_deepspeed_can(given, taken):
     config = deepspeed_config(run_config(**{"precision": "bf16", **given}), 1)
     assert config["zero_optimization"].get("compute_grad_norm", True) == taken

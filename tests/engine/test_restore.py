@@ -8,7 +8,7 @@ import pytest
 from deepspeed.accelerator import get_accelerator
 from synthetic import CrashingSampler, losses, model, resume, run_config, same, train
 
-from ds_minimodel.engine.checkpoint import Checkpoints
+from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
 
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-3}
 
@@ -25,25 +25,34 @@ def crash(world, folder, run, what):
         train(world, folder, run, model(what), sampler=CrashingSampler)
 
 
-@pytest.mark.parametrize("precision, before, after", [
-    *(("fp32", before, after) for before, after in permutations(range(4), 2)),
-    ("bf16", 0, 3), ("bf16", 1, 0), ("bf16", 3, 2)])
-def test_another_stage_goes_on_with_the_same_losses(world, uninterrupted, tmp_path, caplog, precision, before,
-                                                    after):
+@pytest.mark.parametrize(
+    "precision, before, after",
+    [
+        *(("fp32", before, after) for before, after in permutations(range(4), 2)),
+        ("bf16", 0, 3),
+        ("bf16", 1, 0),
+        ("bf16", 3, 2),
+    ],
+)
+def test_another_stage_goes_on_with_the_same_losses(world, uninterrupted, tmp_path, caplog, precision, before, after):
     run = run_config(zero_stage=before, precision=precision, checkpoint_every=4)
     what = "adapt" if before % 2 else "pretrain"
     crash(world, tmp_path, run, what)
     with caplog.at_level(logging.WARNING):
         resume(world, tmp_path, run_config(zero_stage=after, precision=precision), what)
-    assert (f"going on from step 4, saved by 1 rank at ZeRO stage {before}, with 1 rank at ZeRO stage {after}"
-            in caplog.text)
+    assert (
+        f"going on from step 4, saved by 1 rank at ZeRO stage {before}, with 1 rank at ZeRO stage {after}"
+        in caplog.text
+    )
     expected = uninterrupted(run, what)[1]
     assert losses(tmp_path)[:4] == expected[:4]
     assert losses(tmp_path) == pytest.approx(expected, abs=BOUNDS[precision], rel=0)
 
 
-@pytest.mark.parametrize("precision, stage, micro", [
-    *product(("fp32", "bf16"), range(4), (8,)), ("bf16", 1, 2), ("fp16", 0, 8), ("fp16", 3, 8)])
+@pytest.mark.parametrize(
+    "precision, stage, micro",
+    [*product(("fp32", "bf16"), range(4), (8,)), ("bf16", 1, 2), ("fp16", 0, 8), ("fp16", 3, 8)],
+)
 def test_what_is_restored_is_what_was_saved(world, tmp_path, fp16_on_cpu, precision, stage, micro):
     """Through our own reader at the same layout: bit for bit, and the run ends with the same bits."""
     run = run_config(zero_stage=stage, precision=precision, micro_batch_size=micro, checkpoint_every=4)

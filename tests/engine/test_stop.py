@@ -5,12 +5,12 @@ import signal
 
 import pytest
 import torch
-from synthetic import (STEPS, CrashingSampler, losses, model, resume, run_config, same, signal_self, train)
+from synthetic import STEPS, CrashingSampler, losses, model, resume, run_config, same, signal_self, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ds_minimodel.engine.signals import Stopped
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_json_lines
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json_lines
+from ds_minimodel.engine.ranks.signals import Stopped
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -70,7 +70,7 @@ def test_snapshots_are_of_the_steps_asked_for(world, uninterrupted, tmp_path):
     initial = dict(model().named_parameters())
     weights = train(world, tmp_path, run, snapshot_steps=(0, 4, STEPS), on_snapshot=seen.setdefault)
     assert list(seen) == [0, 4, STEPS]
-    assert same(seen[0], initial)                       # fp32, not what bf16 keeps of it
+    assert same(seen[0], initial)  # fp32, not what bf16 keeps of it
     assert same(seen[STEPS], weights) and not same(seen[4], weights)
 
 
@@ -82,7 +82,7 @@ def test_metrics_after_a_crash_go_on_without_gap_or_duplicate(world, uninterrupt
     path = tmp_path / "metrics.jsonl"
     assert [record["step"] for record in read_json_lines(path)] == [1, 2, 3, 4]
     with open(path, "a") as file:
-        file.write('{"step": 5, "lo')                   # cut short by a kill
+        file.write('{"step": 5, "lo')  # cut short by a kill
     resume(world, tmp_path, run)
     records = read_json_lines(path)
     assert [record["step"] for record in records] == list(range(1, STEPS + 1))

@@ -9,8 +9,8 @@ import tensor_ranks
 import torch
 from safetensors.torch import load_file
 
-from ds_minimodel.engine.config import replicas_of
-from ds_minimodel.errors import UserError
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.engine.run import replicas_of
 
 HERE = Path(__file__).parent
 RANKS = 4
@@ -36,6 +36,7 @@ def whole(world, launched, tmp_path_factory):
         if key not in done:
             done[key] = tensor_ranks.train_case(world, folder / str(len(done)), (1, *key))
         return done[key]
+
     return result
 
 
@@ -60,17 +61,27 @@ def test_losses_and_weights_are_those_of_one_rank(whole, seen, case):
     trained = load_file(folder / f"{case}.safetensors")
     assert trained.keys() == weights.keys()
     for name, weight in weights.items():
-        torch.testing.assert_close(trained[name], weight, rtol=0, atol=WEIGHT_BOUNDS[run.precision],
-                                   msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            trained[name],
+            weight,
+            rtol=0,
+            atol=WEIGHT_BOUNDS[run.precision],
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
 
 
 def test_clipping_and_dropout_show_in_the_losses(whole):
     """Else the comparisons above would prove nothing about them."""
     pretrain = tensor_ranks.run_config()
-    plain, silent, clipped, unclipped = (whole("pretrain", dropout, replace(pretrain, **changes))[1][-1]
-                                         for dropout, changes in ((True, {}), (False, {}),
-                                                                  (True, tensor_ranks.CLIPPED),
-                                                                  (True, {**tensor_ranks.CLIPPED, "clip": 0.04})))
+    plain, silent, clipped, unclipped = (
+        whole("pretrain", dropout, replace(pretrain, **changes))[1][-1]
+        for dropout, changes in (
+            (True, {}),
+            (False, {}),
+            (True, tensor_ranks.CLIPPED),
+            (True, {**tensor_ranks.CLIPPED, "clip": 0.04}),
+        )
+    )
     assert abs(plain - silent) > 1e-3 and abs(clipped - unclipped) > 1e-4
 
 
@@ -109,15 +120,18 @@ def test_the_logits_are_never_held_at_once(seen):
     assert largest <= logits / 4
 
 
-@pytest.mark.parametrize("mapping, forward, backward", [
-    ("copy", [[1, 2], [10, 20]], [[11, 22], [11, 22]]),
-    ("reduce", [[11, 22], [11, 22]], [[1, 2], [10, 20]]),
-    ("gather", [[1, 2, 10, 20], [1, 2, 10, 20]], [[1, 2], [30, 40]]),
-])
+@pytest.mark.parametrize(
+    "mapping, forward, backward",
+    [
+        ("copy", [[1, 2], [10, 20]], [[11, 22], [11, 22]]),
+        ("reduce", [[11, 22], [11, 22]], [[1, 2], [10, 20]]),
+        ("gather", [[1, 2, 10, 20], [1, 2, 10, 20]], [[1, 2], [30, 40]]),
+    ],
+)
 def test_mappings(seen, mapping, forward, backward):
     """Of x = [1, 2] on the first rank and [10, 20] on the second, with gradients 1, 2, … and 10, 20, …"""
     expected = [list(pair) for pair in zip(forward, backward)]
-    assert seen[1]["mapped"][mapping] == expected * 2       # the ranks are two groups of two
+    assert seen[1]["mapped"][mapping] == expected * 2  # the ranks are two groups of two
 
 
 def test_groups(seen):

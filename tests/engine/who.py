@@ -7,16 +7,16 @@ import os
 import signal
 import sys
 
-from ds_minimodel.engine.world import start
+from ds_minimodel.engine.ranks.world import start
 
 
 def main(rank=None, number=None):
     world = start()
-    total, = world.sum(world.rank + 1)
+    (total,) = world.sum(world.rank + 1)
     facts = world.gather(lambda: [world.rank, world.size, int(os.environ["LOCAL_RANK"]), total])
     if world.is_main:
         print(f"ranks: {facts}", flush=True)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)       # of a launcher that is faster than the ranks themselves
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a launcher that is faster than the ranks themselves
     world.barrier()
     if rank == str(world.rank):
         os.kill(os.getpid(), int(number))

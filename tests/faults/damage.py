@@ -35,8 +35,9 @@ def is_good(checkpoint):
         manifest = json.loads((checkpoint / "manifest.json").read_bytes())
         own = manifest.pop("manifest_sha256")
         text = json.dumps(manifest, sort_keys=True, ensure_ascii=False)
-        return _sha256(text.encode()) == own and all(_sha256((checkpoint / name).read_bytes()) == facts["sha256"]
-                                                     for name, facts in manifest["files"].items())
+        return _sha256(text.encode()) == own and all(
+            _sha256((checkpoint / name).read_bytes()) == facts["sha256"] for name, facts in manifest["files"].items()
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

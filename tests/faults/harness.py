@@ -27,10 +27,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from damage import DAMAGES, complete, is_good
 from worker import weights_hash, work
 
-PRELOAD = ["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard",
-           "ds_minimodel.engine.train"]
+PRELOAD = ["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard", "ds_minimodel.engine.loop"]
 STEPS, SAVE_EVERY, TIMEOUT = 30, 2, 1200
-LIVES = 3                       # times that a trial's run is ended before it may finish
+LIVES = 3  # times that a trial's run is ended before it may finish
 
 
 class Lost(AssertionError):
@@ -48,8 +47,10 @@ class Trial:
 
     def live_and_die(self):
         """Start the ranks and end them by a fault; then perhaps damage what is on disk."""
-        fault = self.rng.choice(["kill", "kill in a save", "SIGTERM"]
-                                + (["kill one rank", "kill one rank in a save"] if self.ranks > 1 else []))
+        fault = self.rng.choice(
+            ["kill", "kill in a save", "SIGTERM"]
+            + (["kill one rank", "kill one rank in a save"] if self.ranks > 1 else [])
+        )
         expected, damaged = self._expect()
         processes = self._start()
         if "save" in fault:
@@ -108,17 +109,18 @@ class Trial:
         start = self.folder / "start"
         if start.exists() and int(start.read_text()) != expected:
             raise Lost(f"went on from step {start.read_text()}, but {expected} is good: {log}")
-        if start.exists() and any(f"passing over a damaged checkpoint: {self.checkpoints / name}" not in log
-                                  for name in damaged):
+        if start.exists() and any(
+            f"passing over a damaged checkpoint: {self.checkpoints / name}" not in log for name in damaged
+        ):
             raise Lost(f"damaged {damaged} not named: {log}")
 
     def _damage(self):
-        newest = complete(self.checkpoints)[:self.rng.choice([1, 1, 1, 2])]
+        newest = complete(self.checkpoints)[: self.rng.choice([1, 1, 1, 2])]
         for checkpoint in filter(is_good, newest):
             file = self.rng.choice(sorted(path for path in checkpoint.iterdir() if path.stat().st_size))
             kind = self.rng.choice(sorted(DAMAGES))
             DAMAGES[kind](file, self.rng)
-            if is_good(checkpoint):         # a bit that means nothing, in the manifest's spaces or facts
+            if is_good(checkpoint):  # a bit that means nothing, in the manifest's spaces or facts
                 kind += " that says nothing"
             self.faults[kind] += 1
         if self.rng.random() < 0.1:
@@ -128,8 +130,10 @@ class Trial:
     def _start(self):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
-        processes = [self.context.Process(target=work, args=(self.folder, rank, self.ranks, port, self.run))
-                     for rank in range(self.ranks)]
+        processes = [
+            self.context.Process(target=work, args=(self.folder, rank, self.ranks, port, self.run))
+            for rank in range(self.ranks)
+        ]
         for process in processes:
             process.start()
         return processes
@@ -164,15 +168,21 @@ class Harness:
 
     def __init__(self, folder, seed):
         self.folder, self.rng = Path(folder), random.Random(seed)
-        os.environ.update(OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")        # before the server loads torch
+        os.environ.update(OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")  # before the server loads torch
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
         self.faults, self.trials, self.lost, self.undisturbed = collections.Counter(), 0, [], {}
 
     def trial(self, ranks, stage, precision):
         """One trial; what it loses is added to `lost`."""
-        run = {"steps": STEPS, "checkpoint_every": SAVE_EVERY, "keep_last": 3, "zero_stage": stage,
-               "precision": precision, "phases": ((STEPS, 1e9, 2e9),)}
+        run = {
+            "steps": STEPS,
+            "checkpoint_every": SAVE_EVERY,
+            "keep_last": 3,
+            "zero_stage": stage,
+            "precision": precision,
+            "phases": ((STEPS, 1e9, 2e9),),
+        }
         expected = self._undisturbed(ranks, run)
         trial = Trial(self.context, self.folder / f"trial-{self.trials}", self.rng, ranks, run, self.faults)
         self.trials += 1
@@ -193,8 +203,9 @@ class Harness:
         import torch
 
         self.faults["(went on with other ranks and stage)"] += 1
-        weights = trial.finish(3 - trial.ranks if trial.ranks < 3 else 2,
-                               {**run, "zero_stage": self.rng.choice([0, 1, 2, 3])})
+        weights = trial.finish(
+            3 - trial.ranks if trial.ranks < 3 else 2, {**run, "zero_stage": self.rng.choice([0, 1, 2, 3])}
+        )
         found, wanted = (torch.load(path, weights_only=True) for path in (weights, expected))
         # Adam divides by the root of tiny second moments: rounding is seen at the scale of lr, 1e-2 here.
         if any((found[name] - wanted[name]).abs().max() > 5e-3 for name in wanted):
@@ -209,8 +220,12 @@ class Harness:
         return self.undisturbed[key]
 
     def report(self):
-        return {"trials": self.trials, "faults": dict(sorted(self.faults.items())), "losses": len(self.lost),
-                "lost": self.lost}
+        return {
+            "trials": self.trials,
+            "faults": dict(sorted(self.faults.items())),
+            "losses": len(self.lost),
+            "lost": self.lost,
+        }
 
 
 def main():
@@ -219,20 +234,28 @@ def main():
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    import torch
     import deepspeed
+    import torch
 
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         harness = Harness(folder, options.seed)
         while time.monotonic() - began < options.minutes * 60:
-            harness.trial(harness.rng.choice([1, 1, 2, 2, 4]), harness.rng.choice([0, 1, 2, 3]),
-                          harness.rng.choice(["fp32", "bf16"]))
-            report = {**harness.report(), "seed": options.seed,
-                      "minutes": round((time.monotonic() - began) / 60, 1),
-                      "device": f"CPU, {os.cpu_count()} cores", "torch": torch.__version__,
-                      "deepspeed": deepspeed.__version__, "date": time.strftime("%Y-%m-%d"),
-                      "command": f"bash scripts/faults.sh {options.minutes:g} {options.seed}"}
+            harness.trial(
+                harness.rng.choice([1, 1, 2, 2, 4]),
+                harness.rng.choice([0, 1, 2, 3]),
+                harness.rng.choice(["fp32", "bf16"]),
+            )
+            report = {
+                **harness.report(),
+                "seed": options.seed,
+                "minutes": round((time.monotonic() - began) / 60, 1),
+                "device": f"CPU, {os.cpu_count()} cores",
+                "torch": torch.__version__,
+                "deepspeed": deepspeed.__version__,
+                "date": time.strftime("%Y-%m-%d"),
+                "command": f"bash scripts/faults.sh {options.minutes:g} {options.seed}",
+            }
             options.report.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report, indent=1))
     sys.exit(1 if harness.lost else 0)

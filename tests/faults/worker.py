@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))     # for synthetic.py
+sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))  # for synthetic.py
 
 
 def work(folder, rank, size, port, changes):
@@ -17,13 +17,19 @@ def work(folder, rank, size, port, changes):
     All that is said goes to folder/log; folder/start gets the step it went on from, folder/weights-RANK.pt
     what came out.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)        # of the terminal; the harness ends its workers itself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the harness ends its workers itself
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     if size > 1:
-        os.environ.update(LOCAL_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_SIZE=str(size),
-                          MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ.update(
+            LOCAL_RANK=str(rank),
+            RANK=str(rank),
+            WORLD_SIZE=str(size),
+            LOCAL_SIZE=str(size),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
     os._exit(_train(folder, rank, changes))
 
 
@@ -31,10 +37,10 @@ def _train(folder, rank, changes):
     import torch
     from synthetic import resume, run_config
 
-    from ds_minimodel.engine.checkpoint import Checkpoints
-    from ds_minimodel.engine.signals import Stopped
-    from ds_minimodel.engine.world import start
-    from ds_minimodel.errors import Elsewhere, UserError
+    from ds_minimodel.common.errors import Elsewhere, UserError
+    from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
+    from ds_minimodel.engine.ranks.signals import Stopped
+    from ds_minimodel.engine.ranks.world import start
 
     load_newest = Checkpoints.load_newest
 

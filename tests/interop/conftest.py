@@ -7,10 +7,16 @@ import pytest
 import torch
 from sentencepiece import sentencepiece_model_pb2 as protobuf
 from tokenizers import ByteLevelBPETokenizer
-from transformers import RobertaConfig, RobertaForMaskedLM, RobertaTokenizer, XLMRobertaConfig
-from transformers import XLMRobertaForMaskedLM, XLMRobertaTokenizer
+from transformers import (
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaTokenizer,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+    XLMRobertaTokenizer,
+)
 
-from ds_minimodel.data.unigram import train_tokenizer
+from ds_minimodel.data.tokenizer import train_tokenizer
 
 TEXTS = [
     "The small boat sees the great harbour, and the wind is new.",
@@ -27,8 +33,19 @@ TEXTS = [
     "סירה קטנה רואה נמל גדול",
 ]
 # What a normaliser may stumble over; the rest is unknown to the vocabularies.
-ODD_TEXTS = ["", "   ", " a  b ", "tab\there\r\nand\u2028there", "ﬁne ½ ① ㎏ ™ ａｂｃ\u3000ｄ",
-             "zero\u200bwidth", "a\u0085 b\u0085", "cafe\u0301 e\u0301", "😀 👨‍👩‍👧 ⚠️", "▁under▁", "ꙮ☃☃ ꙮ"]
+ODD_TEXTS = [
+    "",
+    "   ",
+    " a  b ",
+    "tab\there\r\nand\u2028there",
+    "ﬁne ½ ① ㎏ ™ ａｂｃ\u3000ｄ",
+    "zero\u200bwidth",
+    "a\u0085 b\u0085",
+    "cafe\u0301 e\u0301",
+    "😀 👨‍👩‍👧 ⚠️",
+    "▁under▁",
+    "ꙮ☃☃ ꙮ",
+]
 
 VOCAB_SIZE = 260
 
@@ -69,8 +86,15 @@ def randomise(model, seed=0):
     return model.eval()
 
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24,
-         "max_position_embeddings": 66, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 66,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+}
 
 
 def _write_model(folder, theirs, config, vocab_size, **settings):
@@ -85,7 +109,7 @@ def xlm_r(unigram_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hf") / "xlm-r"
     ours = protobuf.ModelProto.FromString((unigram_folder / "tokenizer.model").read_bytes())
     theirs = protobuf.ModelProto(trainer_spec=ours.trainer_spec, normalizer_spec=ours.normalizer_spec)
-    for id in (3, 0, 2, *range(4, len(ours.pieces))):           # <unk> <s> </s>, and no <pad>
+    for id in (3, 0, 2, *range(4, len(ours.pieces))):  # <unk> <s> </s>, and no <pad>
         theirs.pieces.add().CopyFrom(ours.pieces[id])
     _write_model(folder, XLMRobertaForMaskedLM, XLMRobertaConfig, len(ours.pieces) + 1)
     (folder / "sentencepiece.bpe.model").write_bytes(theirs.SerializeToString())

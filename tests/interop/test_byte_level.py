@@ -5,11 +5,9 @@ import shutil
 
 import pytest
 
-from ds_minimodel.data.byte_level import ByteLevelTokenizer
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.unigram import UnigramTokenizer
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import write_manifest
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import write_manifest
+from ds_minimodel.data.tokenizer import ByteLevelTokenizer, UnigramTokenizer, open_tokenizer
 from ds_minimodel.interop.hugging_face import import_hf
 
 from .conftest import ODD_TEXTS, TEXTS

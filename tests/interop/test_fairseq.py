@@ -13,21 +13,28 @@ from safetensors.torch import load_file
 from tokenizers import ByteLevelBPETokenizer
 from transformers import GPT2Tokenizer, RobertaConfig, RobertaForMaskedLM
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.errors import UserError
 from ds_minimodel.interop.fairseq import import_fairseq
 from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.model.artifacts import load_body, load_pack
 
 from .conftest import ODD_TEXTS, SIZES, TEXTS, randomise
 
-RENAMED = [("roberta.embeddings.word_embeddings", "sentence_encoder.embed_tokens"),
-           ("roberta.embeddings.position_embeddings", "sentence_encoder.embed_positions"),
-           ("roberta.embeddings.LayerNorm", "sentence_encoder.emb_layer_norm"),
-           ("roberta.encoder.layer", "sentence_encoder.layers"), ("attention.self.query", "self_attn.q_proj"),
-           ("attention.self.key", "self_attn.k_proj"), ("attention.self.value", "self_attn.v_proj"),
-           ("attention.output.dense", "self_attn.out_proj"), ("attention.output.LayerNorm", "self_attn_layer_norm"),
-           ("intermediate.dense", "fc1"), ("output.dense", "fc2"), ("output.LayerNorm", "final_layer_norm")]
+RENAMED = [
+    ("roberta.embeddings.word_embeddings", "sentence_encoder.embed_tokens"),
+    ("roberta.embeddings.position_embeddings", "sentence_encoder.embed_positions"),
+    ("roberta.embeddings.LayerNorm", "sentence_encoder.emb_layer_norm"),
+    ("roberta.encoder.layer", "sentence_encoder.layers"),
+    ("attention.self.query", "self_attn.q_proj"),
+    ("attention.self.key", "self_attn.k_proj"),
+    ("attention.self.value", "self_attn.v_proj"),
+    ("attention.output.dense", "self_attn.out_proj"),
+    ("attention.output.LayerNorm", "self_attn_layer_norm"),
+    ("intermediate.dense", "fc1"),
+    ("output.dense", "fc2"),
+    ("output.LayerNorm", "final_layer_norm"),
+]
 SETTINGS = {"encoder_attention_heads": 2, "activation_fn": "gelu", "dropout": 0.1, "attention_dropout": 0.1}
 
 
@@ -92,7 +99,7 @@ def test_roberta_with_gpt2s_files(roberta, tmp_path):
     torch.save({"args": argparse.Namespace(**SETTINGS), "model": their_weights(roberta)}, folder / "model.pt")
     vocabulary = json.loads((roberta / "vocab.json").read_text())
     strings = sorted(vocabulary, key=vocabulary.get)[4:-1]
-    encoder = {string: 7 * number for number, string in enumerate(strings)}     # GPT-2 has an order of its own
+    encoder = {string: 7 * number for number, string in enumerate(strings)}  # GPT-2 has an order of its own
     (folder / "encoder.json").write_text(json.dumps(encoder))
     (folder / "vocab.bpe").write_text((roberta / "merges.txt").read_text(), encoding="utf-8")
     (folder / "dict.txt").write_text("".join(f"{encoder[string]} 1\n" for string in strings))
@@ -102,10 +109,25 @@ def test_roberta_with_gpt2s_files(roberta, tmp_path):
 
 
 # What Namespace holds in the published roberta.base, by and large.
-ARGUMENTS = {**SETTINGS, "arch": "roberta_base", "task": "masked_lm", "criterion": "masked_lm", "activation_dropout": 0.0,
-             "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_layers": 3, "max_positions": 64,
-             "tokens_per_sample": 64, "sample_break_mode": "complete", "optimizer": "adam", "adam_betas": "(0.9, 0.98)",
-             "lr": [0.0006], "mask_prob": 0.15, "untie_weights_roberta": False, "pooler_activation_fn": "tanh"}
+ARGUMENTS = {
+    **SETTINGS,
+    "arch": "roberta_base",
+    "task": "masked_lm",
+    "criterion": "masked_lm",
+    "activation_dropout": 0.0,
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 24,
+    "encoder_layers": 3,
+    "max_positions": 64,
+    "tokens_per_sample": 64,
+    "sample_break_mode": "complete",
+    "optimizer": "adam",
+    "adam_betas": "(0.9, 0.98)",
+    "lr": [0.0006],
+    "mask_prob": 0.15,
+    "untie_weights_roberta": False,
+    "pooler_activation_fn": "tanh",
+}
 
 
 def test_the_published_form_of_roberta_base(roberta, text_file, tmp_path):
@@ -113,14 +135,21 @@ def test_the_published_form_of_roberta_base(roberta, text_file, tmp_path):
     encoder, lines = gpt2_files(text_file, tmp_path)
     model = RobertaForMaskedLM(RobertaConfig(vocab_size=len(lines) + 5, **SIZES))
     randomise(model).save_pretrained(tmp_path / "hf")
-    torch.save({"args": argparse.Namespace(**ARGUMENTS), "model": joined(their_weights(tmp_path / "hf")),
-                "optimizer_history": [{"criterion_name": "MaskedLmLoss", "optimizer_name": "FairseqAdam"}],
-                "extra_state": {"epoch": 3, "val_loss": 1.5}, "last_optimizer_state": None},
-               tmp_path / "model.pt", _use_new_zipfile_serialization=False)
+    torch.save(
+        {
+            "args": argparse.Namespace(**ARGUMENTS),
+            "model": joined(their_weights(tmp_path / "hf")),
+            "optimizer_history": [{"criterion_name": "MaskedLmLoss", "optimizer_name": "FairseqAdam"}],
+            "extra_state": {"epoch": 3, "val_loss": 1.5},
+            "last_optimizer_state": None,
+        },
+        tmp_path / "model.pt",
+        _use_new_zipfile_serialization=False,
+    )
     import_fairseq(tmp_path, tmp_path / "out", "en")
     body, pack = load_body(tmp_path / "out/body"), load_pack(tmp_path / "out/pack")
     assert (body.config.num_layers, body.config.ffn_size, body.config.max_positions) == (3, 24, 64)
-    assert torch.equal(pack.tensors["tokens"], model.roberta.embeddings.word_embeddings.weight)     # no row has moved
+    assert torch.equal(pack.tensors["tokens"], model.roberta.embeddings.word_embeddings.weight)  # no row has moved
     gpt2 = GPT2Tokenizer.from_pretrained(tmp_path / "gpt2")
     ours = open_tokenizer(tmp_path / "out/pack")
     for text in [*TEXTS, *ODD_TEXTS]:
@@ -140,7 +169,7 @@ def gpt2_files(text_file, folder):
     for encoder_path, merges_path in (("encoder.json", "vocab.bpe"), ("gpt2/vocab.json", "gpt2/merges.txt")):
         (folder / encoder_path).write_text(json.dumps(encoder))
         (folder / merges_path).write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
-    ids = sorted(encoder.values(), key=lambda id: (id * 37) % 381)         # by frequency in the published one
+    ids = sorted(encoder.values(), key=lambda id: (id * 37) % 381)  # by frequency in the published one
     lines = [*map(str, ids), "madeupword0000", "madeupword0001", "madeupword0002"]
     (folder / "dict.txt").write_text("".join(f"{word} {len(lines) - at}\n" for at, word in enumerate(lines)))
     return encoder, lines
@@ -158,9 +187,11 @@ class Attack:
         self.how, self.path = how, str(path)
 
     def __reduce__(self):
-        return {"system": (os.system, (f"touch {self.path}",)),
-                "exec": (exec, (f"open({self.path!r}, 'w')",)),
-                "open": (open, (self.path, "w"))}[self.how]
+        return {
+            "system": (os.system, (f"touch {self.path}",)),
+            "exec": (exec, (f"open({self.path!r}, 'w')",)),
+            "open": (open, (self.path, "w")),
+        }[self.how]
 
 
 @pytest.mark.parametrize("how", ["system", "exec", "open"])
@@ -180,7 +211,7 @@ def test_attacks(xlm_r, xlm_r_of_fairseq, tmp_path, how, place, zipped):
     torch.save(checkpoint, xlm_r_of_fairseq / "model.pt", _use_new_zipfile_serialization=zipped)
     import_fairseq(xlm_r_of_fairseq, tmp_path / "out")
     assert not (tmp_path / "canary").exists()
-    if zipped and place == "args":          # the same file does harm to a reader that trusts it
+    if zipped and place == "args":  # the same file does harm to a reader that trusts it
         with contextlib.suppress(Exception):
             torch.load(xlm_r_of_fairseq / "model.pt", weights_only=False)
         assert (tmp_path / "canary").exists()
@@ -213,15 +244,18 @@ def change(folder, how):
     torch.save(checkpoint, folder / "model.pt")
 
 
-@pytest.mark.parametrize("damage, words", [
-    (lambda folder: (folder / "model.pt").write_bytes(b"nothing"), "not a checkpoint of fairseq"),
-    (lambda folder: (folder / "model.pt").unlink(), "no such file"),
-    (lambda folder: (folder / "dict.txt").unlink(), "must lie beside"),
-    (lambda folder: (folder / "dict.txt").write_text("a 1\n"), "do not belong together"),
-    (lambda folder: torch.save({"model": {}, "args": argparse.Namespace()}, folder / "model.pt"), "not a RoBERTa"),
-    (lambda folder: change(folder, lambda tensors: tensors.pop("decoder.lm_head.bias")), "no tensor lm_head.bias"),
-    (lambda folder: change(folder, lambda tensors: tensors["decoder.lm_head.weight"].zero_()), "output embeddings"),
-])
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (lambda folder: (folder / "model.pt").write_bytes(b"nothing"), "not a checkpoint of fairseq"),
+        (lambda folder: (folder / "model.pt").unlink(), "no such file"),
+        (lambda folder: (folder / "dict.txt").unlink(), "must lie beside"),
+        (lambda folder: (folder / "dict.txt").write_text("a 1\n"), "do not belong together"),
+        (lambda folder: torch.save({"model": {}, "args": argparse.Namespace()}, folder / "model.pt"), "not a RoBERTa"),
+        (lambda folder: change(folder, lambda tensors: tensors.pop("decoder.lm_head.bias")), "no tensor lm_head.bias"),
+        (lambda folder: change(folder, lambda tensors: tensors["decoder.lm_head.weight"].zero_()), "output embeddings"),
+    ],
+)
 def test_refusals(xlm_r_of_fairseq, tmp_path, damage, words):
     damage(xlm_r_of_fairseq)
     with pytest.raises(UserError, match=words) as error:

@@ -5,14 +5,26 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
-from transformers import AutoTokenizer, RobertaForMaskedLM, pipeline
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    RobertaForMaskedLM,
+    pipeline,
+)
 
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.unigram import UnigramTokenizer
+from ds_minimodel.data.tokenizer import UnigramTokenizer, open_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
-from ds_minimodel.model.artifacts import space_of
+from ds_minimodel.model.artifacts import (
+    BodyArtifact,
+    PackArtifact,
+    load_body,
+    load_pack,
+    save_body,
+    save_pack,
+    space_of,
+)
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor
 from ds_minimodel.model.mini import prefix, with_new_layers
 from ds_minimodel.model.transformer import BodyConfig
@@ -36,14 +48,17 @@ def encode(tokenizer, texts):
     """A padded batch <s> text </s> of our tokenizer's ids: (tokens (B, S), lengths (B))."""
     rows = [torch.tensor([0, *ids, 2]) for ids in tokenizer.encode(texts)]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=1), torch.tensor(
-        [len(row) for row in rows], dtype=torch.int32)
+        [len(row) for row in rows], dtype=torch.int32
+    )
 
 
 def logits_of_ours(body, pack, tokens, lengths, depth):
     """(B, S, V) of a body's head."""
     model = MaskedLanguageModel(body.config, len(pack.tensors["tokens"])).eval()
-    model.load_state_dict({f"body.{name}": tensor for name, tensor in body.tensors.items()}
-                          | {f"pack.{name}": tensor for name, tensor in pack.tensors.items()})
+    model.load_state_dict(
+        {f"body.{name}": tensor for name, tensor in body.tensors.items()}
+        | {f"pack.{name}": tensor for name, tensor in pack.tensors.items()}
+    )
     with torch.no_grad():
         (x_BSH,) = model.body(model.pack(tokens)[0], lengths, model.body.noise(None), None, (depth,))
         inner = model.body.heads[str(depth)](x_BSH.flatten(0, 1)).view_as(x_BSH)
@@ -82,7 +97,7 @@ def test_round_trip(imported, tmp_path):
     before, after = RobertaForMaskedLM.from_pretrained(theirs), AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
     old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
     order = old.convert_tokens_to_ids(new.convert_ids_to_tokens(range(len(new))))
-    if theirs.name != "roberta-json":           # whose <mask> moves from id 4 to the end
+    if theirs.name != "roberta-json":  # whose <mask> moves from id 4 to the end
         assert order == list(range(len(old)))
     found = after.state_dict()
     for name, tensor in before.state_dict().items():
@@ -112,7 +127,8 @@ def test_ids_of_the_exported_tokenizer(imported, tmp_path):
         assert exported(text)["input_ids"] == [0, *ids, 2], text
     for text in TEXTS:
         assert exported.decode(exported(text)["input_ids"], skip_special_tokens=True) == tokenizer.decode(
-            tokenizer.encode([text])[0])
+            tokenizer.encode([text])[0]
+        )
     before, after = tokenizer.encode(["a boat", "sees"])
     assert exported("a boat<mask>sees")["input_ids"] == [0, *before, tokenizer.mask_id, *after, 2]
 
@@ -123,9 +139,9 @@ def test_masks_are_asked_for_as_hugging_face_does(imported, tmp_path, monkeypatc
     theirs, ours = imported
     export_hf(ours / "body", tmp_path / "out")
     fill = pipeline("fill-mask", str(tmp_path / "out"), top_k=3)
-    space = "" if theirs.name == "roberta-json" else " "        # whose <mask> leaves the space before it
+    space = "" if theirs.name == "roberta-json" else " "  # whose <mask> leaves the space before it
     text = f"The small{space}<mask> sees the great harbour, and the wind is<mask>."
-    answer, = Predictor(ours / "body", {"en": ours / "pack"}, top=3).predict([{"text": text}])
+    (answer,) = Predictor(ours / "body", {"en": ours / "pack"}, top=3).predict([{"text": text}])
     for found, expected in zip(answer["masks"], fill(text), strict=True):
         likely = [row["score"] for row in expected]
         assert [row["probability"] for row in found] == pytest.approx(likely, rel=1e-3)
@@ -143,8 +159,11 @@ def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, depth):
         depth_here = depth if name == "both" else body.config.num_layers
         export_hf(tmp_path / name, tmp_path / f"{name}.hf", tmp_path / "in/pack", depth if name == "both" else None)
         tokens, lengths = encode(open_tokenizer(tmp_path / "in/pack"), TEXTS[:3])
-        theirs, mask = logits_of_theirs(AutoModelForMaskedLM.from_pretrained(tmp_path / f"{name}.hf"),
-                                        AutoTokenizer.from_pretrained(tmp_path / f"{name}.hf"), TEXTS[:3])
+        theirs, mask = logits_of_theirs(
+            AutoModelForMaskedLM.from_pretrained(tmp_path / f"{name}.hf"),
+            AutoTokenizer.from_pretrained(tmp_path / f"{name}.hf"),
+            TEXTS[:3],
+        )
         ours = logits_of_ours(body, pack, tokens, lengths, depth_here)
         torch.testing.assert_close(theirs.logits[mask], ours[mask], atol=ATOL, rtol=0)
 
@@ -158,14 +177,21 @@ def task_model(request, imported, tmp_path):
     module = SpanExtractor(config, vocab_size) if labels is None else SequenceClassifier(config, vocab_size, 3)
     randomise(module)
     space = space_of(module.state_dict())
-    save_body(tmp_path / "model", BodyArtifact(config, module.state_dict(), space,
-                                               {"name": "t", "kind": request.param, "labels": labels}), "task-model")
+    save_body(
+        tmp_path / "model",
+        BodyArtifact(config, module.state_dict(), space, {"name": "t", "kind": request.param, "labels": labels}),
+        "task-model",
+    )
     draw = torch.Generator().manual_seed(1)
-    pack = {"tokens": torch.randn(vocab_size, 16, generator=draw), "bias": torch.zeros(vocab_size),
-            "body.positions": torch.randn(66, 16, generator=draw)}
+    pack = {
+        "tokens": torch.randn(vocab_size, 16, generator=draw),
+        "bias": torch.zeros(vocab_size),
+        "body.positions": torch.randn(66, 16, generator=draw),
+    }
     save_pack(tmp_path / "other", PackArtifact("xx", pack, space), imported[1] / "pack")
-    module.load_state_dict({name if name.startswith("body.") else f"pack.{name}": tensor
-                            for name, tensor in pack.items()}, strict=False)
+    module.load_state_dict(
+        {name if name.startswith("body.") else f"pack.{name}": tensor for name, tensor in pack.items()}, strict=False
+    )
     return module, tmp_path / "model", tmp_path / "other"
 
 

@@ -3,10 +3,16 @@
 import torch
 from transformers import RobertaConfig
 
-from ds_minimodel.model.transformer import FIRST_POSITION, PAD
+from ds_minimodel.common.vocabulary import PAD
+from ds_minimodel.model.transformer import FIRST_POSITION
 
-LAYER = {"attention_out": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
-         "ffn_in": "intermediate.dense", "ffn_out": "output.dense", "ffn_norm": "output.LayerNorm"}
+LAYER = {
+    "attention_out": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "ffn_in": "intermediate.dense",
+    "ffn_out": "output.dense",
+    "ffn_norm": "output.LayerNorm",
+}
 QKV = ("query", "key", "value")
 
 
@@ -17,13 +23,18 @@ def names(num_layers, head_depth=None, task=()):
     """
     modules = {"body.embedding_norm": "roberta.embeddings.LayerNorm", **dict(task)}
     for layer in range(num_layers):
-        modules |= {f"body.layers.{layer}.{ours}": f"roberta.encoder.layer.{layer}.{theirs}"
-                    for ours, theirs in LAYER.items()}
+        modules |= {
+            f"body.layers.{layer}.{ours}": f"roberta.encoder.layer.{layer}.{theirs}" for ours, theirs in LAYER.items()
+        }
     if head_depth is not None:
-        modules |= {f"body.heads.{head_depth}.dense": "lm_head.dense",
-                    f"body.heads.{head_depth}.norm": "lm_head.layer_norm"}
-    found = {"pack.tokens": ["roberta.embeddings.word_embeddings.weight"],
-             "body.positions": ["roberta.embeddings.position_embeddings.weight"]}
+        modules |= {
+            f"body.heads.{head_depth}.dense": "lm_head.dense",
+            f"body.heads.{head_depth}.norm": "lm_head.layer_norm",
+        }
+    found = {
+        "pack.tokens": ["roberta.embeddings.word_embeddings.weight"],
+        "body.positions": ["roberta.embeddings.position_embeddings.weight"],
+    }
     if head_depth is not None:
         found["pack.bias"] = ["lm_head.bias"]
     for kind in ("weight", "bias"):
@@ -38,11 +49,20 @@ def twin(theirs, ours, found, **settings):
     """A model of Hugging Face's class `theirs` with the weights of our module, in the same dtype and mode."""
     body = ours.body.config
     config = RobertaConfig(
-        vocab_size=len(ours.pack.tokens), hidden_size=body.hidden_size, num_attention_heads=body.num_heads,
-        num_hidden_layers=sum(name.endswith("qkv.weight") for name in found), intermediate_size=body.ffn_size,
-        max_position_embeddings=body.max_positions + FIRST_POSITION, type_vocab_size=1, layer_norm_eps=1e-5,
-        pad_token_id=PAD, attn_implementation="eager", hidden_dropout_prob=body.dropout,
-        attention_probs_dropout_prob=body.attention_dropout, **settings)
+        vocab_size=len(ours.pack.tokens),
+        hidden_size=body.hidden_size,
+        num_attention_heads=body.num_heads,
+        num_hidden_layers=sum(name.endswith("qkv.weight") for name in found),
+        intermediate_size=body.ffn_size,
+        max_position_embeddings=body.max_positions + FIRST_POSITION,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        pad_token_id=PAD,
+        attn_implementation="eager",
+        hidden_dropout_prob=body.dropout,
+        attention_probs_dropout_prob=body.attention_dropout,
+        **settings,
+    )
     model = theirs(config).to(ours.pack.tokens.dtype).train(ours.training)
     parameters = dict(model.named_parameters())
     with torch.no_grad():

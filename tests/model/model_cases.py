@@ -2,8 +2,8 @@
 
 import torch
 
-from ds_minimodel.model.transformer import PAD, BodyConfig
-from ds_minimodel.ops import IGNORED
+from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.model.transformer import BodyConfig
 
 VOCAB_SIZE = 40
 LENGTHS = (11, 8, 5, 9)
@@ -35,7 +35,7 @@ def mlm_batch(padded=True, seed=0):
         count = 2 + row % 3
         read[row, :count] = torch.randperm(length, generator=draw)[:count].sort().values
         targets[row, :count] = torch.randint(VOCAB_SIZE, (count,), generator=draw)
-    keys = torch.randint(-2**31, 2**31 - 1, (len(LENGTHS),), generator=draw).to(torch.int32)
+    keys = torch.randint(-(2**31), 2**31 - 1, (len(LENGTHS),), generator=draw).to(torch.int32)
     batch = {"tokens": tokens, "lengths": lengths, "read": read, "targets": targets, "keys": keys}
     return batch if padded else {name: value for name, value in batch.items() if name != "lengths"}
 
@@ -65,8 +65,9 @@ def losses_and_gradients(module, *batches):
     module.zero_grad()
     total = sum(module(batch) for batch in batches)
     total.sum().backward()
-    return total.detach(), {name: parameter.grad.clone() for name, parameter in module.named_parameters()
-                            if parameter.grad is not None}
+    return total.detach(), {
+        name: parameter.grad.clone() for name, parameter in module.named_parameters() if parameter.grad is not None
+    }
 
 
 def assert_same(got, expected, tolerance=1e-10):

@@ -6,10 +6,18 @@ import pytest
 import torch
 from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise
 
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_manifest, write_manifest
-from ds_minimodel.model.artifacts import (BodyArtifact, PackArtifact, load_body, load_pack, plug, save_body,
-                                          save_pack, space_of)
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_manifest, write_manifest
+from ds_minimodel.model.artifacts import (
+    BodyArtifact,
+    PackArtifact,
+    load_body,
+    load_pack,
+    plug,
+    save_body,
+    save_pack,
+    space_of,
+)
 from ds_minimodel.model.heads import MaskedLanguageModel
 
 TOKENIZER = b"stands for a SentencePiece model"
@@ -60,8 +68,14 @@ def test_round_trip(saved, body, pack):
 def test_manifests_carry_the_facts(saved):
     manifest = read_manifest(saved / "pack", verify=True)
     assert manifest.pop("files").keys() == {"embeddings.safetensors", "tokenizer.model"}
-    assert manifest == {"kind": "language-pack", "language": "de", "space": "space-1",
-                        "vocab_size": VOCAB_SIZE, "steps": 5, "eflops": 0.5}
+    assert manifest == {
+        "kind": "language-pack",
+        "language": "de",
+        "space": "space-1",
+        "vocab_size": VOCAB_SIZE,
+        "steps": 5,
+        "eflops": 0.5,
+    }
     manifest = read_manifest(saved / "body", verify=True)
     assert manifest.pop("files").keys() == {"config.json", "model.safetensors"}
     assert manifest == {"kind": "body", "space": "space-1", "steps": 7}
@@ -86,8 +100,9 @@ def test_other_dtypes_and_views_are_kept(tmp_path, body):
 
 def test_a_pack_of_another_body_is_refused(saved):
     assert load_pack(saved / "pack").space == "space-1"
-    with pytest.raises(UserError, match="pack: this pack was trained for embedding space space-1, the body "
-                                        "has space-2; use a pack"):
+    with pytest.raises(
+        UserError, match="pack: this pack was trained for embedding space space-1, the body has space-2; use a pack"
+    ):
         load_pack(saved / "pack", "space-2")
 
 
@@ -106,16 +121,30 @@ def flip(position):
         content = bytearray(path.read_bytes())
         content[position] ^= 1
         path.write_bytes(content)
+
     return damage
 
 
-@pytest.mark.parametrize("damage", [
-    lambda path: path.write_bytes(path.read_bytes()[:-1]), lambda path: path.write_bytes(b""),
-    lambda path: path.unlink(), flip(0), flip(20), flip(-1)],
-    ids=["truncated", "empty", "missing", "length of header", "header", "last weight"])
-@pytest.mark.parametrize("load, name", [
-    (load_body, "body/model.safetensors"), (load_body, "body/config.json"),
-    (load_pack, "pack/embeddings.safetensors")])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.unlink(),
+        flip(0),
+        flip(20),
+        flip(-1),
+    ],
+    ids=["truncated", "empty", "missing", "length of header", "header", "last weight"],
+)
+@pytest.mark.parametrize(
+    "load, name",
+    [
+        (load_body, "body/model.safetensors"),
+        (load_body, "body/config.json"),
+        (load_pack, "pack/embeddings.safetensors"),
+    ],
+)
 def test_damage_is_refused_in_one_line(saved, load, name, damage):
     damage(saved / name)
     with pytest.raises(UserError) as refusal:

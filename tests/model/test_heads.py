@@ -3,11 +3,11 @@
 import hugging_face
 import pytest
 import torch
-from model_cases import (LENGTHS, VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch,
-                         randomise, rows)
+from model_cases import LENGTHS, VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, randomise, rows
 from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification
 
 from ds_minimodel import ops
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.model.heads import SequenceClassifier, SpanExtractor
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.transformer import INIT_STD, first_site
@@ -42,8 +42,7 @@ def test_classifier_equals_roberta(padded):
     loss.backward()
     torch.testing.assert_close(model.logits(batch), output.logits, rtol=0, atol=1e-10)
     # The scores are made float32 for the loss, here and in the other task.
-    assert_same(losses_and_gradients(model, batch),
-                (loss.detach()[None], hugging_face.gradients(theirs, found)), 1e-6)
+    assert_same(losses_and_gradients(model, batch), (loss.detach()[None], hugging_face.gradients(theirs, found)), 1e-6)
 
 
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
@@ -55,21 +54,23 @@ def test_span_extractor_equals_roberta(padded):
     loss = 0
     for row, length in enumerate(LENGTHS if padded else [11] * 4):
         example = rows(batch, [row], width=length)
-        output = theirs(example["tokens"], start_positions=example["targets"][:, 0],
-                        end_positions=example["targets"][:, 1])
+        output = theirs(
+            example["tokens"], start_positions=example["targets"][:, 0], end_positions=example["targets"][:, 1]
+        )
         loss += output.loss
         logits = torch.stack((output.start_logits, output.end_logits), -1)
         got = model.logits(batch)[row]
         torch.testing.assert_close(got[:length].double(), logits[0], rtol=0, atol=1e-5)
         assert (got[length:] == -torch.inf).all()
     loss.backward()
-    assert_same(losses_and_gradients(model, batch),
-                (loss.detach()[None], hugging_face.gradients(theirs, found)), 2e-6)
+    assert_same(losses_and_gradients(model, batch), (loss.detach()[None], hugging_face.gradients(theirs, found)), 2e-6)
 
 
-@pytest.mark.parametrize("kind, settings, batch", [
-    (SequenceClassifier, [NUM_LABELS], classification_batch()), (SpanExtractor, [], qa_batch())],
-    ids=["classifier", "span extractor"])
+@pytest.mark.parametrize(
+    "kind, settings, batch",
+    [(SequenceClassifier, [NUM_LABELS], classification_batch()), (SpanExtractor, [], qa_batch())],
+    ids=["classifier", "span extractor"],
+)
 def test_dropout_depends_on_the_examples_alone_and_is_off_in_evaluation(kind, settings, batch):
     model = make(kind, *settings, dropout=0.2, attention_dropout=0.3)
     expected = losses_and_gradients(model, batch)
@@ -95,13 +96,15 @@ def test_the_classifiers_own_dropouts_are_two_more():
     assert not dropped[0].equal(dropped[1])
 
 
-@pytest.mark.parametrize("kind, settings, batch", [
-    (SequenceClassifier, [NUM_LABELS], classification_batch()), (SpanExtractor, [], qa_batch())],
-    ids=["classifier", "span extractor"])
+@pytest.mark.parametrize(
+    "kind, settings, batch",
+    [(SequenceClassifier, [NUM_LABELS], classification_batch()), (SpanExtractor, [], qa_batch())],
+    ids=["classifier", "span extractor"],
+)
 def test_an_ignored_target_adds_nothing(kind, settings, batch):
     model = make(kind, *settings)
     targets = batch["targets"].clone()
-    targets[1] = ops.IGNORED
+    targets[1] = IGNORED
     expected = losses_and_gradients(model, rows(batch, [0, 2, 3]))
     assert_same(losses_and_gradients(model, {**batch, "targets": targets}), expected, 1e-5)
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from ds_minimodel.common.vocabulary import PAD
 from ds_minimodel.model.initialisation import focus, low_rank, mean, ofa, overlap, random, sparsemax, wechsel
-from ds_minimodel.model.transformer import INIT_STD, PAD
+from ds_minimodel.model.transformer import INIT_STD
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 SOURCE = [*SPECIAL, "▁the", "▁in", "a", "s", ".", "▁house", "<mask>"]
@@ -16,7 +17,7 @@ TARGET = [*SPECIAL, ".", "▁in", "▁haus", "▁die", "ü", "s", *(f"▁wort{i}
 def source_tensors():
     torch.manual_seed(0)
     tokens = torch.randn(len(SOURCE), 16)
-    tokens[PAD] = 0.5       # training moves it: the projection of the output is tied to the embeddings
+    tokens[PAD] = 0.5  # training moves it: the projection of the output is tied to the embeddings
     return {"tokens": tokens, "bias": torch.randn(len(SOURCE))}
 
 
@@ -76,7 +77,7 @@ def test_sparsemax_is_the_projection_onto_the_simplex():
     weights = sparsemax(scores).double().numpy()
     for row, found in zip(scores.double().numpy(), weights):
         low, high = row.min() - 1, row.max()
-        for _ in range(100):                    # the threshold for which what is above it sums to 1
+        for _ in range(100):  # the threshold for which what is above it sums to 1
             middle = (low + high) / 2
             low, high = (middle, high) if np.maximum(row - middle, 0).sum() > 1 else (low, middle)
         np.testing.assert_allclose(found, np.maximum(row - low, 0), atol=1e-6)
@@ -139,10 +140,12 @@ def test_a_rank_as_large_as_the_rows_changes_nothing():
 
 def test_pieces_without_vectors_are_drawn_from_the_sources_distribution(source_tensors, vectors):
     none = torch.zeros(len(TARGET), 8)
-    for first in (focus(TARGET, SOURCE, source_tensors, none, seed=3),
-                  wechsel(source_tensors, none, vectors[1], seed=3),
-                  wechsel(source_tensors, vectors[0], torch.zeros(len(SOURCE), 8), seed=3),
-                  ofa(TARGET, SOURCE, source_tensors, none, vectors[1], seed=3)):
+    for first in (
+        focus(TARGET, SOURCE, source_tensors, none, seed=3),
+        wechsel(source_tensors, none, vectors[1], seed=3),
+        wechsel(source_tensors, vectors[0], torch.zeros(len(SOURCE), 8), seed=3),
+        ofa(TARGET, SOURCE, source_tensors, none, vectors[1], seed=3),
+    ):
         rows, old = joined(first.tensors)[10:-1], joined(source_tensors)
         assert first.rows_combined == 0
         np.testing.assert_allclose(rows.mean(0), old.mean(0), atol=0.1)
@@ -157,9 +160,14 @@ def test_random_and_mean(source_tensors):
     np.testing.assert_array_equal(rows[[0, 2, 3, -1]], old[[0, 2, 3, -1]])
 
 
-@pytest.mark.parametrize("method", [
-    lambda source, target, other, seed: focus(TARGET, SOURCE, source, target, seed),
-    wechsel, lambda *arguments: ofa(TARGET, SOURCE, *arguments)])
+@pytest.mark.parametrize(
+    "method",
+    [
+        lambda source, target, other, seed: focus(TARGET, SOURCE, source, target, seed),
+        wechsel,
+        lambda *arguments: ofa(TARGET, SOURCE, *arguments),
+    ],
+)
 def test_the_result_is_a_function_of_the_seed(source_tensors, vectors, method):
     first, again, other = (method(source_tensors, *vectors, seed).tensors["tokens"] for seed in (3, 3, 4))
     assert first.equal(again) and (first != other).any(1).sum() <= 7

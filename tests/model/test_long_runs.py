@@ -39,19 +39,25 @@ def losses_of_references():
     """The same by torch's operators, in a process that loads no kernels."""
     script = "import json, test_long_runs as t; print(json.dumps(t.train(False)))"
     path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True,
-                           env={**os.environ, "DSMM_OPS": "reference", "PYTHONPATH": path})
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "DSMM_OPS": "reference", "PYTHONPATH": path},
+    )
     return json.loads(ended.stdout)
 
 
 @pytest.fixture(scope="module")
 def product():
     losses = train(everywhere=False)
-    assert sum(losses[-20:]) < 0.8 * sum(losses[:20])       # it learns: else rounding could not show
+    assert sum(losses[-20:]) < 0.8 * sum(losses[:20])  # it learns: else rounding could not show
     return losses
 
 
-@pytest.mark.parametrize("losses_of", [losses_of_references, lambda: train(everywhere=True)],
-                         ids=["references", "everywhere"])
+@pytest.mark.parametrize(
+    "losses_of", [losses_of_references, lambda: train(everywhere=True)], ids=["references", "everywhere"]
+)
 def test_losses_over_many_steps_agree_within_rounding(product, losses_of):
     assert losses_of() == pytest.approx(product, rel=2e-4)

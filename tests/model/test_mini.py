@@ -35,8 +35,11 @@ def test_a_prefix_gives_the_loss_of_the_head_at_its_depth(depth):
     whole = body(batch)[(1, 2, 4).index(depth)]
     torch.testing.assert_close(model_of(mini, body.pack)(batch)[0], whole, rtol=1e-6, atol=0)
     # As the training over the whole body at this depth gives it, gradients too.
-    assert_same(losses_and_gradients(model_of(mini, body.pack), batch),
-                losses_and_gradients(body, {**batch, "depth": depth}), 1e-5)
+    assert_same(
+        losses_and_gradients(model_of(mini, body.pack), batch),
+        losses_and_gradients(body, {**batch, "depth": depth}),
+        1e-5,
+    )
 
 
 def test_new_layers_lie_between_the_bottom_of_the_body_and_its_head():

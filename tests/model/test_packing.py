@@ -20,8 +20,11 @@ def spans(batch):
 
 
 def start(batch):
-    return {**batch, "read": torch.zeros(len(batch["tokens"]), 1, dtype=torch.int64),
-            "targets": torch.tensor([[0], [2], [1], [2]])}
+    return {
+        **batch,
+        "read": torch.zeros(len(batch["tokens"]), 1, dtype=torch.int64),
+        "targets": torch.tensor([[0], [2], [1], [2]]),
+    }
 
 
 CASES = {

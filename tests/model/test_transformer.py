@@ -3,16 +3,25 @@
 import hugging_face
 import pytest
 import torch
-from model_cases import (VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, randomise,
-                         read_everywhere, rows)
+from model_cases import (
+    VOCAB_SIZE,
+    assert_same,
+    body_config,
+    losses_and_gradients,
+    mlm_batch,
+    randomise,
+    read_everywhere,
+    rows,
+)
 from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
-from ds_minimodel.engine.ledger import saving_to
+from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.engine.planning.ledger import saving_to
 from ds_minimodel.model.heads import MaskedLanguageModel, encode
-from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD, PAD, first_site
+from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD, first_site
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}     # float32: compiled kernels where built
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}  # float32: compiled kernels where built
 
 
 def make_model(config, dtype=torch.float64):
@@ -24,7 +33,7 @@ def hugging_face_losses_and_gradients(ours, batch, depth):
     theirs = hugging_face.twin(RobertaForMaskedLM, ours, found)
     labels = read_everywhere(batch)["targets"]
     output = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=labels)
-    loss = output.loss * (labels != ops.IGNORED).sum()
+    loss = output.loss * (labels != IGNORED).sum()
     loss.backward()
     return output.logits.detach(), (loss.detach()[None], hugging_face.gradients(theirs, found))
 
@@ -40,7 +49,7 @@ def test_equals_roberta(dtype, padded):
 
     (hidden,), _ = encode(model.pack, model.body, batch)
     got = model.body.heads["3"](hidden.flatten(0, 1)) @ model.pack.tokens.T + model.pack.bias
-    used = batch["targets"] != ops.IGNORED
+    used = batch["targets"] != IGNORED
     at_read = logits[torch.arange(len(used))[:, None], batch["read"]]
     got = got.view(at_read.shape)
     torch.testing.assert_close(got[used], at_read[used], rtol=0, atol=50 * TOLERANCE[dtype])
@@ -77,11 +86,16 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
         layer.attention.output.dropout.register_forward_hook(drop_rows(first + 2))
         layer.output.dropout.register_forward_hook(drop_rows(first + 3))
     plain = torch.nn.functional.dropout
-    monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, p, training, inplace=False: (
-        ops.dropout(x, p, attention_rows.pop(0)) if x.dim() == 4 else plain(x, p, training, inplace)))
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "dropout",
+        lambda x, p, training, inplace=False: (
+            ops.dropout(x, p, attention_rows.pop(0)) if x.dim() == 4 else plain(x, p, training, inplace)
+        ),
+    )
     labels = read_everywhere(batch)["targets"]
     loss = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=labels).loss
-    loss = loss * (labels != ops.IGNORED).sum()
+    loss = loss * (labels != IGNORED).sum()
     loss.backward()
     assert not attention_rows
     expected = loss.detach()[None], hugging_face.gradients(theirs, found)
@@ -127,7 +141,7 @@ def test_no_two_dropouts_share_a_site():
     model = MaskedLanguageModel(body_config(), VOCAB_SIZE)
     sites = [0, *(site for layer in model.body.layers for site in (*layer.head_sites, *layer.sites))]
     assert len(sites) == len(set(sites)) == 1 + 3 * (2 + 2)
-    assert max(sites) < first_site(model.body.config, 3)        # where the sites of a task's head begin
+    assert max(sites) < first_site(model.body.config, 3)  # where the sites of a task's head begin
 
 
 def test_initialisation_is_fairseqs():

@@ -1,4 +1,5 @@
 """Lets the tests of the operators import their shared inputs, op_cases.py."""
+
 import sys
 from pathlib import Path
 

@@ -2,13 +2,24 @@
 
 An operator's inputs, as its schema has them: float tensors of the dtype asked for, on the CPU.
 """
+
 import itertools
 
 import torch
 
-NAMES = ("dropout", "residual_layer_norm", "residual_layer_norm_backward", "bias_gelu", "bias_gelu_backward",
-         "masked_softmax", "masked_softmax_backward", "attention", "attention_backward", "cross_entropy_",
-         "linear_cross_entropy")
+NAMES = (
+    "dropout",
+    "residual_layer_norm",
+    "residual_layer_norm_backward",
+    "bias_gelu",
+    "bias_gelu_backward",
+    "masked_softmax",
+    "masked_softmax_backward",
+    "attention",
+    "attention_backward",
+    "cross_entropy_",
+    "linear_cross_entropy",
+)
 # Whole vectors of the kernels (4, 8 or 16 lanes), parts of one, and both.
 WIDTHS = (768, 100, 33, 16, 7)
 P = 0.3
@@ -30,8 +41,12 @@ def cases(name, dtype, width):
 
 def run(namespace, name, inputs, dtype=None):
     """Outputs of an operator as a list, with tensors that it writes to appended."""
-    inputs = [value.to(dtype if dtype and value.is_floating_point() else value.dtype, copy=True)
-              if isinstance(value, torch.Tensor) else value for value in inputs]
+    inputs = [
+        value.to(dtype if dtype and value.is_floating_point() else value.dtype, copy=True)
+        if isinstance(value, torch.Tensor)
+        else value
+        for value in inputs
+    ]
     outputs = getattr(getattr(torch.ops, namespace), name)(*inputs)
     outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
     return outputs + [inputs[0]] if name.endswith("_") else outputs
@@ -71,8 +86,12 @@ def _bias_gelu(dtype, width):
 
 def _bias_gelu_backward(dtype, width):
     for trains in (True, False):
-        yield (torch.randn(5, 9, width, dtype=dtype), 3 * torch.randn(5, 9, width, dtype=dtype),
-               torch.randn(width, dtype=dtype), trains)
+        yield (
+            torch.randn(5, 9, width, dtype=dtype),
+            3 * torch.randn(5, 9, width, dtype=dtype),
+            torch.randn(width, dtype=dtype),
+            trains,
+        )
 
 
 def _softmax_options(width):
@@ -104,7 +123,8 @@ def _attention_options(dtype, width):
 def _attention_options_of(dtype, width, num_keys, other_queries):
     lengths = torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32)
     for sample_lengths, row_keys, others in itertools.product(
-            (lengths, None), (True, False), {other_queries is not None, False}):
+        (lengths, None), (True, False), {other_queries is not None, False}
+    ):
         num_queries = other_queries if others else num_keys
         projected = torch.randn(3, num_keys, (2 if others else 3) * 2 * width, dtype=dtype)
         queries = torch.randn(3, num_queries, 2 * width, dtype=dtype) if others else None
@@ -129,10 +149,21 @@ def _targets(rows, vocabulary):
 
 def _cross_entropy(dtype, width):
     for needs_grad in (True, False):
-        yield (4 * torch.randn(6, 3 * width, dtype=dtype), torch.randn(3 * width, dtype=dtype),
-               _targets(6, 3 * width), needs_grad)
+        yield (
+            4 * torch.randn(6, 3 * width, dtype=dtype),
+            torch.randn(3 * width, dtype=dtype),
+            _targets(6, 3 * width),
+            needs_grad,
+        )
 
 
 def _linear_cross_entropy(dtype, width):
-    yield (torch.randn(9, width, dtype=dtype), torch.randn(50, width, dtype=dtype) / width**0.5,
-           torch.randn(50, dtype=dtype), _targets(9, 50), True, True, True)
+    yield (
+        torch.randn(9, width, dtype=dtype),
+        torch.randn(50, width, dtype=dtype) / width**0.5,
+        torch.randn(50, dtype=dtype),
+        _targets(9, 50),
+        True,
+        True,
+        True,
+    )

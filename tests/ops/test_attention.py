@@ -1,4 +1,5 @@
 """Attention against torch's own; and what rows without keys give."""
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,8 +15,9 @@ def test_attention_equals_scaled_dot_product_attention(dtype, tolerance):
     lengths = torch.tensor([40, 23], dtype=torch.int32)
     mask = (torch.arange(40) < lengths[:, None])[:, None, None, :]
     expected = F.scaled_dot_product_attention(q, k, v, mask)
-    torch.testing.assert_close(ops.attention(packed(q, k, v), 3, lengths), packed(expected), atol=tolerance,
-                               rtol=tolerance)
+    torch.testing.assert_close(
+        ops.attention(packed(q, k, v), 3, lengths), packed(expected), atol=tolerance, rtol=tolerance
+    )
     expected = F.scaled_dot_product_attention(q[:, :, :5], k, v)
     got = ops.attention(packed(k, v), 3, None, queries=packed(q[:, :, :5]))
     torch.testing.assert_close(got, packed(expected), atol=tolerance, rtol=tolerance)

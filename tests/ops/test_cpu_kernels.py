@@ -1,7 +1,8 @@
 """The compiled CPU kernels against the torch references in double precision."""
+
 import pytest
 import torch
-from op_cases import NAMES, P, WIDTHS, cases, keys, run
+from op_cases import NAMES, WIDTHS, P, cases, keys, run
 
 from ds_minimodel import ops
 from ds_minimodel.ops.loading import INSTRUCTION_SETS
@@ -49,9 +50,13 @@ def test_dropout_bits_are_those_of_the_reference(dtype, instruction_set):
 
 
 @compiled
-@pytest.mark.parametrize("name, shapes, options", [
-    ("bias_gelu_backward", ((1000, 40), (1000, 40), (40,)), (True,)),
-    ("attention_backward", ((3, 70, 64), (3, 70, 192)), (None, 4, None, 0.0, None))])
+@pytest.mark.parametrize(
+    "name, shapes, options",
+    [
+        ("bias_gelu_backward", ((1000, 40), (1000, 40), (40,)), (True,)),
+        ("attention_backward", ((3, 70, 64), (3, 70, 192)), (None, 4, None, 0.0, None)),
+    ],
+)
 def test_results_do_not_depend_on_the_number_of_threads(name, shapes, options):
     torch.manual_seed(0)
     tensors = [torch.randn(shape) for shape in shapes]
@@ -67,8 +72,9 @@ def test_results_do_not_depend_on_the_number_of_threads(name, shapes, options):
 @compiled
 @pytest.mark.parametrize("num_queries, num_keys", [(0, 5), (5, 0)])
 def test_attention_without_queries_or_keys(num_queries, num_keys):
-    queries, projected = (torch.randn(2, length, width, requires_grad=True)
-                          for length, width in ((num_queries, 12), (num_keys, 24)))
+    queries, projected = (
+        torch.randn(2, length, width, requires_grad=True) for length, width in ((num_queries, 12), (num_keys, 24))
+    )
     context = ops.attention(projected, 3, None, queries=queries)
     context.sum().backward()
     assert context.shape == (2, num_queries, 12)

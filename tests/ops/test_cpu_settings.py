@@ -22,17 +22,24 @@ def settings_kept():
 @pytest.fixture
 def make_cpu(monkeypatch, tmp_path):
     """A function that gives the machine a CPU of this description; None: a system that does not tell."""
+
     def make(text):
         if text is not None:
             (tmp_path / "cpuinfo").write_text(text)
         monkeypatch.setattr(cpu, "CPUINFO", tmp_path / "cpuinfo")
         cpu.has_bf16_products.cache_clear()
+
     return make
 
 
-@pytest.mark.parametrize("text, is_changed", [
-    ("processor\t: 0\nvendor_id\t: GenuineIntel\n", False), ("processor\t: 0\nvendor_id\t: AuthenticAMD\n", True),
-    (None, False)])
+@pytest.mark.parametrize(
+    "text, is_changed",
+    [
+        ("processor\t: 0\nvendor_id\t: GenuineIntel\n", False),
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\n", True),
+        (None, False),
+    ],
+)
 def test_onednn_is_taken_on_amd_alone(make_cpu, text, is_changed):
     make_cpu(text)
     torch.backends.mkldnn.matmul.fp32_precision = "ieee"
@@ -40,9 +47,15 @@ def test_onednn_is_taken_on_amd_alone(make_cpu, text, is_changed):
     assert (torch.backends.mkldnn.matmul.fp32_precision == "bf16") == is_changed
 
 
-@pytest.mark.parametrize("text, has", [
-    ("flags\t\t: fpu avx512f avx512_vnni\n", False), ("flags\t\t: fpu avx512f avx512_bf16\n", True),
-    ("Features\t: fp asimd bf16\n", True), (None, False)])
+@pytest.mark.parametrize(
+    "text, has",
+    [
+        ("flags\t\t: fpu avx512f avx512_vnni\n", False),
+        ("flags\t\t: fpu avx512f avx512_bf16\n", True),
+        ("Features\t: fp asimd bf16\n", True),
+        (None, False),
+    ],
+)
 def test_what_has_bf16_products(make_cpu, text, has):
     make_cpu(text)
     assert cpu.has_bf16_products() == has
@@ -68,8 +81,9 @@ def without_attention_kernel(monkeypatch):
 
 
 @pytest.mark.usefixtures("without_attention_kernel")
-@pytest.mark.parametrize("text, dtype", [
-    ("flags\t\t: avx512f\n", torch.float32), ("flags\t\t: avx512_bf16\n", torch.bfloat16)])
+@pytest.mark.parametrize(
+    "text, dtype", [("flags\t\t: avx512f\n", torch.float32), ("flags\t\t: avx512_bf16\n", torch.bfloat16)]
+)
 def test_products_are_made_in_what_the_cpu_has_and_bf16_is_kept(make_cpu, text, dtype):
     make_cpu(text)
     x, weight, bias = (torch.randn(shape).bfloat16().requires_grad_() for shape in ((2, 40, 48), (144, 48), (144,)))
@@ -77,8 +91,9 @@ def test_products_are_made_in_what_the_cpu_has_and_bf16_is_kept(make_cpu, text, 
     with Products() as products:
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda same: same):
             context = ops.attention(ops.linear(x, weight, bias), 3, None)
-            loss = ops.linear_cross_entropy(context.flatten(0, 1), weight[:, :16].repeat(1, 3), bias,
-                                            torch.zeros(80, dtype=torch.int64))
+            loss = ops.linear_cross_entropy(
+                context.flatten(0, 1), weight[:, :16].repeat(1, 3), bias, torch.zeros(80, dtype=torch.int64)
+            )
         loss.backward()
     assert products.dtypes == {dtype}
     assert {tensor.dtype for tensor in kept if tensor.is_floating_point() and tensor.numel() > 1} == {torch.bfloat16}
@@ -92,7 +107,7 @@ def test_bf16_products_are_right_either_way(make_cpu, monkeypatch, text, chunk_r
     make_cpu(text)
     torch.manual_seed(0)
     shapes = {"x": (2, 40, 48), "weight": (144, 48), "bias": (144,), "table": (90, 48), "table_bias": (90,)}
-    low = {name: (torch.randn(shape) / shape[-1]**0.5).bfloat16().requires_grad_() for name, shape in shapes.items()}
+    low = {name: (torch.randn(shape) / shape[-1] ** 0.5).bfloat16().requires_grad_() for name, shape in shapes.items()}
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in low.items()}
     row_keys, targets = keys(2, 3, 40), torch.randint(90, (80,))
     losses = []

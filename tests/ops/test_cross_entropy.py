@@ -1,4 +1,5 @@
 """linear_cross_entropy against torch's cross_entropy over full logits."""
+
 import pytest
 import torch
 import torch.nn.functional as F

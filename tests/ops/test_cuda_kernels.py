@@ -1,4 +1,5 @@
 """The CUDA sources without a GPU: their arithmetic on the CPU, and real code for each architecture."""
+
 import shutil
 import subprocess
 import sys
@@ -26,12 +27,35 @@ def shim_library(tmp_path_factory):
     from torch.utils.cpp_extension import include_paths, library_paths
 
     library = tmp_path_factory.mktemp("shim") / "libshim.so"
-    subprocess.run(["g++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-o", library,
-                    "-DDSMM_CPU_SHIM", "-DDSMM_LIBRARY=dsmm_shim", "-DDSMM_DISPATCH_KEY=CPU",
-                    "-DTORCH_TARGET_VERSION=0x020a000000000000", *(f"-I{path}" for path in include_paths()),
-                    "-include", SHIM, "-x", "c++", CSRC / "cuda/launch.cu", CSRC / "cuda/bindings.cpp",
-                    "-x", "none", *(f"-L{path}" for path in library_paths()), "-ltorch", "-ltorch_cpu"],
-                   check=True)
+    subprocess.run(
+        [
+            "g++",
+            "-std=c++17",
+            "-O1",
+            "-w",
+            "-fPIC",
+            "-shared",
+            "-o",
+            library,
+            "-DDSMM_CPU_SHIM",
+            "-DDSMM_LIBRARY=dsmm_shim",
+            "-DDSMM_DISPATCH_KEY=CPU",
+            "-DTORCH_TARGET_VERSION=0x020a000000000000",
+            *(f"-I{path}" for path in include_paths()),
+            "-include",
+            SHIM,
+            "-x",
+            "c++",
+            CSRC / "cuda/launch.cu",
+            CSRC / "cuda/bindings.cpp",
+            "-x",
+            "none",
+            *(f"-L{path}" for path in library_paths()),
+            "-ltorch",
+            "-ltorch_cpu",
+        ],
+        check=True,
+    )
     for name in KERNELS:
         schema = str(getattr(torch.ops.dsmm, name).default._schema)
         torch.library.define(f"dsmm_shim::{name}", "(" + schema.split("(", 1)[1])

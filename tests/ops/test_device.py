@@ -2,18 +2,20 @@
 
 Forward and backward through autograd, at sizes of a training step and at odd ones. scripts/gpu_check.sh runs this.
 """
+
 import pytest
 import torch
 import torch.nn.functional as F
 from op_cases import NAMES, cases, keys, packed, run
 
 from ds_minimodel import ops
+from ds_minimodel.common.vocabulary import IGNORED
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Of the largest element: a few roundings of the result's dtype.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 4e-3}
 DTYPES = [dtype for dtype in TOLERANCE if DEVICE == "cuda" or dtype != torch.float16]
-SIZES = [(96, 768), (37, 3072), (65, 771), (5, 33), (3, 7)]     # rows, width
+SIZES = [(96, 768), (37, 3072), (65, 771), (5, 33), (3, 7)]  # rows, width
 
 
 def close(got, exact, dtype):
@@ -54,13 +56,21 @@ def test_every_operator(name, dtype):
 def test_joint_and_gelu(rows, width, dtype):
     x, residual = torch.randn(2, rows, width)
     weight, bias = torch.randn(2, width)
-    compare(lambda *leaves: ops.residual_layer_norm(*leaves, 1e-5),
-            lambda x, residual, weight, bias: F.layer_norm(x + residual, (width,), weight, bias, 1e-5),
-            (x, residual, weight, bias), dtype)
+    compare(
+        lambda *leaves: ops.residual_layer_norm(*leaves, 1e-5),
+        lambda x, residual, weight, bias: F.layer_norm(x + residual, (width,), weight, bias, 1e-5),
+        (x, residual, weight, bias),
+        dtype,
+    )
     row_keys = keys(rows).to(DEVICE)
-    compare(lambda *leaves: ops.residual_layer_norm(*leaves, 1e-5, 0.1, row_keys),
-            lambda x, residual, weight, bias: F.layer_norm(ops.dropout(x, 0.1, row_keys) + residual, (width,), weight,
-                                                           bias, 1e-5), (x, residual, weight, bias), dtype)
+    compare(
+        lambda *leaves: ops.residual_layer_norm(*leaves, 1e-5, 0.1, row_keys),
+        lambda x, residual, weight, bias: F.layer_norm(
+            ops.dropout(x, 0.1, row_keys) + residual, (width,), weight, bias, 1e-5
+        ),
+        (x, residual, weight, bias),
+        dtype,
+    )
     compare(ops.bias_gelu, lambda x, bias: F.gelu(x + bias), (x, bias), dtype)
 
 
@@ -70,27 +80,40 @@ def test_attention(length, width, dtype):
     lengths = torch.tensor([length, length // 2], dtype=torch.int32, device=DEVICE)
     allowed = (torch.arange(length, device=DEVICE) < lengths[:, None])[:, None, None, :]
     for of_sample, mask in ((None, None), (lengths, allowed)):
-        compare(lambda *parts: ops.attention(packed(*parts), 3, of_sample),
-                lambda q, k, v: packed(F.scaled_dot_product_attention(q, k, v, mask)),
-                tuple(torch.randn(3, 2, 3, length, width)), dtype)
-        compare(lambda q, k, v: ops.attention(packed(k, v), 3, of_sample, queries=packed(q[:, :, :5])),
-                lambda q, k, v: packed(F.scaled_dot_product_attention(q[:, :, :5], k, v, mask)),
-                tuple(torch.randn(3, 2, 3, length, width)), dtype)
+        compare(
+            lambda *parts: ops.attention(packed(*parts), 3, of_sample),
+            lambda q, k, v: packed(F.scaled_dot_product_attention(q, k, v, mask)),
+            tuple(torch.randn(3, 2, 3, length, width)),
+            dtype,
+        )
+        compare(
+            lambda q, k, v: ops.attention(packed(k, v), 3, of_sample, queries=packed(q[:, :, :5])),
+            lambda q, k, v: packed(F.scaled_dot_product_attention(q[:, :, :5], k, v, mask)),
+            tuple(torch.randn(3, 2, 3, length, width)),
+            dtype,
+        )
     row_keys = keys(2, 3, length).to(DEVICE)
 
     def dropped(q, k, v):
         scores = (q @ k.transpose(-1, -2) * width**-0.5).masked_fill(~allowed, -torch.inf)
         return packed(ops.dropout(torch.softmax(scores, -1), 0.1, row_keys) @ v)
 
-    compare(lambda *parts: ops.attention(packed(*parts), 3, lengths, 0.1, row_keys), dropped,
-            tuple(torch.randn(3, 2, 3, length, width)), dtype)
+    compare(
+        lambda *parts: ops.attention(packed(*parts), 3, lengths, 0.1, row_keys),
+        dropped,
+        tuple(torch.randn(3, 2, 3, length, width)),
+        dtype,
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows, width, vocabulary", [(100, 64, 1000), (2500, 32, 501), (5, 33, 77)])
 def test_linear_cross_entropy(rows, width, vocabulary, dtype):
     targets = torch.randint(vocabulary, (rows,), device=DEVICE)
-    targets[::7] = ops.IGNORED
-    compare(lambda *leaves: ops.linear_cross_entropy(*leaves, targets) / rows,
-            lambda x, weight, bias: F.cross_entropy(x @ weight.T + bias, targets, reduction="sum") / rows,
-            (torch.randn(rows, width), torch.randn(vocabulary, width) / width**0.5, torch.randn(vocabulary)), dtype)
+    targets[::7] = IGNORED
+    compare(
+        lambda *leaves: ops.linear_cross_entropy(*leaves, targets) / rows,
+        lambda x, weight, bias: F.cross_entropy(x @ weight.T + bias, targets, reduction="sum") / rows,
+        (torch.randn(rows, width), torch.randn(vocabulary, width) / width**0.5, torch.randn(vocabulary)),
+        dtype,
+    )

@@ -1,4 +1,5 @@
 """The bits of dropout: the ones of the specification, whoever computes them."""
+
 import numpy as np
 import torch
 from op_cases import keys
@@ -28,8 +29,11 @@ def test_hash_is_lowbias32():
 
 def test_row_keys_follow_the_specification():
     samples, positions = keys(3), torch.tensor([0, 1, 511])
-    expected = [hash32(hash32(sample + 40 * GOLDEN & 0xFFFFFFFF) + position & 0xFFFFFFFF)
-                for sample in unsigned(samples) for position in positions.tolist()]
+    expected = [
+        hash32(hash32(sample + 40 * GOLDEN & 0xFFFFFFFF) + position & 0xFFFFFFFF)
+        for sample in unsigned(samples)
+        for position in positions.tolist()
+    ]
     assert unsigned(ops.row_keys(samples, 40, positions)) == expected
     by_sample = positions.expand(3, 3)
     assert ops.row_keys(samples, 40, by_sample).equal(ops.row_keys(samples, 40, positions))
@@ -41,8 +45,9 @@ def test_elements_are_dropped_by_the_specification():
     row_keys, p = keys(8), 0.3
     kept = ops.dropout(torch.ones(8, 50), p, row_keys) != 0
     threshold = int(p * 2**32)
-    expected = [[hash32(key + (j + 1) * GOLDEN & 0xFFFFFFFF) >= threshold for j in range(50)]
-                for key in unsigned(row_keys)]
+    expected = [
+        [hash32(key + (j + 1) * GOLDEN & 0xFFFFFFFF) >= threshold for j in range(50)] for key in unsigned(row_keys)
+    ]
     assert np.array_equal(kept.numpy(), expected)
 
 

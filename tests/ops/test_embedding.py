@@ -1,4 +1,5 @@
 """Embeddings against sums in double precision."""
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -6,15 +7,16 @@ from torch.autograd import gradcheck
 from ds_minimodel import ops
 
 V, H, PAD = 60, 16, 1
-EVERY_DTYPE = pytest.mark.parametrize("dtype, tolerance", [
-    (torch.float32, 1e-6), (torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
+EVERY_DTYPE = pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 2**-8), (torch.float16, 2**-11)]
+)
 
 
 def a_batch(dtype):
     """(tokens with many <mask>, table, gradient of the rows, the table's exact gradient by them)"""
     torch.manual_seed(0)
     tokens = torch.randint(V, (8, 128))
-    tokens[torch.rand(tokens.shape) < 0.3] = V - 1             # <mask>
+    tokens[torch.rand(tokens.shape) < 0.3] = V - 1  # <mask>
     weight, grad = torch.randn(V, H).to(dtype).requires_grad_(), (torch.randn(8, 128, H) + 0.5).to(dtype)
     exact = torch.zeros(V, H, dtype=torch.double).index_add_(0, tokens.flatten(), grad.flatten(0, 1).double())
     exact[PAD] = 0
@@ -48,7 +50,9 @@ def test_either_use_alone():
     tokens = torch.tensor([[3, 9, 3]])
     assert gradcheck(lambda weight: ops.embedding(tokens, weight, PAD)[0], weight)
     assert gradcheck(lambda weight: ops.embedding(tokens, weight, PAD)[1] * 2, weight)
-    assert gradcheck(lambda weight: torch.cat([part.flatten() * 2 for part in ops.embedding(tokens, weight, PAD)]), weight)
+    assert gradcheck(
+        lambda weight: torch.cat([part.flatten() * 2 for part in ops.embedding(tokens, weight, PAD)]), weight
+    )
 
 
 def test_a_frozen_table_has_no_graph():

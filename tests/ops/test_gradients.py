@@ -1,4 +1,5 @@
 """Gradients of the torch references, against finite differences in double precision."""
+
 import pytest
 import torch
 from op_cases import P, keys
@@ -53,20 +54,23 @@ def test_attention(attend, lengths, dropped):
 
 @WAYS
 def test_attention_of_some_queries(attend):
-    assert gradcheck(lambda queries, projected: attend(projected, queries, N, None, 0.0, None),
-                     (leaf(B, 2, N * 4), leaf(B, S, 2 * N * 4)))
+    assert gradcheck(
+        lambda queries, projected: attend(projected, queries, N, None, 0.0, None),
+        (leaf(B, 2, N * 4), leaf(B, S, 2 * N * 4)),
+    )
 
 
 def test_attention_of_which_nothing_reads_a_part():
     """Where the gradient of a part is none at all."""
-    projected, queries = leaf(B, 1, 2 * N * 4), leaf(B, 1, N * 4)       # one key: its probability is 1
+    projected, queries = leaf(B, 1, 2 * N * 4), leaf(B, 1, N * 4)  # one key: its probability is 1
     ops.attention(projected, N, None, queries=queries.detach()).sum().backward()
-    assert not projected.grad[..., :N * 4].any() and (projected.grad[..., N * 4:] == 1).all()
+    assert not projected.grad[..., : N * 4].any() and (projected.grad[..., N * 4 :] == 1).all()
 
 
 @pytest.mark.parametrize("chunk_rows", [9, 4])
 def test_linear_cross_entropy(chunk_rows, monkeypatch):
     monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
     targets = torch.tensor([3, 0, -100, 10, 5, 5, 1, -100, 9])
-    assert gradcheck(lambda *tensors: 0.3 * ops.linear_cross_entropy(*tensors, targets),
-                     (leaf(9, H), leaf(11, H), leaf(11)))
+    assert gradcheck(
+        lambda *tensors: 0.3 * ops.linear_cross_entropy(*tensors, targets), (leaf(9, H), leaf(11, H), leaf(11))
+    )

@@ -1,4 +1,5 @@
 """A missing or broken build leaves the references in service, and says so."""
+
 import pytest
 
 from ds_minimodel import ops

@@ -1,4 +1,5 @@
 """Every operator as torch sees it: schema, fake, autograd, tracing."""
+
 import pytest
 import torch
 from op_cases import NAMES, cases, keys
@@ -12,8 +13,12 @@ def test_opcheck(name):
     op = getattr(torch.ops.dsmm, name).default
     differentiable = not name.endswith(("_backward", "_"))
     for inputs in cases(name, torch.float32, 20):
-        inputs = [value.clone().requires_grad_(differentiable and value.is_floating_point())
-                  if isinstance(value, torch.Tensor) else value for value in inputs]
+        inputs = [
+            value.clone().requires_grad_(differentiable and value.is_floating_point())
+            if isinstance(value, torch.Tensor)
+            else value
+            for value in inputs
+        ]
         opcheck(op, inputs)
 
 

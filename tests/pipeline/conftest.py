@@ -15,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from ds_minimodel.cli import main
-from ds_minimodel.engine.launch import CPU
+from ds_minimodel.cli.main import main
+from ds_minimodel.engine.ranks.launch import CPU
 
 ROOT = Path(__file__).parents[2]
-TOPICS = {"sea": "wave boat fish salt shore wind", "farm": "cow field barn hay seed plough",
-          "town": "street shop bridge tower market lamp"}
+TOPICS = {
+    "sea": "wave boat fish salt shore wind",
+    "farm": "cow field barn hay seed plough",
+    "town": "street shop bridge tower market lamp",
+}
 COMMON = "the a old new small great near far sees has makes finds and with".split()
 SECOND = str.maketrans("abcdefghijklmnopqrstuvwxyz", "qwertzuiopasdfghjklyxcvbnm")
 
@@ -62,13 +65,15 @@ def sentence(rng, topic):
 def make_world(folder):
     """Write text, tasks and the recipe below `folder`; the recipe's path."""
     rng = random.Random(0)
-    pages = [(topic, [sentence(rng, topic) for _ in range(rng.randint(2, 5))])
-             for topic in rng.choices(list(TOPICS), k=150)]
+    pages = [
+        (topic, [sentence(rng, topic) for _ in range(rng.randint(2, 5))]) for topic in rng.choices(list(TOPICS), k=150)
+    ]
     questions = []
     for number, (_, lines) in enumerate(pages[:12]):
         context, answer = ". ".join(lines), lines[1].split()[0]
         questions.append((str(number), lines[1], context, answer, context.index(lines[1])))
     for language in ("en", "xx"):
+
         def spell(text, language=language):
             return text if language == "en" else text.translate(SECOND)
 
@@ -77,10 +82,27 @@ def make_world(folder):
         with open(folder / f"topic.{language}.jsonl", "w", encoding="utf-8") as file:
             for topic, lines in pages[:60]:
                 file.write(json.dumps({"text": spell(lines[0]), "label": topic}) + "\n")
-        squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": [
-            {"context": spell(context), "qas": [{"id": name, "question": spell(asked), "answers": [
-                {"text": spell(answer), "answer_start": start}]}]}
-            for name, asked, context, answer, start in questions]}]}
+        squad = {
+            "version": "1.1",
+            "data": [
+                {
+                    "title": "t",
+                    "paragraphs": [
+                        {
+                            "context": spell(context),
+                            "qas": [
+                                {
+                                    "id": name,
+                                    "question": spell(asked),
+                                    "answers": [{"text": spell(answer), "answer_start": start}],
+                                }
+                            ],
+                        }
+                        for name, asked, context, answer, start in questions
+                    ],
+                }
+            ],
+        }
         (folder / f"qa.{language}.json").write_text(json.dumps(squad), encoding="utf-8")
     path = folder / "recipe.yaml"
     path.write_text(RECIPE.format(folder=folder), encoding="utf-8")
@@ -90,8 +112,13 @@ def make_world(folder):
 def start(*arguments):
     """`python -m ds_minimodel ARGUMENTS` in the background."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-m", "ds_minimodel", *map(str, arguments)], env=environment,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "ds_minimodel", *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def run(*arguments):
@@ -143,7 +170,12 @@ def world(tmp_path_factory):
     """Recipe of a pipeline that has run to its end, undisturbed: the one of scripts/gpu_check.sh."""
     folder = tmp_path_factory.mktemp("world")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "scripts/gpu_check.sh", "--cpu", "--out", folder, "pipeline"], env=environment,
-                          cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "scripts/gpu_check.sh", "--cpu", "--out", folder, "pipeline"],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout
     return folder / "pipeline/recipe.yaml"

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from ds_minimodel.files import lock
+from ds_minimodel.common.files import lock
 
 from .conftest import copy_of, make_world, refused, run
 
@@ -149,7 +149,7 @@ def test_a_full_disk(world, tmp_path):
         filler = disk / "filler"
         for part in ("tokenizer", "tokens"):
             shutil.copytree(world.parent / "run" / part, disk / "run" / part)
-        filler.write_bytes(bytes(shutil.disk_usage(disk).free - 150_000))       # too little for a checkpoint
+        filler.write_bytes(bytes(shutil.disk_usage(disk).free - 150_000))  # too little for a checkpoint
         code, _, err = run("pretrain", *arguments)
         assert code == 2 and "no space left" in err and "Traceback" not in err
         filler.unlink()

@@ -6,13 +6,13 @@ import shutil
 import pytest
 from safetensors.torch import load_file
 
-from ds_minimodel.base import read_base
-from ds_minimodel.config import load_recipe
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.errors import UserError
 from ds_minimodel.interop.hugging_face import import_hf
-from ds_minimodel.steps.pipeline import run_step
-from ds_minimodel.steps.plan import plans
+from ds_minimodel.pipeline.plans import plans
+from ds_minimodel.pipeline.run import run_step
+from ds_minimodel.recipe.base import read_base
+from ds_minimodel.recipe.schema import load_recipe
 
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from .conftest import make_world, refused, run
@@ -70,7 +70,8 @@ def test_to_zero_shot_scores(recipe, tmp_path):
     workdir, base = tmp_path / "run", tmp_path / "base"
     rows = json.loads((workdir / "report/scores.json").read_text())
     assert {(row["system"], row["task"], row["language"], row["step"]) for row in rows} == {
-        (system, task, "xx", step) for system in ("bl_base", "minipost") for task in ("topic", "qa") for step in (0, 4)}
+        (system, task, "xx", step) for system in ("bl_base", "minipost") for task in ("topic", "qa") for step in (0, 4)
+    }
     for part in ("body", "pack"):
         manifests = [folder / part / "manifest.json" for folder in (base, workdir / "pretrain/bl_base")]
         assert manifests[0].read_bytes() == manifests[1].read_bytes()
@@ -94,20 +95,27 @@ def test_costs(recipe, tmp_path):
     code, out, err = run("flops", recipe, "--json")
     assert code == 0, err
     rows = json.loads(out)["rows"]
-    assert {(row["system"], row["step"]) for row in rows} == {("bl_base", "adapt"), ("minipost", "build-mini"),
-                                                             ("minipost", "adapt")}
+    assert {(row["system"], row["step"]) for row in rows} == {
+        ("bl_base", "adapt"),
+        ("minipost", "build-mini"),
+        ("minipost", "adapt"),
+    }
     assert "what that took is not known" in run("flops", recipe)[1]
 
 
-@pytest.mark.parametrize("override, words", [
-    ("systems=[minipost,minijoint]", "minijoint cannot start from a base"),
-    ("systems=[bl_small]", "bl_small cannot start from a base"),
-    ("model.num_layers=4", "model.num_layers 4 is not the base's 3"),
-    ("languages.source=xx", "must all be different"),
-    ("languages={source: de, targets: [xx]}", "languages.source de: the base's pack is of en"),
-    ("base=nowhere", "nowhere does not hold the folders body and pack"),
-    ("mini.depth=3", "mini.depth 3 must be below model.num_layers 3"),
-    ("adapt.seq_length=65", "do not fit model.max_positions 64")])
+@pytest.mark.parametrize(
+    "override, words",
+    [
+        ("systems=[minipost,minijoint]", "minijoint cannot start from a base"),
+        ("systems=[bl_small]", "bl_small cannot start from a base"),
+        ("model.num_layers=4", "model.num_layers 4 is not the base's 3"),
+        ("languages.source=xx", "must all be different"),
+        ("languages={source: de, targets: [xx]}", "languages.source de: the base's pack is of en"),
+        ("base=nowhere", "nowhere does not hold the folders body and pack"),
+        ("mini.depth=3", "mini.depth 3 must be below model.num_layers 3"),
+        ("adapt.seq_length=65", "do not fit model.max_positions 64"),
+    ],
+)
 def test_what_does_not_fit(recipe, override, words):
     with pytest.raises(UserError) as error:
         load_recipe(recipe, [override])
@@ -116,7 +124,13 @@ def test_what_does_not_fit(recipe, override, words):
 
 def test_the_architecture_is_the_bases(recipe):
     model = load_recipe(recipe, ["model.hidden_size=16"]).model
-    assert (model.num_layers, model.hidden_size, model.num_heads, model.ffn_size, model.max_positions) == (3, 16, 2, 24, 64)
+    assert (model.num_layers, model.hidden_size, model.num_heads, model.ffn_size, model.max_positions) == (
+        3,
+        16,
+        2,
+        24,
+        64,
+    )
 
 
 def test_the_baseline_alone_needs_no_text_of_the_source(recipe, tmp_path):

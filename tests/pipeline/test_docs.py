@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from ds_minimodel.cli import main
-from ds_minimodel.engine.rendezvous import free_port
+from ds_minimodel.cli.main import main
+from ds_minimodel.engine.ranks.rendezvous import free_port
 
 from ..docs import PAGES, ROOT, blocks, commands, name_of
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
@@ -39,7 +39,7 @@ ON_RECIPES = find(r"ds-minimodel (?!run)\S+ recipes/.*", *map(name_of, PAGES))
 PACKS = commands("docs/packs.md")
 LAUNCHERS = find(r"(?!.*HOSTS).*pretrain RECIPE( --ranks 8)?", "docs/launch.md")
 ON_HOSTS = find(r"(ds-minimodel pretrain|bash scripts/launch/).* ?HOSTS.*", "docs/launch.md")
-ELSEWHERE = {                               # command -> what runs it
+ELSEWHERE = {  # command -> what runs it
     r"bash scripts/quickstart\.sh": "a person: it installs, and fetches from Debian",
     r"bash scripts/test\.sh": "CI, and so this test",
     r"bash scripts/faults\.sh MINUTES": "its harness: tests/faults/test_faults.py",
@@ -50,16 +50,26 @@ ELSEWHERE = {                               # command -> what runs it
     r"deepspeed --hostfile HOSTS .*": "scripts/launch/deepspeed.sh",
     r"ds-minimodel hosts HOSTS": "scripts/launch/deepspeed.sh and mpirun.sh",
     r"ds-minimodel run (RECIPE|recipes/paper\.yaml --hostfile hosts)": "conftest.py; on hosts: ON_HOSTS",
-    r"ds-minimodel report RECIPE": "with more: docs/report.md's other command"}
+    r"ds-minimodel report RECIPE": "with more: docs/report.md's other command",
+}
 # What makes the recipes of the pages small, and gives them a task with questions where they have one.
 MASKED_LM = {"steps": 4, "batch_size": 8, "seq_length": 32, "warmup_steps": 1, "lr": 2e-3}
-SMALL = [f"{section}.{key}={value}" for section in ("build_mini", "adapt")
-         for key, value in MASKED_LM.items()]
-SMALL += ["systems=[minipost]", "tokenizer.vocab_size=60", "data.workers=1", "mini={depth: 1, new_layers: 1}",
-          "finetune.seeds=1", "finetune.epochs=1", "finetune.batch_size=8", "finetune.max_length=64",
-          "engine.micro_batch_size=8"]
-QUESTIONS = ("finetune.tasks.qa={kind: qa, question_length: 8, stride: 16, train: data/qa.en.json, "
-             "test: {en: data/qa.en.json, de: data/qa.de.json}}")
+SMALL = [f"{section}.{key}={value}" for section in ("build_mini", "adapt") for key, value in MASKED_LM.items()]
+SMALL += [
+    "systems=[minipost]",
+    "tokenizer.vocab_size=60",
+    "data.workers=1",
+    "mini={depth: 1, new_layers: 1}",
+    "finetune.seeds=1",
+    "finetune.epochs=1",
+    "finetune.batch_size=8",
+    "finetune.max_length=64",
+    "engine.micro_batch_size=8",
+]
+QUESTIONS = (
+    "finetune.tasks.qa={kind: qa, question_length: 8, stride: 16, train: data/qa.en.json, "
+    "test: {en: data/qa.en.json, de: data/qa.de.json}}"
+)
 
 
 def test_no_command_is_left_out():
@@ -72,8 +82,13 @@ def test_no_command_is_left_out():
 def do(arguments, folder, capsys):
     """`ds-minimodel ARGUMENTS` in `folder`: what it prints. In a process of its own where it trains."""
     if arguments[0] in ("run", "adapt"):
-        done = subprocess.run([sys.executable, "-m", "ds_minimodel", *arguments], cwd=folder, text=True,
-                              capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        done = subprocess.run(
+            [sys.executable, "-m", "ds_minimodel", *arguments],
+            cwd=folder,
+            text=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
         assert done.returncode == 0, f"{arguments}: {done.stderr}"
         return done.stdout
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
@@ -102,7 +117,7 @@ def folder(tmp_path, roberta, xlm_r_of_fairseq):  # noqa: F811
     return tmp_path
 
 
-@pytest.mark.timeout(900)         # eight processes, of which two run a pipeline
+@pytest.mark.timeout(900)  # eight processes, of which two run a pipeline
 def test_extending_a_model(folder, capsys):
     """From README's import to another initialisation, each page going on with what the one before left."""
     done = set()
@@ -124,7 +139,8 @@ def test_extending_a_model(folder, capsys):
     go_through("docs/hugging-face.md")
     rows = json.loads((folder / "runs/extend/report/scores.json").read_text())
     assert {(row["task"], row["language"], row["step"]) for row in rows} == {
-        (task, "de", step) for task in ("topic", "qa") for step in (0, 4)}
+        (task, "de", step) for task in ("topic", "qa") for step in (0, 4)
+    }
     assert_shared_rows_are_the_bases(folder / "models/roberta", folder / "runs/extend", "de")
     tokenizer = AutoTokenizer.from_pretrained(folder / "out/topic-de")
     model = AutoModelForSequenceClassification.from_pretrained(folder / "out/topic-de")
@@ -141,7 +157,7 @@ def test_commands_on_recipes(world, tmp_path, capsys):
     make_world(tmp_path).rename(tmp_path / "recipes/quickstart.yaml")
     copy = copy_of(world, tmp_path)
     shutil.copy(copy, tmp_path / "recipes/repro.yaml")
-    for name in ("repro-n2", "repro-bias"):             # the report folder alone is enough
+    for name in ("repro-n2", "repro-bias"):  # the report folder alone is enough
         shutil.copytree(world.parent / "run/report", tmp_path / "runs" / name / "report")
     for command in ON_RECIPES:
         printed = do(shlex.split(command)[1:], tmp_path, capsys)
@@ -158,8 +174,11 @@ def test_packs(tmp_path, monkeypatch, capsys):
     """Every command and every line of code of docs/packs.md."""
     family = make_family(tmp_path / "family", "0123456789abcdef")
     for name, place in {
-            "classification": "finetune/minijoint/topic/seed-1/model", "de": "adapt/minijoint/de/pack",
-            "zh": "adapt/minijoint/tr/pack", "body": "pretrain/minijoint/body"}.items():
+        "classification": "finetune/minijoint/topic/seed-1/model",
+        "de": "adapt/minijoint/de/pack",
+        "zh": "adapt/minijoint/tr/pack",
+        "body": "pretrain/minijoint/body",
+    }.items():
         shutil.copytree(family.root / name, tmp_path / place)
     requests = [{"language": "de", "text": "der Hund"}, {"language": "tr", "text": "köpek"}]
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, requests)), encoding="utf-8")
@@ -197,15 +216,20 @@ def test_two_ranks_train_what_one_does(world, tmp_path, command, body):
     for part in ("tokenizer", "tokens"):
         shutil.copytree(world.parent / "run" / part, tmp_path / "run" / part)
     port = ["--master_port", str(free_port())]
-    program = {"ds-minimodel": [sys.executable, "-m", "ds_minimodel"], "RECIPE": [str(recipe)], "8": ["2"],
-               "deepspeed": [sys.executable, "-m", "deepspeed.launcher.runner", *port],
-               "torchrun": [sys.executable, "-m", "torch.distributed.run", *port],
-               "mpirun": ["mpirun", "--oversubscribe"]}
+    program = {
+        "ds-minimodel": [sys.executable, "-m", "ds_minimodel"],
+        "RECIPE": [str(recipe)],
+        "8": ["2"],
+        "deepspeed": [sys.executable, "-m", "deepspeed.launcher.runner", *port],
+        "torchrun": [sys.executable, "-m", "torch.distributed.run", *port],
+        "mpirun": ["mpirun", "--oversubscribe"],
+    }
     line = [part for word in command.split() for part in program.get(word, [word])]
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     own = [f"systems=[{body}]", "adapt.depth_schedule=[]"]
-    done = subprocess.run([*line, *own], capture_output=True, text=True, cwd=ROOT, timeout=280,
-                          env={**os.environ, **as_root})
+    done = subprocess.run(
+        [*line, *own], capture_output=True, text=True, cwd=ROOT, timeout=280, env={**os.environ, **as_root}
+    )
     assert done.returncode == 0, done.stderr
     files = [f"pretrain/{body}/body/model.safetensors", f"pretrain/{body}/pack/embeddings.safetensors"]
     if body == "minijoint":
@@ -226,11 +250,20 @@ def test_commands_on_hosts_are_those_of_the_demonstration(monkeypatch):
     for name in EXPORTED:
         monkeypatch.setenv(name, "")
     shown = []
-    for launcher, step in (("ssh", "pretrain"), ("pdsh", "pretrain"), ("mpirun", "pretrain"),
-                           ("mpirun", "prepare"), ("torchrun", "pretrain")):
+    for launcher, step in (
+        ("ssh", "pretrain"),
+        ("pdsh", "pretrain"),
+        ("mpirun", "pretrain"),
+        ("mpirun", "prepare"),
+        ("torchrun", "pretrain"),
+    ):
         line = " ".join(command_of(launcher, "FOLDER", step, "WORKDIR")).replace(" workdir=WORKDIR", "")
-        for there, here in ((f"{sys.executable} -m ds_minimodel", "ds-minimodel"), (f"{ROOT}/", ""),
-                            ("FOLDER/recipe.yaml", "RECIPE"), ("FOLDER/hostfile", "HOSTS")):
+        for there, here in (
+            (f"{sys.executable} -m ds_minimodel", "ds-minimodel"),
+            (f"{ROOT}/", ""),
+            ("FOLDER/recipe.yaml", "RECIPE"),
+            ("FOLDER/hostfile", "HOSTS"),
+        ):
             line = line.replace(there, here)
         shown.append(line.rpartition(" & ")[2])
     assert sorted(shown) == sorted(ON_HOSTS)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ds_minimodel.config import load_recipe
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_manifest
+from ds_minimodel.jobs import Layout
+from ds_minimodel.pipeline.run import is_pending, run_step
+from ds_minimodel.recipe.schema import load_recipe
 from ds_minimodel.steps.initial import check_vectors, first_pack
-from ds_minimodel.steps.jobs import Layout
-from ds_minimodel.steps.pipeline import is_pending, run_step
 
 from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world, run
 
@@ -33,8 +33,10 @@ def vectors(tmp_path):
                 file.write(f"{spelt} {' '.join(map(str, row))}\n")
     pairs = "".join(f"{word}\t{word.translate(SECOND)}\n" for word in words)
     (tmp_path / "pairs.txt").write_text(pairs)
-    return [f"adapt.word_vectors={{en: {tmp_path}/en.vec, xx: {tmp_path}/xx.vec}}",
-            f"adapt.dictionaries={{xx: {tmp_path}/pairs.txt}}"]
+    return [
+        f"adapt.word_vectors={{en: {tmp_path}/en.vec, xx: {tmp_path}/xx.vec}}",
+        f"adapt.dictionaries={{xx: {tmp_path}/pairs.txt}}",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +49,18 @@ def prepared(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("method, files, combined", [
-    ("overlap", 0, False), ("random", 0, False), ("mean", 0, False), ("focus", 0, True), ("focus", 1, True),
-    ("wechsel", 2, True), ("ofa", 1, True)])
+@pytest.mark.parametrize(
+    "method, files, combined",
+    [
+        ("overlap", 0, False),
+        ("random", 0, False),
+        ("mean", 0, False),
+        ("focus", 0, True),
+        ("focus", 1, True),
+        ("wechsel", 2, True),
+        ("ofa", 1, True),
+    ],
+)
 def test_first_packs(prepared, vectors, method, files, combined):
     recipe = load_recipe(prepared, [f"adapt.initialisation={method}", *vectors[:files]])
     layout, draw = Layout(recipe.workdir), torch.Generator().manual_seed(0)
@@ -66,8 +77,14 @@ def test_first_packs(prepared, vectors, method, files, combined):
 
 def test_step_2_records_it_and_trains_on(world, tmp_path):
     recipe = copy_of(world, tmp_path)
-    arguments = ("adapt", recipe, "systems=[bl_small]", "adapt.depth_schedule=[]", "adapt.initialisation=mean",
-                 "adapt.train_positions=true")
+    arguments = (
+        "adapt",
+        recipe,
+        "systems=[bl_small]",
+        "adapt.depth_schedule=[]",
+        "adapt.initialisation=mean",
+        "adapt.train_positions=true",
+    )
     with pytest.raises(UserError, match="made from another recipe"):
         is_pending("adapt", load_recipe(*arguments[1:2], arguments[2:]))
     code, _, err = run(*arguments, "--rebuild")
@@ -86,13 +103,23 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
     assert record["inputs"]["initialisation"] == "mean"
 
 
-@pytest.mark.parametrize("overrides, words", [
-    (["adapt.initialisation=best"], "adapt.initialisation"),
-    (["adapt.initialisation=wechsel"], "adapt.word_vectors: no file for en; wechsel needs one"),
-    (["adapt.word_vectors={en: en.vec}"], "word_vectors: the initialisation overlap reads none"),
-    (["adapt.initialisation=focus", "adapt.dictionaries={xx: pairs.txt}"], "dictionaries: the initialisation focus"),
-    (["adapt.initialisation=focus", "adapt.word_vectors={ge: ge.vec}"], "adapt.word_vectors: ge is not one of en, xx"),
-    (["adapt.initialisation=focus", "adapt.word_vectors={xx: nowhere.vec}"], "nowhere.vec: cannot be read")])
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        (["adapt.initialisation=best"], "adapt.initialisation"),
+        (["adapt.initialisation=wechsel"], "adapt.word_vectors: no file for en; wechsel needs one"),
+        (["adapt.word_vectors={en: en.vec}"], "word_vectors: the initialisation overlap reads none"),
+        (
+            ["adapt.initialisation=focus", "adapt.dictionaries={xx: pairs.txt}"],
+            "dictionaries: the initialisation focus",
+        ),
+        (
+            ["adapt.initialisation=focus", "adapt.word_vectors={ge: ge.vec}"],
+            "adapt.word_vectors: ge is not one of en, xx",
+        ),
+        (["adapt.initialisation=focus", "adapt.word_vectors={xx: nowhere.vec}"], "nowhere.vec: cannot be read"),
+    ],
+)
 def test_recipes_that_do_not_fit(prepared, overrides, words):
     with pytest.raises(UserError) as error:
         check_vectors(load_recipe(prepared, overrides))

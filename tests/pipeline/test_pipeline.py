@@ -18,15 +18,21 @@ RESULTS = ("*.safetensors", "*.model", "*.bin", "*.idx", "config.json", "scores.
 
 def results(workdir):
     """{relative path: SHA-256} of all that a run is for, but for the report on it."""
-    return {str(path.relative_to(workdir)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for pattern in RESULTS for path in workdir.rglob(pattern) if "report" not in path.parts}
+    return {
+        str(path.relative_to(workdir)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for pattern in RESULTS
+        for path in workdir.rglob(pattern)
+        if "report" not in path.parts
+    }
 
 
 def test_scores_of_every_system_task_language_and_seed(world):
     rows = json.loads((world.parent / "run/report/scores.json").read_text())
     assert {(row["system"], row["task"]) for row in rows} == {
-        (system, task) for system in ("bl_base", "bl_small", "minijoint", "minipost", "multijoint")
-        for task in ("topic", "qa")}
+        (system, task)
+        for system in ("bl_base", "bl_small", "minijoint", "minipost", "multijoint")
+        for task in ("topic", "qa")
+    }
     for row in rows:
         assert row["language"] == "xx" and row["seed"] in (3, 4) and 0 <= row["score"] <= 100
     one = [row for row in rows if (row["system"], row["task"], row["seed"]) == ("minijoint", "topic", 3)]
@@ -69,7 +75,7 @@ def test_adapt_keeps_the_padding_row_and_what_step_0_copied(world):
     last = load_file(folder / "pack/embeddings.safetensors")
     source = load_file(world.parent / "run/pretrain/minijoint/pack/embeddings.safetensors")
     assert sorted(first) == sorted(last) == ["bias", "tokens"]
-    assert torch.equal(first["tokens"][0], source["tokens"][0])        # <s> is a piece of both languages
+    assert torch.equal(first["tokens"][0], source["tokens"][0])  # <s> is a piece of both languages
     assert not torch.equal(first["tokens"], last["tokens"]) and not torch.equal(first["bias"], last["bias"])
 
 
@@ -89,8 +95,9 @@ def test_a_second_run_does_nothing(world):
 
 def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
     recipe, workdir = make_world(tmp_path), tmp_path / "run"
-    systems = "systems=[minipost,multijoint]"       # all steps, heads at several depths, a schedule of depths
+    systems = "systems=[minipost,multijoint]"  # all steps, heads at several depths, a schedule of depths
     for step in STEPS:
+
         def unfinished(step=step):
             for path in (workdir / step.replace("prepare", "tokens")).rglob("*.job.json"):
                 if re.search('"complete": false', path.read_text()):
@@ -106,7 +113,8 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
     assert disturbed == {file: whole[file] for file in disturbed}
     assert {file.split("/")[0] for file in disturbed} == {file.split("/")[0] for file in whole}
     assert len([file for file in disturbed if "multijoint" in file]) == len(
-        [file for file in whole if "multijoint" in file])
+        [file for file in whole if "multijoint" in file]
+    )
     assert not list(workdir.rglob("*.tmp*")) and not list(workdir.rglob("*.partial"))
 
 

@@ -30,9 +30,13 @@ def split(start_ranks, tmp_path_factory):
 
 def artifacts(workdir):
     """Every file of weights of what `split` makes, by its path."""
-    return {str(path.relative_to(workdir)): load_file(path) for path in sorted(workdir.rglob("*.safetensors"))
-            if {"minipost", "multijoint", "bl_base"} & set(path.parts) and "seed-4" not in path.parts
-            and path.relative_to(workdir).parts[:2] != ("adapt", "bl_base")}
+    return {
+        str(path.relative_to(workdir)): load_file(path)
+        for path in sorted(workdir.rglob("*.safetensors"))
+        if {"minipost", "multijoint", "bl_base"} & set(path.parts)
+        and "seed-4" not in path.parts
+        and path.relative_to(workdir).parts[:2] != ("adapt", "bl_base")
+    }
 
 
 def test_artifacts_are_those_of_one_process(world, split):
@@ -41,15 +45,26 @@ def test_artifacts_are_those_of_one_process(world, split):
     for file, tensors in whole.items():
         assert found[file].keys() == tensors.keys(), file
         for name, tensor in tensors.items():
-            assert_close(found[file][name], tensor, rtol=0, atol=2e-4,
-                         msg=lambda text, place=f"{file} {name}": f"{place}: {text}")
+            assert_close(
+                found[file][name],
+                tensor,
+                rtol=0,
+                atol=2e-4,
+                msg=lambda text, place=f"{file} {name}": f"{place}: {text}",
+            )
 
 
 @pytest.mark.parametrize("system", ["minipost", "multijoint"])
 @pytest.mark.parametrize("task", ["topic", "qa"])
 def test_scores_are_those_of_one_process(world, split, system, task):
     """But for a decision or two that rounding turns."""
-    expected, found = ([row for row in json.loads((folder / "evaluate" / system / task / "scores.json").read_text())
-                        if row["seed"] == 3] for folder in (world.parent / "run", split))
+    expected, found = (
+        [
+            row
+            for row in json.loads((folder / "evaluate" / system / task / "scores.json").read_text())
+            if row["seed"] == 3
+        ]
+        for folder in (world.parent / "run", split)
+    )
     assert [{**row, "score": None} for row in found] == [{**row, "score": None} for row in expected]
     assert [row["score"] for row in found] == pytest.approx([row["score"] for row in expected], abs=4)

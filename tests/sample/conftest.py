@@ -6,12 +6,15 @@ import subprocess
 
 import pytest
 
-CONTROL = ("Package: {name}\nVersion: 1.0-1\nArchitecture: all\nMaintainer: Test <test@localhost>\n"
-           "Description: test\n")
-COPYRIGHT = ("Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
-             "Files: *\nLicense: MPL-2.0\n\nFiles: debian/*\nLicense: GPL-2+\n")
-WORDS = {"en": "the quick brown fox jumps over every lazy dog near page number",
-         "de": "der schnelle braune Fuchs springt über jeden faulen Hund bei Seite Nummer"}
+CONTROL = "Package: {name}\nVersion: 1.0-1\nArchitecture: all\nMaintainer: Test <test@localhost>\nDescription: test\n"
+COPYRIGHT = (
+    "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
+    "Files: *\nLicense: MPL-2.0\n\nFiles: debian/*\nLicense: GPL-2+\n"
+)
+WORDS = {
+    "en": "the quick brown fox jumps over every lazy dog near page number",
+    "de": "der schnelle braune Fuchs springt über jeden faulen Hund bei Seite Nummer",
+}
 HEADINGS = {"en": "Command", "de": "Befehl"}
 
 
@@ -23,15 +26,13 @@ def make_deb(tmp_path):
 
     def make(name, files):
         root = tmp_path / "build" / name
-        files = {f"usr/share/doc/{name}/copyright": COPYRIGHT, **files,
-                 "DEBIAN/control": CONTROL.format(name=name)}
+        files = {f"usr/share/doc/{name}/copyright": COPYRIGHT, **files, "DEBIAN/control": CONTROL.format(name=name)}
         for path, content in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(content, encoding="utf-8")
         deb = tmp_path / "archive" / f"{name}_1.0-1_all.deb"
         deb.parent.mkdir(exist_ok=True)
-        subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, deb], check=True,
-                       capture_output=True)
+        subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, deb], check=True, capture_output=True)
         return deb
 
     return make
@@ -47,15 +48,18 @@ def archive(make_deb, tmp_path, monkeypatch):
         index = ""
         for name, files in packages.items():
             deb = make_deb(name, files)
-            index += (CONTROL.format(name=name) + f"Filename: ./{deb.name}\nSize: {deb.stat().st_size}\n"
-                      f"SHA256: {hashlib.sha256(deb.read_bytes()).hexdigest()}\n\n")
+            index += (
+                CONTROL.format(name=name) + f"Filename: ./{deb.name}\nSize: {deb.stat().st_size}\n"
+                f"SHA256: {hashlib.sha256(deb.read_bytes()).hexdigest()}\n\n"
+            )
         folder = tmp_path / "archive"
         (folder / "Packages").write_text(index)
         digest = hashlib.sha256(index.encode()).hexdigest()
         (folder / "Release").write_text(f"Suite: test\nSHA256:\n {digest} {len(index)} Packages\n")
         (tmp_path / "sources.list").write_text(f"deb [trusted=yes] file:{folder} ./\n")
-        (tmp_path / "apt.conf").write_text(f'Dir::Etc::sourcelist "{tmp_path}/sources.list";\n'
-                                           'Dir::Etc::sourceparts "/dev/null";\n')
+        (tmp_path / "apt.conf").write_text(
+            f'Dir::Etc::sourcelist "{tmp_path}/sources.list";\nDir::Etc::sourceparts "/dev/null";\n'
+        )
         monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
         return folder
 
@@ -65,16 +69,21 @@ def archive(make_deb, tmp_path, monkeypatch):
 @pytest.fixture
 def help_page():
     """help_page(language, number, untranslated=False) -> HTML like LibreOffice's: four described headings."""
+
     def page(language, number, untranslated=False):
         words = WORDS["en" if untranslated else language]
         sections = "".join(
             f'<h2 id="hd_{i}">{HEADINGS[language]} p{chr(97 + i)}{letters(number)}</h2>'
             f'<p id="par_{i}"><span class="avis">{words} {letters(number)} {letters(i)}.</span></p>'
-            for i in range(4))
-        return (f'<html><body><p>Menu</p><div id="DisplayArea"><h1 id="hd_top">{HEADINGS[language]} '
-                f'{letters(number)}</h1>{sections}<div class="howtoget"><p id="x">{words} elsewhere</p></div>'
-                f'<p id="par_long">{words} LibreOffice Calc {letters(number)} {words}</p>'
-                '</div></body></html>')
+            for i in range(4)
+        )
+        return (
+            f'<html><body><p>Menu</p><div id="DisplayArea"><h1 id="hd_top">{HEADINGS[language]} '
+            f'{letters(number)}</h1>{sections}<div class="howtoget"><p id="x">{words} elsewhere</p></div>'
+            f'<p id="par_long">{words} LibreOffice Calc {letters(number)} {words}</p>'
+            "</div></body></html>"
+        )
+
     return page
 
 
@@ -86,8 +95,14 @@ def letters(number):
 @pytest.fixture
 def help_packages(help_page):
     """{name: files} of the English and German help: 40 pages in four modules, every tenth untranslated."""
+
     def files(language, folder):
-        return {f"usr/share/libreoffice/help/{folder}/text/{module}/{number:03}.html":
-                help_page(language, number, untranslated=language != "en" and number % 10 == 9)
-                for number in range(40) for module in [("scalc", "swriter", "sbasic", "smath")[number % 4]]}
+        return {
+            f"usr/share/libreoffice/help/{folder}/text/{module}/{number:03}.html": help_page(
+                language, number, untranslated=language != "en" and number % 10 == 9
+            )
+            for number in range(40)
+            for module in [("scalc", "swriter", "sbasic", "smath")[number % 4]]
+        }
+
     return {"libreoffice-help-en-us": files("en", "en-US"), "libreoffice-help-de": files("de", "de")}

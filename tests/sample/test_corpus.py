@@ -6,28 +6,34 @@ from ds_minimodel.sample.corpus import merge, write_text
 from ds_minimodel.sample.lines import clean, is_text, same_text_key
 
 
-@pytest.mark.parametrize("text, line", [
-    (" a\n\tb\u00a0 c ", "a b c"),
-    ("Donau\u00addampf\u200bschiff", "Donaudampfschiff"),
-    ("这是\n中文 text 文。 好", "这是中文 text 文。好"),
-])
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        (" a\n\tb\u00a0 c ", "a b c"),
+        ("Donau\u00addampf\u200bschiff", "Donaudampfschiff"),
+        ("这是\n中文 text 文。 好", "这是中文 text 文。好"),
+    ],
+)
 def test_clean(text, line):
     assert clean(text) == line
 
 
-@pytest.mark.parametrize("line, language, text", [
-    ("A whole sentence.", "en", True),
-    ("x = f(1, 2); y[3] += 0x00", "en", False),
-    ("1234 5678 90", "de", False),
-    ("short", "en", False),
-    ("Das ist ein Satz in der Sprache.", "de", True),
-    ("The name of the file is not known to it.", "de", False),
-    ("Dieser Satz zitiert „the end of the line“ und geht auf Deutsch noch ein Stück weiter.", "de", True),
-    ("这是中文", "zh", True),
-    ("This line has two 中文", "zh", False),
-    ("Это предложение.", "ru", True),
-    ("This is not Russian", "ru", False),
-])
+@pytest.mark.parametrize(
+    "line, language, text",
+    [
+        ("A whole sentence.", "en", True),
+        ("x = f(1, 2); y[3] += 0x00", "en", False),
+        ("1234 5678 90", "de", False),
+        ("short", "en", False),
+        ("Das ist ein Satz in der Sprache.", "de", True),
+        ("The name of the file is not known to it.", "de", False),
+        ("Dieser Satz zitiert „the end of the line“ und geht auf Deutsch noch ein Stück weiter.", "de", True),
+        ("这是中文", "zh", True),
+        ("This line has two 中文", "zh", False),
+        ("Это предложение.", "ru", True),
+        ("This is not Russian", "ru", False),
+    ],
+)
 def test_lines_of_a_language(line, language, text):
     assert is_text(line, language) is text
 
@@ -38,9 +44,11 @@ def test_same_text_but_for_case_and_signs():
 
 
 def test_merge_drops_repeats_untranslated_and_held_out_lines():
-    documents = [["Eine erste Zeile.", "Held-out page line", "Zweite  Zeile hier."],
-                 ["Eine erste Zeile."],
-                 ["Untranslated line", "Dritte Zeile hier."]]
+    documents = [
+        ["Eine erste Zeile.", "Held-out page line", "Zweite  Zeile hier."],
+        ["Eine erste Zeile."],
+        ["Untranslated line", "Dritte Zeile hier."],
+    ]
     english, held_out = {same_text_key("untranslated LINE")}, {same_text_key("Held-out page line.")}
     merged = list(merge(documents, english, held_out, "de"))
     assert merged == [["Eine erste Zeile.", "Zweite Zeile hier."], ["Dritte Zeile hier."]]

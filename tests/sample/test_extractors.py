@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ds_minimodel.sample import catalogues, descriptions, fortunes, man_pages
-from ds_minimodel.sample.html_pages import (mallard_by_folder, pages_and_translations, pages_by_folder,
-                                            pages_in)
+from ds_minimodel.sample.html_pages import mallard_by_folder, pages_and_translations, pages_by_folder, pages_in
 
 HTML = """<html><head><title>T</title><style>p {}</style></head><body><div class="navheader">Next</div>
 <div class="toc"><p>Contents</p></div><h1>Title<a class="headerlink">¶</a></h1><!-- no -->
@@ -54,9 +53,11 @@ def test_translations_are_not_taken_for_english(tmp_path):
 
 
 def test_mallard(tmp_path):
-    page = ('<page xmlns="http://projectmallard.org/1.0/"><info><credit><name>N</name></credit>'
-            '<desc>About.</desc></info><title>Title</title><p>Some <gui>text</gui>.</p>'
-            '<screen>code</screen></page>')
+    page = (
+        '<page xmlns="http://projectmallard.org/1.0/"><info><credit><name>N</name></credit>'
+        "<desc>About.</desc></info><title>Title</title><p>Some <gui>text</gui>.</p>"
+        "<screen>code</screen></page>"
+    )
     write(tmp_path / "usr/share/help/C/gnome-help/a.page", page)
     write(tmp_path / "usr/share/help/tr/gnome-help/a.page", page)
     lines = ["About.", "Title", "Some text."]
@@ -110,15 +111,24 @@ def catalogue(messages, order):
 
 @pytest.mark.parametrize("order", "<>")
 def test_catalogues(tmp_path, order):
-    messages = {"": "Content-Type: text/plain", "menu\x04_Open <b>it</b>": "Öff~ne <b>es</b>",
-                "file\0files": "Datei\0Dateien", "female^She came.\n\nAnd went.": "Sie kam.\n\nUnd ging."}
+    messages = {
+        "": "Content-Type: text/plain",
+        "menu\x04_Open <b>it</b>": "Öff~ne <b>es</b>",
+        "file\0files": "Datei\0Dateien",
+        "female^She came.\n\nAnd went.": "Sie kam.\n\nUnd ging.",
+    }
     for locale in ("de", "en_GB", "pt"):
         path = tmp_path / f"usr/share/locale/{locale}/LC_MESSAGES/a.mo"
         path.parent.mkdir(parents=True)
         path.write_bytes(catalogue(messages, order))
     assert texts(catalogues.extract(tmp_path)) == [
-        ("en", ["Open it"]), ("de", ["Öffne es"]), ("en", ["file"]), ("de", ["Datei"]),
-        ("en", ["She came.", "And went."]), ("de", ["Sie kam.", "Und ging."])]
+        ("en", ["Open it"]),
+        ("de", ["Öffne es"]),
+        ("en", ["file"]),
+        ("de", ["Datei"]),
+        ("en", ["She came.", "And went."]),
+        ("de", ["Sie kam.", "Und ging."]),
+    ]
 
 
 def test_fortunes(tmp_path):
@@ -127,14 +137,14 @@ def test_fortunes(tmp_path):
     write(base / "de/a.dat", "index")
     write(base / "off/b", "rot13")
     (base / "de/a.u8").symlink_to("a")
-    assert texts(fortunes.sayings_in("de")(tmp_path)) == [
-        ("de", ["Ein Spruch."]), ("de", ["Zwei", "Absätze"])]
+    assert texts(fortunes.sayings_in("de")(tmp_path)) == [("de", ["Ein Spruch."]), ("de", ["Zwei", "Absätze"])]
 
 
 def test_package_descriptions(tmp_path):
-    index = ("Package: a\nDescription-md5: 1\nDescription-de: Kurz\n Erster\n Absatz.\n .\n"
-             "  * Punkt\n    eins\n  * Punkt zwei\n\nPackage: b\nDescription-md5: 1\nDescription-de: Kurz\n")
+    index = (
+        "Package: a\nDescription-md5: 1\nDescription-de: Kurz\n Erster\n Absatz.\n .\n"
+        "  * Punkt\n    eins\n  * Punkt zwei\n\nPackage: b\nDescription-md5: 1\nDescription-de: Kurz\n"
+    )
     write(tmp_path / "Translation-de", index)
     apt = SimpleNamespace(translations=lambda: {Path(tmp_path / "Translation-de"): "de", Path("none"): "it"})
-    assert texts(descriptions.extract(apt)) == [
-        ("de", ["Kurz", "Erster Absatz.", "Punkt eins", "Punkt zwei"])]
+    assert texts(descriptions.extract(apt)) == [("de", ["Kurz", "Erster Absatz.", "Punkt eins", "Punkt zwei"])]

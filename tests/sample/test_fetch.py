@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from ds_minimodel.cli import parse
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import read_manifest
+from ds_minimodel.cli.main import parse
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_manifest
 from ds_minimodel.sample import store as store_module
 from ds_minimodel.sample.apt import Apt, unpacked
 from ds_minimodel.sample.fetch import PACKAGES_FOLDER, fetch
@@ -44,9 +44,14 @@ def test_what_a_sample_holds(sample):
     assert manifest["set"] == "quickstart" and manifest["languages"] == ["en", "de"]
     assert manifest["packages"] == {"libreoffice-help-en-us": "1.0-1", "libreoffice-help-de": "1.0-1"}
     assert sorted(manifest["files"]) == [
-        "LICENSES.md", "tasks/topic/dev.en.jsonl", "tasks/topic/test.de.jsonl",
-        "tasks/topic/test.en.jsonl", "tasks/topic/train.en.jsonl",
-        "text/de.txt", "text/en.txt"]
+        "LICENSES.md",
+        "tasks/topic/dev.en.jsonl",
+        "tasks/topic/test.de.jsonl",
+        "tasks/topic/test.en.jsonl",
+        "tasks/topic/train.en.jsonl",
+        "text/de.txt",
+        "text/en.txt",
+    ]
     for name, count in manifest["tasks"]["topic"].items():
         assert len(read_jsonl(out / f"tasks/topic/{name}.jsonl")) == count > 0
     assert "| libreoffice-help-de | 1.0-1 | MPL-2.0, GPL-2+ |" in (out / "LICENSES.md").read_text()
@@ -63,7 +68,7 @@ def test_no_line_of_a_held_out_page_is_in_the_text(sample, help_packages, tmp_pa
             (held_out if is_held_out(name.split("/text/")[1]) else others).update(keys)
         assert held_out and not held_out & text
         missing = others - held_out - text
-        assert bool(missing) == (language == "de")      # only what is not translated is missing
+        assert bool(missing) == (language == "de")  # only what is not translated is missing
 
 
 def test_text_is_deduplicated_and_translated(sample):
@@ -80,7 +85,7 @@ def test_fetching_again_changes_nothing_and_needs_no_apt(sample, monkeypatch):
     before = (out / "manifest.json").stat().st_mtime_ns
     assert fetch(out, "quickstart", log=lambda line: None) == manifest
     assert (out / "manifest.json").stat().st_mtime_ns == before
-    shutil.rmtree(out)                                  # what was extracted is still there
+    shutil.rmtree(out)  # what was extracted is still there
     assert fetch(out, "quickstart", log=lambda line: None) == manifest
 
 
@@ -111,7 +116,7 @@ def test_a_download_is_tried_twice(archive, help_packages, tmp_path):
     assert apt.candidates(["libreoffice-help-de", "no-such-package"]).keys() == {"libreoffice-help-de"}
     deb = folder / "libreoffice-help-de_1.0-1_all.deb"
     deb.rename(tmp_path / "away.deb")
-    apt.update = lambda: (tmp_path / "away.deb").rename(deb)        # the archive is back at the second try
+    apt.update = lambda: (tmp_path / "away.deb").rename(deb)  # the archive is back at the second try
     assert apt.download("libreoffice-help-de", "1.0-1", tmp_path).is_file()
     deb.unlink()
     apt.update = lambda: None
@@ -132,10 +137,13 @@ def test_repro_has_all_tasks_and_lives_without_the_other_packages(archive, help_
     assert "text/de.txt" in output.out
 
 
-@pytest.mark.parametrize("set_name, languages, message", [
-    ("quickstart", ["en", "xx"], "language xx: not in the samples; choose from en, de"),
-    ("all", None, "set all: unknown"),
-])
+@pytest.mark.parametrize(
+    "set_name, languages, message",
+    [
+        ("quickstart", ["en", "xx"], "language xx: not in the samples; choose from en, de"),
+        ("all", None, "set all: unknown"),
+    ],
+)
 def test_wrong_arguments(tmp_path, set_name, languages, message):
     with pytest.raises(UserError, match=message):
         fetch(tmp_path / "out", set_name, languages)

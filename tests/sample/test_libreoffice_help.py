@@ -19,7 +19,8 @@ def test_elements_of_a_page(tmp_path):
         Element(False, "par_1#0", "Before. Fills cells.", "Fills cells.", False),
         Element(False, "par_1#1", "The same id again & a bold word", None, False),
         Element(False, None, "No id", None, False),
-        Element(False, None, "Choose Fill", None, True)]
+        Element(False, None, "Choose Fill", None, True),
+    ]
 
 
 def test_pages_without_help_are_left_out(tmp_path):

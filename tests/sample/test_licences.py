@@ -7,15 +7,20 @@ from ds_minimodel.sample.licences import copyright_of, licence_names, licences_p
 FORMAT = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
 
 
-@pytest.mark.parametrize("text, names", [
-    (FORMAT + "Files: debian/*\nLicense: Expat\n\nFiles: *\nCopyright: someone\nLicense: GPL-2+\n full text\n",
-     "GPL-2+, Expat"),
-    (FORMAT + "".join(f"Files: {name}\nLicense: {name}\n\n" for name in "ABCDE"), "A, B, C, D, and others"),
-    ("On Debian systems, the GNU General\n   Public License is in /usr/share", "GPL"),
-    ("It falls under the BSD license.", "BSD"),
-    ("You may do as you like.", "see its copyright file"),
-    (None, "no copyright file in the package"),
-])
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        (
+            FORMAT + "Files: debian/*\nLicense: Expat\n\nFiles: *\nCopyright: someone\nLicense: GPL-2+\n full text\n",
+            "GPL-2+, Expat",
+        ),
+        (FORMAT + "".join(f"Files: {name}\nLicense: {name}\n\n" for name in "ABCDE"), "A, B, C, D, and others"),
+        ("On Debian systems, the GNU General\n   Public License is in /usr/share", "GPL"),
+        ("It falls under the BSD license.", "BSD"),
+        ("You may do as you like.", "see its copyright file"),
+        (None, "no copyright file in the package"),
+    ],
+)
 def test_licence_names(text, names):
     assert licence_names(text) == names
 
@@ -31,6 +36,10 @@ def test_a_doc_folder_may_be_shared_with_another_package(tmp_path):
 
 
 def test_page_names_every_package():
-    page = licences_page({"b": {"version": "2", "licence": "MIT", "taken": "text"},
-                          "a": {"version": "1", "licence": "GPL", "taken": "sayings"}})
+    page = licences_page(
+        {
+            "b": {"version": "2", "licence": "MIT", "taken": "text"},
+            "a": {"version": "1", "licence": "GPL", "taken": "sayings"},
+        }
+    )
     assert page.splitlines()[-2:] == ["| a | 1 | GPL | sayings |", "| b | 2 | MIT | text |"]

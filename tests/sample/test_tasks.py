@@ -24,16 +24,22 @@ def pages(help_packages, tmp_path):
 def test_splits_are_of_about_the_right_size():
     splits = [split_of(f"scalc/{number}.html") for number in range(2000)]
     assert {split: round(splits.count(split) / 2000, 1) for split in set(splits)} == {
-        "train": 0.7, "dev": 0.1, "test": 0.2}
+        "train": 0.7,
+        "dev": 0.1,
+        "test": 0.2,
+    }
     assert wanted_splits("de", "en") == ("test",)
 
 
-@pytest.mark.parametrize("text, bare", [
-    ("Use LibreOffice Calc's cells", "Use cells"),
-    ("在Calc中", "在中"),
-    ("Mathematics is Basically calculated", "Mathematics is Basically calculated"),
-    ("Writer-Dokument", "-Dokument"),
-])
+@pytest.mark.parametrize(
+    "text, bare",
+    [
+        ("Use LibreOffice Calc's cells", "Use cells"),
+        ("在Calc中", "在中"),
+        ("Mathematics is Basically calculated", "Mathematics is Basically calculated"),
+        ("Writer-Dokument", "-Dokument"),
+    ],
+)
 def test_names_of_programs_are_stripped(text, bare):
     assert strip_names(text) == bare
 
@@ -46,16 +52,17 @@ def test_topic_records_are_parallel(pages):
         for row in rows:
             page = row["id"].split("|")[0]
             assert split_of(page) == split
-            assert row["label"] == {"scalc": "calc", "swriter": "writer", "sbasic": "basic",
-                                    "smath": "math"}[page.split("/")[0]]
+            assert (
+                row["label"]
+                == {"scalc": "calc", "swriter": "writer", "sbasic": "basic", "smath": "math"}[page.split("/")[0]]
+            )
             assert "Calc" not in row["text"]
     english = {row["id"] for row in records["test", "en"]}
     german = {row["id"] for row in records["test", "de"]}
     untranslated = {name for name in english if int(name.split("|")[0][-8:-5]) % 10 == 9}
     assert german == english - untranslated
     # what stands in a box, is short, or is a heading is no example
-    assert {name.split("|")[1] for name in english} == {
-        "par_0#0", "par_1#0", "par_2#0", "par_3#0", "par_long#0"}
+    assert {name.split("|")[1] for name in english} == {"par_0#0", "par_1#0", "par_2#0", "par_3#0", "par_long#0"}
 
 
 def test_a_text_that_two_modules_share_has_no_label(pages):
@@ -78,7 +85,7 @@ def test_questions_point_at_their_answers(pages):
                     assert len(paragraph["context"].split()) <= MAX_CONTEXT_WORDS
                 for item in paragraph["qas"]:
                     answer = item["answers"][0]
-                    assert paragraph["context"][answer["answer_start"]:].startswith(answer["text"])
+                    assert paragraph["context"][answer["answer_start"] :].startswith(answer["text"])
                     assert item["question"].startswith({"en": "Command p", "de": "Befehl p"}[language])
 
 
@@ -90,7 +97,7 @@ def test_pairs_are_balanced_and_parallel(pages):
     for row in rows:
         heading, page = row["sentence1"].split(" p")[1][0], row["sentence1"][-3:]
         description = row["sentence2"].removesuffix(".").split()
-        assert description[-2] == page                  # a negative is of the same page
+        assert description[-2] == page  # a negative is of the same page
         assert (description[-1][-1] == heading) == (row["label"] == "1")
     german = {row["id"]: row["label"] for row in pairs["test", "de"]}
     english = {row["id"]: row["label"] for row in pairs["test", "en"]}
@@ -126,5 +133,10 @@ def test_a_description_that_stands_in_two_places_is_not_asked_for(pages):
 
 
 def question_ids(pages):
-    return {item["id"] for squad in qa_and_pairs(pages, ["en"])[0].values() for article in squad["data"]
-            for paragraph in article["paragraphs"] for item in paragraph["qas"]}
+    return {
+        item["id"]
+        for squad in qa_and_pairs(pages, ["en"])[0].values()
+        for article in squad["data"]
+        for paragraph in article["paragraphs"]
+        for item in paragraph["qas"]
+    }

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.unigram import train_tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.transformer import BodyConfig
@@ -16,13 +15,16 @@ from ds_minimodel.steps.task_data import task_module
 CONFIG = BodyConfig(3, 16, 2, 32, 48, (1, 3), 0.1, 0.1)
 LABELS = ["no", "perhaps", "yes"]
 # (language, text, size of the vocabulary)
-TEXT = [("de", "der kleine Hund läuft schnell über die grüne Wiese und bellt laut", 33),
-        ("zh", "小狗在绿色的草地上跑得很快 今天的天气很好 我们去公园玩", 30)]
+TEXT = [
+    ("de", "der kleine Hund läuft schnell über die grüne Wiese und bellt laut", 33),
+    ("zh", "小狗在绿色的草地上跑得很快 今天的天气很好 我们去公园玩", 30),
+]
 
 
 @dataclass
 class Family:
     """Folders of what descends from one body."""
+
     root: Path
     space: str
 
@@ -32,9 +34,10 @@ class Family:
 
 def random(module, seed):
     generator = torch.Generator().manual_seed(seed)
-    return {name: torch.empty_like(tensor).normal_(1.0 if name.endswith("norm.weight") else 0.0, 0.4,
-                                                   generator=generator)
-            for name, tensor in module.state_dict().items()}
+    return {
+        name: torch.empty_like(tensor).normal_(1.0 if name.endswith("norm.weight") else 0.0, 0.4, generator=generator)
+        for name, tensor in module.state_dict().items()
+    }
 
 
 def make_family(root, space):
@@ -45,21 +48,31 @@ def make_family(root, space):
     config = replace(CONFIG, head_depths=())
     for kind in ("classification", "pair", "qa"):
         labels = None if kind == "qa" else LABELS
-        own = {name: tensor for name, tensor in random(task_module(kind, config, 2, LABELS), 2).items()
-               if not name.startswith("pack.")}
-        save_body(root / kind, BodyArtifact(config, own, space, {"name": kind, "kind": kind, "labels": labels}),
-                  "task-model")
+        own = {
+            name: tensor
+            for name, tensor in random(task_module(kind, config, 2, LABELS), 2).items()
+            if not name.startswith("pack.")
+        }
+        save_body(
+            root / kind, BodyArtifact(config, own, space, {"name": kind, "kind": kind, "labels": labels}), "task-model"
+        )
     for seed, (language, text, size) in enumerate(TEXT, 3):
         (root / f"{language}.txt").write_text((text + "\n") * 50, encoding="utf-8")
         train_tokenizer([root / f"{language}.txt"], root / f"{language}.tok", size, 1.0, 1000)
         rows = open_tokenizer(root / f"{language}.tok").vocab_size
         generator = torch.Generator().manual_seed(seed)
-        tensors = {name: torch.randn(*shape, generator=generator)
-                   for name, shape in (("tokens", (rows, 16)), ("bias", (rows,)))}
+        tensors = {
+            name: torch.randn(*shape, generator=generator)
+            for name, shape in (("tokens", (rows, 16)), ("bias", (rows,)))
+        }
         if language == "zh":
             tensors["body.positions"] = torch.randn(50, 16, generator=generator)
-        save_pack(root / language, PackArtifact(language, tensors, space, 7, 0.5), root / f"{language}.tok",
-                  initialisation="overlap")
+        save_pack(
+            root / language,
+            PackArtifact(language, tensors, space, 7, 0.5),
+            root / f"{language}.tok",
+            initialisation="overlap",
+        )
     return Family(root, space)
 
 

@@ -7,18 +7,20 @@ import sys
 
 import pytest
 
-from ds_minimodel.cli import main
+from ds_minimodel.cli.main import main
 
 
 @pytest.fixture
 def call(capsys, monkeypatch):
     """Run a command in this process: (exit code, lines of standard output, lines of standard error)."""
+
     def call(*arguments, typed=""):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode(errors="surrogateescape"))))
         with pytest.raises(SystemExit) as stop:
             main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return stop.value.code, out.splitlines(), err.splitlines()
+
     return call
 
 
@@ -58,8 +60,13 @@ def test_a_file_is_answered_line_by_line(family, tmp_path, call):
 
 
 def test_a_conversation_goes_on_after_a_wrong_line(family, call):
-    typed = ['de\tder Hund\tdie Wiese', 'de\tder Hund', '{"language": "zh", "sentence1": "小", "sentence2": "狗"}', '{"a',
-             'de\tbad \udcff byte\tdie Wiese']
+    typed = [
+        "de\tder Hund\tdie Wiese",
+        "de\tder Hund",
+        '{"language": "zh", "sentence1": "小", "sentence2": "狗"}',
+        '{"a',
+        "de\tbad \udcff byte\tdie Wiese",
+    ]
     packs = ("--pack", f"de={family.de}", "--pack", f"zh={family.zh}")
     code, lines, err = call("predict", family.pair, *packs, typed="\n".join(typed))
     assert code == 0 and len(lines) == 2 and len(err) == 3
@@ -68,18 +75,29 @@ def test_a_conversation_goes_on_after_a_wrong_line(family, call):
     assert "line 5: 'sentence1' holds half a surrogate pair" in err[2]
 
 
-@pytest.mark.parametrize("option, message", [
-    ("de", "--pack de: it has the form LANGUAGE=FOLDER"),
-    ("de=none", "none/manifest.json: no such file"),
-])
+@pytest.mark.parametrize(
+    "option, message",
+    [("de", "--pack de: it has the form LANGUAGE=FOLDER"), ("de=none", "none/manifest.json: no such file")],
+)
 def test_a_wrong_pack_option(family, call, option, message):
     code, _, err = call("predict", family.qa, "--pack", option)
     assert code == 2 and len(err) == 1 and message in err[0]
 
 
 def test_each_line_is_answered_before_the_next_is_typed(family):
-    command = [sys.executable, "-m", "ds_minimodel", "predict", str(family.body), "--pack", f"de={family.de}",
-               "--head", "1", "--top", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "ds_minimodel",
+        "predict",
+        str(family.body),
+        "--pack",
+        f"de={family.de}",
+        "--head",
+        "1",
+        "--top",
+        "2",
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for _ in range(2):
             process.stdin.write("der <mask> läuft\n")

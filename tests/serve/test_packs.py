@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from ds_minimodel.errors import UserError
-from ds_minimodel.files import MANIFEST, read_json, write_manifest
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import MANIFEST, read_json, write_manifest
 from ds_minimodel.serve.packs import check, facts_of, plug
 
 
@@ -48,7 +48,7 @@ def test_a_damaged_file(pack, file):
 
 def test_a_vocabulary_of_another_pack(family, pack):
     """Its manifest is in order again, as if made by hand."""
-    from ds_minimodel.data.unigram import train_tokenizer
+    from ds_minimodel.data.tokenizer import train_tokenizer
 
     train_tokenizer([family.root / "de.txt"], pack.parent / "tok", 31, 1.0, 1000)
     shutil.copyfile(pack.parent / "tok/tokenizer.model", pack / "tokenizer.model")

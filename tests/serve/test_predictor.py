@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.errors import UserError
 from ds_minimodel.model.artifacts import load_body, load_pack, plug
 from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.parameters import load_into
 from ds_minimodel.serve.predictor import Predictor, beside
 from ds_minimodel.steps.task_data import task_module
-from ds_minimodel.steps.training import load_into
 
 from .conftest import LABELS
 
@@ -38,8 +38,13 @@ def plain_model(family, name, language):
     return model.eval(), open_tokenizer(family.root / language)
 
 
-SENTENCES = [("de", "der Hund läuft"), ("zh", "小狗"), ("de", "die grüne Wiese bellt laut und schnell"),
-             ("zh", "今天的天气很好"), ("de", "")]
+SENTENCES = [
+    ("de", "der Hund läuft"),
+    ("zh", "小狗"),
+    ("de", "die grüne Wiese bellt laut und schnell"),
+    ("zh", "今天的天气很好"),
+    ("de", ""),
+]
 
 
 def test_each_request_is_answered_in_its_language_and_place(family):
@@ -60,7 +65,7 @@ def test_what_one_language_replaces_of_the_body_is_put_back(family):
     first = predictor.predict([german])
     assert predictor.predict([chinese]) != first and predictor.predict([german]) == first
     alone = Predictor(family.classification, {"de": family.de}).predict([{"text": german["text"]}])
-    assert alone == first                                   # with one language it need not be named
+    assert alone == first  # with one language it need not be named
 
 
 def test_pairs(family):
@@ -71,9 +76,11 @@ def test_pairs(family):
 
 
 def test_answers_are_pieces_of_the_context(family):
-    context = "今天的天气很好 我们去公园玩 " * 20                   # longer than a window
-    requests = [{"language": "zh", "question": "天气", "context": context},
-                {"language": "de", "question": "wer?", "context": "der kleine Hund läuft schnell"}]
+    context = "今天的天气很好 我们去公园玩 " * 20  # longer than a window
+    requests = [
+        {"language": "zh", "question": "天气", "context": context},
+        {"language": "de", "question": "wer?", "context": "der kleine Hund läuft schnell"},
+    ]
     for request, answer in zip(requests, Predictor(family.qa, packs_of(family)).predict(requests), strict=True):
         assert answer["answer"] and answer["answer"] in request["context"] and isinstance(answer["score"], float)
 
@@ -86,8 +93,12 @@ def test_an_empty_context_has_no_answer(family):
 @pytest.mark.parametrize("depth", [1, 3])
 def test_masks_are_filled_by_the_head_at_a_depth(family, depth):
     predictor = Predictor(family.body, packs_of(family), depth, top=3)
-    short, answer = predictor.predict([{"language": "de", "text": "<mask> Hund"},
-                                       {"language": "de", "text": "der <mask> läuft über die <mask> Wiese"}])
+    short, answer = predictor.predict(
+        [
+            {"language": "de", "text": "<mask> Hund"},
+            {"language": "de", "text": "der <mask> läuft über die <mask> Wiese"},
+        ]
+    )
     model, tokenizer = plain_model(family, "body", "de")
     parts = tokenizer.encode(["der", "läuft über die", "Wiese"])
     ids = [0, *parts[0], tokenizer.mask_id, *parts[1], tokenizer.mask_id, *parts[2], 2]
@@ -102,15 +113,18 @@ def test_masks_are_filled_by_the_head_at_a_depth(family, depth):
         assert [row["probability"] for row in found] == pytest.approx(expected.tolist(), rel=1e-3)
 
 
-@pytest.mark.parametrize("request_, message", [
-    ({"language": "fr", "text": "a"}, "request 2: no pack for language 'fr'; there are de, zh"),
-    ({"text": "a"}, "request 2: no 'language'"),
-    ({"language": "de", "txt": "a"}, "request 2: no 'text'; there are: language, txt"),
-    ({"language": "de", "text": 7}, "request 2: 'text' is 7, not text"),
-    ({"language": "de", "text": "\ud800"}, "request 2: 'text' holds half a surrogate pair"),
-    ({"language": ["de"], "text": "a"}, "request 2: no pack for language"),
-    (["a"], "request 2: .* is not an object with text"),
-])
+@pytest.mark.parametrize(
+    "request_, message",
+    [
+        ({"language": "fr", "text": "a"}, "request 2: no pack for language 'fr'; there are de, zh"),
+        ({"text": "a"}, "request 2: no 'language'"),
+        ({"language": "de", "txt": "a"}, "request 2: no 'text'; there are: language, txt"),
+        ({"language": "de", "text": 7}, "request 2: 'text' is 7, not text"),
+        ({"language": "de", "text": "\ud800"}, "request 2: 'text' holds half a surrogate pair"),
+        ({"language": ["de"], "text": "a"}, "request 2: no pack for language"),
+        (["a"], "request 2: .* is not an object with text"),
+    ],
+)
 def test_a_wrong_request_is_named(family, request_, message):
     predictor = Predictor(family.classification, packs_of(family))
     with pytest.raises(UserError, match=message):

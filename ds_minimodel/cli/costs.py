@@ -1,0 +1,47 @@
+"""`ds-minimodel flops` and `plan` on the command line: what a recipe costs, before anything is started."""
+
+import json
+
+from ds_minimodel.cli.steps import add_recipe_command, number_of_ranks, recipe_of
+from ds_minimodel.engine.ranks.launch import name_the_cpu
+
+
+def add_arguments(commands):
+    """The two commands, added to argparse's `commands`."""
+    flops = add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed", _flops)
+    flops.add_argument("--json", action="store_true", help="print JSON")
+    plan = add_recipe_command(
+        commands, "plan", "memory and traffic of every training step, before it is started", _plan
+    )
+    plan.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
+    plan.add_argument("--world-size", type=number_of_ranks, metavar="W", default=1, help="ranks in all; default: 1")
+    plan.add_argument("--ranks-per-node", type=number_of_ranks, metavar="N", help="default: all ranks, up to 8")
+    plan.add_argument(
+        "--device",
+        metavar="NAME",
+        default="cpu",
+        help="v100-16g, v100-32g, a100-80g, h100-80g or cpu, this machine; default: cpu",
+    )
+    plan.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _flops(options):
+    from ds_minimodel.costs.recipe import costs
+    from ds_minimodel.results.tables import cost_table
+
+    rows = costs(recipe_of(options)[0])
+    _show(options, rows, "Costs", lambda: [cost_table(rows)])
+
+
+def _plan(options):
+    name_the_cpu()  # before the import, which brings DeepSpeed
+    from ds_minimodel.pipeline.plans import plans, tables
+
+    rows = plans(recipe_of(options)[0], options.world_size, options.device, options.ranks_per_node)
+    _show(options, rows, "Plan", lambda: tables(rows))
+
+
+def _show(options, rows, title, tables):
+    from ds_minimodel.results.render import to_markdown
+
+    print(json.dumps({"rows": rows}, indent=1) if options.json else to_markdown(title, tables()))

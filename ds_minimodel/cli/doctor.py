@@ -1,0 +1,60 @@
+"""What was found on this machine: versions, devices, kernels, launchers."""
+
+import importlib.metadata
+import platform
+import shutil
+
+import torch
+
+from ds_minimodel import __version__
+from ds_minimodel.ops.cpu import has_bf16_products
+from ds_minimodel.ops.loading import OPS, backend
+
+PACKAGES = (
+    "torch",
+    "deepspeed",
+    "numpy",
+    "sentencepiece",
+    "safetensors",
+    "tensorboard",
+    "mpi4py",
+    "apex",
+    "scikit-learn",
+    "matplotlib",
+    "lxml",
+    "zstandard",
+    "transformers",
+)
+LAUNCHERS = ("deepspeed", "torchrun", "mpirun", "pdsh", "ssh")
+
+
+def report():
+    """Lines of `name: what was found`."""
+    lines = [f"ds_minimodel: {__version__}, Python {platform.python_version()}"]
+    lines += [f"{name}: {_version(name)}" for name in PACKAGES]
+    bf16 = "its own" if has_bf16_products() else "made in fp32"
+    lines.append(
+        f"CPU: {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads, bf16 products {bf16}"
+    )
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    lines.append(
+        "GPUs: "
+        + (
+            ", ".join(
+                f"{device.name} (sm_{device.major}{device.minor}, {device.total_memory / 2**30:.0f} GiB)"
+                for device in devices
+            )
+            or "none"
+        )
+    )
+    device = "cuda" if devices else "cpu"
+    lines += [f"op {name}: {backend(name, device)}" for name in OPS]
+    lines += [f"launcher {name}: {shutil.which(name) or 'not found'}" for name in LAUNCHERS]
+    return "\n".join(lines)
+
+
+def _version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

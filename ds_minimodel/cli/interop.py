@@ -1,0 +1,64 @@
+"""`ds-minimodel import-hf`, `import-fairseq` and `export-hf` on the command line."""
+
+import importlib
+import sys
+from pathlib import Path
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+
+
+def add_arguments(commands):
+    """The three commands, added to argparse's `commands`."""
+    for name, text, run in (
+        ("import-hf", "read a RoBERTa or XLM-R folder of Hugging Face's", _import_hf),
+        ("import-fairseq", "read a published RoBERTa or XLM-R of fairseq's", _import_fairseq),
+    ):
+        importing = commands.add_parser(name, help=text)
+        importing.add_argument("folder", metavar="DIR", help="weights, configuration and tokenizer files")
+        importing.add_argument("out", metavar="OUT", help="folder for body and pack")
+        importing.add_argument(
+            "--language", metavar="CODE", default=UNKNOWN_LANGUAGE, help="of the pack; default: undetermined"
+        )
+        importing.set_defaults(run=run)
+    exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's library")
+    exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a body, mini-model or task model")
+    exporting.add_argument("out", metavar="OUT", help="folder to write")
+    exporting.add_argument("--pack", metavar="PACK", help="language pack; default: the folder `pack` beside ARTIFACT")
+    exporting.add_argument("--depth", metavar="N", type=int, help="masked-LM head; default: the deepest")
+    exporting.set_defaults(run=_export_hf)
+
+
+def _import_hf(options):
+    folder = _existing(options.folder, "give that of a downloaded model: config.json, weights and tokenizer files")
+    _module("hugging_face").import_hf(folder, options.out, options.language)
+    _say_written(f"{options.out}/body and {options.out}/pack")
+
+
+def _import_fairseq(options):
+    folder = _existing(options.folder, "give that of a published model: model.pt, dict.txt and tokenizer files")
+    _module("fairseq").import_fairseq(folder, options.out, options.language)
+    _say_written(f"{options.out}/body and {options.out}/pack")
+
+
+def _export_hf(options):
+    artifact = _existing(options.artifact, "give that of a body, mini-model or task model")
+    _module("hugging_face").export_hf(artifact, options.out, options.pack, options.depth)
+    _say_written(options.out)
+
+
+def _existing(folder, advice):
+    if not Path(folder).is_dir():
+        raise UserError(f"{folder}: no such folder; {advice}")
+    return folder
+
+
+def _say_written(what):
+    print(f"{what}: written", file=sys.stderr)
+
+
+def _module(name):
+    try:
+        return importlib.import_module(f"ds_minimodel.interop.{name}")
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed; pip install 'ds_minimodel[hf]'") from None

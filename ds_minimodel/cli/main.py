@@ -1,0 +1,70 @@
+"""The front door. Nothing heavy is imported before a command needs it."""
+
+import argparse
+import logging
+import os
+import sys
+
+from ds_minimodel import __version__
+from ds_minimodel.cli import costs, hosts, interop, sample, serve, steps
+from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.engine.ranks.launch import rank_of_environment
+
+USER_ERROR, FAILURE = 2, 1
+
+
+def main(arguments=None):
+    """Run one command and exit: 0 done, 2 the user's mistake (one line on standard error), 1 anything else."""
+    rank = rank_of_environment()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    try:
+        options = parse(sys.argv[1:] if arguments is None else arguments)
+        sys.exit(options.run(options) or 0)
+    except UserError as error:
+        print(f"ds-minimodel: {f'rank {rank}: ' if rank else ''}{error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    except Elsewhere as error:
+        sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
+    except KeyboardInterrupt:
+        print("ds-minimodel: interrupted; the same command goes on from what is complete", file=sys.stderr)
+        sys.exit(FAILURE)
+    except BrokenPipeError:
+        os._exit(FAILURE)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise UserError(f"{message}; `{self.prog} --help` shows what there is")
+
+
+def parse(arguments):
+    """Options of a command line: `run` is the function that takes them and does the command.
+
+    Overrides (key=value) may stand anywhere after the recipe, between options too, which argparse does not do.
+    """
+    parser = _Parser(
+        prog="ds-minimodel",
+        description="Extend a pretrained masked language model to new languages by mini-model adaptation.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for part in (steps, costs, sample, interop, hosts, serve):
+        part.add_arguments(commands)
+    commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
+        run=_doctor
+    )
+    options, rest = parser.parse_known_args(arguments)
+    overrides = [text for text in rest if "=" in text and not text.startswith("-")]
+    unknown = [text for text in rest if text not in overrides]
+    if unknown or (overrides and not hasattr(options, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(unknown or overrides)}")
+    if overrides:
+        options.overrides = [*options.overrides, *overrides]
+    return options
+
+
+def _doctor(_options):
+    from ds_minimodel.cli.doctor import report
+
+    print(report())

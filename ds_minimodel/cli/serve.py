@@ -1,0 +1,128 @@
+"""`ds-minimodel pack` and `ds-minimodel predict` on the command line."""
+
+import json
+import sys
+
+from ds_minimodel.common.errors import UserError
+
+
+def add_arguments(commands):
+    """The two commands, added to argparse's `commands`."""
+    pack = commands.add_parser("pack", help="show or check a language pack, or put it beside a body")
+    actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
+    show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
+    show.add_argument("pack", metavar="PACK")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    show.set_defaults(run=_show)
+    check = actions.add_parser("check", help="whether a pack is whole and, with BODY, fits it")
+    check.add_argument("pack", metavar="PACK")
+    check.add_argument("body", metavar="BODY", nargs="?", help="folder of a body, mini-model or task model")
+    check.set_defaults(run=_check)
+    plug = actions.add_parser("plug", help="write one folder with a body or task model and a pack")
+    plug.add_argument("body", metavar="BODY")
+    plug.add_argument("pack", metavar="PACK")
+    plug.add_argument("out", metavar="OUT")
+    plug.set_defaults(run=_plug)
+    predict = commands.add_parser("predict", help="ask a task model or a body, in any language with a pack")
+    predict.add_argument("model", metavar="MODEL", help="folder of a task model or a body")
+    predict.add_argument(
+        "file", metavar="FILE", nargs="?", help="JSON lines to answer at once; without it, the lines of standard input"
+    )
+    predict.add_argument(
+        "--pack",
+        metavar="LANGUAGE=PACK",
+        action="append",
+        default=[],
+        help="a language; may be repeated; default: the folder `pack` beside MODEL",
+    )
+    predict.add_argument("--head", metavar="N", type=int, help="depth of the masked-LM head; default: the deepest")
+    predict.add_argument("--top", metavar="K", type=int, default=5, help="pieces for each <mask> (5)")
+    predict.set_defaults(run=_predict)
+
+
+def _show(options):
+    from ds_minimodel.serve.packs import facts_of
+
+    facts = facts_of(options.pack)
+    if options.json:
+        print(json.dumps(facts, indent=1, ensure_ascii=False))
+        return
+    for name, value in facts.items():
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
+        print(f"{name}: {text}")
+
+
+def _check(options):
+    from ds_minimodel.serve.packs import check
+
+    check(options.pack, options.body)
+    print(f"{options.pack}: whole" + (f", fits {options.body}" if options.body else ""))
+
+
+def _plug(options):
+    from ds_minimodel.serve.packs import plug
+
+    plug(options.body, options.pack, options.out)
+    print(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`", file=sys.stderr)
+
+
+def _predict(options):
+    from ds_minimodel.serve.predictor import Predictor, beside
+
+    folders = _folders(options.pack) or beside(options.model)
+    predictor = Predictor(options.model, folders, options.head, options.top)
+    if options.file is not None:
+        _answer_file(predictor, options.file)
+        return
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # bad bytes end one line, not all
+    for number, line in enumerate(sys.stdin, 1):
+        if line.strip():
+            try:
+                (answer,) = predictor.predict([_request(line.rstrip("\n"), predictor)])
+            except UserError as error:  # one bad line does not end a conversation
+                message = str(error).removeprefix("request 1: ")
+                print(f"ds-minimodel: line {number}: {message}", file=sys.stderr)
+                continue
+            print(json.dumps(answer, ensure_ascii=False), flush=True)
+
+
+def _folders(given):
+    folders = {}
+    for text in given:
+        language, equals, folder = text.partition("=")
+        if not (language and equals and folder):
+            raise UserError(f"--pack {text}: it has the form LANGUAGE=FOLDER, for example de=adapt/minijoint/de/pack")
+        if language in folders:
+            raise UserError(f"--pack {text}: {language} is given twice")
+        folders[language] = folder
+    return folders
+
+
+def _answer_file(predictor, path):
+    from ds_minimodel.serve.answers import check
+    from ds_minimodel.tasks.tables import table_rows
+
+    requests = []
+    for line, request in table_rows(path):
+        check(request, predictor.kind, predictor.languages, f"{path}:{line}")
+        requests.append(request)
+    for request, answer in zip(requests, predictor.predict(requests), strict=True):
+        named = {key: request[key] for key in ("id", "language") if key in request}
+        print(json.dumps({**named, **answer}, ensure_ascii=False))
+
+
+def _request(line, predictor):
+    """A request from a line: a JSON object, or its texts with tabs between, the language first of several."""
+    from ds_minimodel.serve.answers import FIELDS
+
+    if line.lstrip().startswith("{"):
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise UserError(f"not JSON ({error})") from None
+    names, texts = FIELDS[predictor.kind], line.split("\t")
+    if len(predictor.languages) > 1:
+        names = ("language", *names)
+    if len(texts) != len(names):
+        raise UserError(f"{len(texts)} fields; type {', '.join(names)} with tabs between, or a JSON object")
+    return dict(zip(names, texts, strict=True))

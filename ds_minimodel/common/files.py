@@ -1,0 +1,206 @@
+"""Atomic writes, content hashes and the manifests that bind artifacts together."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from ds_minimodel.common.errors import UserError
+
+MANIFEST = "manifest.json"
+_CANNOT_WRITE = {
+    errno.ENOSPC: "no space left",
+    errno.EDQUOT: "disk quota exceeded",
+    errno.EFBIG: "file too large for this disk or user",
+    errno.EIO: "the disk failed",
+    errno.EROFS: "read-only file system",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "not permitted",
+    errno.ENOTDIR: "a file is in the place of a folder",
+    errno.EEXIST: "a file is in the place of a folder",
+}
+
+
+# How torch.save and safetensors, which raise errors of their own, say that a write failed.
+_WRITE_FAILED = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
+
+
+@contextlib.contextmanager
+def clear_write_errors(path):
+    """Turn a full, read-only or forbidden disk under `path`, or a file in its way, into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = _CANNOT_WRITE.get(getattr(error, "errno", None))
+        if reason is None and any(text in str(error) for text in _WRITE_FAILED):
+            reason = _CANNOT_WRITE[errno.ENOSPC]
+        if reason is None:
+            raise
+        raise UserError(
+            f"{path}: cannot write: {reason}; nothing that was complete is changed; mend this and run again"
+        ) from error
+
+
+@contextlib.contextmanager
+def lock(path):
+    """Hold the lock file `path` for this process; UserError where another process holds it."""
+    path = Path(path)
+    with clear_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+", encoding="utf-8")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UserError(
+                f"{path}: another run is at work here ({file.read().strip()}); wait for it, or use another workdir"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+        file.flush()
+        yield
+
+
+def sync_folder(folder):
+    """Make the renames done in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path):
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def atomic_write(path, mode="wb"):
+    """Open a temporary file that becomes `path` when the block ends without an error.
+
+    The data is fsynced before the rename, so `path` is either the old file or the whole new one.
+    Raises UserError when the disk is full or not writable.
+    """
+    path = Path(path)
+    temporary = path.with_name(f"{path.name}.tmp{os.getpid()}")
+    with clear_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, mode, **({} if "b" in mode else {"encoding": "utf-8"})) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path, value):
+    with atomic_write(path, "w") as file:
+        json.dump(value, file, indent=1, sort_keys=True, ensure_ascii=False)
+        file.write("\n")
+
+
+def read_json(path):
+    """Parse one of the project's own JSON files; UserError where it is missing or damaged."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not a readable JSON file ({error})") from None
+
+
+def read_json_lines(path):
+    """Records of a file of one JSON value a line, up to a line cut short by a kill; none without a file."""
+    records = []
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        for line in file:
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+    return records
+
+
+@contextlib.contextmanager
+def atomic_folder(path):
+    """Yield a temporary folder that becomes `path` when the block ends without an error, and else is removed.
+
+    `path` must not exist as a complete artifact; a left-over of a killed process is replaced.
+    """
+    path = Path(path)
+    temporary = path.with_name(f"{path.name}.tmp")
+    with clear_write_errors(path):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    sync_file(file)
+                else:
+                    sync_folder(file)
+            sync_folder(temporary)
+            former = path.with_name(f"{path.name}.former")
+            shutil.rmtree(former, ignore_errors=True)
+            if path.exists():
+                path.rename(former)
+            temporary.rename(path)
+            shutil.rmtree(former, ignore_errors=True)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        sync_folder(path.parent)
+
+
+def sha256_of_file(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_json(value):
+    """Hash of a JSON value that does not depend on the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def write_manifest(folder, **facts):
+    """Write manifest.json: `facts` plus size and SHA-256 of every other file below `folder`."""
+    folder = Path(folder)
+    files = {
+        str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256_of_file(file)}
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != MANIFEST
+    }
+    write_json(folder / MANIFEST, {**facts, "files": files})
+
+
+def read_manifest(folder, verify=False):
+    """Manifest of an artifact; UserError where it or a file that it names is missing or damaged.
+
+    Sizes are always compared, hashes only with `verify` (it reads every byte).
+    """
+    folder = Path(folder)
+    manifest = read_json(folder / MANIFEST)
+    for name, facts in manifest["files"].items():
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != facts["bytes"]:
+            raise UserError(
+                f"{file}: missing or of another size than {folder / MANIFEST} says; "
+                "delete the folder and run the step again"
+            )
+        if verify and sha256_of_file(file) != facts["sha256"]:
+            raise UserError(
+                f"{file}: damaged (its SHA-256 is not the one in {folder / MANIFEST}); "
+                "delete the folder and run the step again"
+            )
+    return manifest

@@ -1,0 +1,48 @@
+"""Progress on standard error: a line that renews itself on a terminal, elsewhere a line now and then."""
+
+import sys
+import time
+
+
+class Progress:
+    """Counts `total` units of work named `unit`; shows rate and time left.
+
+    `start` units were done by an earlier run and do not count for the rate. total=None: the end is unknown.
+    """
+
+    def __init__(self, label, total, unit, start=0, quiet=False):
+        self.label, self.total, self.unit, self.start, self.quiet = label, total, unit, start, quiet
+        self.done, self.began, self.shown = start, time.monotonic(), 0.0
+        self.on_terminal = sys.stderr.isatty()
+
+    def update(self, done, note=""):
+        self.done = done
+        now = time.monotonic()
+        if not self.quiet and now - self.shown >= (0.2 if self.on_terminal else 20):
+            self.shown = now
+            self._print(now, note)
+
+    def close(self, note=""):
+        if not self.quiet:
+            self._print(time.monotonic(), note)
+            if self.on_terminal:
+                print(file=sys.stderr)
+
+    def _print(self, now, note):
+        elapsed = now - self.began
+        rate = (self.done - self.start) / elapsed if elapsed else 0.0
+        total = f"/{self.total:,}" if self.total else ""
+        left = f", {_clock((self.total - self.done) / rate)} left" if self.total and 0 < rate else ""
+        line = f"{self.label}: {self.done:,}{total} {self.unit}, {rate:,.1f}/s{left}{', ' + note if note else ''}"
+        print(
+            f"\r{line}\033[K" if self.on_terminal else line,
+            end="" if self.on_terminal else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _clock(seconds):
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

@@ -1,0 +1,1 @@
+"""FLOPs of every step, by the paper's formulas and as executed."""

@@ -1,0 +1,157 @@
+"""The folder of a run's checkpoints: which are complete, undamaged, to be kept.
+
+step-00001000/          DeepSpeed's files and manifest.json with their sizes and hashes and its own
+step-00002000.partial/  being written, or cut short by a kill
+latest                  name of the newest complete one, as DeepSpeed's load_checkpoint reads it
+"""
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import (
+    MANIFEST,
+    atomic_write,
+    read_json,
+    sha256_of_file,
+    sha256_of_json,
+    sync_folder,
+    write_json,
+)
+
+LATEST = "latest"
+PARTIAL = ".partial"
+_COMPLETE = re.compile(r"step-\d+")  # copies that a user has put beside them have other names
+
+
+def name_of(step):
+    return f"step-{step:08}"
+
+
+def step_of(name):
+    return int(name.removeprefix("step-"))
+
+
+def newest_first(folder):
+    """Names of the complete checkpoints, damaged or not; also what `latest` names, where it is gone."""
+    names = {path.name for path in folder.glob("step-*")}
+    latest = folder / LATEST
+    if latest.is_file():
+        names.add(latest.read_text(encoding="utf-8", errors="replace").strip())
+    return sorted(filter(_COMPLETE.fullmatch, names), key=step_of, reverse=True)
+
+
+def damage(checkpoint, share=0, shares=1):
+    """What is wrong with a checkpoint, in one line, or None.
+
+    Of the files every `shares`-th is read, from number `share` on.
+    """
+    if not checkpoint.is_dir():
+        return f"{checkpoint}: missing"
+    try:
+        manifest = read_json(checkpoint / MANIFEST)
+        if manifest.pop("manifest_sha256") != sha256_of_json(manifest):
+            return f"{checkpoint / MANIFEST}: its SHA-256 is not the one that it holds"
+        files = sorted(manifest["files"].items())
+        for name, facts in files[share::shares]:
+            if not (checkpoint / name).is_file() or (checkpoint / name).stat().st_size != facts["bytes"]:
+                return f"{checkpoint / name}: missing or of another size than {MANIFEST} says"
+            if sha256_of_file(checkpoint / name) != facts["sha256"]:
+                return f"{checkpoint / name}: its SHA-256 is not the one in {MANIFEST}"
+    except UserError as error:
+        return str(error)
+    except (KeyError, TypeError, AttributeError):
+        return f"{checkpoint / MANIFEST}: not the manifest of a checkpoint"
+    except OSError as error:
+        return f"{checkpoint}: cannot be read ({error})"
+    return None
+
+
+def start_partial(folder, step):
+    """An empty folder for the checkpoint of `step`; left-overs of kills are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_partials(folder)
+    (folder / (name_of(step) + PARTIAL)).mkdir()
+
+
+def complete_partial(folder, step, files, facts):
+    """Make the partial checkpoint of `step` the newest one.
+
+    files: {name: {"bytes", "sha256"}} as written by all ranks. UserError where one is not here.
+    """
+    partial = folder / (name_of(step) + PARTIAL)
+    for name, written in files.items():
+        if not (partial / name).is_file() or (partial / name).stat().st_size != written["bytes"]:
+            raise UserError(
+                f"{partial / name}: written by another rank, but not found here; all hosts must "
+                "share the disk with the workdir"
+            )
+    manifest = {**facts, "kind": "checkpoint", "step": step, "files": files}
+    write_json(partial / MANIFEST, {**manifest, "manifest_sha256": sha256_of_json(manifest)})
+    sync_folder(partial)
+    complete = folder / name_of(step)
+    if complete.exists():  # damaged, and passed over
+        shutil.rmtree(complete)
+    partial.rename(complete)
+    sync_folder(folder)
+    _point_to(folder, complete.name)
+
+
+def drop_all_but(folder, step, keep_last, keep_every):
+    """Remove all checkpoints but the newest `keep_last` up to `step` and those at multiples of `keep_every`.
+
+    What is newer than `step` was damaged and passed over.
+    """
+    old = [name for name in newest_first(folder) if step_of(name) <= step]
+    for name in newest_first(folder):
+        if name not in old[:keep_last] and not (name in old and is_milestone(step_of(name), keep_every)):
+            _remove(folder / name)
+
+
+def drop_all_but_milestones(folder):
+    """What stays of a finished run's checkpoints: those kept at multiples of `keep_every`."""
+    folder = Path(folder)
+    _remove_partials(folder)
+    left = []
+    for name in newest_first(folder):
+        if _is_marked(folder / name):
+            left.append(name)
+        else:
+            _remove(folder / name)
+    if left:
+        _point_to(folder, left[0])
+    elif folder.is_dir():
+        (folder / LATEST).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it holds what a user has put there
+            folder.rmdir()
+
+
+def _is_marked(checkpoint):
+    try:
+        return read_json(checkpoint / MANIFEST).get("milestone", False)
+    except UserError:
+        return False
+
+
+def is_milestone(step, keep_every):
+    return bool(keep_every) and step % keep_every == 0
+
+
+def _remove(checkpoint):
+    """Take it away at once: a kill leaves no half of a checkpoint under a complete one's name."""
+    partial = checkpoint.with_name(checkpoint.name + PARTIAL)
+    if checkpoint.exists():
+        checkpoint.rename(partial)
+        shutil.rmtree(partial)
+
+
+def _remove_partials(folder):
+    for path in folder.glob(f"step-*{PARTIAL}"):
+        shutil.rmtree(path)
+
+
+def _point_to(folder, name):
+    with atomic_write(folder / LATEST, "w") as file:
+        file.write(name)

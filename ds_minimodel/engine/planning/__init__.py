@@ -1,0 +1,1 @@
+"""Memory and traffic of a run, decided before anything is started."""

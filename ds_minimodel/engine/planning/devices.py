@@ -1,0 +1,58 @@
+"""Devices that a plan can be made for."""
+
+import os
+from typing import NamedTuple
+
+import torch
+
+from ds_minimodel.common.errors import UserError
+
+# A CUDA context and NCCL's buffers take memory that torch does not count.
+CUDA_RESERVE = 1 << 30
+
+
+class Device(NamedTuple):
+    """memory: bytes for training on one device. precision: what `auto` means there."""
+
+    name: str
+    memory: int
+    precision: str
+
+    @property
+    def type(self):
+        return "cpu" if self.name == "cpu" else "cuda"
+
+
+def _gpu(name, gib, precision):
+    return Device(name, (gib << 30) - CUDA_RESERVE, precision)
+
+
+GPUS = {
+    device.name: device
+    for device in (
+        _gpu("v100-16g", 16, "fp16"),
+        _gpu("v100-32g", 32, "fp16"),
+        _gpu("a100-80g", 80, "bf16"),
+        _gpu("h100-80g", 80, "bf16"),
+    )
+}
+
+
+def named(name, ranks_per_node):
+    """The Device of that name; UserError for an unknown one. `cpu` is this machine's, shared by its ranks."""
+    if name == "cpu":
+        return Device(name, machine_memory() // ranks_per_node, "bf16")
+    if name not in GPUS:
+        raise UserError(f"--device {name}: unknown; there are {', '.join(GPUS)} and cpu")
+    return GPUS[name]
+
+
+def memory_of(device, ranks_per_node):
+    """Bytes that one rank has on `device` (torch.device), where `ranks_per_node` ranks share the machine."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory - CUDA_RESERVE
+    return machine_memory() // ranks_per_node
+
+
+def machine_memory():
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

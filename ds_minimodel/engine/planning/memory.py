@@ -1,0 +1,231 @@
+"""Bytes that a training step needs on each device and sends over the wire, as formulas.
+
+Symbols: W ranks, A micro-batches a step, b bytes of a parameter (4 in fp32, else 2), T elements that train,
+P elements that stage 3 partitions. Partitions are padded to equal lengths, which is counted. What DeepSpeed
+0.19 does is what the formulas describe; tests/engine/test_costs.py holds them against it.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ds_minimodel.engine.planning.trace import TRAINABLE
+from ds_minimodel.engine.run import accumulates_in_fp32, split_batch
+from ds_minimodel.ops.precision import DTYPES
+
+# At most so many elements are reduced at once, or gathered ahead of their use. DeepSpeed's own 500 million are
+# allocated whatever trains: 1 GB of memory, 2 in fp32.
+BUCKET = 50_000_000
+KEPT_LIVE = 10**9  # elements that stage 3 keeps gathered between the passes: DeepSpeed's default
+IN_NODE = "all-gather in a node"
+
+
+class Sizes(NamedTuple):
+    """What a plan is made for. device_memory: bytes that one rank has."""
+
+    zero_stage: int
+    precision: str
+    batch_size: int
+    micro_batch_size: int
+    world_size: int
+    ranks_per_node: int
+    device_memory: int
+
+    @property
+    def micro(self):
+        return split_batch(self.batch_size, self.micro_batch_size, self.world_size)[0]
+
+    @property
+    def accumulation(self):
+        return split_batch(self.batch_size, self.micro_batch_size, self.world_size)[1]
+
+    @property
+    def width(self):
+        """b: bytes of a parameter, and of its gradient as it comes."""
+        return DTYPES[self.precision].itemsize
+
+    @property
+    def accumulates_in_fp32(self):
+        return accumulates_in_fp32(self.precision, self.zero_stage, self.accumulation)
+
+
+class Choice(NamedTuple):
+    """What stage 3 does with weights.
+
+    replicated: names of frozen parameters that stay whole on each rank. node_copy: ranks that hold another copy of
+    what is partitioned between them (hpZ), so that only the first micro-batch of a step gathers from other nodes;
+    1: there is none.
+    """
+
+    replicated: frozenset = frozenset()
+    node_copy: int = 1
+
+
+class Element(NamedTuple):
+    """A parameter: its name, its kind (trace.py) and its size in elements."""
+
+    name: str
+    kind: str
+    numel: int
+
+    @property
+    def trains(self):
+        return self.kind == TRAINABLE
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one device in a step.
+
+    optimizer: fp32 copies of the weights and Adam's two moments. activations: what one micro-batch keeps for
+    its backward pass. buffers: all else: gradients on their way, gathered weights, values in passing. total: at the
+    fullest moment; less than the sum where gradients come as activations go.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    buffers: int
+    total: int
+
+
+def is_whole(element, sizes, choice):
+    """Whether each rank holds all of a parameter between steps."""
+    return sizes.zero_stage < 3 or element.name in choice.replicated
+
+
+def weight_bytes(element, sizes, choice):
+    """Of one parameter on one device, with hpZ's copy; without padding at stages 1 and 2."""
+    if is_whole(element, sizes, choice):
+        return sizes.width * element.numel
+    copy = _share(element.numel, choice.node_copy) if choice.node_copy > 1 else 0
+    return sizes.width * (_share(element.numel, sizes.world_size) + copy)
+
+
+def optimizer_bytes(element, sizes):
+    """12 for an element that trains (fp32 copy, two moments), a share of them from stage 1 on; the copy is the
+    weight itself in fp32 at stage 0."""
+    if not element.trains:
+        return 0
+    if sizes.zero_stage == 0:
+        return (8 if sizes.precision == "fp32" else 12) * element.numel
+    return 12 * _share(element.numel, sizes.world_size)
+
+
+def gradient_bytes(element, sizes):
+    """Of one parameter through the backward pass; from stage 2 on it is those that a rank keeps."""
+    if not element.trains:
+        return 0
+    kept = 4 if sizes.accumulates_in_fp32 else sizes.width
+    if sizes.zero_stage >= 2:
+        return kept * _share(element.numel, sizes.world_size)
+    return (sizes.width + (4 if sizes.accumulates_in_fp32 else 0)) * element.numel
+
+
+def bucket_elements(elements):
+    """Elements of the buffer through which gradients are reduced: all that train, up to BUCKET.
+
+    The largest parameter fits: DeepSpeed would allocate another buffer for one that does not.
+    """
+    counts = [element.numel for element in elements if element.trains]
+    return _even(max(max(counts), min(BUCKET, sum(counts))))
+
+
+def memory(sizes, elements, traced, choice):
+    """Memory at the fullest moment: within the passes of the last micro-batch, in the reduction of its gradients
+    or in the update.
+
+    traced: Trace (trace.py) of one micro-batch, in which gradients leave their parameters as soon as they are
+    whole, but for stage 0 without accumulation.
+    """
+    b, stage = sizes.width, sizes.zero_stage
+    trained = [element.numel for element in elements if element.trains]
+    weights = sum(weight_bytes(element, sizes, choice) for element in elements)
+    optimizer = sum(optimizer_bytes(element, sizes) for element in elements)
+    gradients = sum(gradient_bytes(element, sizes) for element in elements)
+    share = _share(sum(trained), sizes.world_size)
+    bucket = b * bucket_elements(elements) if stage > 0 and not _accumulates_in_place(sizes) else 0
+
+    # Beside the passes stand the gradients of earlier micro-batches, the bucket and gathered weights.
+    if _accumulates_in_place(sizes):
+        earlier = gradients
+    else:
+        earlier = gradients if sizes.accumulation > 1 or stage == 3 else 0
+    passes = traced.peak + earlier + bucket + (_gathered(sizes, elements, choice) if stage == 3 else 0)
+    # Buckets are summed over ranks in a copy (not by one rank at stage 0); then Adam is given fp32 copies.
+    if stage == 0:
+        reduction = gradients if sizes.world_size == 1 else 2 * gradients
+        update = gradients + (4 * sum(trained) if b == 2 else 0)
+    elif _accumulates_in_place(sizes):
+        reduction, update = gradients + b * sum(trained), gradients
+    elif stage == 2 and sizes.accumulation > 1:
+        reduction = gradients + 2 * bucket + (4 * max(trained) if sizes.accumulates_in_fp32 else gradients)
+        update = gradients + (b + 4) * share
+    else:
+        reduction = 2 * bucket
+        update = gradients * (stage == 3) + bucket + (b + 4) * share
+    fullest = max(passes, reduction, update)
+    return Memory(
+        weights,
+        gradients,
+        optimizer,
+        traced.activations,
+        max(0, fullest - traced.activations - gradients),
+        weights + optimizer + fullest,
+    )
+
+
+def _accumulates_in_place(sizes):
+    """DeepSpeed's BF16_Optimizer: stage 1, added up in fp32 beside each parameter, no bucket."""
+    return sizes.zero_stage == 1 and sizes.accumulates_in_fp32
+
+
+def _gathered(sizes, elements, choice):
+    """Weights that stage 3 has gathered, and the flat copy that they arrive in."""
+    partitioned = [element.numel for element in elements if not is_whole(element, sizes, choice)]
+    arriving = min(sum(partitioned), max(BUCKET, max(partitioned, default=0)))
+    return sizes.width * (min(sum(partitioned), KEPT_LIVE) + arriving)
+
+
+def wire(sizes, elements, choice):
+    """{collective: bytes that each rank sends in one step}.
+
+    By the ring algorithm, for n bytes: all-reduce 2 n (W-1)/W, all-gather and reduce-scatter n (W-1)/W.
+    """
+    b, stage, shards, times = sizes.width, sizes.zero_stage, sizes.world_size, sizes.accumulation
+    trained = b * sum(element.numel for element in elements if element.trains)
+    if stage < 3:
+        reductions = times if stage == 2 else 1  # stage 2 keeps only its share, so it reduces each time
+        sent = {"all-reduce": reductions * ring(trained, shards, "all-reduce")}
+        if stage:
+            padded = b * shards * _share(trained // b, shards)
+            sent["all-gather"] = ring(padded, shards, "all-gather")
+        return sent
+    gathered = _padded_bytes([element for element in elements if not is_whole(element, sizes, choice)], sizes)
+    if choice.node_copy > 1:
+        sent = {
+            "all-gather": ring(gathered, shards, "all-gather"),
+            IN_NODE: ring((times - 1) * gathered, choice.node_copy, "all-gather"),
+        }
+    else:
+        sent = {"all-gather": ring(times * gathered, shards, "all-gather")}
+    reduced = times * _padded_bytes([element for element in elements if element.trains], sizes)
+    sent["reduce-scatter"] = ring(reduced, shards, "reduce-scatter")
+    return sent
+
+
+def ring(size, ranks, collective):
+    """Bytes that each of `ranks` sends in a ring collective over tensors of `size` bytes."""
+    return (2 if collective == "all-reduce" else 1) * size * (ranks - 1) // ranks
+
+
+def _padded_bytes(elements, sizes):
+    return sizes.width * sum(sizes.world_size * _share(element.numel, sizes.world_size) for element in elements)
+
+
+def _share(numel, ranks):
+    return -(-numel // ranks)
+
+
+def _even(numel):
+    return numel + numel % 2

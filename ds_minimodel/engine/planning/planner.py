@@ -1,0 +1,218 @@
+"""What every part of a module is, where it lives and what that costs, decided before anything is started."""
+
+import socket
+from collections import Counter
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+
+import torch
+
+from ds_minimodel.engine.planning import memory
+from ds_minimodel.engine.planning.devices import memory_of
+from ds_minimodel.engine.planning.memory import Choice, Element, Memory
+from ds_minimodel.engine.planning.trace import PASS_THROUGH, on_meta, trace
+from ds_minimodel.ops.precision import DTYPES
+
+REPLICATED, PARTITIONED, IN_NODE = "replicated", "partitioned", "partitioned, copy in node"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The parameters of one module that are of one kind; bytes on one device."""
+
+    name: str
+    kind: str
+    placement: str
+    parameters: int
+    weights: int
+    gradients: int
+    optimizer: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run at `sizes`. wire: {collective: bytes that each rank sends a step}. zero: what DeepSpeed's
+    configuration has to say under "zero_optimization" so that this is what runs."""
+
+    sizes: memory.Sizes
+    parts: tuple[Part, ...]
+    memory: Memory
+    wire: dict
+    choice: Choice
+    zero: dict
+
+    @property
+    def fits(self):
+        return self.memory.total <= self.sizes.device_memory
+
+    @property
+    def between_nodes(self):
+        return sum(sent for collective, sent in self.wire.items() if collective != memory.IN_NODE)
+
+    def summary(self):
+        """What is predicted, as JSON."""
+        return {
+            "fits": self.fits,
+            "memory": asdict(self.memory),
+            "wire": {**self.wire, "total": sum(self.wire.values())},
+            "zero_optimization": self.zero,
+        }
+
+
+class Planner:
+    """Makes plans for a module.
+
+    module: with `requires_grad` as it trains, on any device; it is traced as a copy without memory.
+    batches_of: for a micro-batch size, one micro-batch of each form that the run has. device: "cpu" or "cuda".
+    """
+
+    def __init__(self, module, batches_of, precision, device):
+        self.module, self.batches_of, self.device = on_meta(module, DTYPES[precision]), batches_of, device
+        self._traces = {}
+
+    def plan(self, sizes):
+        """The plan that fits with the fewest bytes on the wire between nodes, then with the least memory; where
+        none fits, the one of least memory."""
+        traced = self._trace(sizes)
+        elements = [
+            Element(name, traced.kinds[name], parameter.numel()) for name, parameter in self.module.named_parameters()
+        ]
+        plans = [self._with(choice, sizes, elements, traced) for choice in _choices(sizes, elements)]
+        fitting = [plan for plan in plans if plan.fits]
+        if fitting:
+            return min(fitting, key=lambda plan: (plan.between_nodes, plan.memory.total))
+        return min(plans, key=lambda plan: plan.memory.total)
+
+    def smallest_stage(self, sizes):
+        """The lowest ZeRO stage at which `sizes` fit, or None."""
+        return next((stage for stage in range(4) if self.plan(sizes._replace(zero_stage=stage)).fits), None)
+
+    def largest_micro_batch(self, sizes):
+        """The largest micro-batch that divides a rank's samples and fits, or None."""
+        per_rank = sizes.batch_size // sizes.world_size
+        divisors = [micro for micro in range(1, per_rank + 1) if per_rank % micro == 0]
+        low, high = 0, len(divisors)  # all below `low` fit, none from `high` on: memory grows with the size
+        while low < high:
+            middle = (low + high) // 2
+            if self.plan(sizes._replace(micro_batch_size=divisors[middle])).fits:
+                low = middle + 1
+            else:
+                high = middle
+        return divisors[low - 1] if low else None
+
+    def _trace(self, sizes):
+        leaves = sizes.zero_stage > 0 or sizes.accumulation > 1
+        key = sizes.micro, leaves
+        if key not in self._traces:
+            found = [trace(self.module, batch, leaves, self.device) for batch in self.batches_of(sizes.micro)]
+            self._traces[key] = found[0]
+            for other in found[1:]:
+                self._traces[key] = self._traces[key].joined(other)
+        return self._traces[key]
+
+    def _with(self, choice, sizes, elements, traced):
+        groups = {}
+        for element in elements:
+            groups.setdefault((part_of(element.name), element.kind), []).append(element)
+        parts = tuple(_part(name, kind, group, sizes, choice) for (name, kind), group in groups.items())
+        return Plan(
+            sizes,
+            parts,
+            memory.memory(sizes, elements, traced, choice),
+            memory.wire(sizes, elements, choice),
+            choice,
+            self._zero(sizes, elements, choice),
+        )
+
+    def _zero(self, sizes, elements, choice):
+        if sizes.zero_stage == 0:
+            return {}
+        bucket = memory.bucket_elements(elements)
+        settings = {"reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
+        if sizes.zero_stage < 3:
+            return settings
+        # DeepSpeed's own linear keeps every input, also where weights are frozen; partitioned ones need it.
+        linear = any(
+            isinstance(module, torch.nn.Linear) and f"{name}.weight" not in choice.replicated
+            for name, module in self.module.named_modules()
+        )
+        settings |= {
+            "stage3_param_persistence_threshold": 0,
+            "stage3_prefetch_bucket_size": memory.BUCKET,
+            "memory_efficient_linear": linear,
+        }
+        if choice.node_copy > 1:
+            settings["zero_hpz_partition_size"] = choice.node_copy
+        return settings
+
+
+def part_of(name):
+    """The module that a parameter is shown under: the entry of a list or dict that it lies in, or its parent."""
+    path = name.split(".")
+    ends = next((index + 1 for index, word in enumerate(path) if word.isdigit()), len(path) - 1)
+    return ".".join(path[:ends])
+
+
+def _part(name, kind, group, sizes, choice):
+    placement = REPLICATED
+    if not memory.is_whole(group[0], sizes, choice):
+        placement = IN_NODE if choice.node_copy > 1 else PARTITIONED
+    return Part(
+        name,
+        kind,
+        placement,
+        sum(element.numel for element in group),
+        sum(memory.weight_bytes(element, sizes, choice) for element in group),
+        sum(memory.gradient_bytes(element, sizes) for element in group),
+        sum(memory.optimizer_bytes(element, sizes) for element in group),
+    )
+
+
+def _choices(sizes, elements):
+    """What stage 3 can do: keep any number of frozen modules whole on each rank, those that the backward pass
+    reads first; and hold a copy of the other weights in each node."""
+    if sizes.zero_stage < 3:
+        return [Choice()]
+    frozen = sorted(
+        (element for element in elements if not element.trains), key=lambda element: element.kind != PASS_THROUGH
+    )
+    modules = list(dict.fromkeys(part_of(element.name) for element in frozen))
+    has_nodes = 1 < sizes.ranks_per_node < sizes.world_size and sizes.world_size % sizes.ranks_per_node == 0
+    node_copies = [sizes.ranks_per_node] if has_nodes and sizes.accumulation > 1 else []
+    choices = []
+    for number in range(len(modules) + 1):
+        whole = frozenset(element.name for element in frozen if part_of(element.name) in modules[:number])
+        choices += [Choice(whole, ranks) for ranks in (1, *node_copies)]
+    return choices
+
+
+def ranks_for_copy(ranks_per_node, tensor_parallel):
+    """Sizes.ranks_per_node: ranks of a node that may hold a copy of the weights between them (hpZ).
+
+    Its groups are of ranks in a row, which with tensor parallelism would be parts of one replica.
+    """
+    return ranks_per_node if tensor_parallel == 1 else 1
+
+
+def plan_run(module, batches, run, world):
+    """The plan of a run (arguments as of train.train), the same on every rank; of a module that is split, that of the
+    rank with the largest parts."""
+    ranks_of_hosts = Counter(world.gather(socket.gethostname)).values()
+    device_memory = memory_of(world.device, max(ranks_of_hosts))
+    ranks_per_node = ranks_for_copy(min(ranks_of_hosts), world.tensor.size)
+
+    def make():
+        sizes = memory.Sizes(
+            run.zero_stage,
+            run.precision,
+            run.batch_size,
+            run.micro_batch_size,
+            world.data.size,
+            ranks_per_node,
+            device_memory,
+        )
+        firsts = accumulate((steps for steps, *_ in run.phases[:-1]), initial=0)
+        batch_of_each_phase = [batches(step)[0] for step in firsts]
+        return Planner(module, lambda _: batch_of_each_phase, run.precision, world.device.type).plan(sizes)
+
+    return world.gather(make)[-1]  # the last rank's share is never less than another's (Group.shares)

@@ -1,0 +1,205 @@
+"""Start of ranks with the deepspeed launcher, and the environment that training processes need."""
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.engine.ranks import mpi
+from ds_minimodel.engine.ranks.rendezvous import free_port
+
+# What a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at every
+# step unless told otherwise: a fifth to a half of the time of a training step on a CPU. OpenMP's threads spin
+# for long while they wait, which beside other work is five times slower; not to spin at all is a quarter slower on
+# small models. A few microseconds serve both (GNU's OpenMP, which torch brings; others know the policy only).
+CPU = {
+    "MALLOC_MMAP_THRESHOLD_": str(8 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "10000",
+    "DS_ACCELERATOR": "cpu",
+}
+
+# Number of ranks on this host: from torchrun, deepspeed, Open MPI, MPICH.
+_RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+THIS_PROGRAM = ("--module", "ds_minimodel")
+# Names a file, on the disk that all hosts share, by which rank 0 says that a stopped run's state is saved.
+STOP_NOTE = "DSMM_STOP_NOTE"
+# Seconds for ranks to end after their launcher has; it grants them 30 itself.
+GRACE = 45
+
+
+def launched():
+    """Whether a launcher started this process as one of several ranks."""
+    return "RANK" in os.environ or mpi.started()
+
+
+def rank_of_environment():
+    """This process's rank as its launcher says it; 0 without a launcher."""
+    names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    return int(next((os.environ[name] for name in names if name in os.environ), 0))
+
+
+def has_gpu():
+    """Whether this machine has an NVIDIA GPU, told without loading torch."""
+    return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
+
+
+def gpus():
+    """Names, for CUDA_VISIBLE_DEVICES, of the GPUs that a process here sees; told without loading torch."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name not in ("", "-1")]
+    devices = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*")]
+    return [str(number) for number in range(sum(map(str.isdigit, devices)))]
+
+
+def check_ranks(ranks):
+    """UserError for more ranks than this host has GPUs, if it has any and is to use them."""
+    if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < len(gpus()) < ranks:
+        raise UserError(
+            f"--ranks {ranks}: this host shows {len(gpus())} GPUs, and every rank needs one of its "
+            "own; DS_ACCELERATOR=cpu trains on the CPU"
+        )
+
+
+def name_the_cpu():
+    """Without a GPU, name the CPU to DeepSpeed, which else warns on standard output, where tables and JSON go."""
+    if not has_gpu():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+
+def restart_with_cpu_settings():
+    """Where there is no GPU, replace this process by one with the settings of CPU, unless it has them.
+
+    A rank that a launcher started without OMP_NUM_THREADS gets its share of the host's cores.
+    """
+    wanted = dict(CPU)
+    ranks_here = next((int(os.environ[name]) for name in _RANKS_HERE if name in os.environ), None)
+    if ranks_here:
+        share = max(1, os.cpu_count() // ranks_here)
+        wanted["OMP_NUM_THREADS"] = str(min(share, len(os.sched_getaffinity(0))))
+    if not has_gpu() and not wanted.keys() <= os.environ.keys():
+        command = [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**wanted, **os.environ})
+
+
+def launch(arguments, ranks):
+    """Run `python -m ds_minimodel ARGUMENTS` on ranks here under DeepSpeed's launcher; return its exit code.
+
+    SIGINT and SIGTERM go on to the ranks, which save and end; this process waits for them and exits. They
+    save and end, too, when this process is gone, however that came.
+    """
+    environment = dict(os.environ)
+    if not has_gpu():
+        environment = CPU | environment
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, os.cpu_count() // ranks)))
+    devices = (gpus() or [str(number) for number in range(ranks)])[:ranks]
+    # A session of its own: the launcher would else die of Ctrl-C before its ranks have saved.
+    process = subprocess.Popen(
+        launcher_command({"localhost": devices}, 0, "127.0.0.1", free_port(), [*THIS_PROGRAM, *arguments]),
+        env=environment,
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+    def pass_on(number, count):
+        # SIGTERM first, always: of SIGINT DeepSpeed's launcher dies with a traceback. To the ranks, SIGINT
+        # after SIGTERM means to end at once.
+        os.killpg(process.pid, number if count > 1 else signal.SIGTERM)
+
+    with passing_on(pass_on) as received:
+        code = process.wait()
+        deadline = time.monotonic() + GRACE
+        while received and _alive(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.2)
+    if received:
+        if _alive(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        sys.exit(code_after(received, code))
+    return exit_code(code)
+
+
+def launcher_command(devices, node_rank, address, port, program):
+    """Command that runs a program on the ranks of one host, and ends them when its standard input is closed.
+
+    devices: {host: names of its devices, one for each rank}. node_rank: number of the host among them. address,
+    port: where the ranks meet. program: what DeepSpeed's launcher takes, THIS_PROGRAM or a script, and arguments.
+    """
+    world_info = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
+    return [
+        sys.executable,
+        "-u",
+        "-m",
+        "ds_minimodel.engine.ranks.on_host",
+        f"--world_info={world_info}",
+        f"--node_rank={node_rank}",
+        f"--master_addr={address}",
+        f"--master_port={port}",
+        "--log_level=warning",
+        *program,
+    ]
+
+
+def exit_code(code):
+    """What a launcher's code means here: 2 a user's mistake, 1 for whatever else it or ssh (255) has."""
+    return code if code in (0, 2) else 1
+
+
+def code_after(received, code):
+    """Exit code after signals: 0 where the first was SIGTERM and rank 0 has noted that the state is on disk.
+
+    received: signals, in order. code: of the launcher, which knows nothing of how its ranks ended.
+    """
+    note = Path(os.environ[STOP_NOTE])
+    saved = note.exists() or code == 0
+    note.unlink(missing_ok=True)
+    if not saved:
+        print(
+            "ds-minimodel: the ranks ended without saving; the same command goes on from the last checkpoint",
+            file=sys.stderr,
+        )
+    return 0 if saved and received[0] == signal.SIGTERM else 1
+
+
+def note_stop():
+    """On rank 0: note for the process that launched the ranks that their state is saved."""
+    if STOP_NOTE in os.environ and rank_of_environment() == 0:
+        Path(os.environ[STOP_NOTE]).touch()
+
+
+@contextlib.contextmanager
+def passing_on(send):
+    """Within the block call send(number, count) for the count-th SIGINT or SIGTERM, instead of dying of it.
+
+    They are for the ranks, which save and end. Yields the list of the signals received so far.
+    """
+    received = []
+
+    def receive(number, _frame):
+        received.append(number)
+        send(number, len(received))
+
+    old = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _alive(group):
+    """Whether a process of the group runs; one that only waits to be reaped does not."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, group_there = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(group_there) == group and state != "Z":
+                return True
+    return False

@@ -1,0 +1,47 @@
+"""Processes that mpirun started. mpi4py is imported here alone, and only under mpirun."""
+
+import os
+
+from ds_minimodel.common.errors import UserError
+
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # Open MPI; MPICH and its kin
+
+
+def started():
+    """Whether mpirun started this process."""
+    return any(name in os.environ for name in _SIZES)
+
+
+def world():
+    """MPI's communicator of all processes; UserError where mpi4py is missing or of another MPI than mpirun.
+
+    Call `end` where all processes end well; one that ends without it makes mpirun end the others.
+    """
+    try:
+        import mpi4py
+
+        mpi4py.rc.finalize = False  # else a process that failed would wait at its exit for all others
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"mpirun: ranks are found through mpi4py, which does not load ({_line(error)}); "
+            "pip install 'ds_minimodel[mpi]', or use torchrun or --hostfile"
+        ) from None
+    started_processes = int(next(os.environ[name] for name in _SIZES if name in os.environ))
+    if MPI.COMM_WORLD.size != started_processes:
+        raise UserError(
+            f"mpirun started {started_processes} processes, of which mpi4py sees "
+            f"{MPI.COMM_WORLD.size}: it loads another MPI ({_line(MPI.Get_library_version())})"
+        )
+    return MPI.COMM_WORLD
+
+
+def end():
+    """Take leave of MPI; returns when all processes have come here."""
+    from mpi4py import MPI
+
+    MPI.Finalize()
+
+
+def _line(text):
+    return str(text).strip().splitlines()[0]

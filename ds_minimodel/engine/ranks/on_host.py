@@ -1,0 +1,49 @@
+"""What runs on each host, started by launch.py or over ssh by hosts.py: its facts, or its ranks.
+
+python -m ds_minimodel.engine.ranks.on_host facts
+python -m ds_minimodel.engine.ranks.on_host ARGUMENTS OF deepspeed.launcher.launch
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+
+from ds_minimodel import __version__
+from ds_minimodel.engine.ranks.launch import gpus
+from ds_minimodel.engine.ranks.rendezvous import free_port
+
+
+def facts():
+    """What the head must know of a host. `address`: that at which ssh reached it."""
+    return {
+        "version": __version__,
+        "python": sys.version.split()[0],
+        "cores": os.cpu_count(),
+        "gpus": len(gpus()),
+        "address": os.environ["SSH_CONNECTION"].split()[2],
+        "port": free_port(),
+    }
+
+
+def run_ranks():
+    """DeepSpeed's launcher of one host's ranks. When the head closes this process's input, they save and end."""
+    from deepspeed.launcher import launch
+
+    threading.Thread(target=_end_with_head, args=(os.dup(0),), daemon=True).start()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the ranks must not hold the head's line
+    launch.main()
+
+
+def _end_with_head(line):
+    while os.read(line, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["facts"]:
+        print(json.dumps(facts()))
+    else:
+        run_ranks()

@@ -1,0 +1,41 @@
+"""SIGINT and SIGTERM end training after the step, with its state saved."""
+
+import logging
+import signal
+import threading
+
+log = logging.getLogger(__name__)
+
+
+class Stopped(Exception):
+    """Training was asked to stop (SIGINT or SIGTERM); its state is saved."""
+
+    def __init__(self, signal_number, message):
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+class StopSignals:
+    """Remembers SIGINT or SIGTERM instead of dying of it; only a SIGINT after it stops at once.
+
+    Launchers send SIGTERM after the terminal's SIGINT, which must not cut the saving short.
+    """
+
+    def __init__(self):
+        self.received, self.old = None, {}
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            self.old = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self.old.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number, _frame):
+        if self.received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received is None:
+            log.warning("stopping after this step; the state is being saved")
+        self.received = self.received or number

@@ -1,0 +1,127 @@
+"""Start of the ranks, whoever started the process: ourselves, deepspeed, torchrun or mpirun."""
+
+import logging
+import os
+import warnings
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.engine.ranks.launch import launched
+from ds_minimodel.engine.ranks.lifeline import hold_lifeline
+from ds_minimodel.engine.ranks.rendezvous import prepare_rendezvous
+from ds_minimodel.engine.run import replicas_of
+from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.parallel import SOLO, Group, split_world
+
+# Of collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
+HOST_TIMEOUT = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks that train together. `host_group` carries small numbers between hosts without the device.
+
+    data: the ranks among which samples are divided, each with its own replica of the model, or the same part of
+    one. tensor: the ranks that hold the parts of one replica, and see the same samples.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    host_group: object
+    data: Group
+    tensor: Group
+
+    @property
+    def is_main(self):
+        return self.rank == 0
+
+    def sum(self, *numbers):
+        """Sums over ranks of host integers; never waits for the device."""
+        if self.size == 1:
+            return numbers
+        total = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(total, group=self.host_group)
+        return tuple(total.tolist())
+
+    def from_main(self, compute):
+        """The picklable value that `compute()` gives on rank 0, on every rank; if it fails, every rank ends."""
+        return self.gather(lambda: compute() if self.is_main else None)[0]
+
+    def gather(self, compute):
+        """The picklable values that `compute()` gives on each rank, in the order of ranks, on every rank.
+
+        Where it fails on some ranks, every rank ends: those with their error, the others with Elsewhere, so
+        that none waits for another that is gone.
+        """
+        if self.size == 1:
+            return [compute()]
+        value = error = None
+        try:
+            value = compute()
+        except Exception as caught:
+            error = caught
+        outcomes = [None] * self.size
+        state = "ok" if error is None else "user error" if isinstance(error, UserError) else "failed"
+        dist.all_gather_object(outcomes, (state, value), group=self.host_group)
+        if error is not None:
+            raise error
+        for rank, (state, _) in enumerate(outcomes):
+            if state != "ok":
+                raise Elsewhere(rank, state == "user error")
+        return [value for _, value in outcomes]
+
+    def alike(self, compute):
+        """What `compute()` gives on this rank. A UserError that it raises on every rank is for rank 0 to say."""
+        try:
+            return compute()
+        except UserError:
+            if self.is_main:
+                raise
+            raise Elsewhere(0, is_users_mistake=True) from None
+
+    def barrier(self):
+        if self.size > 1:
+            dist.barrier(group=self.host_group)
+
+
+def start(tensor_parallel=1):
+    """Join the ranks (a world of one where no launcher is involved) and return the World.
+
+    tensor_parallel: how many ranks hold one replica; UserError where it does not divide the ranks.
+    """
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # torch says at every step of ZeRO 3 that the collectives that DeepSpeed calls have new names.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    # On CPUs DeepSpeed would compile a shared-memory all-reduce at start: a minute of work that fails without
+    # a compiler, hangs on a stale lock and leaks /dev/shm. gloo gives the same sums.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    accelerator = deepspeed.get_accelerator()
+    if not dist.is_initialized():
+        if not launched():
+            dist.init_process_group(
+                accelerator.communication_backend_name(), store=dist.HashStore(), rank=0, world_size=1
+            )
+            os.environ.setdefault("LOCAL_RANK", "0")
+        else:
+            prepare_rendezvous()
+        deepspeed.init_distributed(verbose=False)
+    device = torch.device(accelerator.device_name(int(os.environ["LOCAL_RANK"])))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        configure_cpu()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
+    world = World(rank, size, device, host_group, Group(rank, size), SOLO)
+    if size > 1:
+        hold_lifeline(rank, host_group)
+    world.alike(lambda: replicas_of(size, tensor_parallel))
+    data, tensor = split_world(rank, size, tensor_parallel)
+    return replace(world, data=data, tensor=tensor)

@@ -1,0 +1,67 @@
+"""What can be checked before days of training are spent on it."""
+
+import importlib.util
+import sys
+
+from ds_minimodel import tasks
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.reader import find_files
+from ds_minimodel.engine.run import replicas_of, split_batch
+from ds_minimodel.steps.initial import check_vectors
+from ds_minimodel.steps.task_data import labels_of, read_records
+
+NEEDS_TASKS = ("finetune", "evaluate")
+
+
+def check_ahead(recipe, steps, ranks):
+    """The steps of `steps` that the recipe has work for; UserError for what a later one would stumble on.
+
+    Every text file must exist, every task file be readable with the task's labels, every batch of text divide
+    among the `ranks`, what initialises the packs be there, and what draws the plots be installed. Language
+    packs alone can be had without plots.
+    """
+    replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
+    for language in recipe.languages_of_text:
+        find_files(recipe.data.text[language])
+    check_tasks(recipe)
+    sections = [recipe.adapt]
+    sections += [recipe.pretrain] if recipe.base is None else []
+    sections += [recipe.build_mini] if "minipost" in recipe.systems else []
+    for section in sections:
+        split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
+    check_vectors(recipe)
+    if recipe.finetune.tasks:
+        check_plots()
+        return list(steps)
+    skipped, end = NEEDS_TASKS, "and a report of their costs and losses"
+    if not _can_plot():
+        skipped, end = (*skipped, "report"), "without a report, which needs matplotlib"
+    print(f"the recipe names no finetune.tasks: the run ends with the language packs {end}", file=sys.stderr)
+    return [step for step in steps if step not in skipped]
+
+
+def check_plots():
+    """UserError where what draws the report's plots is not installed."""
+    if not _can_plot():
+        raise UserError("the report needs matplotlib: pip install 'ds_minimodel[report]'")
+
+
+def _can_plot():
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def check_tasks(recipe):
+    """UserError for a task file that is missing, lacks a column or has a label that is not the task's."""
+    for task in recipe.finetune.tasks.values():
+        _check_task(task, recipe.languages.source)
+
+
+def _check_task(task, source):
+    files = {(source, task.train), *task.test.items()}
+    if task.kind == "qa":
+        for path in sorted({path for _, path in files}):
+            tasks.read_squad(path)
+        return
+    labels = labels_of(task, source)
+    for language, path in sorted(files):
+        read_records(task, path, language, labels)

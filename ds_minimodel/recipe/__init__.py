@@ -1,0 +1,1 @@
+"""The recipe: one typed YAML file that drives every step."""

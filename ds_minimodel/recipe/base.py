@@ -1,0 +1,39 @@
+"""The model that a recipe starts from where it does not pretrain one: a folder with `body` and `pack`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json, read_manifest
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a recipe must know of its base. model: the architecture, by the keys of the recipe's section `model`."""
+
+    model: dict
+    language: str
+    vocab_size: int
+
+
+def read_base(folder):
+    """The Base in `folder` as import-hf writes it; UserError where it is none or has heads at other depths."""
+    body, pack = Path(folder) / "body", Path(folder) / "pack"
+    if not body.is_dir() or not pack.is_dir():
+        raise UserError(
+            f"base: {folder} does not hold the folders body and pack; make them with `ds-minimodel import-hf`"
+        )
+    model = read_json(body / "config.json")["architecture"]
+    depths = model.pop("head_depths")
+    if depths != [model["num_layers"]]:
+        raise UserError(
+            f"base: {body} has masked-LM heads after {depths} layers; a base has one, after its last "
+            f"({model['num_layers']})"
+        )
+    manifest = read_manifest(pack)
+    return Base(model, manifest["language"], manifest["vocab_size"])
+
+
+def source_vocab_size(recipe):
+    """Pieces of the source language: the base's, or without one the recipe's."""
+    return recipe.tokenizer.vocab_size if recipe.base is None else read_base(recipe.base).vocab_size

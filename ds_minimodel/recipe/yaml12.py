@@ -1,0 +1,112 @@
+"""YAML as recipes are written in it, what a command line changes, and what is wrong where in the file."""
+
+import difflib
+import re
+
+import yaml
+
+from ds_minimodel.common.errors import UserError
+
+
+class Yaml12(yaml.SafeLoader):
+    """YAML 1.2 scalars: `no` stays a language code, 7e-4 is a number. A key given twice is refused."""
+
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.composer.ComposerError(None, None, f"the key {key.value} is given twice", key.start_mark)
+                seen.add(key.value)
+        return node
+
+
+Yaml12.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern, _first in (
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    ("int", r"^[-+]?\d+$", "-+0123456789"),
+    ("float", r"^[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$", "-+.0123456789"),
+):
+    Yaml12.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
+Yaml12.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+
+
+def apply_override(values, override):
+    """Put `key=value` (`adapt.lr=1e-3`) into nested dicts; UserError where it has another form."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"{override!r}: an override has the form key=value, for example adapt.lr=1e-3")
+    *sections, last = key.split(".")
+    for section in sections:
+        if not isinstance(values.get(section, {}), dict):
+            raise UserError(f"{override}: {section} is a value, not a section")
+        values[section] = dict(values.get(section, {}))  # a copy: a YAML alias shares it
+        values = values[section]
+    try:
+        values[last] = yaml.load(text, Yaml12)
+    except yaml.YAMLError:
+        raise UserError(f"{override}: {text!r} is not a valid YAML value") from None
+
+
+def refusal(path, tree, error, schema, overrides=()):
+    """pydantic's `error` on values for `schema` as one line: the override, or file and line; key, what is wrong."""
+    # An unknown key first: where it is a misspelt one, the missing one follows from it.
+    first, *others = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    where = [str(part) for part in first["loc"] if part != "tuple"]
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = "unknown key" + _suggestion(where, schema)
+    elif first["type"] == "missing":
+        message = "this key is missing"
+    message += f" (and {len(others)} more)" if others else ""
+    if where:
+        what = f"{'.'.join(where)}: {message}"
+    else:  # of the whole: such a message begins with a key, where it is about one
+        key = re.match(r"[\w.]*", message)[0].rstrip(".")
+        where = key.split(".") if key.split(".")[0] in schema.model_fields else []
+        what = message if where else f"recipe: {message}"
+    return _placed(path, tree, where, message, what, overrides)
+
+
+def _placed(path, tree, where, message, what, overrides):
+    """`what` is wrong with the key path `where`, after the override that gave it, or after file and line."""
+    given = {override: override.partition("=")[0] for override in reversed(overrides)}  # the last one counts
+    for override, dotted in given.items():
+        key = dotted.split(".")
+        if key == where[: len(key)]:
+            return f"{override}: {message if key == where else what}"
+    section = ".".join(where) + "."
+    concerned = [override for override, key in given.items() if key.startswith(section) or key in message]
+    line = _line_of(tree, where)
+    return f"{path}{f':{line}' if line else ''}: {what}{f' (with {concerned[0]})' if concerned else ''}"
+
+
+def _suggestion(where, schema):
+    section = schema
+    for name in where[:-1]:
+        field = getattr(section, "model_fields", {}).get(name)
+        section = field.annotation if field else None
+    known = list(getattr(section, "model_fields", {}))
+    close = difflib.get_close_matches(where[-1], known, 1)
+    return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
+
+
+def _line_of(node, where):
+    """Line (from 1) of the key path `where` in the composed YAML, or of the deepest part that is there."""
+    line = None
+    for part in where:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == part), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line + 1, found[1]
+        elif isinstance(node, yaml.SequenceNode) and part.isdigit() and int(part) < len(node.value):
+            node = node.value[int(part)]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line

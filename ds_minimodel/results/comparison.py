@@ -1,0 +1,219 @@
+"""Several runs side by side: what is the same system in several runs, and what only bears the same name.
+
+A *variant* is a system with all the settings that decide its results but the seed. Runs that agree in them
+are averaged; the first variant of a system is called as the system is ("minijoint"), one that differs from it
+in the mini-model's depth alone "minijoint N=2", any other one by the run that it comes from,
+"minijoint (wide)".
+"""
+
+from dataclasses import dataclass
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.results.curves import BASELINE
+from ds_minimodel.results.units import name_of
+
+DEPTH = "mini.depth"
+_SECTIONS = ("tokenizer", "model", "mini", "pretrain", "build_mini", "adapt", "finetune")
+# Keys that change what is looked at, not what comes out.
+_NEUTRAL = {"adapt.snapshot_every", "adapt.snapshot_at", "finetune.seeds"}
+_MOST_DIFFERENCES = 4  # named for a run
+
+
+@dataclass
+class Variant:
+    name: str
+    system: str
+    settings: dict
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that a page shows; the `system` of all rows is the name of a variant.
+
+    facts: {label: text}. scores, source_scores: rows of curves.py in the target languages and in the source
+    language; their seed is a pair, (seed of the run, finetuning seed). metrics: {task: what its scores are}.
+    depths: {system: {depth: variant}} of systems with several depths of the mini-model.
+    """
+
+    source: str
+    facts: dict
+    scores: list
+    source_scores: list
+    costs: list
+    baselines: list
+    losses: list
+    metrics: dict
+    depths: dict
+
+
+def join(runs):
+    """The Comparison of `runs`; UserError where their scores cannot be compared."""
+    _check_comparable(runs)
+    variants, of_run = _variants(runs)
+    depths = _depths(variants)
+    score_keys = ("task", "language", "seed", "step")
+    in_targets, repeated = _unique(runs, of_run, lambda run: run.target_scores, score_keys)
+    in_source, _ = _unique(runs, of_run, lambda run: run.source_scores, score_keys)
+    costs, _ = _unique(runs, of_run, lambda run: run.costs, ("step",), by_seed=False)
+    losses, _ = _unique(runs, of_run, lambda run: run.losses, ("stage", "language"))
+    baselines = {
+        (row["baseline"], row["task"], row["language"]): row for run in reversed(runs) for row in run.baselines
+    }  # the first run's count
+    metrics = {task: test["metric"] for run in runs for task, test in run.tests.items()}
+    return Comparison(
+        runs[0].source,
+        _facts(runs, repeated),
+        in_targets,
+        in_source,
+        costs,
+        list(baselines.values()),
+        losses,
+        metrics,
+        depths,
+    )
+
+
+def _check_comparable(runs):
+    """Raise UserError where two runs have one name, another source language or other tests of one task."""
+    names = [run.name for run in runs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"two runs are called {name}; name one of them: --with LABEL=RUN")
+    for number, run in enumerate(runs):
+        for earlier in runs[:number]:
+            difference = _incomparable(earlier, run)
+            if difference:
+                raise UserError(f"{run.name} cannot be compared with {earlier.name}: {difference}; report them apart")
+
+
+def _incomparable(one, other):
+    if one.source != other.source:
+        return f"their source languages are {other.source} and {one.source}"
+    for task in one.tests.keys() & other.tests.keys():
+        first, second = one.tests[task], other.tests[task]
+        if first["metric"] != second["metric"]:
+            return f"the scores of task {task} are {second['metric']} and {first['metric']}"
+        for language in sorted(first["files"].keys() & second["files"].keys()):
+            if first["files"][language] != second["files"][language]:
+                return f"task {task} has other test data for {language}"
+    return None
+
+
+def settings_of(run, system):
+    """{key: value} of all that decides the results of `system` in `run`, its seed aside."""
+    recipe, drop = run.recipe, set(_NEUTRAL)
+    flat = {key: value for section in _SECTIONS for key, value in _flat(section, recipe[section])}
+    flat |= {"data.blocks": recipe["data"]["blocks"], "engine.precision": recipe["engine"]["precision"]}
+    scheduled = system == "multijoint" and flat["adapt.depth_schedule"]
+    if system != "minipost":
+        drop |= {"mini.new_layers", *(key for key in flat if key.startswith("build_mini."))}
+    if system != "multijoint":
+        drop |= {"mini.depths", "adapt.depth_schedule"}
+    if system == BASELINE or scheduled:
+        drop.add(DEPTH)
+    if run.data["base"]:
+        drop |= {key for key in flat if key.startswith("pretrain.")}
+    files = tuple(f"finetune.tasks.{task}.{key}" for task in recipe["finetune"]["tasks"] for key in ("train", "test."))
+    return run.data | {key: value for key, value in flat.items() if key not in drop and not key.startswith(files)}
+
+
+def _flat(name, value):
+    """("adapt.word_vectors.de", value), …: what concerns one language or task has a key of its own."""
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for part, inner in value.items():
+        yield from _flat(f"{name}.{part}", inner)
+
+
+def _differences(one, other):
+    """Keys that both have with different values; what only one has (a language, a task) is no difference."""
+    return [key for key in one if key in other and one[key] != other[key]]
+
+
+def _variants(runs):
+    """All variants, and {(run name, system): variant name}."""
+    variants, of_run = [], {}
+    for run in runs:
+        for system in run.recipe["systems"]:
+            settings = settings_of(run, system)
+            of_system = [variant for variant in variants if variant.system == system]
+            variant = next((one for one in of_system if not _differences(one.settings, settings)), None)
+            if variant is None:
+                variant = Variant(_name(system, settings, of_system, run), system, settings)
+                variants.append(variant)
+            variant.settings |= settings
+            of_run[run.name, system] = variant.name
+    return variants, of_run
+
+
+def _name(system, settings, of_system, run):
+    if not of_system:
+        return system
+    if _differences(of_system[0].settings, settings) == [DEPTH]:
+        return f"{system} N={settings[DEPTH]}"
+    return f"{system} ({run.name})"
+
+
+def _depths(variants):
+    """{system: {depth: variant name}} of the systems with several depths of the mini-model."""
+    depths = {}
+    for variant in variants:
+        depth = variant.settings.get(DEPTH)
+        if variant.name in (variant.system, f"{variant.system} N={depth}"):
+            depths.setdefault(variant.system, {})[depth] = variant.name
+    return {system: dict(sorted(names.items())) for system, names in depths.items() if len(names) > 1}
+
+
+def _unique(runs, of_run, rows_of, keys, by_seed=True):
+    """Rows of all runs with the names of variants, each seed's once, and {run: its systems seen before}.
+
+    Runs with the same settings and seed give the same rows: a later run's are repetitions.
+    """
+    found, repeated = {}, {}
+    for run in runs:
+        for row in rows_of(run):
+            variant = of_run[run.name, row["system"]]
+            seeds = (run.recipe["seed"],) if by_seed else ()
+            key = (variant, *seeds, *(row[name] for name in keys))
+            if key in found:
+                repeated.setdefault(run.name, {})[variant] = None
+                continue
+            found[key] = row | {"system": variant}
+            if "seed" in row:
+                found[key]["seed"] = (run.recipe["seed"], row["seed"])
+    return list(found.values()), repeated
+
+
+def _facts(runs, repeated):
+    """{label: text} at the head of the page: the first run's facts, and a line for each of several runs."""
+    if len(runs) == 1:
+        return runs[0].facts
+    facts = {f"{label} (first run)": text for label, text in runs[0].facts.items()}
+    return facts | {run.name: _line(run, runs[0], repeated.get(run.name, ())) for run in runs}
+
+
+def _line(run, first, repeated):
+    """One line about a run: its seed, systems and languages, and in what it differs from the first one."""
+    recipe = run.recipe
+    parts = [
+        f"seed {recipe['seed']}",
+        ", ".join(map(name_of, recipe["systems"])),
+        f"{recipe['languages']['source']} to {', '.join(recipe['languages']['targets'])}",
+    ]
+    its, mine = _all_settings(first), _all_settings(run)
+    differences = [key if key in run.data else f"{key} {its[key]} → {mine[key]}" for key in _differences(its, mine)]
+    if len(differences) > _MOST_DIFFERENCES:
+        differences[_MOST_DIFFERENCES:] = [f"{len(differences) - _MOST_DIFFERENCES} more"]
+    if differences:
+        parts.append(f"differs in {', '.join(differences)}")
+    if repeated:
+        parts.append(
+            f"repeats {', '.join(map(name_of, repeated))} of an earlier run with the same settings "
+            "and seed: counted once"
+        )
+    return "; ".join(parts)
+
+
+def _all_settings(run):
+    return {key: value for system in run.recipe["systems"] for key, value in settings_of(run, system).items()}

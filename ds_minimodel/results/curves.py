@@ -1,0 +1,182 @@
+"""Training curves from score rows, compute to near-maximal performance, and speedups (paper section 4.2).
+
+A score row is {"system", "task", "language", "seed", "step", "eflops", "score"}: the score (0 to 100) of one
+finetuning seed with the pack that step 2 had after `step` updates, which had cost `eflops` by then. Rows of
+question answering may hold the exact match, "exact_match", too.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from typing import NamedTuple
+
+BASELINE = "bl_base"
+NEAR_MAXIMAL = 0.95  # share of the baseline's final score
+AVERAGE = "avg"  # stands as the language of an average over languages
+
+
+class Point(NamedTuple):
+    """One checkpoint: score over seeds. `std` is the sample standard deviation, None with one seed."""
+
+    step: int
+    eflops: float
+    mean: float
+    std: float | None
+    by_seed: dict
+
+
+class Estimate(NamedTuple):
+    """Compute at which a target is reached, between the checkpoints before (lower) and after (upper)."""
+
+    eflops: float
+    lower: float
+    upper: float
+
+
+NEVER = Estimate(math.inf, math.inf, math.inf)
+
+
+class Speedup(NamedTuple):
+    """Mean over languages of baseline compute / system compute.
+
+    `mean` is None where no language has a ratio; `excluded` names the languages that have none: one of the
+    two never reaches the target, or needs no compute at all.
+    """
+
+    mean: float | None
+    by_language: dict
+    excluded: list
+
+
+def training_curves(rows, metric="score"):
+    """{(system, task, language): [Point, ...] by rising step}, mean and standard deviation over seeds.
+
+    A curve has the steps that all of its seeds were scored at: runs may have taken packs at different steps.
+    metric: the key of `rows` that is drawn; rows without it are passed over.
+    """
+    groups = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if metric in row:
+            groups[row["system"], row["task"], row["language"]][row["step"]].append(row)
+    return {
+        key: _of_all_seeds([_point(step, by_step[step], metric) for step in sorted(by_step)])
+        for key, by_step in groups.items()
+    }
+
+
+def _of_all_seeds(points):
+    seeds = {seed for point in points for seed in point.by_seed}
+    return [point for point in points if point.by_seed.keys() == seeds]
+
+
+def _point(step, rows, metric):
+    by_seed = {row["seed"]: row[metric] for row in rows}
+    return Point(
+        step,
+        statistics.fmean(row["eflops"] for row in rows),
+        statistics.fmean(by_seed.values()),
+        _deviation(by_seed),
+        by_seed,
+    )
+
+
+def _deviation(by_seed):
+    return statistics.stdev(by_seed.values()) if len(by_seed) > 1 else None
+
+
+def with_language_average(curves):
+    """`curves` plus, for each system that has all languages of a task, their mean as language "avg".
+
+    It has the steps that all of the languages have. Its seeds are those with a score in every language, so
+    that its deviation is that of the mean; without two such seeds it has none.
+    """
+    languages = defaultdict(dict)
+    for system, task, language in curves:
+        languages[task][language] = None
+    averages = {}
+    for system, task in dict.fromkeys(key[:2] for key in curves):
+        if all((system, task, language) in curves for language in languages[task]):
+            of_task = [{point.step: point for point in curves[system, task, language]} for language in languages[task]]
+            steps = [step for step in of_task[0] if all(step in by_step for by_step in of_task)]
+            averages[system, task, AVERAGE] = [_mean_point([by_step[step] for by_step in of_task]) for step in steps]
+    return curves | {key: curve for key, curve in averages.items() if curve}
+
+
+def _mean_point(points):
+    """The mean over languages of one step's points."""
+    by_seed = {
+        seed: statistics.fmean(point.by_seed[seed] for point in points)
+        for seed in points[0].by_seed
+        if all(seed in point.by_seed for point in points)
+    }
+    return Point(
+        points[0].step,
+        statistics.fmean(point.eflops for point in points),
+        statistics.fmean(point.mean for point in points),
+        _deviation(by_seed),
+        by_seed,
+    )
+
+
+def compute_to_reach(curve, target):
+    """Compute at which `curve` first scores `target`, interpolated linearly between two checkpoints.
+
+    0 where a first checkpoint at 0 EFLOPs is there already. Where the first checkpoint is there but has cost
+    something, nothing is known before it: the estimate is its cost, the lower bound 0. NEVER where no
+    checkpoint reaches the target.
+    """
+    before = None
+    for point in curve:
+        if point.mean >= target:
+            if before is None:
+                return Estimate(point.eflops, 0.0, point.eflops)
+            share = (target - before.mean) / (point.mean - before.mean)
+            eflops = before.eflops + share * (point.eflops - before.eflops)
+            return Estimate(eflops, before.eflops, point.eflops)
+        before = point
+    return NEVER
+
+
+def near_maximal_targets(curves):
+    """{(task, language): 95 % of bl_base's score at training completion}, the target of every system."""
+    return {
+        (task, language): NEAR_MAXIMAL * curve[-1].mean
+        for (system, task, language), curve in curves.items()
+        if system == BASELINE
+    }
+
+
+def near_maximal(curves):
+    """{(system, task, language): Estimate} for every curve that bl_base sets a target for."""
+    targets = near_maximal_targets(curves)
+    return {
+        (system, task, language): compute_to_reach(curve, targets[task, language])
+        for (system, task, language), curve in curves.items()
+        if (task, language) in targets
+    }
+
+
+def speedup(estimates, system, task):
+    """Speedup of `system` over bl_base on `task`: the mean of the languages' ratios (paper footnote 6)."""
+    ratios, excluded = {}, []
+    for (name, of_task, language), estimate in estimates.items():
+        if (name, of_task) != (system, task) or language == AVERAGE:
+            continue
+        base = estimates[BASELINE, task, language].eflops
+        if 0 < estimate.eflops < math.inf and 0 < base < math.inf:
+            ratios[language] = base / estimate.eflops
+        else:
+            excluded.append(language)
+    return Speedup(statistics.fmean(ratios.values()) if ratios else None, ratios, excluded)
+
+
+def mean_compute(estimates, system, task):
+    """Table 3's avg: (mean EFLOPs over the languages that reach the target or None, those that never do)."""
+    of_languages = {
+        language: estimate.eflops
+        for (name, of_task, language), estimate in estimates.items()
+        if (name, of_task) == (system, task) and language != AVERAGE
+    }
+    never = [language for language, eflops in of_languages.items() if eflops == math.inf]
+    finite = [eflops for eflops in of_languages.values() if eflops < math.inf]
+    return (statistics.fmean(finite) if finite else None), never

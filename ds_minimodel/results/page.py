@@ -1,0 +1,191 @@
+"""The report: scores.json, and one page of tables and curves as Markdown and as HTML that stands alone."""
+
+from ds_minimodel.common.files import atomic_folder, write_json
+from ds_minimodel.results import plots, tables
+from ds_minimodel.results.comparison import join
+from ds_minimodel.results.curves import near_maximal, training_curves, with_language_average
+from ds_minimodel.results.record import SCORES, write_run
+from ds_minimodel.results.render import Facts, Figure, Heading, Notes, to_html, to_markdown
+from ds_minimodel.results.tables import (
+    cost_table,
+    depth_curves,
+    depth_estimates_table,
+    depth_scores_table,
+    loss_table,
+    seeds_table,
+    tasks_of,
+)
+from ds_minimodel.results.units import SYSTEM_NAMES, numbered
+
+TITLE = "Mini-model adaptation: report"
+_COLUMNS = ("system", "task", "language", "seed", "step", "eflops", "score", "exact_match")
+_BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
+
+
+def write_report(out_folder, runs):
+    """Write scores.json, report.md, report.html and the PNGs; `out_folder` is replaced as a whole.
+
+    The report of one run holds its run.json too, for reports over several. UserError where runs do not
+    compare.
+    """
+    blocks = report_blocks(join(runs))
+    with atomic_folder(out_folder) as folder:
+        write_json(folder / SCORES, [_score_row(run, row, len(runs) > 1) for run in runs for row in run.target_scores])
+        if len(runs) == 1:
+            write_run(runs[0], folder)
+        for block in blocks:
+            if isinstance(block, Figure):
+                (folder / block.name).write_bytes(block.png)
+        (folder / "report.md").write_text(to_markdown(TITLE, blocks), encoding="utf-8")
+        (folder / "report.html").write_text(to_html(TITLE, blocks), encoding="utf-8")
+
+
+def _score_row(run, row, is_named):
+    return ({"run": run.name} if is_named else {}) | {key: row[key] for key in _COLUMNS if key in row}
+
+
+def report_blocks(comparison):
+    """The page as a list of blocks, in reading order; what it lacks data for is named at its end."""
+    left_out = []
+    blocks = [Facts(comparison.facts)]
+    if comparison.scores:
+        blocks += _score_blocks(comparison, left_out)
+        blocks += _depth_blocks(comparison, left_out)
+        blocks += _seed_blocks(comparison, left_out)
+    else:
+        left_out.append("Tables 2, 3, 5, A1 to A5, Figures 1, 3 and 4: nothing was scored in a target language.")
+    blocks += [Heading("Costs"), cost_table(comparison.costs)]
+    blocks += _loss_blocks(comparison, left_out)
+    return [*blocks, *([Heading("Left out"), Notes(left_out)] if left_out else [])]
+
+
+def _curves(rows, metric="score"):
+    return with_language_average(training_curves(rows, metric))
+
+
+def _score_blocks(comparison, left_out):
+    """Summary, Figures 1 and 3, Tables 2 and 3 (A1 and A2 for XQuAD) and 5; other depths are Figure 4's."""
+    elsewhere = {variant for depths in comparison.depths.values() for variant in depths.values()}
+    rows = [row for row in comparison.scores if row["system"] not in elsewhere - {*SYSTEM_NAMES}]
+    curves = _curves(rows)
+    estimates, tasks = near_maximal(curves), tasks_of(curves)
+    blocks = _speedup_blocks(comparison, curves, estimates, left_out)
+    blocks += [
+        Heading("Training curves"),
+        Figure(
+            "figure-3.png",
+            plots.plot_averages(curves, comparison.baselines),
+            "Figure 3, averaged over languages: score against the compute of step 2, by the "
+            f"paper's formula. {_BANDS} Of runs longer than a week on one V100 the first week is "
+            "shown.",
+        ),
+    ]
+    for task in tasks:
+        metric = comparison.metrics[task]
+        blocks += [
+            Heading(task),
+            tables.final_scores_table(task, metric, curves, comparison.costs, comparison.baselines),
+        ]
+        exact = [row for row in rows if row["task"] == task and "exact_match" in row]
+        if exact:
+            blocks.append(
+                tables.final_scores_table(task, "exact match", _curves(exact, "exact_match"), comparison.costs)
+            )
+        if any(of_task == task for _, of_task, _ in estimates):
+            blocks.append(tables.near_maximal_table(task, curves, estimates))
+        blocks.append(
+            Figure(
+                f"figure-3-{task}.png",
+                plots.plot_languages(task, metric, curves, comparison.baselines),
+                f"{numbered('Figure 3', task)}: score against the compute of step 2, by language. {_BANDS}",
+            )
+        )
+    if "xquad" not in {task.lower() for task in tasks}:
+        left_out.append("Tables A1, A2 and Figure A1: they are Tables 3, 2 and Figure 3 of a task named xquad.")
+    source = training_curves(comparison.source_scores)
+    if source:
+        return [*blocks, Heading("Source language"), tables.source_table(comparison.source, source)]
+    left_out.append(f"Table 5: no task was scored in {comparison.source}, the source language.")
+    return blocks
+
+
+def _speedup_blocks(comparison, curves, estimates, left_out):
+    if not estimates:
+        left_out.append("Figure 1, Tables 3 and A4: near-maximal performance refers to BL_BASE, which no run has.")
+        return []
+    blocks = [tables.summary_table(curves, estimates, comparison.costs)]
+    png = plots.plot_speedups(estimates, tasks_of(curves))
+    if png is None:
+        left_out.append("Figure 1: no system but BL_BASE has a speedup.")
+        return blocks
+    return [
+        *blocks,
+        Figure(
+            "figure-1.png",
+            png,
+            "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to "
+            "near-maximal performance, 95 % of BL_BASE's final score; mean of the languages' "
+            "ratios. –: no language has a ratio.",
+        ),
+    ]
+
+
+def _depth_blocks(comparison, left_out):
+    """Figure 4 and Tables A3 and A4 for each system of which there are several depths."""
+    if not comparison.depths:
+        left_out.append(
+            "Figure 4, Tables A3 and A4: they compare runs that differ in mini.depth alone; add such runs by --with."
+        )
+    blocks = []
+    for system, depths in comparison.depths.items():
+        name = SYSTEM_NAMES[system]
+        curves = depth_curves(comparison.scores, depths)
+        if not curves:
+            left_out.append(f"Figure 4, Tables A3 and A4 for {name}: its depths have no task and language in common.")
+            continue
+        estimates = near_maximal(curves)
+        blocks += [
+            Heading(f"Depth of the mini-model: {name}"),
+            Figure(
+                f"figure-4-{system}.png",
+                plots.plot_depths(curves, depths),
+                f"Figure 4: {name} by depth N of the mini-model, averaged over the languages that "
+                f"all depths were scored in. {_BANDS}",
+            ),
+            depth_scores_table(depths, curves, comparison.costs),
+        ]
+        if estimates:
+            blocks.append(depth_estimates_table(depths, estimates, curves))
+        blocks += [
+            Figure(
+                f"figure-4-{system}-{task}.png",
+                plots.plot_depth_languages(task, comparison.metrics[task], curves, depths),
+                f"Figures A2 and A3 ({task}): {name} by depth of the mini-model, by language. {_BANDS}",
+            )
+            for task in tasks_of(curves)
+        ]
+    return blocks
+
+
+def _seed_blocks(comparison, left_out):
+    table = seeds_table(comparison.scores)
+    if table is None:
+        left_out.append("Table A5: no system was run with several seeds; add such runs by --with.")
+        return []
+    return [Heading("Variance across pretraining runs"), table]
+
+
+def _loss_blocks(comparison, left_out):
+    if not comparison.losses:
+        left_out.append("Losses: no run logged any.")
+        return []
+    blocks = [Heading("Losses"), loss_table(comparison.losses)]
+    if any(row["stage"] == "adapt" for row in comparison.losses):
+        blocks.append(
+            Figure(
+                "losses.png",
+                plots.plot_losses(comparison.losses),
+                "Training loss of step 2 against compute, by language.",
+            )
+        )
+    return blocks

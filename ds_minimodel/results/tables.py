@@ -1,0 +1,516 @@
+"""A table as data, and what tables and plots read off a set of curves; render.py prints tables."""
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ds_minimodel.results.curves import AVERAGE, BASELINE, mean_compute, speedup, training_curves, with_language_average
+from ds_minimodel.results.losses import LAST_SHARE
+from ds_minimodel.results.units import flops_unit, in_order, name_of, numbered, system_of, v100_unit
+
+
+class Cell(NamedTuple):
+    """One entry: what is said, what qualifies it (± or bounds), and whether it is the best of its column."""
+
+    text: str
+    detail: str = ""
+    best: bool = False
+
+
+EMPTY = Cell("–")
+
+
+@dataclass(frozen=True)
+class Table:
+    """`references` are rows that the others compare with; each row holds one Cell for each of `columns`."""
+
+    title: str
+    columns: list
+    rows: list
+    references: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+
+
+def tasks_of(curves):
+    return list(dict.fromkeys(task for _, task, _ in curves))
+
+
+def systems_of(curves, task=None):
+    return in_order(system for system, of_task, _ in curves if task in (None, of_task))
+
+
+def languages_of(curves, task):
+    """Languages that `task` was scored in, without the average."""
+    return list(dict.fromkeys(language for _, of_task, language in curves if of_task == task and language != AVERAGE))
+
+
+def adapt_costs(costs):
+    """{system: EFLOPs of step 2 for one language, by the paper's formula} from the rows of recipe_costs."""
+    return {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
+
+
+def final_score(curves, system, task, language=AVERAGE):
+    """Score at training completion, or None where the system has none."""
+    curve = curves.get((system, task, language))
+    return curve[-1].mean if curve else None
+
+
+def score_cell(point, best=None):
+    """Mean and deviation of a curve's point; the best one's mean is printed bold."""
+    if point is None:
+        return EMPTY
+    return Cell(f"{point.mean:.1f}", "" if point.std is None else f"±{point.std:.1f}", point.mean == best)
+
+
+def estimate_cell(estimate, unit, best=None):
+    """Compute to a target with its bounds; ∞ where it is never reached."""
+    if estimate is None:
+        return EMPTY
+    if estimate.eflops == float("inf"):
+        return Cell("∞")
+    return Cell(
+        unit.of(estimate.eflops), f"({unit.of(estimate.lower)}–{unit.of(estimate.upper)})", estimate.eflops == best
+    )
+
+
+# --- merged from ds_minimodel.results.tables: The paper's tables 2, 3 and 5 for one's own runs, and the speedups of its Figure 1, as data. Tables A2 and A1 are 2 and 3 for XQuAD and made by the same functions.
+
+
+def summary_table(curves, estimates, costs):
+    """What the paper's section 4.1 and Figure 1 say: score retained, cost, and speedup by task."""
+    tasks, spent = tasks_of(curves), adapt_costs(costs)
+    unit = v100_unit(max(spent.values(), default=0))
+    rows = []
+    for system in systems_of(curves):
+        retained = [
+            final_score(curves, system, task) / final_score(curves, BASELINE, task)
+            for task in tasks
+            if final_score(curves, system, task) is not None and final_score(curves, BASELINE, task)
+        ]
+        cost = spent.get(system)
+        rows.append(
+            [
+                Cell(name_of(system)),
+                EMPTY if cost is None else Cell(unit.of(cost)),
+                _percent(cost, spent.get(BASELINE)),
+                _percent(statistics.fmean(retained), 1) if retained else EMPTY,
+                *_speedups([speedup(estimates, system, task) for task in tasks]),
+            ]
+        )
+    notes = [
+        "Score retained: the system's average final score over BL_BASE's, mean over tasks.",
+        "Speedup: BL_BASE's compute to near-maximal performance over the system's, a ratio for each "
+        "language, then their mean (the paper's Figure 1 and footnote 6). (k/n): only k of n languages "
+        "have a ratio; the others never reach the target, or reach it before any training.",
+    ]
+    columns = [
+        "System",
+        f"step 2, {unit.name} a language",
+        "of BL_BASE's cost",
+        "score retained",
+        *(f"speedup {task}" for task in tasks),
+        *(["speedup, mean"] if len(tasks) > 1 else []),
+    ]
+    return Table("Summary", columns, rows, notes=notes)
+
+
+def _speedups(results):
+    """Cells of one system's speedups: one a task, and their mean where each of several tasks has one."""
+    cells, means = [_times(result.mean, result) for result in results], [result.mean for result in results]
+    if len(results) > 1:
+        cells.append(_times(None if None in means else statistics.fmean(means), *results))
+    return cells
+
+
+def _percent(part, whole):
+    return Cell(f"{100 * part / whole:.1f} %") if part is not None and whole else EMPTY
+
+
+def _times(mean, *results):
+    """Cell of a mean speedup; where `results` leave languages out, how many ratios it is the mean of."""
+    if mean is None:
+        return EMPTY
+    num_ratios = sum(len(result.by_language) for result in results)
+    num_excluded = sum(len(result.excluded) for result in results)
+    return Cell(f"{mean:.2f}×", f"({num_ratios}/{num_ratios + num_excluded})" if num_excluded else "")
+
+
+def final_scores_table(task, metric, curves, costs, baselines=()):
+    """Table 2 for one task: training cost, and the score at training completion in each language.
+
+    metric: what the scores are, such as "accuracy". baselines: rows {"baseline", "task", "language",
+    "score"}, such as the majority class. They and the scores before any training (step 0: unadapted
+    embeddings) are the references.
+    """
+    systems, columns = systems_of(curves, task), [*languages_of(curves, task), AVERAGE]
+    spent = adapt_costs(costs)
+    flops, days = flops_unit(max(spent.values(), default=0)), v100_unit(max(spent.values(), default=0))
+    best = {
+        language: max(
+            (final_score(curves, system, task, language) for system in systems if (system, task, language) in curves),
+            default=None,
+        )
+        for language in columns
+    }
+    rows, unadapted = [], []
+    for system in systems:
+        last = {
+            language: curves[system, task, language][-1] for language in columns if (system, task, language) in curves
+        }
+        cost = [Cell(unit.of(spent[system])) if system in spent else EMPTY for unit in (flops, days)]
+        rows.append(
+            [Cell(name_of(system)), *cost, *(score_cell(last.get(language), best[language]) for language in columns)]
+        )
+        first = {language: curves[system, task, language][0] for language in last}
+        if system == system_of(system) and first and all(point.step == 0 for point in first.values()):
+            unadapted.append(
+                [
+                    Cell(f"{name_of(system)}, unadapted"),
+                    EMPTY,
+                    EMPTY,
+                    *(score_cell(first.get(language)) for language in columns),
+                ]
+            )
+    references = [[Cell(name), EMPTY, EMPTY, *cells] for name, cells in _baseline_rows(task, columns, baselines)]
+    return Table(
+        f"{numbered('Table 2', task)}: performance at training completion, {metric}",
+        ["System", flops.name, days.name, *columns],
+        rows,
+        references + unadapted,
+        [_completion_note(task, curves)],
+    )
+
+
+def _completion_note(task, curves):
+    """After how many updates and with how many seeds the final scores of `task` were taken."""
+    ends = [curve[-1] for (_, of_task, language), curve in curves.items() if of_task == task and language != AVERAGE]
+    num_seeds = _range(len(point.by_seed) for point in ends)
+    over_seeds = (
+        "One finetuning seed." if num_seeds == "1" else f"Mean ± standard deviation over {num_seeds} finetuning runs."
+    )
+    return (
+        f"Bold: the best. After {_range(point.step for point in ends)} updates of step 2; cost of step 2 "
+        f"for one language. {over_seeds}"
+    )
+
+
+def _range(numbers):
+    smallest, largest = min(numbers := list(numbers)), max(numbers)
+    return f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"
+
+
+def _baseline_rows(task, columns, baselines):
+    """(name, cells) of each baseline that was scored on the task; its average only over all the languages."""
+    by_name = {}
+    for row in baselines:
+        if row["task"] == task:
+            by_name.setdefault(row["baseline"], {})[row["language"]] = row["score"]
+    for name, scores in by_name.items():
+        languages = [language for language in columns if language != AVERAGE]
+        if all(language in scores for language in languages):
+            scores[AVERAGE] = statistics.fmean(scores[language] for language in languages)
+        yield name, [Cell(f"{scores[language]:.1f}") if language in scores else EMPTY for language in columns]
+
+
+def near_maximal_table(task, curves, estimates):
+    """Table 3 for one task: V100 time to 95 % of bl_base's final score, with the bounds of the estimate."""
+    languages = languages_of(curves, task)
+    finite = [
+        estimate.upper
+        for (_, of_task, language), estimate in estimates.items()
+        if of_task == task and language in languages and estimate.upper < math.inf
+    ]
+    days, flops = v100_unit(max(finite, default=0)), flops_unit(max(finite, default=0))
+    systems = in_order(system for system, of_task, _ in estimates if of_task == task)
+    best = {
+        language: min(
+            (estimates[system, task, language].eflops for system in systems if (system, task, language) in estimates),
+            default=None,
+        )
+        for language in languages
+    }
+    rows, starred = [], False
+    for system in systems:
+        mean, never = mean_compute(estimates, system, task)
+        averages = [Cell("∞")] * 2
+        if mean is not None:
+            starred = starred or bool(never)
+            averages = [Cell(unit.of(mean) + ("*" if never else "")) for unit in (days, flops)]
+        result = speedup(estimates, system, task)
+        rows.append(
+            [
+                Cell(name_of(system)),
+                *(
+                    estimate_cell(estimates.get((system, task, language)), days, best[language])
+                    for language in languages
+                ),
+                *averages,
+                _times(result.mean, result),
+            ]
+        )
+    notes = [
+        "Near-maximal performance is 95 % of BL_BASE's score at training completion, for every system. "
+        "Interpolated linearly between the checkpoints before and after, whose compute is in brackets. "
+        "∞: never reached."
+    ]
+    if starred:
+        notes.append("*: without the languages that never reach it.")
+    return Table(
+        f"{numbered('Table 3', task)}: {days.name} to near-maximal performance",
+        ["System", *languages, f"{AVERAGE}, {days.name}", f"{AVERAGE}, {flops.name}", "speedup"],
+        rows,
+        notes=notes,
+    )
+
+
+def source_table(source, curves):
+    """Table 5: final scores in the source language, by system and task; `curves` hold that language's."""
+    tasks = tasks_of(curves)
+    best = {
+        task: max(final_score(curves, system, task, source) for system in systems_of(curves, task)) for task in tasks
+    }
+    rows = [
+        [
+            Cell(name_of(system)),
+            *(
+                score_cell(curves[system, task, source][-1], best[task]) if (system, task, source) in curves else EMPTY
+                for task in tasks
+            ),
+        ]
+        for system in systems_of(curves)
+    ]
+    notes = [
+        "With the source language's own embeddings, after finetuning on the source language. MiniPost's "
+        "primary model is BL_BASE's."
+    ]
+    title = f"Table 5: performance in the source language, {source}"
+    return Table(title, ["System", *tasks], rows, notes=notes)
+
+
+# --- merged from ds_minimodel.results.tables: What the depth of the mini-model does (the paper's tables A3, A4, Figure 4), and the pretraining seed (A5). `depths` is {depth: variant}: the variants of one system that differ in the mini-model's depth alone.
+
+
+def depth_curves(rows, depths):
+    """Curves of the variants in `depths`, and of bl_base, in the languages that all the variants have.
+
+    So the averages over languages compare: a depth is often tried in few languages.
+    """
+    shared = _in_all(rows, depths.values(), lambda row: row["system"])
+    return with_language_average(
+        training_curves(
+            row
+            for row in rows
+            if (row["task"], row["language"]) in shared and row["system"] in (BASELINE, *depths.values())
+        )
+    )
+
+
+def _in_all(rows, groups, group_of):
+    """The (task, language) that each of `groups` has rows of."""
+    found = {group: set() for group in groups}
+    for row in rows:
+        if group_of(row) in found:
+            found[group_of(row)].add((row["task"], row["language"]))
+    return set.intersection(*found.values())
+
+
+def depth_scores_table(depths, curves, costs):
+    """Table A3: cost, and score at training completion averaged over languages, by depth."""
+    tasks, spent = tasks_of(curves), adapt_costs(costs)
+    unit = v100_unit(max(spent.values(), default=0))
+    finals = {
+        variant: [curves[variant, task, AVERAGE][-1] if (variant, task, AVERAGE) in curves else None for task in tasks]
+        for variant in (*depths.values(), BASELINE)
+    }
+    best = [
+        max((finals[variant][number].mean for variant in depths.values() if finals[variant][number]), default=None)
+        for number in range(len(tasks))
+    ]
+
+    def row(label, variant):
+        cost = Cell(unit.of(spent[variant])) if variant in spent else EMPTY
+        marks = best if variant != BASELINE else [None] * len(tasks)
+        return [Cell(label), cost, *map(score_cell, finals[variant], marks)]
+
+    notes = [
+        "N: layers of the primary model in the mini-model. Averaged over languages "
+        f"({_languages(curves)}); cost of step 2 for one language."
+    ]
+    references = [row("BL_BASE", BASELINE)] if any(finals[BASELINE]) else []
+    return Table(
+        f"Table A3: {_system(depths)} at training completion by depth of the mini-model",
+        ["N", f"step 2, {unit.name}", *tasks],
+        [row(str(depth), variant) for depth, variant in depths.items()],
+        references,
+        notes,
+    )
+
+
+def depth_estimates_table(depths, estimates, curves):
+    """Table A4 (and 4): V100 time to near-maximal performance by language, task and depth, with bounds."""
+    keys = [
+        (task, language)
+        for language in _languages_in_order(curves)
+        for task in tasks_of(curves)
+        if (BASELINE, task, language) in estimates
+    ]
+    variants = [*depths.values(), BASELINE]
+    unit = v100_unit(
+        max(
+            (
+                estimates[variant, *key].upper
+                for variant in variants
+                for key in keys
+                if estimates[variant, *key].upper < math.inf
+            ),
+            default=0,
+        )
+    )
+    rows = []
+    for task, language in keys:
+        best = min(estimates[variant, task, language].eflops for variant in depths.values())
+        rows.append(
+            [
+                Cell(f"{language} {task}"),
+                *(estimate_cell(estimates[variant, task, language], unit, best) for variant in depths.values()),
+                estimate_cell(estimates[BASELINE, task, language], unit),
+            ]
+        )
+    notes = [
+        "Near-maximal performance is 95 % of BL_BASE's score at training completion. In brackets the "
+        "compute of the checkpoints before and after. ∞: never reached."
+    ]
+    return Table(
+        f"Table A4: {unit.name} to near-maximal performance of {_system(depths)} by depth of the mini-model",
+        ["", *(f"N = {depth}" for depth in depths), "BL_BASE"],
+        rows,
+        notes=notes,
+    )
+
+
+def seeds_table(rows):
+    """Table A5: final scores by pretraining run, each the mean over its finetuning seeds and over languages.
+
+    The seeds of `rows` are pairs (seed of the run, finetuning seed). None where no system has two runs.
+    """
+    tasks, printed = list(dict.fromkeys(row["task"] for row in rows)), []
+    for system in in_order(row["system"] for row in rows):
+        of_system = [row for row in rows if row["system"] == system]
+        runs = sorted({row["seed"][0] for row in of_system})
+        if len(runs) > 1:
+            shared = _in_all(of_system, runs, lambda row: row["seed"][0])
+            printed += _rows_of_runs(
+                name_of(system),
+                runs,
+                tasks,
+                with_language_average(
+                    training_curves(row for row in of_system if (row["task"], row["language"]) in shared)
+                ),
+            )
+    if not printed:
+        return None
+    notes = [
+        "Each row is one run from the pretraining on: the mean over its finetuning seeds and over the "
+        "languages that all runs of the system have. Range: the best run less the worst."
+    ]
+    return Table("Table A5: variance across pretraining runs", ["System", *tasks], printed, notes=notes)
+
+
+def _rows_of_runs(name, runs, tasks, curves):
+    """A row for each pretraining run of one system, whose curves these are, and one with their range."""
+    ends = {task: curve[-1].by_seed for (_, task, language), curve in curves.items() if language == AVERAGE}
+    means = {run: [_mean_of_run(ends.get(task, {}), run) for task in tasks] for run in runs}
+    rows = [[Cell(f"{name}, seed {run}"), *map(_mean_cell, means[run])] for run in runs]
+    columns = [[mean for mean in column if mean is not None] for column in zip(*means.values(), strict=True)]
+    ranges = [Cell(f"{max(column) - min(column):.1f}") if len(column) > 1 else EMPTY for column in columns]
+    return [*rows, [Cell(f"{name}, range"), *ranges]]
+
+
+def _mean_of_run(by_seed, run):
+    scores = [score for (of_run, _), score in by_seed.items() if of_run == run]
+    return statistics.fmean(scores) if scores else None
+
+
+def _mean_cell(mean):
+    return EMPTY if mean is None else Cell(f"{mean:.1f}")
+
+
+def _system(depths):
+    return name_of(system_of(next(iter(depths.values()))))
+
+
+def _languages_in_order(curves):
+    return list(dict.fromkeys(language for task in tasks_of(curves) for language in languages_of(curves, task)))
+
+
+def _languages(curves):
+    """The languages of each task, named once where they are the same."""
+    by_task = {task: ", ".join(languages_of(curves, task)) for task in tasks_of(curves)}
+    if len(set(by_task.values())) == 1:
+        return next(iter(by_task.values()))
+    return "; ".join(f"{task}: {languages}" for task, languages in by_task.items())
+
+
+# --- merged from ds_minimodel.results.tables: What each step cost, and the training losses it ended with, as tables.
+
+
+def cost_table(costs):
+    """Cost of every step: the paper's formula, V100 time by it, and what this implementation executes."""
+    largest = max((row["formula_eflops"] for row in costs), default=0)
+    flops, days = flops_unit(largest), v100_unit(largest)
+    systems = in_order(row["system"] for row in costs)
+    rows = [
+        [
+            Cell(name_of(row["system"])),
+            Cell(row["step"]),
+            Cell(flops.of(row["formula_eflops"])),
+            Cell(days.of(row["formula_eflops"])),
+            Cell(flops.of(row["executed_eflops"])),
+            Cell(f"{row['executed_eflops'] / row['formula_eflops']:.2f}"),
+        ]
+        for row in sorted(costs, key=lambda row: systems.index(row["system"]))
+    ]
+    notes = [
+        "Formula: the paper's appendix A.1, and V100 time by it at 30 TFLOP/s. Executed: the matrix "
+        "products that run here. Both are computed from the sizes, not measured. adapt is the cost of "
+        "one language; MiniPost's pretraining is BL_BASE's and is paid once."
+    ]
+    if costs and not any(row["step"] == "pretrain" for row in costs):
+        notes.append("The body was pretrained elsewhere: what that took is not known and not counted.")
+    return Table(
+        "Cost of each step",
+        ["System", "Step", f"formula, {flops.name}", days.name, f"executed, {flops.name}", "executed ÷ formula"],
+        rows,
+        notes=notes,
+    )
+
+
+def loss_table(losses):
+    """Final training loss of every step; loss rows as in losses.py."""
+    finals = {}
+    for row in losses:
+        finals.setdefault((row["system"], row["stage"], row["language"]), []).append(row["final"])
+    stages = in_order((stage for _, stage, _ in finals), ["pretrain", "build-mini", "adapt"])
+    columns = list(
+        dict.fromkeys((stage, language) for stage in stages for _, of_stage, language in finals if of_stage == stage)
+    )
+    rows = [
+        [Cell(name_of(system)), *(_mean_loss(finals.get((system, *column))) for column in columns)]
+        for system in in_order(system for system, _, _ in finals)
+    ]
+    notes = [
+        "Mean training loss (nats a masked token, mean over heads) over the last "
+        f"{LAST_SHARE:.0%} of the steps, mean over runs. Each language has a vocabulary of its own: "
+        "losses compare within a language only."
+    ]
+    return Table(
+        "Masked-language-model loss",
+        ["System", *(f"{stage} {language}" for stage, language in columns)],
+        rows,
+        notes=notes,
+    )
+
+
+def _mean_loss(finals):
+    return EMPTY if finals is None else Cell(f"{sum(finals) / len(finals):.3f}")

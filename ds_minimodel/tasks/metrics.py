@@ -1,0 +1,71 @@
+"""Official metrics, in percent: accuracy, exact match and F1 of SQuAD 1.1 and of MLQA."""
+
+import re
+import string
+import unicodedata
+from collections import Counter
+
+import numpy as np
+
+# MLQA's articles (mlqa_evaluation_v1.py); languages that are not here have none.
+_ARTICLES = {
+    "en": r"\b(a|an|the)\b",
+    "es": r"\b(un|una|unos|unas|el|la|los|las)\b",
+    "vi": r"\b(của|là|cái|chiếc|những)\b",
+    "de": r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b",
+    "ar": r"\sال^|ال",
+}
+_HAN = re.compile("([\u4e00-\u9fa5])")
+
+
+def score_classification(predictions, labels):
+    """{"accuracy": percent} of label ids, both (N,)."""
+    predictions, labels = np.asarray(predictions), np.asarray(labels)
+    assert predictions.shape == labels.shape
+    return {"accuracy": 100.0 * float((predictions == labels).mean())}
+
+
+def score_qa(predictions, questions, language=None):
+    """{"exact_match": percent, "f1": percent} of {question id: answer}; an unanswered question scores 0.
+
+    language: None for SQuAD 1.1's official script (XQuAD uses it for all languages), else MLQA's
+    rules for the language of the answers; languages that MLQA lacks are cut at spaces.
+    """
+    exact_match = f1 = 0.0
+    for question in questions:
+        if question.id not in predictions:
+            continue
+        predicted = answer_words(predictions[question.id], language)
+        accepted = [answer_words(answer, language) for answer in question.answers]
+        exact_match += predicted in accepted
+        f1 += max(_f1(predicted, words) for words in accepted)
+    return {"exact_match": 100.0 * exact_match / len(questions), "f1": 100.0 * f1 / len(questions)}
+
+
+def answer_words(answer, language=None):
+    """Words that are compared: lower case, without punctuation and articles; Chinese by character.
+
+    The official scripts join these by spaces and compare the strings, which is the same.
+    """
+    if language is None:
+        bare = "".join(char for char in answer.lower() if char not in string.punctuation)
+    else:
+        bare = "".join(
+            char
+            for char in answer.lower()
+            if char not in string.punctuation and not unicodedata.category(char).startswith("P")
+        )
+    articles = _ARTICLES.get(language or "en")
+    if articles:
+        bare = re.sub(articles, " ", bare)
+    if language == "zh":
+        bare = _HAN.sub(r" \1 ", bare)
+    return bare.split()
+
+
+def _f1(predicted, accepted):
+    num_same = sum((Counter(predicted) & Counter(accepted)).values())
+    if num_same == 0:
+        return 0.0
+    precision, recall = num_same / len(predicted), num_same / len(accepted)
+    return 2 * precision * recall / (precision + recall)

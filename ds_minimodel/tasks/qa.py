@@ -1,0 +1,250 @@
+"""Questions with their contexts and answers, read from SQuAD 1.1 JSON (MLQA and XQuAD share the form)."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import BOS, EOS
+from ds_minimodel.tasks.batches import Examples, join
+from ds_minimodel.tasks.tables import read_text, text_field
+
+_FORM = "SQuAD 1.1 has data > paragraphs > qas > answers"
+
+
+@dataclass(frozen=True)
+class Question:
+    """starts: first character of each answer in `context`, in code points."""
+
+    id: str
+    text: str
+    context: str
+    answers: tuple[str, ...]
+    starts: tuple[int, ...]
+
+
+def read_squad(path):
+    """All questions of a file, in its order.
+
+    Raises UserError, naming the place in the file, for a missing or damaged file, a question without
+    an answer, an answer that is not where its offset says, and an id that comes twice.
+    """
+    try:
+        content = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: not JSON ({error.msg}); {_FORM}") from None
+    questions, ids = [], set()
+    for article, where in _items(content, "data", f"{path}: "):
+        for paragraph, where in _items(article, "paragraphs", f"{where}."):
+            context = text_field(paragraph, "context", where)
+            for entry, where in _items(paragraph, "qas", f"{where}."):
+                question = _question(entry, context, where)
+                if question.id in ids:
+                    raise UserError(f"{where}: the id '{question.id}' comes a second time")
+                ids.add(question.id)
+                questions.append(question)
+    if not questions:
+        raise UserError(f"{path}: no questions; a task needs some")
+    return questions
+
+
+def _items(parent, key, where):
+    """(item, its place) of the list `key` of a JSON object."""
+    items = parent.get(key) if isinstance(parent, dict) else None
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise UserError(f"{where}{key}: not a list of objects; {_FORM}")
+    return [(item, f"{where}{key}[{number}]") for number, item in enumerate(items)]
+
+
+def _question(entry, context, where):
+    name = text_field(entry, "id", where)
+    where = f"{where} (id {name})"
+    answers, starts = [], []
+    for answer, place in _items(entry, "answers", f"{where}."):
+        text, start = text_field(answer, "text", place), answer.get("answer_start")
+        if not text.strip():
+            raise UserError(f"{place}: the answer is empty")
+        if type(start) is not int:
+            raise UserError(f"{place}: 'answer_start' is {json.dumps(start)[:40]}, not a whole number")
+        if start < 0 or context[start : start + len(text)] != text:
+            raise UserError(
+                f"{place}: character {start} of the context begins "
+                f"{context[max(start, 0) :][:30]!r}, not with the answer {text[:30]!r}; "
+                "answer_start counts characters (code points) from 0"
+            )
+        answers.append(text)
+        starts.append(start)
+    if not answers:
+        raise UserError(f"{where}: no answer; {_FORM}, and every question has an answer")
+    return Question(name, text_field(entry, "question", where), context, tuple(answers), tuple(starts))
+
+
+# --- merged from ds_minimodel.tasks.qa: Extractive question answering: windows over the contexts, and answers out of the scores. Every context token keeps its characters' offsets, and an answer is cut out of the original context by them. Going through whitespace tokens instead ruins languages that write without spaces: MLQA's Chinese F1 falls to about 17 (huggingface/transformers#3510, facebookresearch/MLQA#13).
+
+
+@dataclass(frozen=True)
+class Windows:
+    """W sequences `<s>Q</s>C</s>`, C a piece of the question's context; targets (W, 2) start and end.
+
+    question: (W,) number of the question. prefix: (W,) position of C's first token.
+    first: (W,) where that token is in char_starts and char_ends, (T,) offsets of all contexts' tokens.
+    """
+
+    examples: Examples
+    question: np.ndarray
+    prefix: np.ndarray
+    first: np.ndarray
+    char_starts: np.ndarray
+    char_ends: np.ndarray
+
+
+def encode_questions(tokenizer, questions, max_length=384, question_length=64, stride=128):
+    """Windows of at most `max_length` tokens that start every `stride` tokens of the context.
+
+    Questions are cut to `question_length` tokens. The target is the first answer, or (0, 0), the
+    `<s>`, in windows that do not hold all of it (run_squad of BERT; Devlin et al. 2019).
+    """
+    if max_length < question_length + 4:
+        raise UserError(
+            f"max_length {max_length}: too short for questions of {question_length} tokens "
+            "and a context; raise max_length or lower question_length in the recipe"
+        )
+    asked_B = tokenizer.encode([question.text for question in questions])
+    contexts = {}  # context -> (ids, starts, ends, place of its offsets)
+    sequences, targets, owner, prefixes, firsts = [], [], [], [], []
+    num_tokens = 0
+    for number, (question, asked) in enumerate(zip(questions, asked_B, strict=True)):
+        if question.context not in contexts:
+            contexts[question.context] = (*_with_offsets(tokenizer, question.context), num_tokens)
+            num_tokens += len(contexts[question.context][0])
+        ids, starts, ends, place = contexts[question.context]
+        head = np.array([BOS, *asked[:question_length], EOS], dtype=np.int32)
+        answer = _answer_tokens(question, starts, ends)
+        room = max_length - len(head) - 1
+        for begin in _window_starts(len(ids), room, min(stride, room)):
+            piece = ids[begin : begin + room]
+            sequences.append(np.concatenate([head, piece, head[-1:]]))
+            targets.append(_target(answer, begin, len(piece), len(head)))
+            owner.append(number)
+            prefixes.append(len(head))
+            firsts.append(place + begin)
+    return Windows(
+        join(sequences, targets, reads_start=False),
+        np.array(owner),
+        np.array(prefixes),
+        np.array(firsts),
+        *(np.concatenate([context[side] for context in contexts.values()]) for side in (1, 2)),
+    )
+
+
+def _with_offsets(tokenizer, context):
+    """Token ids, first characters and ends of a context, three arrays of the same length.
+
+    Starts and ends never fall from token to token: an empty token (a word's start in the middle of
+    what one character normalises to) gets the offsets of its neighbours.
+    """
+    ids, offsets = tokenizer.encode_with_offsets(context)
+    starts, ends = np.array(offsets, dtype=np.int32).reshape(-1, 2).T
+    starts = np.minimum.accumulate(starts[::-1])[::-1]
+    return np.array(ids, dtype=np.int32), starts, np.maximum.accumulate(ends)
+
+
+def _window_starts(num_tokens, room, stride):
+    """0, stride, … up to the first window of `room` tokens that reaches the end."""
+    return range(0, max(num_tokens - room, 0) + stride, stride)
+
+
+def _answer_tokens(question, starts, ends):
+    """First and last token that share a character with the first answer; None where no token does.
+
+    Several tokens can share a character, and characters that normalise to nothing have no token:
+    so the ends are searched for rather than looked up.
+    """
+    answer, char_start = question.answers[0], question.starts[0]
+    char_end = char_start + len(answer.rstrip())
+    char_start += len(answer) - len(answer.lstrip())
+    first = int(np.searchsorted(ends, char_start, side="right"))
+    last = int(np.searchsorted(starts, char_end, side="left")) - 1
+    return (first, last) if first <= last else None
+
+
+def _target(answer, begin, length, prefix):
+    if answer is None or answer[0] < begin or answer[1] >= begin + length:
+        return 0, 0
+    return prefix + answer[0] - begin, prefix + answer[1] - begin
+
+
+@dataclass(frozen=True)
+class Answer:
+    """score: sum of the logits of the first and the last token. Without any span: "", None."""
+
+    text: str
+    score: float | None
+
+
+def find_answers(questions, windows, logits, answer_length=30):
+    """{question id: Answer}.
+
+    logits: for all windows, in batches, (index (B,), array (B, S, 2) of the start and the end scores).
+    """
+    first, last = np.zeros((2, len(windows.examples)), dtype=np.int64)
+    score = np.zeros(len(windows.examples))
+    for index, logits_BS2 in logits:
+        first[index], last[index], score[index] = best_spans(
+            logits_BS2[..., 0], logits_BS2[..., 1], windows, index, answer_length
+        )
+    return answer_texts(questions, windows, first, last, score)
+
+
+def best_spans(start_logits, end_logits, windows, index, answer_length=30, n_best=20):
+    """Best answer of each window of a batch: positions of its first and last token, and its score.
+
+    start_logits, end_logits: (B, S) arrays for the windows `index` (B,). The score is the sum of the
+    two logits. Considered are the `n_best` best starts and ends inside the context, and spans of at
+    most `answer_length` tokens (run_qa of Hugging Face). Where there is none, the score is -inf.
+    """
+    num_rows, width = start_logits.shape
+    prefix, lengths = windows.prefix[index], windows.examples.lengths[index]
+    position = np.arange(width)
+    inside = (position >= prefix[:, None]) & (position < lengths[:, None] - 1)
+    starts = _keep_best(np.where(inside, start_logits, -np.inf), n_best)
+    ends = _keep_best(np.where(inside, end_logits, -np.inf), n_best)
+    rows = np.arange(num_rows)
+    first, last = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.int64)
+    score = np.full(num_rows, -np.inf)
+    for extra in range(min(answer_length, width)):  # spans of extra + 1 tokens, all rows at once
+        sums = starts[:, : width - extra] + ends[:, extra:]
+        begin = sums.argmax(axis=1)
+        better = sums[rows, begin] > score
+        first[better], last[better] = begin[better], begin[better] + extra
+        score[better] = sums[rows, begin][better]
+    return first, last, score
+
+
+def _keep_best(scores, count):
+    """`scores` (B, S) with all but the `count` best of each row at -inf."""
+    count = min(count, scores.shape[1])
+    least = np.partition(scores, -count, axis=1)[:, -count]
+    return np.where(scores >= least[:, None], scores, -np.inf)
+
+
+def answer_texts(questions, windows, first, last, score):
+    """{question id: Answer} from `best_spans` of all windows, each argument (W,) in their order.
+
+    The best window of a question wins, the earlier one of equals; the text is what the context has
+    between the tokens' offsets, without space around it.
+    """
+    order = np.lexsort((-np.arange(len(score)), score, windows.question))
+    owner = windows.question[order]
+    winners = order[np.append(owner[1:] != owner[:-1], True)]
+    shift = windows.first - windows.prefix
+    answers = {}
+    for window in winners:
+        question, answer = questions[windows.question[window]], Answer("", None)
+        if np.isfinite(score[window]):
+            begin = windows.char_starts[shift[window] + first[window]]
+            end = windows.char_ends[shift[window] + last[window]]
+            answer = Answer(question.context[begin:end].strip(), float(score[window]))
+        answers[question.id] = answer
+    return answers

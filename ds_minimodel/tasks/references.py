@@ -1,0 +1,102 @@
+"""Scores that need no language model: majority class, TF-IDF, lexical overlap. All in percent, deterministic.
+
+Each learns from the source language's training examples and is scored zero-shot in every test language.
+"""
+
+import re
+from collections import Counter
+
+try:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline, make_union
+    from sklearn.preprocessing import StandardScaler
+except ImportError:  # the extra `report`; without it the scores that need it are None
+    LogisticRegression = None
+
+STEM_LETTERS = 5  # words count as the same when their first letters are: a rough stemmer
+_WORD = re.compile(r"\w+")
+_HAN = re.compile("[\u3400-\u9fff]")
+# Where a sentence ends: Latin marks before a space, Chinese ones anywhere.
+_SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；])\s*")
+
+
+def majority_accuracies(train_labels, tests):
+    """{language: accuracy of the most frequent training label}.
+
+    tests: {language: (texts, labels)}; of labels that are equally frequent the first in order counts.
+    """
+    counts = Counter(train_labels)
+    majority = min(counts, key=lambda label: (-counts[label], label))
+    return {language: _accuracy([majority] * len(labels), labels) for language, (_, labels) in tests.items()}
+
+
+def tfidf_accuracies(train_texts, train_labels, tests):
+    """{language: accuracy of logistic regression on TF-IDF of words and of 2 to 4 letters}.
+
+    texts: strings. tests: {language: (texts, labels)}. None without scikit-learn.
+    """
+    if LogisticRegression is None:
+        return None
+    words = TfidfVectorizer(sublinear_tf=True, min_df=2)
+    letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True, min_df=3, max_features=100_000)
+    model = make_pipeline(make_union(words, letters), LogisticRegression(C=20, max_iter=300, class_weight="balanced"))
+    return _fit_and_score(model, train_texts, train_labels, tests)
+
+
+def overlap_accuracies(train_pairs, train_labels, tests):
+    """{language: accuracy of logistic regression on how much the two texts of a pair share}.
+
+    pairs: (text, text). tests: {language: (pairs, labels)}. None without scikit-learn.
+    """
+    if LogisticRegression is None:
+        return None
+    model = make_pipeline(StandardScaler(), LogisticRegression())
+    features = {
+        language: ([overlap_features(*pair) for pair in pairs], labels) for language, (pairs, labels) in tests.items()
+    }
+    return _fit_and_score(model, [overlap_features(*pair) for pair in train_pairs], train_labels, features)
+
+
+def overlap_features(first, second):
+    """Share of the first text's stems, and of its letter triples, that the second has."""
+    return [_share(stems(first), stems(second)), _share(_triples(first), _triples(second))]
+
+
+def overlap_answers(questions):
+    """{id: the sentence of the context that shares most stems with the question}, for the F1 of QA.
+
+    questions: objects with `id`, `text` (the question) and `context`. Of equal sentences the shorter
+    one is taken, then the earlier one.
+    """
+    return {item.id: best_sentence(item.text, item.context) for item in questions}
+
+
+def best_sentence(question, context):
+    wanted = stems(question)
+    sentences = [sentence for sentence in _SENTENCE_END.split(context) if sentence.strip()] or [context]
+    return max(sentences, key=lambda sentence: (len(wanted & stems(sentence)), -len(sentence)))
+
+
+def stems(text):
+    """First letters of the words; each Chinese character counts as a word."""
+    spaced = _HAN.sub(r" \g<0> ", text.lower())
+    return {word[:STEM_LETTERS] for word in _WORD.findall(spaced)}
+
+
+def _triples(text):
+    letters = "".join(_WORD.findall(text.lower()))
+    return {letters[at : at + 3] for at in range(len(letters) - 2)}
+
+
+def _share(wanted, found):
+    return len(wanted & found) / len(wanted) if wanted else 0.0
+
+
+def _fit_and_score(model, train_inputs, train_labels, tests):
+    model.fit(train_inputs, train_labels)
+    return {language: _accuracy(model.predict(inputs), labels) for language, (inputs, labels) in tests.items()}
+
+
+def _accuracy(predicted, labels):
+    return 100.0 * sum(a == b for a, b in zip(predicted, labels, strict=True)) / len(labels)

@@ -1,0 +1,227 @@
+"""What the columns of labelled tables are called: the official files' forms, and a user's own."""
+
+import csv
+import io
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ds_minimodel.common.errors import UserError
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One form of table.
+
+    texts: the one or two columns of text. label: the column of labels. language: the column that
+    says a row's language, in files that mix them. spellings: {another spelling: label}. left_out:
+    labels whose rows are no examples; no_text: texts whose rows are none. header: all columns in
+    their order, for a form that is told apart by them.
+    """
+
+    texts: tuple[str, ...]
+    label: str = "label"
+    language: str | None = None
+    spellings: dict[str, str] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
+    no_text: frozenset[str] = frozenset()
+    header: tuple[str, ...] | None = None
+
+    @property
+    def names(self):
+        """The columns that are read."""
+        return [*self.texts, self.label, *([self.language] if self.language else [])]
+
+    def fits(self, header):
+        return list(self.header) == list(header) if self.header else set(self.names) <= set(header)
+
+
+# XNLI's translated training files spell one label otherwise (facebookresearch/XNLI#11), and MultiNLI and
+# XNLI mark pairs without a majority label "-".
+_NLI = {"spellings": {"contradictory": "contradiction"}, "left_out": frozenset("-")}
+SENTENCE = Columns(("text",))
+PAIR = Columns(("sentence1", "sentence2"))
+XNLI = Columns(("sentence1", "sentence2"), "gold_label", "language", **_NLI)
+MULTINLI = Columns(("sentence1", "sentence2"), "gold_label", **_NLI)
+XNLI_TRAIN = Columns(("premise", "hypo"), **_NLI)
+# Pairs that were not translated are blank or "NS" (google-research-datasets/paws#4).
+PAWSX = Columns(
+    ("sentence1", "sentence2"),
+    left_out=frozenset(("", "NS")),
+    no_text=frozenset(("", "NS")),
+    header=("id", "sentence1", "sentence2", "label"),
+)
+
+# What the columns of each kind of task are for, and the forms that they are known in, those that say most
+# first.
+ROLES = {"classification": ("text",), "pair": ("sentence1", "sentence2")}
+FORMS = {"classification": (SENTENCE,), "pair": (PAWSX, XNLI, MULTINLI, XNLI_TRAIN, PAIR)}
+
+
+def forms_of(kind, named):
+    """The forms that a task's files may have: those known, or the one that `named`, {role: column}, is."""
+    if not named:
+        return FORMS[kind]
+    texts = tuple(named.get(role, role) for role in ROLES[kind])
+    return (Columns(texts, named.get("label", "label"), named.get("language")),)
+
+
+def recognise(forms, header, where):
+    """The first of `forms` that a table with these columns has; UserError where it has none."""
+    fitting = [form for form in forms if form.fits(header)]
+    if fitting:
+        return fitting[0]
+    if len(forms) == 1:
+        return forms[0]  # whoever reads it names the column that is missing
+    known = "; ".join(", ".join(form.names) for form in forms if not form.header)
+    raise UserError(
+        f"{where}: no known set of columns ({known}); there are: "
+        f"{', '.join(map(str, header)) or 'none'}; name them in the recipe, for example "
+        "columns: {sentence1: premise, sentence2: hypothesis, label: gold}"
+    )
+
+
+# --- merged from ds_minimodel.tasks.tables: Sentences with labels, read from JSONL, CSV and TSV files.
+
+
+@dataclass(frozen=True)
+class Records:
+    """Labelled sentences or pairs: one list of N texts a column, targets (N,) int64 into `labels`."""
+
+    texts: tuple[list[str], ...]
+    targets: np.ndarray
+    labels: tuple[str, ...]
+
+
+def read_table(path, forms, labels=None, language=None):
+    """Records of a .jsonl, .csv, .tsv or .txt (tab-separated) file with named columns.
+
+    forms: what its columns may be called (forms.py); the first row decides. labels: the task's labels
+    in order of their ids; where None, those of this file, sorted. Labels are matched by name, numbers
+    by their digits. language: of the rows that are kept, in a file that mixes languages.
+    Raises UserError with file and line for whatever is missing, damaged or not of the task.
+    """
+    columns = None
+    examples = []  # (line, texts, label)
+    for line, row in table_rows(path):
+        where = f"{path}:{line}"
+        columns = columns or recognise(forms, row, where)
+        if columns.language and text_field(row, columns.language, where) != language:
+            continue
+        texts = [text_field(row, name, where) for name in columns.texts]
+        if any(text.strip() in columns.no_text for text in texts):
+            continue
+        name = _label(row, columns, where)
+        if name not in columns.left_out:
+            examples.append((line, texts, name))
+    if not examples:
+        of_language = f" in '{language}'" if columns and columns.language else ""
+        raise UserError(f"{path}: no examples{of_language}; a task needs some")
+    labels = tuple(sorted({name for *_, name in examples}) if labels is None else labels)
+    ids = {name: number for number, name in enumerate(labels)}
+    for line, _, name in examples:
+        if name not in ids:
+            raise UserError(f"{path}:{line}: label '{name}' is not one of the task's ({', '.join(labels)})")
+    texts = tuple(list(column) for column in zip(*(texts for _, texts, _ in examples)))
+    return Records(texts, np.array([ids[name] for *_, name in examples], dtype=np.int64), labels)
+
+
+def table_rows(path):
+    """Yield (line number, {column: value}) of each row; values of .csv and .tsv files are text."""
+    readers = {".jsonl": _jsonl_rows, ".csv": _csv_rows, ".tsv": _tsv_rows, ".txt": _tsv_rows}
+    suffix = Path(path).suffix
+    if suffix not in readers:
+        raise UserError(f"{path}: the name must end in what the table is: {', '.join(readers)} (tabs)")
+    return readers[suffix](path, read_text(path))
+
+
+def read_text(path):
+    """The whole of a UTF-8 file (a byte order mark is dropped); UserError where that cannot be."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        byte = error.object[error.start]
+        raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert the file") from None
+
+
+def text_field(row, name, where):
+    """Text of column (or JSON key) `name`; UserError where it is missing or no text."""
+    if name not in row:
+        raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none'}")
+    value = row[name]
+    if not isinstance(value, str):
+        raise UserError(f"{where}: '{name}' is {json.dumps(value)[:40]}, not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON can spell half a surrogate pair; no tokenizer takes it
+        raise UserError(
+            f"{where}: '{name}' holds half a surrogate pair (a wrong \\u escape, or bytes that are not UTF-8)"
+        ) from None
+    return value
+
+
+def _label(row, columns, where):
+    value = row.get(columns.label)
+    if isinstance(value, (bool, int)):
+        name = json.dumps(value)
+    else:
+        name = text_field(row, columns.label, where).strip()
+    if not name and name not in columns.left_out:
+        raise UserError(f"{where}: the label '{columns.label}' is empty")
+    return columns.spellings.get(name, name)
+
+
+def _jsonl_rows(path, text):
+    for line, content in enumerate(text.split("\n"), 1):  # splitlines would also cut at U+2028 and U+0085
+        if not content.strip():
+            continue
+        try:
+            row = json.loads(content)
+        except ValueError as error:
+            raise UserError(f"{path}:{line}: not JSON ({error}); one object a line is expected") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{path}:{line}: not a JSON object; one object a line is expected")
+        yield line, row
+
+
+def _tsv_rows(path, text):
+    """The benchmarks' form: a header, tabs, and no quoting (a quote is a character like others)."""
+    header = None
+    for line, content in enumerate(text.split("\n"), 1):
+        if not content.strip("\r"):
+            continue
+        fields = content.rstrip("\r").split("\t")
+        if header is None:
+            header = fields
+        else:
+            yield line, _row(header, fields, f"{path}:{line}")
+
+
+def _csv_rows(path, text):
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header = None
+    try:
+        for fields in reader:
+            if header is None:
+                header = fields
+            elif fields:
+                yield reader.line_num, _row(header, fields, f"{path}:{reader.line_num}")
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
+
+
+def _row(header, fields, where):
+    if len(fields) != len(header):
+        raise UserError(
+            f"{where}: {len(fields)} fields where the header names {len(header)}; check separators and quotes"
+        )
+    return dict(zip(header, fields, strict=True))

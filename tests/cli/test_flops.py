@@ -1,0 +1,87 @@
+"""`ds-minimodel flops` against the numbers in the paper, and a front door that opens without torch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def ds_minimodel(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "ds_minimodel", *arguments],
+        cwd=ROOT,
+        text=True,
+        timeout=60,
+        capture_output=True,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.fixture(scope="module")
+def rows():
+    done = ds_minimodel("flops", "recipes/paper.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    return {(row["system"], row["step"]): row for row in json.loads(done.stdout)["rows"]}
+
+
+@pytest.mark.parametrize(
+    "system, step, eflops",
+    [
+        ("bl_base", "pretrain", 78.8),
+        ("minipost", "pretrain", 78.8),
+        ("bl_small", "pretrain", 29.3),
+        ("minijoint", "pretrain", 83.4),
+        ("minipost", "build-mini", 21.6),
+        ("bl_base", "adapt", 54.1),
+        ("bl_small", "adapt", 21.1),
+        ("minijoint", "adapt", 21.1),
+        ("minipost", "adapt", 29.3),
+    ],
+)
+def test_eflops_of_the_papers_recipe(rows, system, step, eflops):
+    assert round(rows[system, step]["formula_eflops"], 1) == eflops
+
+
+def test_v100_days_of_pretraining_with_two_heads(rows):
+    assert round(rows["minijoint", "pretrain"]["v100_days"], 1) == 32.2
+
+
+def test_what_is_executed_is_no_more_than_the_formula_says(rows):
+    assert all(0.8 < row["executed_eflops"] / row["formula_eflops"] < 1 for row in rows.values())
+
+
+def test_a_table_for_people_and_overrides():
+    done = ds_minimodel("flops", "recipes/paper.yaml", "systems=[bl_base]", "adapt.steps=62500")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "adapt" in line and line.startswith("|")]
+    assert "27.0" in line  # half of 54.05
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("workdir: runs/test\nsystem: [bl_base]\n")
+    for arguments, message in (
+        ((tmp_path / "recipe.yaml",), "recipe.yaml:2: system: unknown key"),
+        ((tmp_path / "none.yaml",), "none.yaml: no such recipe"),
+        (("recipes/paper.yaml", "mini.depth=deep"), "mini.depth=deep: Input should be"),
+    ):
+        done = ds_minimodel("flops", *arguments)
+        assert done.returncode == 2 and done.stdout == ""
+        assert message in done.stderr
+        assert done.stderr.startswith("ds-minimodel: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [(["--help"], "adapt"), (["adapt", "--help"], "--zero"), (["flops", "recipes/paper.yaml"], "54.1")],
+)
+def test_answers_without_torch(tmp_path, arguments, expected):
+    """A torch that cannot be imported stands before the real one."""
+    (tmp_path / "torch.py").write_text("raise ImportError('torch was asked for')")
+    done = ds_minimodel(*arguments, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout

@@ -1,0 +1,196 @@
+"""Atomic writes under real faults, JSON that is damaged, and what manifests detect."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import (
+    atomic_folder,
+    atomic_write,
+    clear_write_errors,
+    read_json,
+    read_json_lines,
+    read_manifest,
+    sha256_of_json,
+    write_json,
+    write_manifest,
+)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A file system of 64 KiB, mounted for the test."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", mount], capture_output=True)
+    if done.returncode:
+        pytest.skip("no right to mount a file system")
+    yield mount
+    subprocess.run(["umount", mount], check=True)
+
+
+def test_atomic_write_replaces_the_file_at_the_end_of_the_block(tmp_path):
+    path = tmp_path / "new" / "file"
+    with atomic_write(path) as file:
+        file.write(b"first")
+        assert not path.exists()
+    with atomic_write(path, "w") as file:
+        file.write("zweité")
+        assert path.read_bytes() == b"first"
+    assert contents(tmp_path) == {"new/file": "zweité".encode()}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError(), KeyboardInterrupt(), OSError(errno.ENXIO, "no such device")],
+    ids=lambda error: type(error).__name__,
+)
+def test_after_an_exception_the_old_file_is_there_and_nothing_else(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(type(error)):
+        with atomic_write(path) as file:
+            file.write(b"half")
+            raise error
+    assert contents(tmp_path) == {"file": b"old"}
+
+
+def test_a_killed_writer_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    code = (
+        "import os, signal, sys; from ds_minimodel.common.files import atomic_write\n"
+        "with atomic_write(sys.argv[1]) as file:\n"
+        "    file.write(b'half'); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, path]).returncode == -9
+    assert path.read_bytes() == b"old"
+
+
+def test_a_full_disk_is_the_users_to_mend_and_loses_nothing(full_disk):
+    path = full_disk / "file"
+    with atomic_write(path) as file:
+        file.write(bytes(20_000))
+    with pytest.raises(UserError, match=rf"^{path}: cannot write: no space left; .*run again$"):
+        with atomic_write(path) as file:
+            file.write(bytes(100_000))
+    assert contents(full_disk) == {"file": bytes(20_000)}
+    with pytest.raises(UserError, match="no space left"):
+        with atomic_folder(full_disk / "folder") as folder:
+            (folder / "part").write_bytes(bytes(30_000))
+            (folder / "rest").write_bytes(bytes(100_000))
+    assert contents(full_disk) == {"file": bytes(20_000)}
+
+
+def test_a_file_in_the_place_of_a_folder_is_the_users_to_mend(tmp_path):
+    (tmp_path / "workdir").write_text("a file")
+    for path in (tmp_path / "workdir" / "file", tmp_path / "workdir" / "below" / "file"):
+        for write in (atomic_write, atomic_folder):
+            with pytest.raises(UserError, match="cannot write: a file is in the place of a folder"):
+                with write(path):
+                    pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_forbidden_folder_is_the_users_to_mend(tmp_path):
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(UserError, match="permission denied"):
+        write_json(tmp_path / "file", {})
+
+
+def test_other_errors_of_the_system_are_not_hidden():
+    with pytest.raises(OSError) as error:
+        with clear_write_errors("path"):
+            raise OSError(errno.ENXIO, "no such device")
+    assert error.value.errno == errno.ENXIO
+
+
+def test_atomic_folder_appears_whole_or_not_at_all(tmp_path):
+    left_over = tmp_path / "folder.tmp"
+    left_over.mkdir()
+    (left_over / "of a killed process").write_text("half")
+    with pytest.raises(RuntimeError):
+        with atomic_folder(tmp_path / "folder") as folder:
+            (folder / "file").write_text("half")
+            raise RuntimeError
+    assert contents(tmp_path) == {}
+    with atomic_folder(tmp_path / "folder") as folder:
+        (folder / "below").mkdir()
+        (folder / "below" / "file").write_text("whole")
+        assert not (tmp_path / "folder").exists()
+    assert contents(tmp_path) == {"folder/below/file": b"whole"}
+    with atomic_folder(tmp_path / "folder") as folder:
+        (folder / "other").write_text("new")
+    assert contents(tmp_path) == {"folder/other": b"new"}
+
+
+def test_json_round_trip_and_damage(tmp_path):
+    path = tmp_path / "file.json"
+    value = {"b": [1, 2.5, None, True], "a": {"ü": "字"}}
+    write_json(path, value)
+    assert read_json(path) == value
+    assert "字" in path.read_text(encoding="utf-8")  # people read these files
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(UserError, match="file.json: not a readable JSON file"):
+        read_json(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="file.json: not a readable JSON file"):
+        read_json(path)
+    with pytest.raises(UserError, match="none.json: no such file"):
+        read_json(tmp_path / "none.json")
+
+
+def test_json_lines_end_before_one_that_is_cut_short(tmp_path):
+    path = tmp_path / "records.jsonl"
+    assert read_json_lines(path) == []
+    whole = '{"step": 1}\n{"name": "é"}\n'.encode()
+    for cut in (b"", b'{"st', '{"name": "é'.encode()[:-1]):
+        path.write_bytes(whole + cut)
+        assert read_json_lines(path) == [{"step": 1}, {"name": "é"}]
+
+
+def test_the_hash_of_json_sees_values_and_not_the_order_of_keys():
+    assert sha256_of_json({"a": 1, "b": [1, 2]}) == sha256_of_json({"b": [1, 2], "a": 1})
+    assert sha256_of_json({"a": 1, "b": [1, 2]}) != sha256_of_json({"a": 1, "b": [2, 1]})
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "weights").write_bytes(bytes(range(100)))
+    (tmp_path / "below" / "config").write_bytes(b"config")
+    write_manifest(tmp_path, kind="test", steps=3)
+    return tmp_path
+
+
+def test_a_manifest_names_every_file_and_the_facts(artifact):
+    manifest = read_manifest(artifact, verify=True)
+    assert manifest.pop("files").keys() == {"weights", "below/config"}
+    assert manifest == {"kind": "test", "steps": 3}
+
+
+def test_a_manifest_detects_another_size_and_a_missing_file(artifact):
+    (artifact / "weights").write_bytes(bytes(range(99)))
+    with pytest.raises(UserError, match="weights: missing or of another size"):
+        read_manifest(artifact)
+    (artifact / "weights").unlink()
+    with pytest.raises(UserError, match="weights: missing or of another size"):
+        read_manifest(artifact)
+
+
+def test_a_manifest_detects_a_flipped_bit(artifact):
+    damaged = bytearray(range(100))
+    damaged[50] ^= 1
+    (artifact / "weights").write_bytes(damaged)
+    assert read_manifest(artifact)["kind"] == "test"  # sizes alone do not show it
+    with pytest.raises(UserError, match="weights: damaged"):
+        read_manifest(artifact, verify=True)

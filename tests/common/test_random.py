@@ -1,0 +1,95 @@
+"""Counter-based randomness: the hash, the keys, and permutations without memory."""
+
+import numpy as np
+import pytest
+
+from ds_minimodel.common.random import GOLDEN, below, draws, hash32, permute, sample_key, stream, uniform
+
+
+def plain_hash32(x):
+    """The same hash on Python integers."""
+    x &= 0xFFFFFFFF
+    x ^= x >> 16
+    x = x * 0x7FEB352D & 0xFFFFFFFF
+    x ^= x >> 15
+    x = x * 0x846CA68B & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+def test_hash_equals_the_plain_definition():
+    values = [0, 1, 2, 12345, 2**31, 2**32 - 1]
+    assert hash32(values).tolist() == [plain_hash32(x) for x in values]
+
+
+def test_sample_key_equals_the_plain_definition():
+    def plain_key(seed, epoch, index):
+        key = plain_hash32(plain_hash32(plain_hash32(seed + GOLDEN) + epoch) + (index & 0xFFFFFFFF))
+        return plain_hash32(key + (index >> 32)) if index >> 32 else key
+
+    indices = [0, 1, 77, 2**32 - 1, 2**32, 2**40 + 3]
+    for seed, epoch in [(1, 0), (2**32 - 1, 5), (0, 2**31)]:
+        assert sample_key(seed, epoch, indices).tolist() == [plain_key(seed, epoch, i) for i in indices]
+
+
+def test_keys_broadcast_over_epochs():
+    keys = sample_key(3, np.array([0, 0, 1]), np.array([4, 5, 4]))
+    assert keys.tolist() == [int(sample_key(3, 0, 4)), int(sample_key(3, 0, 5)), int(sample_key(3, 1, 4))]
+
+
+def test_draws_do_not_depend_on_where_one_starts():
+    keys = stream(sample_key(1, 0, np.arange(5)), 7)
+    whole = draws(keys, 0, 20)
+    assert (draws(keys, 8, 5) == whole[:, 8:13]).all()
+    assert (draws(keys[2:3], 0, 20) == whole[2:3]).all()
+
+
+def test_draws_of_a_row_are_all_different():
+    rows = draws(sample_key(1, 0, np.arange(20)), 0, 4096)
+    assert all(len(set(row)) == 4096 for row in rows.tolist())
+
+
+def test_draws_are_uniform_and_independent_of_each_other():
+    bits = draws(stream(sample_key(1, 0, np.arange(2000)), 3), 0, 100)
+    values = uniform(bits)
+    assert values.min() >= 0 and values.max() < 1
+    assert abs(values.mean() - 0.5) < 0.003  # 5 standard errors of 200,000 draws
+    counts = np.bincount(below(bits, 10).ravel(), minlength=10)
+    assert (abs(counts - 20_000) < 5 * np.sqrt(18_000)).all()
+    assert abs(np.corrcoef(values[:, 0], values[:, 1])[0, 1]) < 0.12
+    other = uniform(draws(stream(sample_key(1, 0, np.arange(2000)), 4), 0, 100))
+    assert abs(np.corrcoef(values.ravel(), other.ravel())[0, 1]) < 0.012
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 31, 32, 33, 1000, 65536, 65537])
+def test_permutation_is_a_bijection(n):
+    for epoch in range(3):
+        assert np.array_equal(np.sort(permute(np.arange(n), n, seed=9, epoch=epoch)), np.arange(n))
+
+
+def test_permutation_of_more_than_32_bits():
+    n = 2**33 + 5
+    index = np.concatenate([np.arange(1000), n - 1 - np.arange(1000)])
+    place = permute(index, n, seed=1, epoch=0)
+    assert len(set(place.tolist())) == 2000 and place.min() >= 0 and place.max() < n
+    assert place.max() > 2**32
+
+
+def test_permutation_changes_with_seed_and_epoch_and_is_well_mixed():
+    index = np.arange(10_000)
+    orders = [permute(index, 10_000, seed, epoch) for seed, epoch in [(1, 0), (1, 1), (2, 0)]]
+    for order in orders:
+        assert (order == index).sum() < 12  # about one fixed point
+        assert abs(np.corrcoef(order, index)[0, 1]) < 0.05
+        assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.05
+    assert (orders[0] == orders[1]).sum() < 12 and (orders[0] == orders[2]).sum() < 12
+
+
+def test_every_place_is_equally_likely_over_epochs():
+    places = permute(np.zeros(6000, int), 6, seed=1, epoch=np.arange(6000))
+    assert (abs(np.bincount(places, minlength=6) - 1000) < 150).all()
+
+
+def test_permutation_broadcasts_over_epochs():
+    index, epoch = [5, 5, 6], [0, 1, 1]
+    places = permute(np.array(index), 100, seed=1, epoch=np.array(epoch))
+    assert places.tolist() == [int(permute(i, 100, 1, e)) for i, e in zip(index, epoch)]

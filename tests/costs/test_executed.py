@@ -1,0 +1,93 @@
+"""Executed FLOPs equal torch's own count of the model's matrix products, step by step."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ds_minimodel.costs import flops
+from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor
+from ds_minimodel.model.transformer import BodyConfig
+
+WORK = flops.Work(hidden_size=16, ffn_size=40, vocab_size=50, seq_length=20, mask_prob=0.15, batch_size=2)
+TOKENS = torch.arange(40).reshape(2, 20) + 4
+KEYS = torch.tensor([1, 2], dtype=torch.int32)
+MASKED = {
+    "tokens": TOKENS,
+    "keys": KEYS,
+    "read": torch.tensor([[1, 5, 9], [0, 7, 19]]),
+    "targets": torch.tensor([[4, 5, 6], [7, 8, 9]]),
+}
+
+
+def config(num_layers, *head_depths):
+    return BodyConfig(num_layers, WORK.hidden_size, 2, WORK.ffn_size, WORK.seq_length, head_depths)
+
+
+def linear_cross_entropy_flops(x_shape, weight_shape, *_, **__):
+    """The forward product, inside of an operator into which torch's counter does not look."""
+    return 2 * x_shape[0] * x_shape[1] * weight_shape[0]
+
+
+def attention_flops(projected_shape, queries_shape, *_, **__):
+    """Two products, scores and context, likewise hidden from torch's counter."""
+    batch, num_keys, columns = projected_shape
+    num_queries, width = (num_keys, columns // 3) if queries_shape is None else queries_shape[1:]
+    return 2 * 2 * batch * num_queries * num_keys * width
+
+
+def attention_backward_flops(grad_shape, *shapes, **_):
+    """The four products of the gradients. The scores are made again on CPUs, to save memory: not the method's work."""
+    return 2 * attention_flops(*shapes)
+
+
+def counted(module, batch, trains):
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(trains(name))
+    mapping = {
+        torch.ops.dsmm.linear_cross_entropy: linear_cross_entropy_flops,
+        torch.ops.dsmm.attention: attention_flops,
+        torch.ops.dsmm.attention_backward: attention_backward_flops,
+    }
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        module(batch).mean().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "step, depths, frozen_layers, trains",
+    [
+        ("pretrain", [4], 0, lambda name: True),
+        ("pretrain", [2, 4], 0, lambda name: True),
+        ("build-mini", [4], 2, lambda name: name.startswith(("body.layers.2.", "body.layers.3."))),
+        ("build-mini", [3], 2, lambda name: name.startswith("body.layers.2.")),
+        ("adapt", [4], 0, lambda name: name.startswith("pack.")),
+        ("adapt", [1], 0, lambda name: name.startswith("pack.")),
+    ],
+)
+def test_masked_language_model_steps(step, depths, frozen_layers, trains):
+    module = MaskedLanguageModel(config(max(depths), *depths), WORK.vocab_size)
+    expected = flops.step_flops(step, WORK, depths, frozen_layers).executed
+    assert counted(module, MASKED, trains) == pytest.approx(expected, rel=1e-12)
+
+
+def test_layers_above_the_depth_in_use_cost_nothing():
+    module = MaskedLanguageModel(config(4, 2, 4), WORK.vocab_size)
+    total = counted(module, {**MASKED, "depth": 2}, lambda name: name.startswith("pack."))
+    assert total == pytest.approx(flops.step_flops("adapt", WORK, [2]).executed)
+
+
+@pytest.mark.parametrize("kind, num_outputs", [("pair", 3), ("qa", 2)])
+def test_finetuning(kind, num_outputs):
+    if kind == "qa":
+        module = SpanExtractor(config(3), WORK.vocab_size)
+        batch = {"tokens": TOKENS, "keys": KEYS, "targets": torch.tensor([[1, 3], [2, 5]])}
+    else:
+        module = SequenceClassifier(config(3), WORK.vocab_size, num_outputs)
+        batch = {
+            "tokens": TOKENS,
+            "keys": KEYS,
+            "targets": torch.tensor([[0], [2]]),
+            "read": torch.zeros(2, 1, dtype=torch.long),
+        }
+    expected = flops.finetune_flops(WORK, 3, num_outputs, kind).executed
+    assert counted(module, batch, lambda name: not name.startswith("pack.")) == expected

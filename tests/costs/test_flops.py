@@ -1,0 +1,106 @@
+"""Costs against the figures that the paper prints; executed FLOPs are counted in test_executed.py."""
+
+import pytest
+
+from ds_minimodel.costs import flops
+
+PAPER = flops.Work(
+    hidden_size=768, ffn_size=3072, vocab_size=50000, seq_length=512, mask_prob=0.15, batch_size=2048, steps=125000
+)
+STEP = {"steps": 125000, "batch_size": 2048, "seq_length": 512, "mask_prob": 0.15}
+
+
+def paper_costs(systems, adapt=STEP, **changes):
+    sizes = {
+        "num_layers": 12,
+        "hidden_size": 768,
+        "ffn_size": 3072,
+        "vocab_size": 50000,
+        "mini_depth": 4,
+        "new_layers": 2,
+        "depths": [4, 8, 12],
+        **changes,
+    }
+    rows = flops.recipe_costs(systems, **sizes, pretrain=STEP, build_mini=STEP, adapt=adapt)
+    return {(row["system"], row["step"]): row for row in rows}
+
+
+@pytest.mark.parametrize(
+    "eflops, value",
+    [
+        (78.816, flops.pretrain_flops(PAPER, 12)),
+        (29.338, flops.pretrain_flops(PAPER, 4)),
+        (83.416, flops.pretrain_flops(PAPER, 12, num_heads=2)),
+        (21.621, flops.build_mini_flops(PAPER, 4, 2)),
+        (54.054, flops.adapt_flops(PAPER, 12)),
+        (29.315, flops.adapt_flops(PAPER, 6)),
+        (21.069, flops.adapt_flops(PAPER, 4)),
+    ],
+)
+def test_formulas_give_the_papers_figures(eflops, value):
+    assert value / flops.EFLOP == pytest.approx(eflops, abs=5e-4)
+
+
+def test_formulas_equal_the_papers_closed_forms():
+    U, B, s, l, h, p, V = 125000, 2048, 512, 12, 768, 0.15, 50000
+    a1 = 72 * U * B * s * l * h**2 * (1 + s / (6 * h) + p / (12 * l) + p * V / (12 * h * l))
+    a3 = 48 * U * B * s * l * h**2 * (1 + s / (6 * h) + p / (12 * l) + p * V / (8 * h * l))
+    l_t = 2
+    a4 = U * B * ((6 + 2 * l_t - 1) * (24 * s * h**2 + 4 * h * s**2) + 4 * p * s * h**2 + 4 * p * s * h * V)
+    assert flops.pretrain_flops(PAPER, 12) == pytest.approx(a1, rel=1e-12)
+    assert flops.adapt_flops(PAPER, 12) == pytest.approx(a3, rel=1e-12)
+    assert flops.build_mini_flops(PAPER, 4, l_t) == pytest.approx(a4, rel=1e-12)
+
+
+def test_recipe_costs_of_the_paper():
+    costs = paper_costs(["bl_base", "bl_small", "minijoint", "minipost"])
+    assert flops.EFLOPS_PER_V100_DAY == pytest.approx(2.592)
+    printed = {
+        ("bl_base", "pretrain"): 30.4,
+        ("minijoint", "pretrain"): 32.2,
+        ("bl_base", "adapt"): 20.9,
+        ("bl_small", "adapt"): 8.1,
+        ("minijoint", "adapt"): 8.1,
+        ("minipost", "adapt"): 11.3,
+    }
+    for key, days in printed.items():
+        assert costs[key]["v100_days"] == pytest.approx(days, abs=0.05), key
+    assert costs["minipost", "build-mini"]["formula_eflops"] == pytest.approx(21.6, abs=0.05)
+    assert costs["minipost", "pretrain"] == {**costs["bl_base", "pretrain"], "system": "minipost"}
+    assert ("bl_base", "build-mini") not in costs
+
+
+def test_depth_schedule_weighs_depths_by_their_share():
+    schedule = [[4, 0.5], [8, 0.25], [12, 0.25]]
+    row = paper_costs(["multijoint"], adapt={**STEP, "depth_schedule": schedule})["multijoint", "adapt"]
+    for name, function in (("formula_eflops", flops.adapt_flops), ("executed_eflops", flops.executed_adapt)):
+        expected = sum(share * function(PAPER, depth) for depth, share in schedule)
+        assert row[name] == pytest.approx(expected / flops.EFLOP)
+    heads = paper_costs(["multijoint"])["multijoint", "pretrain"]["formula_eflops"]
+    assert heads == pytest.approx(flops.pretrain_flops(PAPER, 12, num_heads=3) / flops.EFLOP)
+
+
+@pytest.mark.parametrize("num_layers, ratio", [(4, 1.17), (12, 1.06)])
+def test_narrowed_last_layer_saves_a_seventh_of_a_four_layer_step(num_layers, ratio):
+    whole = flops.executed_layer(PAPER, PAPER.seq_length, passes_back=True)
+    last = flops.executed_layer(PAPER, PAPER.num_read, passes_back=True)
+    executed = flops.executed_adapt(PAPER, num_layers) / PAPER.num_sequences
+    assert (executed + whole - last) / executed == pytest.approx(ratio, abs=0.005)
+
+
+def test_step_flops_is_one_update_of_the_recipe():
+    update = flops.Work(**{**vars(PAPER), "steps": 1})
+    for step, depths, frozen in (("pretrain", [4, 12], 0), ("build-mini", [6], 4), ("adapt", [4], 0)):
+        one, all_steps = (flops.step_flops(step, work, depths, frozen) for work in (update, PAPER))
+        assert one.formula * PAPER.steps == pytest.approx(all_steps.formula)
+        assert one.executed * PAPER.steps == pytest.approx(all_steps.executed)
+    with pytest.raises(ValueError, match="finetune"):
+        flops.step_flops("finetune", update, [12])
+
+
+def test_finetuning_reads_one_position_for_classes_and_all_for_answers():
+    work = flops.Work(hidden_size=768, ffn_size=3072, vocab_size=50000, seq_length=128, mask_prob=0)
+    classes = flops.finetune_flops(work, 12, num_outputs=3, kind="pair")
+    answers = flops.finetune_flops(work, 12, num_outputs=2, kind="qa")
+    assert classes.executed < classes.formula
+    assert answers.executed == answers.formula

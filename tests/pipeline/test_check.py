@@ -1,0 +1,57 @@
+"""What is checked ahead where matplotlib is not installed: a finder hides it, as a missing package is."""
+
+import sys
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.pipeline.check import check_ahead
+from ds_minimodel.recipe.schema import Recipe
+
+STEPS = ("adapt", "finetune", "evaluate", "report")
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    files = {}
+    for language in ("en", "de"):
+        files[language] = str(tmp_path / f"{language}.txt")
+        (tmp_path / f"{language}.txt").write_text("a b\n")
+    (tmp_path / "topic.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n')
+    task = {"kind": "classification", "train": str(tmp_path / "topic.jsonl"), "test": {}}
+    return {
+        "workdir": str(tmp_path / "run"),
+        "systems": ["bl_base"],
+        "data": {"text": files},
+        "languages": {"source": "en", "targets": ["de"]},
+        "finetune": {"tasks": {"topic": task}},
+    }
+
+
+@pytest.fixture
+def no_matplotlib(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    finders = [finder for finder in sys.meta_path if getattr(finder, "__name__", "") != "PathFinder"]
+    paths = next(finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "PathFinder")
+
+    class Hiding:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return None if name == "matplotlib" else paths.find_spec(name, path, target)
+
+    monkeypatch.setattr(sys, "meta_path", [*finders, Hiding])
+
+
+def test_a_recipe_with_tasks_is_refused_without_matplotlib(recipe, no_matplotlib):
+    with pytest.raises(UserError, match="the report needs matplotlib"):
+        check_ahead(Recipe.model_validate(recipe), STEPS, 1)
+
+
+def test_packs_alone_are_made_without_matplotlib(recipe, no_matplotlib, capsys):
+    assert check_ahead(Recipe.model_validate(recipe | {"finetune": {}}), STEPS, 1) == ["adapt"]
+    assert "without a report" in capsys.readouterr().err
+
+
+def test_packs_alone_have_a_report_of_costs_and_losses(recipe):
+    assert check_ahead(Recipe.model_validate(recipe | {"finetune": {}}), STEPS, 1) == ["adapt", "report"]

@@ -1,0 +1,246 @@
+"""Recipes: what is refused, with which line; YAML 1.2; overrides; the recipes of the repository."""
+
+from pathlib import Path
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.recipe.schema import load_recipe
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+RECIPE = """\
+workdir: runs/test
+systems: [bl_base, minijoint]
+languages: {source: en, targets: [de]}
+data:
+  text: {en: en.txt, de: [de-1.txt, de-2.txt.xz]}
+model: {num_layers: 6, hidden_size: 64, num_heads: 4, ffn_size: 256, max_positions: 128}
+mini: {depth: 2}
+pretrain: &mlm
+  steps: 100
+  seq_length: 64
+  lr: 7e-4
+  warmup_steps: 5
+build_mini: *mlm
+adapt:
+  <<: *mlm
+  snapshot_every: 50
+finetune:
+  max_length: 96
+  tasks:
+    topic: {kind: classification, train: train.jsonl, test: {de: test.jsonl}}
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load RECIPE with one text replaced by another, and with overrides."""
+
+    def load(*overrides, replace="", by=""):
+        assert replace in RECIPE
+        path = tmp_path / "recipe.yaml"
+        path.write_text(RECIPE.replace(replace, by, 1) if replace else RECIPE, encoding="utf-8")
+        return load_recipe(path, overrides)
+
+    return load
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_the_recipes_of_the_repository_load(path):
+    recipe = load_recipe(path)
+    assert recipe.systems and recipe.finetune.tasks
+
+
+def test_values_merges_and_defaults(load):
+    recipe = load()
+    assert recipe.data.text == {"en": ["en.txt"], "de": ["de-1.txt", "de-2.txt.xz"]}
+    assert recipe.pretrain.lr == 7e-4 and recipe.build_mini == recipe.pretrain
+    assert (recipe.adapt.lr, recipe.adapt.steps, recipe.adapt.snapshot_every) == (7e-4, 100, 50)
+    assert recipe.pretrain.beta2 == 0.98 and recipe.seed == 1
+    assert recipe.finetune.of("topic", "max_length") == 96 and recipe.finetune.of("topic", "epochs") == 3
+    with pytest.raises(ValueError):
+        recipe.seed = 2
+
+
+@pytest.mark.parametrize(
+    "replace, by, message",
+    [
+        ("  lr: 7e-4", "  learning_rate: 7e-4", "recipe.yaml:11: pretrain.learning_rate: unknown key"),
+        (
+            "  lr: 7e-4",
+            "  warmup_step: 5",
+            "recipe.yaml:11: pretrain.warmup_step: unknown key; did you mean warmup_steps?",
+        ),
+        ("mini:", "minis:", "recipe.yaml:7: minis: unknown key; did you mean mini?"),
+        ("systems:", "system:", "recipe.yaml:2: system: unknown key; did you mean systems? (and 1 more)"),
+        ("workdir: runs/test\n", "", "recipe.yaml: workdir: this key is missing"),
+        ("train: train.jsonl, ", "", "recipe.yaml:20: finetune.tasks.topic.train: this key is missing"),
+        ("steps: 100", "steps: many", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
+        ("steps: 100", "steps: 1e2", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
+        ("steps: 100", "steps: true", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
+        ("steps: 100", "steps: '100'", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
+        ("lr: 7e-4", "lr: -1", "recipe.yaml:11: pretrain.lr: Input should be greater than 0"),
+        ("[bl_base, minijoint]", "[bl_base, bl_big]", "recipe.yaml:2: systems.1: Input should be 'bl_base'"),
+        ("[bl_base, minijoint]", "bl_base", "recipe.yaml:2: systems: Input should be a valid list"),
+        ("source: en", "source: de", "recipe.yaml:3: languages: the source and the targets must all be different"),
+        ("num_heads: 4", "num_heads: 5", "recipe.yaml:6: model: num_heads 5 does not divide hidden_size 64"),
+        ("mini:", "engine: {tensor_parallel: 3}\nmini:", "engine.tensor_parallel 3 does not divide model.num_heads 4"),
+        ("depth: 2", "depth: 7", "recipe.yaml:7: mini.depth 7 must be below model.num_layers 6"),
+        (
+            "[bl_base, minijoint]",
+            "[minipost]\nmini: {depth: 6}",
+            "recipe.yaml:8: not valid YAML (the key mini is given twice)",
+        ),
+        ("seq_length: 64", "seq_length: 129", "pretrain: sequences of 129 tokens do not fit model.max_positions 128"),
+        (
+            "max_length: 96",
+            "max_length: 512",
+            "recipe.yaml:20: finetune.tasks.topic: sequences of 512 tokens do not fit",
+        ),
+        ("targets: [de]", "targets: [de, fr]", "recipe.yaml:3: languages: data.text has no files for fr"),
+        ("test: {de: test", "test: {ed: test", "finetune.tasks.topic.test: data.text has no files for ed"),
+        ("  text:", "  min_words: {eng: 5}\n  text:", "data.min_words: data.text has no files for eng"),
+        ("warmup_steps: 5", "warmup_steps: 100", "recipe.yaml:8: pretrain: warmup_steps 100 must be below steps 100"),
+        ("[bl_base, minijoint]", "[multijoint]", "mini.depths [4, 8, 12] must rise and end at model.num_layers 6"),
+        (
+            "snapshot_every: 50",
+            "depth_schedule: [[2, 0.5], [4, 0.5]]",
+            "adapt.depth_schedule needs the system multijoint",
+        ),
+        (
+            "snapshot_every: 50",
+            "depth_schedule: [[2, 0.5], [4, 0.4]]",
+            "adapt: the shares of depth_schedule must sum to 1",
+        ),
+        ("snapshot_every: 50", "depth_schedule: [[4, 0.5], [2, 0.5]]", "adapt: the depths of depth_schedule must rise"),
+        ("mini: {depth: 2}", "mini: {depth: 2", "recipe.yaml:8: not valid YAML"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_place(load, replace, by, message):
+    with pytest.raises(UserError) as refusal:
+        load(replace=replace, by=by)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_inner_units_divide_among_the_ranks_of_a_replica(load):
+    assert load("engine.tensor_parallel=4").engine.tensor_parallel == 4
+    with pytest.raises(UserError, match="engine.tensor_parallel 4 does not divide model.ffn_size 254"):
+        load("engine.tensor_parallel=4", "model.ffn_size=254")
+
+
+@pytest.mark.parametrize(
+    "systems, depth, fits",
+    [
+        ("bl_base", 6, True),
+        ("minijoint", 6, True),
+        ("minipost", 6, False),
+        ("bl_small", 6, False),
+        ("minipost", 5, True),
+    ],
+)
+def test_a_mini_model_that_drops_layers_is_shallower_than_the_body(load, systems, depth, fits):
+    overrides = f"systems=[{systems}]", f"mini.depth={depth}"
+    if fits:
+        assert load(*overrides).mini.depth == depth
+    else:
+        with pytest.raises(UserError, match="mini.depth"):
+            load(*overrides)
+
+
+def test_files_that_are_no_recipe(tmp_path):
+    for name, content in (("empty.yaml", b""), ("list.yaml", b"- a\n"), ("latin.yaml", b"workdir: \xe9t\xe9\n")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=name):
+            load_recipe(tmp_path / name)
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(UserError, match=str(path)):
+            load_recipe(path)
+
+
+def test_scalars_are_those_of_yaml_1_2(load):
+    recipe = load(
+        "languages.targets=[no, on]",
+        "data.text={en: en.txt, no: yes.txt, on: 1:30}",
+        "finetune.tasks={}",
+        "seed=010",
+        "pretrain.lr=1E-3",
+        "pretrain.weight_decay=.5",
+        "adapt.train_positions=True",
+        "workdir=2024-02-30",
+    )
+    assert recipe.languages.all == ["en", "no", "on"]
+    assert recipe.data.text["no"] == ["yes.txt"] and recipe.data.text["on"] == ["1:30"]
+    assert recipe.seed == 10 and recipe.workdir == "2024-02-30"
+    assert (recipe.pretrain.lr, recipe.pretrain.weight_decay) == (1e-3, 0.5)
+    assert recipe.adapt.train_positions is True
+    assert load("data.workers=~").data.workers is None
+
+
+def test_overrides_replace_single_values(load):
+    recipe = load(
+        "pretrain.lr=1e-2", "engine.zero_stage=3", "mini.depth=3", "mini.depth=4", "finetune.tasks.topic.lr=3e-5"
+    )
+    assert (recipe.pretrain.lr, recipe.engine.zero_stage, recipe.mini.depth) == (1e-2, 3, 4)
+    assert recipe.finetune.of("topic", "lr") == 3e-5
+    assert recipe.build_mini.lr == recipe.adapt.lr == 7e-4  # not also the sections of the alias
+    assert recipe.pretrain.steps == 100
+
+
+@pytest.mark.parametrize(
+    "override, message",
+    [
+        ("adapt.lr", "'adapt.lr': an override has the form key=value"),
+        ("=3", "an override has the form key=value"),
+        ("adapt.lr.x=3", "adapt.lr.x=3: lr is a value, not a section"),
+        ("adapt.lr=[1", "'[1' is not a valid YAML value"),
+        ("adapt.lr=fast", "adapt.lr=fast: Input should be a valid number"),
+        ("adapt.steps=3", "recipe.yaml:14: adapt: warmup_steps 5 must be below steps 3 (with adapt.steps=3)"),
+        (
+            "model.num_layers=1",
+            "recipe.yaml:7: mini.depth 2 must be below model.num_layers 1 (with model.num_layers=1)",
+        ),
+        ("checkpoint.keep_every=1500", "checkpoint: keep_every 1500 must be a multiple of every 1000"),
+        ("adapt.step=1", "adapt.step=1: unknown key; did you mean steps?"),
+        ("mini.depth=7", "mini.depth=7: mini.depth 7 must be below model.num_layers 6"),
+        ("engine={zero_stage: 4}", "engine={zero_stage: 4}: engine.zero_stage: Input should be 0, 1, 2 or 3"),
+        ("engine.zero_stage=4", "engine.zero_stage=4: Input should be 0, 1, 2 or 3"),
+    ],
+)
+def test_an_override_that_does_not_fit_is_refused(load, override, message):
+    with pytest.raises(UserError) as refusal:
+        load(override)
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_of_two_overrides_of_a_key_the_last_is_named(load):
+    with pytest.raises(UserError, match="^mini.depth=7: mini.depth 7 must be below"):
+        load("mini.depth=3", "mini.depth=7")
+
+
+def test_depth_schedule_divides_the_steps(load):
+    recipe = load(
+        "systems=[multijoint]",
+        "mini.depths=[2, 4, 6]",
+        "adapt.steps=10",
+        "adapt.depth_schedule=[[2, 0.25], [4, 0.35], [6, 0.4]]",
+    )
+    assert [recipe.adapt.depth_at(step) for step in range(10)] == [2, 2, 4, 4, 4, 4, 6, 6, 6, 6]
+    with pytest.raises(UserError, match="depth 3 is not one of mini.depths"):
+        load("systems=[multijoint]", "mini.depths=[2, 4, 6]", "adapt.depth_schedule=[[3, 0.5], [6, 0.5]]")
+    with pytest.raises(UserError, match="mini.depth 3 is not one of mini.depths"):
+        load("systems=[multijoint]", "mini.depths=[2, 4, 6]", "mini.depth=3")
+
+
+def test_snapshots_start_at_0_and_end_at_the_last_step(load):
+    assert load("adapt.snapshot_at=[10, 70, 100, 900]").adapt.snapshots() == [0, 10, 50, 70, 100]
+    assert load("adapt.snapshot_every=40").adapt.snapshots() == [0, 40, 80, 100]
+    assert load("adapt.snapshot_every=~").adapt.snapshots() == [0, 100]
+
+
+def test_columns_are_those_of_the_kind(load):
+    columns = "finetune.tasks.topic.columns={text: body, language: lang}"
+    assert load(columns).finetune.tasks["topic"].columns == {"text": "body", "language": "lang"}
+    for kind, message in (("pair", "a pair task has no text"), ("qa", "a qa task has no language")):
+        with pytest.raises(UserError, match=message):
+            load(columns, f"finetune.tasks.topic.kind={kind}")

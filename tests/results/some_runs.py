@@ -1,0 +1,126 @@
+"""Runs of a small recipe with made-up scores, as `report` keeps them in run.json."""
+
+from ds_minimodel.costs.flops import recipe_costs
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.results.record import Run
+
+TASKS = {"topic": "classification", "qa": "qa"}
+FINAL = {"bl_base": 60.0, "bl_small": 50.0, "minijoint": 58.0, "minipost": 59.0, "multijoint": 59.0}
+
+
+def some_run(
+    name="first",
+    systems=("bl_base", "minijoint"),
+    languages=("de", "tr"),
+    tasks=("topic",),
+    seed=1,
+    better=0.0,
+    data=None,
+    source="en",
+    **changes,
+):
+    """A run whose scores rise from 30 at step 0 to FINAL + `better` after the last step, in two finetuning seeds.
+
+    changes: sections of the recipe. data: what differs in it from {"text of de": "1", …}.
+    """
+    recipe = _recipe(name, list(systems), source, list(languages), tasks, seed, changes)
+    costs = recipe_costs(
+        systems,
+        num_layers=recipe.model.num_layers,
+        hidden_size=64,
+        ffn_size=256,
+        vocab_size=1000,
+        mini_depth=recipe.mini.depth,
+        new_layers=1,
+        depths=recipe.mini.depths,
+        pretrain=recipe.pretrain.model_dump(),
+        build_mini=recipe.build_mini.model_dump(),
+        adapt=recipe.adapt.model_dump(),
+    )
+    spent = {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
+    scores = [
+        row | ({"exact_match": row["score"] - 20} if row["task"] == "qa" else {})
+        for system in systems
+        for task in tasks
+        for row in _rows(system, task, languages, seed, better, spent)
+    ]
+    scores += [
+        {"system": system, "task": task, "language": source, "seed": seed, "step": 0, "eflops": 0.0, "score": 80.0}
+        for system in systems
+        for task in tasks
+    ]
+    text = {"base": None} | {f"text of {language}": "1" for language in (source, *languages)}
+    return Run(
+        name,
+        recipe.model_dump(mode="json"),
+        text | (data or {}),
+        {
+            task: {
+                "metric": "F1" if task == "qa" else "accuracy",
+                "files": {language: ["test"] for language in languages},
+            }
+            for task in tasks
+        },
+        scores,
+        costs,
+        [{"baseline": "majority", "task": task, "language": languages[0], "score": 33.3} for task in tasks],
+        [
+            {
+                "system": system,
+                "stage": "adapt",
+                "language": language,
+                "final": 4.0,
+                "curve": [[0.0, 6.0], [spent[system], 4.0]],
+            }
+            for system in systems
+            for language in languages
+        ],
+        {"Model": "4 layers"},
+        {},
+    )
+
+
+def _rows(system, task, languages, seed, better, spent):
+    for language in languages:
+        for number in (0, 1):
+            for step in (0, 5, 10):
+                score = 30 + (FINAL[system] + better - 30) * step / 10 + number
+                yield {
+                    "system": system,
+                    "task": task,
+                    "language": language,
+                    "seed": seed + number,
+                    "step": step,
+                    "eflops": spent[system] * step / 10,
+                    "score": score,
+                }
+
+
+def _recipe(name, systems, source, languages, tasks, seed, changes):
+    files = {language: f"{language}.txt" for language in (source, *languages)}
+    step = {"steps": 10, "batch_size": 8, "seq_length": 32, "warmup_steps": 1}
+    sections = {
+        "model": {"num_layers": 4, "max_positions": 512},
+        "mini": {"depth": 2, "depths": [2, 4]},
+        "pretrain": step,
+        "adapt": step,
+        "data": {"text": files},
+        "finetune": {
+            "seeds": 2,
+            "tasks": {
+                task: {"kind": TASKS[task], "train": "train", "test": {language: "test" for language in languages}}
+                for task in tasks
+            },
+        },
+    }
+    for section, values in changes.items():
+        sections[section] = sections[section] | values
+    return Recipe.model_validate(
+        {
+            "workdir": f"runs/{name}",
+            "seed": seed,
+            "systems": systems,
+            "languages": {"source": source, "targets": languages},
+            **sections,
+        }
+    )

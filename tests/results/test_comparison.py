@@ -1,0 +1,150 @@
+"""Several runs side by side: what is averaged, what stays apart, and what does not compare."""
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.results.comparison import join
+from ds_minimodel.results.curves import training_curves, with_language_average
+
+from .some_runs import some_run
+
+
+def finals(comparison, language="de", task="topic"):
+    """{variant: last point} in one language."""
+    made = with_language_average(training_curves(comparison.scores))
+    return {system: curve[-1] for (system, of_task, name), curve in made.items() if (of_task, name) == (task, language)}
+
+
+def test_one_run_keeps_its_names_and_seeds():
+    comparison = join([some_run()])
+    assert {row["system"] for row in comparison.scores} == {"bl_base", "minijoint"}
+    assert {row["language"] for row in comparison.source_scores} == {"en"}
+    assert comparison.facts == {"Model": "4 layers"} and not comparison.depths
+
+
+def test_the_same_system_with_another_seed_is_averaged_over_all_seeds():
+    comparison = join([some_run(), some_run("second", seed=2, better=4.0)])
+    ends = finals(comparison)
+    assert set(ends) == {"bl_base", "minijoint"}
+    assert ends["bl_base"].by_seed == {(1, 1): 60.0, (1, 2): 61.0, (2, 2): 64.0, (2, 3): 65.0}
+    assert ends["bl_base"].mean == pytest.approx(62.5)
+    assert ends["bl_base"].std == pytest.approx((2 * (2.5**2 + 1.5**2) / 3) ** 0.5)
+
+
+def test_depths_of_the_mini_model_are_variants_of_one_system():
+    comparison = join(
+        [
+            some_run(),
+            some_run("n1", systems=["minijoint"], mini={"depth": 1}),
+            some_run("n3", systems=["minijoint"], mini={"depth": 3}),
+        ]
+    )
+    assert comparison.depths == {"minijoint": {1: "minijoint N=1", 2: "minijoint", 3: "minijoint N=3"}}
+    assert "mini.depth 2 → 3" in comparison.facts["n3"]
+    costs = {row["system"]: row["formula_eflops"] for row in comparison.costs if row["step"] == "adapt"}
+    assert costs["minijoint N=1"] < costs["minijoint"] < costs["minijoint N=3"] < costs["bl_base"]
+
+
+def test_depth_does_not_concern_bl_base_and_a_repeated_seed_counts_once():
+    comparison = join([some_run(), some_run("n1", mini={"depth": 1}, better=1.0)])
+    assert {row["system"] for row in comparison.scores} == {"bl_base", "minijoint", "minijoint N=1"}
+    assert finals(comparison)["bl_base"].by_seed == {(1, 1): 60.0, (1, 2): 61.0}
+    assert "repeats BL_BASE of an earlier run" in comparison.facts["n1"]
+
+
+def test_references_are_those_of_the_first_run_that_has_them():
+    """A later run may have been finetuned, and its references trained, on other data."""
+    other = some_run("other", languages=("de", "tr"), systems=["minijoint"], data={"training data of topic": ["2"]})
+    other.baselines[0]["score"] = 40.0
+    other.baselines.append({"baseline": "majority", "task": "topic", "language": "tr", "score": 41.0})
+    scores = {row["language"]: row["score"] for row in join([some_run(), other]).baselines}
+    assert scores == {"de": 33.3, "tr": 41.0}
+
+
+def test_other_settings_make_another_variant_named_by_its_run():
+    comparison = join([some_run(), some_run("fast", adapt={"lr": 1e-2})])
+    assert set(finals(comparison)) == {"bl_base", "minijoint", "bl_base (fast)", "minijoint (fast)"}
+    assert "adapt.lr 0.0007 → 0.01" in comparison.facts["fast"]
+    assert not comparison.depths
+
+
+def test_how_often_snapshots_are_taken_and_how_many_seeds_finetune_is_no_difference():
+    comparison = join([some_run(), some_run("dense", seed=5, adapt={"snapshot_every": 1}, finetune={"seeds": 9})])
+    assert set(finals(comparison)) == {"bl_base", "minijoint"}
+
+
+def test_other_text_of_a_language_makes_another_variant():
+    comparison = join([some_run(), some_run("cleaner", systems=["minijoint"], data={"text of de": "2"})])
+    assert set(finals(comparison)) == {"bl_base", "minijoint", "minijoint (cleaner)"}
+    assert "differs in text of de" in comparison.facts["cleaner"]
+
+
+def test_a_body_taken_over_makes_other_variants_and_its_pretraining_is_no_setting():
+    base = {"base": {"body": "a", "pack": "b"}}
+    comparison = join(
+        [
+            some_run(),
+            some_run("roberta", systems=["bl_base"], data=base, pretrain={"lr": 1e-2}),
+            some_run("again", seed=2, systems=["bl_base"], data=base),
+        ]
+    )
+    assert set(finals(comparison)) == {"bl_base", "minijoint", "bl_base (roberta)"}
+    assert len(finals(comparison)["bl_base (roberta)"].by_seed) == 4
+
+
+def test_languages_of_several_runs_make_one_system_with_one_average():
+    comparison = join([some_run(), some_run("more", languages=["es", "zh"])])
+    assert {row["language"] for row in comparison.scores} == {"de", "tr", "es", "zh"}
+    assert "repeats" not in comparison.facts["more"], "only the source language's scores are there twice"
+    average = finals(comparison, "avg")
+    assert set(average) == {"bl_base", "minijoint"} and len(average["bl_base"].by_seed) == 2
+
+
+def test_what_concerns_one_language_or_task_is_no_difference_to_runs_without_it():
+    vectors = [
+        {
+            "adapt": {
+                "initialisation": "wechsel",
+                "word_vectors": {"en": "en.vec", language: "its.vec"},
+                "dictionaries": {language: "words.txt"},
+            },
+            "languages": [language],
+        }
+        for language in ("de", "tr")
+    ]
+    comparison = join([some_run(**vectors[0]), some_run("more", **vectors[1], tasks=("topic", "qa"))])
+    assert {row["system"] for row in comparison.scores} == {"bl_base", "minijoint"}
+
+
+def test_a_schedule_of_depths_is_a_setting_of_multijoint_alone():
+    schedule = {"depth_schedule": [[2, 0.5], [4, 0.5]]}
+    comparison = join(
+        [
+            some_run(),
+            some_run("progressive", systems=["bl_base", "multijoint"], adapt=schedule),
+            some_run("flat", systems=["multijoint"]),
+        ]
+    )
+    assert set(finals(comparison)) == {"bl_base", "minijoint", "multijoint", "multijoint (flat)"}
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        ({"source": "fr"}, "source languages are fr and en"),
+        ({"name": "first"}, "two runs are called first; name one of them"),
+    ],
+)
+def test_runs_that_do_not_compare(other, message):
+    with pytest.raises(UserError, match=message):
+        join([some_run(), some_run(**{"name": "second", **other})])
+
+
+def test_other_test_data_of_one_task_does_not_compare():
+    other = some_run("second")
+    other.tests["topic"]["files"]["tr"] = ["another"]
+    with pytest.raises(UserError, match="second cannot be compared with first: task topic has other test data for tr"):
+        join([some_run(), other])
+    other.tests["topic"] |= {"metric": "F1", "files": {}}
+    with pytest.raises(UserError, match="the scores of task topic are F1 and accuracy"):
+        join([some_run(), other])

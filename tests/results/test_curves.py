@@ -1,0 +1,177 @@
+"""Compute to near-maximal performance and speedups, against the paper's own examples and Table 3."""
+
+import math
+import statistics
+
+import pytest
+
+from ds_minimodel.costs.flops import EFLOPS_PER_V100_DAY
+from ds_minimodel.results import curves
+
+INF = math.inf
+TABLE_3 = {  # V100 days, in the paper's order of languages
+    "xnli": {
+        "bl_base": [2.5, 1.2, 1.1, 1.5, 0.8, 0.8, 3.2, 1.8, 1.4, 1.8, 2.3, 8.3, 1.0, 1.7],
+        "minipost": [1.7, 0.9, 0.8, 0.9, 0.4, 0.4, 2.5, 1.3, 1.1, 1.3, 3.0, 6.5, 0.8, 1.1],
+        "minijoint": [1.0, 0.5, 0.5, 0.6, 0.3, 0.3, 5.9, 0.6, 0.6, 0.7, 5.3, 5.4, 0.6, 0.8],
+    },
+    "mlqa": {
+        "bl_base": [2.6, 1.1, 0.8, 3.4, 1.2, 1.8],
+        "minipost": [1.7, 0.8, 0.5, 1.7, 0.9, 1.2],
+        "minijoint": [1.0, 0.6, 0.4, 5.3, 0.5, 0.9],
+    },
+    "paws-x": {"bl_base": [0.7, 0.6, 0.6, 0.7], "minipost": [0.3, 0.3, 0.3, 0.4], "minijoint": [0.2, 0.2, 0.2, 0.2]},
+}
+TURKISH_XQUAD = {"bl_base": [2.2], "minipost": [1.2], "minijoint": [INF]}  # Table A1
+
+
+def rows_of_curve(system, points, task="xnli", language="de", seeds=(1,)):
+    return [
+        {
+            "system": system,
+            "task": task,
+            "language": language,
+            "seed": seed,
+            "step": step,
+            "eflops": eflops,
+            "score": score,
+        }
+        for seed in seeds
+        for step, eflops, score in points
+    ]
+
+
+def rows_that_reach_target_after(days_of_system, task):
+    """Curves that rise linearly from 0 to near-maximal performance (95 of 100) in the days of a language."""
+    rows = []
+    for system, days in days_of_system.items():
+        for number, value in enumerate(days):
+            eflops = value * EFLOPS_PER_V100_DAY
+            rise = [(1000, eflops, 95.0), (125000, 54.1, 100.0)] if eflops < INF else [(125000, 54.1, 60.0)]
+            rows += rows_of_curve(system, [(0, 0.0, 0.0), *rise], task, f"language {number}")
+    return rows
+
+
+def estimates_of(rows):
+    return curves.near_maximal(curves.training_curves(rows))
+
+
+def test_the_interpolation_example_of_section_3():
+    rows = rows_of_curve("minipost", [(5000, 1.17, 48.0), (10000, 2.34, 52.0)])
+    (curve,) = curves.training_curves(rows).values()
+    estimate = curves.compute_to_reach(curve, 50.0)
+    assert estimate == pytest.approx((1.755, 1.17, 2.34))
+
+
+def test_the_target_is_95_percent_of_bl_base_for_every_system():
+    rows = rows_of_curve("bl_base", [(0, 0, 30.0), (1, 1, 75.0), (2, 2, 70.2)])
+    rows += rows_of_curve("minijoint", [(0, 0, 30.0), (1, 1, 66.0), (2, 2, 67.38)])
+    made = curves.training_curves(rows)
+    assert curves.near_maximal_targets(made) == {("xnli", "de"): pytest.approx(66.69)}
+    assert curves.near_maximal(made)["minijoint", "xnli", "de"].eflops == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    "points, expected",
+    [
+        ([(0, 0.0, 80.0), (1, 1.0, 90.0)], (0, 0, 0)),  # there before any training
+        ([(5, 2.0, 80.0), (10, 4.0, 90.0)], (2, 0, 2)),  # there at a first checkpoint that cost something
+        ([(0, 0.0, 10.0), (1, 1.0, 50.0)], (INF, INF, INF)),  # never there
+        ([(0, 0.0, 10.0), (1, 1.0, 60.0), (2, 2.0, 50.0), (3, 3.0, 70.0)], (1, 0, 1)),  # the first time counts
+    ],
+)
+def test_compute_to_reach_60(points, expected):
+    (curve,) = curves.training_curves(rows_of_curve("minijoint", points)).values()
+    assert curves.compute_to_reach(curve, 60.0) == expected
+
+
+def test_speedups_of_table_3():
+    estimates = {}
+    for task, days in TABLE_3.items():
+        estimates |= estimates_of(rows_that_reach_target_after(days, task))
+    for system, expected in (("minipost", 1.67), ("minijoint", 2.41)):
+        by_task = [curves.speedup(estimates, system, task) for task in TABLE_3]
+        assert statistics.fmean(speedup.mean for speedup in by_task) == pytest.approx(expected, abs=0.005)
+        assert not any(speedup.excluded for speedup in by_task)
+    assert curves.speedup(estimates, "bl_base", "xnli").mean == pytest.approx(1)
+    mean, never = curves.mean_compute(estimates, "bl_base", "xnli")
+    assert mean / EFLOPS_PER_V100_DAY == pytest.approx(2.1, abs=0.05) and not never
+
+
+def test_a_language_that_never_reaches_the_target_is_named_and_left_out():
+    days = {system: [1.0, *turkish] for system, turkish in TURKISH_XQUAD.items()}
+    estimates = estimates_of(rows_that_reach_target_after(days, "xquad"))
+    result = curves.speedup(estimates, "minijoint", "xquad")
+    assert (result.mean, result.excluded) == (pytest.approx(1.0), ["language 1"])
+    assert curves.mean_compute(estimates, "minijoint", "xquad")[1] == ["language 1"]
+    only_turkish = estimates_of(rows_that_reach_target_after(TURKISH_XQUAD, "xquad"))
+    assert curves.speedup(only_turkish, "minijoint", "xquad").mean is None
+    assert curves.mean_compute(only_turkish, "minijoint", "xquad") == (None, ["language 0"])
+
+
+def test_a_system_that_needs_no_compute_has_no_ratio():
+    rows = rows_of_curve("bl_base", [(0, 0, 10.0), (1, 1, 50.0)]) + rows_of_curve("minijoint", [(0, 0, 60.0)])
+    assert curves.speedup(estimates_of(rows), "minijoint", "xnli") == (None, {}, ["de"])
+
+
+def test_no_ratio_where_bl_base_needs_no_compute():
+    """It is there before any training: nothing can be faster, and 0 is no speedup."""
+    rows = rows_of_curve("bl_base", [(0, 0, 50.0), (1, 1, 51.0)])
+    rows += rows_of_curve("minijoint", [(0, 0, 10.0), (1, 1, 51.0)])
+    assert curves.speedup(estimates_of(rows), "minijoint", "xnli") == (None, {}, ["de"])
+
+
+def test_no_near_maximal_performance_without_bl_base():
+    assert estimates_of(rows_of_curve("minijoint", [(0, 0, 10.0)])) == {}
+
+
+def test_points_are_means_over_seeds_in_order_of_steps():
+    rows = [
+        {
+            "system": "bl_base",
+            "task": "xnli",
+            "language": "de",
+            "seed": seed,
+            "step": step,
+            "eflops": step / 10,
+            "score": score,
+        }
+        for seed, step, score in [(1, 20, 60.0), (1, 0, 30.0), (2, 0, 34.0), (2, 20, 64.0)]
+    ]
+    (curve,) = curves.training_curves(rows).values()
+    deviation = pytest.approx(8**0.5)
+    assert curve == [(0, 0.0, 32.0, deviation, {1: 30.0, 2: 34.0}), (20, 2.0, 62.0, deviation, {1: 60.0, 2: 64.0})]
+    (single,) = curves.training_curves(rows[:1]).values()
+    assert single == [(20, 2.0, 60.0, None, {1: 60.0})]
+
+
+def test_a_step_that_only_some_seeds_were_scored_at_is_no_point():
+    """The mean over other seeds would be a step in the curve that nobody trained."""
+    rows = rows_of_curve("bl_base", [(0, 0, 20.0), (5, 1, 30.0), (10, 2, 40.0)], seeds=(1,))
+    rows += rows_of_curve("bl_base", [(0, 0, 40.0), (10, 2, 60.0)], seeds=(2,))
+    (curve,) = curves.training_curves(rows).values()
+    assert [(point.step, point.mean) for point in curve] == [(0, 30.0), (10, 50.0)]
+
+
+def test_another_metric_is_drawn_from_the_rows_that_have_it():
+    rows = rows_of_curve("bl_base", [(0, 0, 30.0)], "qa") + rows_of_curve("bl_base", [(0, 0, 50.0)], "topic")
+    rows[0]["exact_match"] = 12.5
+    assert {key: curve[0].mean for key, curve in curves.training_curves(rows, "exact_match").items()} == {
+        ("bl_base", "qa", "de"): 12.5
+    }
+
+
+def test_language_averages_keep_seeds_apart_and_skip_steps_that_a_language_lacks():
+    rows = rows_of_curve("bl_base", [(0, 0, 30.0), (10, 1, 50.0)], language="de", seeds=(1, 2))
+    rows += rows_of_curve("bl_base", [(0, 0, 20.0), (10, 1, 40.0), (15, 2, 41.0)], language="tr", seeds=(1, 2))
+    average = curves.with_language_average(curves.training_curves(rows))["bl_base", "xnli", "avg"]
+    assert average == [(0, 0.0, 25.0, 0.0, {1: 25.0, 2: 25.0}), (10, 1.0, 45.0, 0.0, {1: 45.0, 2: 45.0})]
+
+
+def test_language_averages_of_seeds_that_cover_different_languages():
+    rows = rows_of_curve("bl_base", [(10, 1, 50.0)], language="de", seeds=(1, 2))
+    rows += rows_of_curve("bl_base", [(10, 1, 40.0)], language="tr", seeds=(1,))
+    rows += rows_of_curve("minijoint", [(10, 1, 60.0)], language="de")
+    made = curves.with_language_average(curves.training_curves(rows))
+    assert made["bl_base", "xnli", "avg"] == [(10, 1.0, 45.0, None, {1: 45.0})]
+    assert ("minijoint", "xnli", "avg") not in made, "it has no Turkish"

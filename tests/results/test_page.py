@@ -1,0 +1,203 @@
+"""The report on disk: complete, standing alone, the same bytes each time, and replaced only as a whole."""
+
+import base64
+import json
+import re
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import sha256_of_json, write_json
+from ds_minimodel.results import plots
+from ds_minimodel.results.losses import read_losses
+from ds_minimodel.results.page import write_report
+from ds_minimodel.results.record import read_run
+from ds_minimodel.results.render import Facts, Figure, Heading, Notes, to_html, to_markdown
+from ds_minimodel.results.tables import Cell, Table
+
+from .some_runs import some_run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def texts(folder):
+    return [(folder / name).read_text(encoding="utf-8") for name in ("report.md", "report.html")]
+
+
+def names_of_paper(folder):
+    """The paper's tables and figures that a page has, by their captions."""
+    return set(re.findall(r"^(?:\*\*|\*)((?:Table|Figures?) \w+)", texts(folder)[0], re.MULTILINE))
+
+
+def left_out(folder):
+    return texts(folder)[0].partition("## Left out")[2]
+
+
+def test_report_holds_scores_page_and_plots(tmp_path):
+    run, folder = some_run(tasks=("topic", "qa")), tmp_path / "report"
+    run.facts["Recipe"] = "a <b> & c"
+    write_report(folder, [run])
+    rows = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    assert rows == run.target_scores
+    assert {"system", "task", "language", "seed", "step", "eflops", "score"} == set(rows[0])
+    pngs = {path.name: path.read_bytes() for path in folder.glob("*.png")}
+    assert set(pngs) == {"figure-1.png", "figure-3.png", "figure-3-topic.png", "figure-3-qa.png", "losses.png"}
+    assert all(data.startswith(PNG) for data in pngs.values())
+
+    markdown, html = texts(folder)
+    embedded = [base64.b64decode(data) for data in re.findall(r'src="data:image/png;base64,([^"]+)"', html)]
+    assert sorted(embedded) == sorted(pngs.values())
+    assert "a &lt;b&gt; &amp; c" in html
+    assert not re.search(r'(src|href)="(?!data:)|<script|<link|@import|url\(', html), "the page stands alone"
+    assert set(re.findall(r"\]\(([^)]+)\)", markdown)) == set(pngs)
+    for text in (
+        "Summary",
+        "Table 2 (qa): performance at training completion, F1",
+        "completion, exact match",
+        "Table 3 (topic)",
+        "Table 5",
+        "Cost of each step",
+    ):
+        assert text in html and text in markdown
+
+
+def test_several_runs_have_the_papers_ablations_on_one_page(tmp_path):
+    runs = [
+        some_run(tasks=("topic", "qa")),
+        some_run("again", seed=2, tasks=("topic", "qa")),
+        some_run("n1", systems=["minijoint"], mini={"depth": 1}, languages=["de"]),
+    ]
+    write_report(tmp_path / "joint", runs)
+    assert names_of_paper(tmp_path / "joint") == {
+        "Figure 1",
+        "Figure 3",
+        "Figure 4",
+        "Figures A2",
+        "Table 2",
+        "Table 3",
+        "Table 5",
+        "Table A3",
+        "Table A4",
+        "Table A5",
+    }
+    assert "Tables A1, A2" in left_out(tmp_path / "joint")
+    assert not (tmp_path / "joint/run.json").exists()
+    rows = json.loads((tmp_path / "joint/scores.json").read_text(encoding="utf-8"))
+    assert {row["run"] for row in rows} == {"first", "again", "n1"}
+    assert len(rows) == sum(len(run.target_scores) for run in runs)
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path):
+    for name in ("one", "two"):
+        write_report(tmp_path / name, [some_run(), some_run("fast", adapt={"lr": 1e-2})])
+    assert texts(tmp_path / "one") == texts(tmp_path / "two")
+
+
+def test_what_a_run_lacks_is_left_out_with_a_line(tmp_path):
+    write_report(tmp_path / "without-base", [some_run(systems=["minijoint"])])
+    assert names_of_paper(tmp_path / "without-base") == {"Figure 3", "Table 2", "Table 5"}
+    assert "BL_BASE, which no run has" in left_out(tmp_path / "without-base")
+
+    write_report(tmp_path / "without-tasks", [some_run(tasks=())])
+    assert names_of_paper(tmp_path / "without-tasks") == set()
+    assert "nothing was scored" in left_out(tmp_path / "without-tasks")
+    markdown, _ = texts(tmp_path / "without-tasks")
+    assert "Cost of each step" in markdown and "Masked-language-model loss" in markdown
+
+    write_report(tmp_path / "xquad", [some_run(languages=["de"])])
+    assert "Figure 4, Tables A3 and A4" in left_out(tmp_path / "xquad") and "Table A5" in left_out(tmp_path / "xquad")
+
+
+def test_a_failing_report_leaves_the_old_one(tmp_path, monkeypatch):
+    folder = tmp_path / "report"
+    write_report(folder, [some_run()])
+    before = (folder / "report.html").read_bytes()
+    monkeypatch.setattr("ds_minimodel.results.page.to_html", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_report(folder, [some_run(better=1.0)])
+    assert (folder / "report.html").read_bytes() == before
+    assert read_run(tmp_path, "first") == some_run()
+
+
+def test_a_run_is_read_back_unless_its_results_are_newer(tmp_path):
+    run, record = some_run(), tmp_path / "evaluate" / "topic.job.json"
+    write_json(record, {"complete": True})
+    run.records["evaluate/topic.job.json"] = sha256_of_json({"complete": True})
+    with pytest.raises(UserError, match="no finished run"):
+        read_run(tmp_path, "first")
+    write_report(tmp_path / "report", [run])
+    assert read_run(tmp_path, "first") == run
+    write_json(record, {"complete": False})
+    with pytest.raises(UserError, match="older than its results .evaluate/topic.job.json"):
+        read_run(tmp_path, "first")
+    record.unlink()
+    assert read_run(tmp_path, "first") == run, "the report folder alone is enough"
+    write_json(tmp_path / "report" / "run.json", {"recipe": {}})
+    with pytest.raises(UserError, match="written by another version"):
+        read_run(tmp_path, "first")
+
+
+def test_one_renderer_for_both_forms():
+    table = Table(
+        "T",
+        ["System", "de|at"],
+        [[Cell("A"), Cell("1.0", "±0.1", True)]],
+        references=[[Cell("ref"), Cell("∞")]],
+        notes=["a * b"],
+    )
+    blocks = [Heading("H"), Facts({"Seed": "1"}), table, Figure("f.png", PNG + bytes(16), "caption"), Notes(["n < m"])]
+    markdown, html = to_markdown("Title", blocks), to_html("Title", blocks)
+    assert "| System | de\\|at |\n| --- | ---: |\n| A | **1.0** ±0.1 |\n| ref | ∞ |\n\na \\* b" in markdown
+    assert "- **Seed**: 1" in markdown and "![caption](f.png)" in markdown and "- n \\< m" in markdown
+    assert "<td><b>1.0</b> <small>±0.1</small></td>" in html and "<dt>Seed</dt><dd>1</dd>" in html
+    assert '<tbody class="references">' in html and '<p class="note">n &lt; m</p>' in html
+
+
+def metrics(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def test_losses_of_a_resumed_run_count_once(tmp_path):
+    path = metrics(
+        tmp_path / "metrics.jsonl",
+        [
+            {"step": 1, "loss": 6.0, "eflops": 0.1},
+            {"step": 2, "loss": 5.0, "eflops": 0.2},
+            {"step": 2, "loss": 4.0, "eflops": 0.2, "lr": 1e-3},
+            {"step": 2, "saved": True},
+        ],
+    )
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('{"step": 3, "lo')
+    assert read_losses(path, "minijoint", "adapt", "de") == {
+        "system": "minijoint",
+        "stage": "adapt",
+        "language": "de",
+        "final": 4.0,
+        "curve": [[0.1, 6.0], [0.2, 4.0]],
+    }
+    assert read_losses(tmp_path / "none.jsonl", "minijoint", "adapt", "de") is None
+
+
+def test_a_loss_ends_with_the_mean_of_its_last_twentieth_and_is_drawn_as_means_of_stretches(tmp_path):
+    path = metrics(
+        tmp_path / "metrics.jsonl",
+        [
+            {"step": step, "loss": 4.0 + (-1) ** step if step < 2280 else 2.0 + step % 2, "eflops": float(step)}
+            for step in range(1, 2401)
+        ],
+    )
+    row = read_losses(path, "minijoint", "adapt", "de")
+    assert row["final"] == pytest.approx(2.5, abs=0.01)
+    assert len(row["curve"]) == 120 and row["curve"][0] == [10.5, 4.0]
+
+
+def test_majority_line_is_the_mean_of_the_languages_of_the_panel():
+    rows = [
+        {"baseline": "majority", "task": "topic", "language": language, "score": score}
+        for language, score in (("de", 30.0), ("tr", 40.0), ("en", 90.0))
+    ]
+    assert plots._majority(rows, "topic", ["de", "tr"]) == 35.0
+    assert plots._majority(rows, "topic", ["de", "es"]) is None
+    assert plots._majority(rows, "pair", ["de"]) is None

@@ -1,0 +1,218 @@
+"""The tables of the paper from its own figures, and what they say where something is missing."""
+
+import pytest
+
+from ds_minimodel.costs import flops
+from ds_minimodel.results import curves, tables
+from ds_minimodel.results.tables import EMPTY, adapt_costs
+from ds_minimodel.results.units import Unit
+
+from .test_curves import TABLE_3, rows_that_reach_target_after
+
+STEP = {"steps": 125000, "batch_size": 2048, "seq_length": 512, "mask_prob": 0.15}
+COSTS = flops.recipe_costs(
+    ["bl_base", "bl_small", "minipost", "minijoint"],
+    num_layers=12,
+    hidden_size=768,
+    ffn_size=3072,
+    vocab_size=50000,
+    mini_depth=4,
+    new_layers=2,
+    depths=[4, 8, 12],
+    pretrain=STEP,
+    build_mini=STEP,
+    adapt=STEP,
+)
+EFLOPS = adapt_costs(COSTS)
+PAWS_X = {
+    "bl_base": [84.7, 85.8, 86.0, 77.3],
+    "bl_small": [74.2, 76.4, 76.6, 70.8],
+    "minipost": [83.8, 86.2, 86.3, 76.0],
+    "minijoint": [84.4, 85.1, 86.7, 77.9],
+}  # Table 2
+LANGUAGES = ["de", "fr", "es", "zh"]
+
+
+def rows_of(system, task, language, points, seed=1):
+    return [
+        {
+            "system": system,
+            "task": task,
+            "language": language,
+            "seed": seed,
+            "step": step,
+            "eflops": eflops,
+            "score": score,
+        }
+        for step, eflops, score in points
+    ]
+
+
+def paws_x_rows():
+    """Each system rises linearly from 50 at step 0 to its score in Table 2."""
+    return [
+        row
+        for system, scores in PAWS_X.items()
+        for language, score in zip(LANGUAGES, scores, strict=True)
+        for row in rows_of(system, "paws-x", language, [(0, 0.0, 50.0), (125000, EFLOPS[system], score)])
+    ]
+
+
+def curves_of(rows):
+    return curves.with_language_average(curves.training_curves(rows))
+
+
+def column(table, name, rows=None):
+    index = table.columns.index(name)
+    return {row[0].text: row[index] for row in (table.rows if rows is None else rows)}
+
+
+def test_final_scores_are_table_2():
+    baselines = [
+        {"baseline": "majority", "task": task, "language": language, "score": 55.0}
+        for task in ("paws-x", "another")
+        for language in LANGUAGES[:3]
+    ]
+    table = tables.final_scores_table("paws-x", "accuracy", curves_of(paws_x_rows()), COSTS, baselines)
+    assert [row[0].text for row in table.rows] == ["BL_BASE", "BL_SMALL", "MiniPost", "MiniJoint"]
+    assert [cell.text for cell in column(table, "EFLOPs").values()] == ["54.1", "21.1", "29.3", "21.1"]
+    assert [cell.text for cell in column(table, "V100 days").values()] == ["20.9", "8.13", "11.3", "8.13"]
+    averages = {system: float(cell.text) for system, cell in column(table, "avg").items()}
+    assert averages == pytest.approx(
+        {"BL_BASE": 83.4, "BL_SMALL": 74.5, "MiniPost": 83.1, "MiniJoint": 83.5}, abs=0.101
+    ), "the paper averages scores that it then prints rounded"
+    assert column(table, "zh")["MiniJoint"].best and not column(table, "zh")["BL_BASE"].best
+    references = column(table, "de", table.references)
+    assert references["majority"].text == "55.0" and references["BL_BASE, unadapted"].text == "50.0"
+    assert column(table, "avg", table.references)["majority"] == EMPTY, "zh has no majority score"
+    assert table.title == "Table 2 (paws-x): performance at training completion, accuracy"
+    assert table.notes == [
+        "Bold: the best. After 125,000 updates of step 2; cost of step 2 for one language. One finetuning seed."
+    ]
+
+
+def test_scores_over_seeds_show_their_deviation():
+    rows = [
+        row
+        for seed, score in ((1, 70.0), (2, 72.0))
+        for row in rows_of("bl_base", "xnli", "de", [(10, 1.0, score)], seed)
+    ]
+    table = tables.final_scores_table("xnli", "accuracy", curves_of(rows), [])
+    assert column(table, "de")["BL_BASE"] == ("71.0", "±1.4", True)
+    assert not table.references, "no step 0 was scored"
+    assert table.notes[0].endswith("Mean ± standard deviation over 2 finetuning runs.")
+
+
+def test_near_maximal_table_has_bounds_infinities_and_stars():
+    rows = rows_of("bl_base", "xnli", "de", [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)])
+    rows += rows_of("bl_base", "xnli", "tr", [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)])
+    rows += rows_of("minijoint", "xnli", "de", [(0, 0.0, 0.0), (20, 2.592, 95.0 * 2)])
+    rows += rows_of("minijoint", "xnli", "tr", [(0, 0.0, 0.0), (20, 2.592, 94.0)])
+    rows += [row | {"system": "bl_small", "score": 0.5 * row["score"]} for row in rows if row["system"] == "bl_base"]
+    made = curves_of(rows)
+    table = tables.near_maximal_table("xnli", made, curves.near_maximal(made))
+    assert column(table, "de") == {
+        "BL_BASE": ("1.00", "(0.00–1.00)", False),
+        "BL_SMALL": ("∞", "", False),
+        "MiniJoint": ("0.50", "(0.00–1.00)", True),
+    }
+    assert [cell.text for cell in column(table, "avg, V100 days").values()] == ["1.00", "∞", "0.50*"]
+    assert [cell.text for cell in column(table, "avg, EFLOPs").values()] == ["2.59", "∞", "1.30*"]
+    assert column(table, "speedup") == {
+        "BL_BASE": ("1.00×", "", False),
+        "BL_SMALL": EMPTY,
+        "MiniJoint": ("2.00×", "(1/2)", False),
+    }
+    assert any(note.startswith("*") for note in table.notes)
+
+
+def test_summary_is_section_4_1():
+    tasks = {"xnli": (72.0, 71.2, 70.3), "mlqa": (56.9, 56.7, 56.0), "paws-x": (83.4, 83.1, 83.5)}
+    rows = [
+        row
+        for task, scores in tasks.items()
+        for system, score in zip(("bl_base", "minipost", "minijoint"), scores, strict=True)
+        for row in rows_of(system, task, "de", [(0, 0.0, 20.0), (125000, EFLOPS[system], score)])
+    ]
+    made = curves_of(rows)
+    table = tables.summary_table(made, curves.near_maximal(made), COSTS)
+    assert [cell.text for cell in column(table, "score retained").values()] == ["100.0 %", "99.4 %", "98.7 %"]
+    assert column(table, "of BL_BASE's cost")["MiniJoint"].text == "39.0 %"
+    assert table.columns[-4:] == ["speedup xnli", "speedup mlqa", "speedup paws-x", "speedup, mean"]
+
+
+def test_summary_prints_the_speedups_of_table_3():
+    rows = [row for task, days in TABLE_3.items() for row in rows_that_reach_target_after(days, task)]
+    made = curves_of(rows)
+    table = tables.summary_table(made, curves.near_maximal(made), COSTS)
+    assert column(table, "speedup, mean") == {
+        "BL_BASE": ("1.00×", "", False),
+        "MiniPost": ("1.67×", "", False),
+        "MiniJoint": ("2.41×", "", False),
+    }
+
+
+def test_a_mean_speedup_over_tasks_needs_all_tasks():
+    rows = [row for task, days in TABLE_3.items() for row in rows_that_reach_target_after(days, task)]
+    rows = [row | {"score": 1.0} if (row["system"], row["task"]) == ("minijoint", "mlqa") else row for row in rows]
+    made = curves_of(rows)
+    table = tables.summary_table(made, curves.near_maximal(made), COSTS)
+    assert column(table, "speedup mlqa")["MiniJoint"] == EMPTY == column(table, "speedup, mean")["MiniJoint"]
+    assert column(table, "speedup, mean")["MiniPost"].text == "1.67×"
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (0.01234, "0.012"),
+        (9.994, "9.99"),
+        (9.996, "10.0"),
+        (99.96, "100"),
+        (1234.5, "1234"),
+        (0.0, "0.00"),
+        (float("inf"), "∞"),
+    ],
+)
+def test_compute_has_three_significant_digits(value, text):
+    assert Unit("EFLOPs", 1).of(value) == text
+
+
+def test_costs_of_a_small_run_are_printed_in_units_that_fit():
+    few = {**STEP, "steps": 10, "batch_size": 8}
+    small = flops.recipe_costs(
+        ["bl_base"],
+        num_layers=2,
+        hidden_size=64,
+        ffn_size=256,
+        vocab_size=1000,
+        mini_depth=1,
+        new_layers=1,
+        depths=[1, 2],
+        pretrain=few,
+        build_mini=few,
+        adapt=few,
+    )
+    table = tables.cost_table(small)
+    assert table.columns[2:5] == ["formula, GFLOPs", "V100 milliseconds", "executed, GFLOPs"]
+    assert tables.cost_table(COSTS).columns[2:5] == ["formula, EFLOPs", "V100 days", "executed, EFLOPs"]
+    assert [row[1].text for row in tables.cost_table(COSTS).rows[4:7]] == ["pretrain", "build-mini", "adapt"]
+
+
+def test_losses_are_means_over_runs():
+    row = {"system": "minijoint", "stage": "adapt", "language": "de", "final": 2.0, "curve": [[0.0, 5.0]]}
+    table = tables.loss_table([row, row | {"final": 3.0}, row | {"stage": "pretrain", "language": "en", "final": 1.25}])
+    assert table.columns == ["System", "pretrain en", "adapt de"]
+    assert [cell.text for cell in table.rows[0]] == ["MiniJoint", "1.250", "2.500"]
+
+
+def test_source_language_has_a_table_of_its_own():
+    rows = rows_of("bl_base", "xnli", "en", [(0, 0.0, 86.4)]) + rows_of("minijoint", "xnli", "en", [(0, 0.0, 86.2)])
+    table = tables.source_table("en", curves.training_curves(rows))
+    assert column(table, "xnli") == {"BL_BASE": ("86.4", "", True), "MiniJoint": ("86.2", "", False)}
+
+
+def test_xquad_stands_in_the_papers_appendix():
+    rows = [row | {"task": "xquad"} for row in paws_x_rows()]
+    made = curves_of(rows)
+    assert tables.final_scores_table("xquad", "F1", made, COSTS).title.startswith("Table A2 (xquad)")
+    assert tables.near_maximal_table("xquad", made, curves.near_maximal(made)).title.startswith("Table A1 (xquad)")

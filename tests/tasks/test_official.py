@@ -1,0 +1,119 @@
+"""The benchmarks' own files, in the exact form that they are downloaded in."""
+
+import json
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.tasks import forms_of, read_table
+
+PAIR = forms_of("pair", {})
+LABELS = ["contradiction", "entailment", "neutral"]
+MULTINLI = (
+    "gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
+    "sentence2 promptID pairID genre label1 label2 label3 label4 label5"
+).split()
+XNLI = ["language", *MULTINLI, "sentence1_tokenized", "sentence2_tokenized", "match"]
+
+
+def tsv(path, header, *rows):
+    """Write rows, dicts or lists, of a tab-separated file; columns that a dict lacks are empty."""
+    rows = [[row.get(name, "") for name in header] if isinstance(row, dict) else row for row in rows]
+    path.write_bytes("".join("\t".join(row) + "\n" for row in [header, *rows]).encode())
+    return path
+
+
+def jsonl(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def nli(label, first, second, language=None):
+    row = {
+        "gold_label": label,
+        "sentence1": first,
+        "sentence2": second,
+        "sentence1_parse": "(ROOT (S))",
+        "promptID": "1",
+        "pairID": "1n",
+        "genre": "facetoface",
+        "label1": "entailment",
+    }
+    return (
+        row if language is None else {"language": language, **row, "sentence1_tokenized": "not this", "match": "True"}
+    )
+
+
+@pytest.fixture(params=["tsv", "jsonl"])
+def xnli(request, tmp_path):
+    rows = [
+        nli("neutral", 'Er sagte, "Mama, ich', '#2 heim"', "de"),
+        nli("contradiction", "A", "B", "fr"),
+        nli("contradiction", "Und", "Nein", "de"),
+        nli("entailment", "那么", "我", "zh"),
+    ]
+    if request.param == "tsv":
+        return tsv(tmp_path / "xnli.test.tsv", XNLI, *rows)
+    return jsonl(tmp_path / "xnli.test.jsonl", *({**row, "annotator_labels": ["neutral"]} for row in rows))
+
+
+def test_xnli_holds_all_languages_in_one_file(xnli):
+    german = read_table(xnli, PAIR, LABELS, "de")
+    assert german.texts == (['Er sagte, "Mama, ich', "Und"], ['#2 heim"', "Nein"])
+    assert german.targets.tolist() == [2, 0]  # by name, whatever the order in the file
+    assert read_table(xnli, PAIR, LABELS, "zh").texts == (["那么"], ["我"])
+    with pytest.raises(UserError, match="no examples in 'sw'"):
+        read_table(xnli, PAIR, LABELS, "sw")
+
+
+def test_xnlis_translated_training_file_spells_contradiction_otherwise(tmp_path):
+    path = tsv(
+        tmp_path / "multinli.train.en.tsv",
+        ["premise", "hypo", "label"],
+        ["\ufeffno BOM in the middle", "b", "neutral"],
+        ['an "open quote', "#", "contradictory"],
+        ["c", "d", "entailment"],
+    )
+    records = read_table(path, PAIR, LABELS, "en")
+    assert records.targets.tolist() == [2, 0, 1] and records.texts[0][1] == 'an "open quote'
+    assert read_table(path, PAIR).labels == tuple(LABELS)
+
+
+def test_multinli_leaves_out_pairs_without_a_majority(tmp_path):
+    rows = [nli("neutral", "a", "b"), nli("-", "c", "d"), nli("contradiction", "e", "f")]
+    for path in (
+        tsv(tmp_path / "multinli_1.0_train.txt", MULTINLI, *rows),
+        jsonl(tmp_path / "multinli_1.0_train.jsonl", *({**row, "annotator_labels": []} for row in rows)),
+    ):
+        records = read_table(path, PAIR, LABELS, "en")
+        assert records.texts == (["a", "e"], ["b", "f"]) and records.targets.tolist() == [2, 0]
+
+
+def test_pawsx_leaves_out_what_was_not_translated(tmp_path):
+    header = ["id", "sentence1", "sentence2", "label"]
+    path = tsv(
+        tmp_path / "test_2k.tsv",
+        header,
+        ["1", 'He said "', "b .", "1"],
+        ["2", "NS", "NS", "0"],
+        ["3", "", "", "0"],
+        ["4", "x", "y", "0"],
+        ["5", "x", "y", "NS"],
+    )
+    records = read_table(path, PAIR, ["0", "1"])
+    assert records.texts == (['He said "', "x"], ["b .", "y"]) and records.targets.tolist() == [1, 0]
+    own = jsonl(tmp_path / "own.jsonl", {"sentence1": "NS", "sentence2": "b", "label": 0, "id": "1"})
+    assert read_table(own, PAIR).texts == (["NS"], ["b"])  # in other files these are texts
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        (["7", "a", "b", "2"], r"t\.tsv:3: label '2' is not one of the task's \(0, 1\)"),
+        (["7", "a", "b"], r"t\.tsv:3: 3 fields where the header names 4"),
+    ],
+)
+def test_a_damaged_row_is_named(tmp_path, row, message):
+    path = tsv(tmp_path / "t.tsv", ["id", "sentence1", "sentence2", "label"], ["1", "a", "b", "0"], row)
+    with pytest.raises(UserError, match=message):
+        read_table(path, PAIR, ["0", "1"])

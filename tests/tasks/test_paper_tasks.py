@@ -1,0 +1,96 @@
+"""recipes/paper.yaml on small files of the official forms, under the names that they are downloaded with."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.pipeline.check import check_ahead
+from ds_minimodel.recipe.schema import load_recipe
+from ds_minimodel.steps.task_data import labels_of, read_records
+
+PAPER = Path(__file__).parents[2] / "recipes" / "paper.yaml"
+XNLI = (
+    "language gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
+    "sentence2 promptID pairID genre label1 label2 label3 label4 label5 sentence1_tokenized sentence2_tokenized "
+    "match"
+).split()
+
+
+def write(path, text):
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text, encoding="utf-8")
+
+
+def squad(context, answer, start=None):
+    start = context.index(answer) if start is None else start
+    return json.dumps(
+        {
+            "version": "1.1",
+            "data": [
+                {
+                    "title": "t",
+                    "paragraphs": [
+                        {
+                            "context": context,
+                            "qas": [
+                                {"id": "5a", "question": "?", "answers": [{"text": answer, "answer_start": start}]}
+                            ],
+                        }
+                    ],
+                }
+            ],
+        }
+    )
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """The paper's recipe in a folder that holds every file that it names."""
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe(PAPER)
+    for files in recipe.data.text.values():
+        write(files[0], "a line\n")
+    tasks = recipe.finetune.tasks
+    write(tasks["xnli"].train, 'premise\thypo\tlabel\nA "\t#b\tcontradictory\nc\td\tneutral\ne\tf\tentailment\n')
+    rows = [
+        [language, label, "", "", "", "", f"{language} 1", '"', "1", "1n", "genre", "", "", "", "", "", "", "", ""]
+        for label in ("neutral", "contradiction")
+        for language in recipe.languages.all
+    ]
+    write(tasks["xnli"].test["de"], "".join("\t".join(row) + "\n" for row in [XNLI, *rows]))
+    for path in (tasks["pawsx"].train, *tasks["pawsx"].test.values()):
+        write(path, "id\tsentence1\tsentence2\tlabel\n1\ta\tb\t0\n2\tNS\tNS\t0\n3\tc\td\t1\n")
+    for name in ("mlqa", "xquad"):
+        for path in (tasks[name].train, *tasks[name].test.values()):
+            write(path, squad("北京是首都。", "北京"))
+    return recipe
+
+
+def test_all_four_tasks_are_read_from_their_official_files(recipe):
+    assert check_ahead(recipe, ("finetune", "evaluate"), 8) == ["finetune", "evaluate"]
+    xnli = recipe.finetune.tasks["xnli"]
+    assert labels_of(xnli, "en") == ["contradiction", "entailment", "neutral"]
+    for language in recipe.languages.all:
+        records = read_records(xnli, xnli.test[language], language, labels_of(xnli, "en"))
+        assert records.texts == ([f"{language} 1"] * 2, ['"', '"']) and records.targets.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    "task, content, message",
+    [
+        ("xnli", "premise\thypo\tlabel\na\tb\tunsure\n", r"multinli\.train\.en\.tsv:2: label 'unsure' is not one of"),
+        ("xnli", "a\tb\tc\n1\t2\t3\n", r"multinli\.train\.en\.tsv:2: no known set of columns"),
+        ("pawsx", "", r"en/train\.tsv: no examples"),
+        (
+            "mlqa",
+            squad("北京是首都。", "首都", 2),
+            r"train-v1\.1\.json: data\[0\].*5a.*character 2 of the context begins",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found_ahead_with_its_place(recipe, task, content, message):
+    write(recipe.finetune.tasks[task].train, content)
+    with pytest.raises(UserError, match=message):
+        check_ahead(recipe, ("finetune", "evaluate"), 8)

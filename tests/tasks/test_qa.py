@@ -1,0 +1,178 @@
+"""Windows over contexts, and answers out of scores, against a plain definition and by hand."""
+
+import numpy as np
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.tasks import Question, encode_questions, find_answers
+from ds_minimodel.tasks.qa import Answer, answer_texts, best_spans
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_folder):
+    return open_tokenizer(tokenizer_folder)
+
+
+def ask(context, answer, name="q", text="abc?"):
+    return Question(name, text, context, (answer,), (context.index(answer),))
+
+
+def window_tokens(windows, number):
+    bounds = windows.examples.bounds
+    return windows.examples.tokens[bounds[number] : bounds[number + 1]].tolist()
+
+
+def read_targets(questions, windows):
+    """Answers of a model that is always right: it scores the targets 1 and all else 0."""
+    width, all_of_them = int(windows.examples.lengths.max()), np.arange(len(windows.examples))
+    logits = np.zeros((len(windows.examples), width, 2), dtype=np.float32)
+    for side in (0, 1):
+        logits[all_of_them, windows.examples.targets[:, side], side] = 1
+    halves = [(index, logits[index]) for index in np.array_split(all_of_them[::-1], 2)]
+    return {name: answer.text for name, answer in find_answers(questions, windows, halves, width).items()}
+
+
+LONG = " ".join(f"abc{chr(97 + i % 26)} def ghi日 {i}" for i in range(60))
+
+
+def test_windows_cover_the_context_at_each_stride(tokenizer):
+    question = ask(LONG, "9 abck", text="abc def")
+    ids, _ = tokenizer.encode_with_offsets(LONG)
+    asked = tokenizer.encode(["abc def"])[0]
+    windows = encode_questions(tokenizer, [question], max_length=60, question_length=2, stride=20)
+    head = [0, *asked[:2], 2]
+    room = 60 - len(head) - 1
+    count = 1 + -(-(len(ids) - room) // 20)
+    assert len(windows.examples) == count > 5 and set(windows.prefix) == {len(head)}
+    for number in range(count):
+        assert window_tokens(windows, number) == [*head, *ids[20 * number : 20 * number + room], 2]
+
+
+def test_the_target_is_position_zero_where_the_window_lacks_part_of_the_answer(tokenizer):
+    answer = "30 abcf def ghi日 31 abcg"
+    windows = encode_questions(tokenizer, [ask(LONG, answer)], max_length=60, question_length=8, stride=10)
+    _, offsets = tokenizer.encode_with_offsets(LONG)
+    start = LONG.index(answer)
+    inside = [i for i, (a, b) in enumerate(offsets) if b > start and a < start + len(answer)]
+    prefix, seen = int(windows.prefix[0]), []
+    for number, (first, last) in enumerate(windows.examples.targets.tolist()):
+        begin, room = 10 * number, 60 - prefix - 1
+        holds = begin <= inside[0] and inside[-1] < begin + room
+        shift = prefix - begin
+        assert (first, last) == ((inside[0] + shift, inside[-1] + shift) if holds else (0, 0))
+        seen.append(holds)
+    assert 2 <= sum(seen) < len(seen)
+
+
+def test_an_answer_longer_than_a_window_has_no_target(tokenizer):
+    question = ask(LONG, LONG[10:600])
+    windows = encode_questions(tokenizer, [question], max_length=60, question_length=8, stride=20)
+    assert not windows.examples.targets.any()
+
+
+def test_a_stride_wider_than_the_window_leaves_no_gap(tokenizer):
+    question = ask(LONG, LONG[:3])
+    windows = encode_questions(tokenizer, [question], max_length=30, question_length=8, stride=1000)
+    prefix = int(windows.prefix[0])
+    pieces = [window_tokens(windows, number)[prefix:-1] for number in range(len(windows.examples))]
+    assert len(pieces) > 1 and sum(pieces, []) == tokenizer.encode_with_offsets(LONG)[0]
+
+
+SCRIPTS = [
+    ("latin", "abc def, ghi (jkl) mno.", "(jkl)"),
+    ("chinese without spaces", "日本人口大小。山川天地,中國上下", "山川天地"),
+    ("thai without spaces", "กขคงจฉชซญดตถทนบปผ", "ซญดต"),
+    ("greek", "Ο κόσμος είναι  μεγάλος.", "είναι  μεγάλος"),
+    ("arabic", "السلام عليكم يا صديقي", "يا صديقي"),
+    ("ligature and full width", "abc ﬁne ＡＢＣ①② end", "ﬁne ＡＢＣ"),
+    ("one character, many pieces", "abc ㍿ﷺ def", "㍿ﷺ"),
+    ("after such a character", "ﷺ abc ﷺdef", "def"),
+    ("punctuation that is spelt out", "x … y", "…"),
+    ("combining marks", "cafe\u0301 de\u0301ja\u0300 vu", "de\u0301ja\u0300"),
+    ("outside the basic plane", "😀😀 abc 😀𝔸𝔹 def", "😀𝔸𝔹"),
+    ("white space of all kinds", "abc\u00a0\u3000 def\t\nghi", "def\t\nghi"),
+]
+
+
+@pytest.mark.parametrize("context, answer", [case[1:] for case in SCRIPTS], ids=[case[0] for case in SCRIPTS])
+def test_the_target_maps_back_to_the_characters_of_the_answer(tokenizer, context, answer):
+    """The words around may share a piece with the answer; nothing else may come along."""
+    question = ask(context, answer)
+    windows = encode_questions(tokenizer, [question])
+    assert windows.examples.targets.min() > 0
+    found = read_targets([question], windows)["q"]
+    assert answer in found
+    _, offsets = tokenizer.encode_with_offsets(context)
+    start, end = question.starts[0], question.starts[0] + len(answer)
+    touching = [span for span in offsets if span[1] > start and span[0] < end]
+    assert found == context[touching[0][0] : touching[-1][1]]
+
+
+def test_space_around_an_answer_is_not_part_of_it(tokenizer):
+    context = "abc def  ghi jkl"
+    wide, bare = (encode_questions(tokenizer, [ask(context, answer)]) for answer in ("  ghi ", "ghi"))
+    assert wide.examples.targets.tolist() == bare.examples.targets.tolist()
+
+
+def test_questions_that_share_a_context_share_its_offsets(tokenizer):
+    questions = [ask(LONG, "7 abci", "a"), ask("日本人口", "人口", "b"), ask(LONG, "50 abcz", "c")]
+    windows = encode_questions(tokenizer, questions, max_length=80, question_length=8, stride=30)
+    tokens = sum(len(tokenizer.encode_with_offsets(context)[0]) for context in (LONG, "日本人口"))
+    assert len(windows.char_starts) == len(windows.char_ends) == tokens
+    found = read_targets(questions, windows)
+    assert {name: text.split()[0] for name, text in found.items()} == {"a": "7", "b": found["b"], "c": "50"}
+    assert "人口" in found["b"]
+
+
+def plain_best_span(start_logits, end_logits, first, last, n_best, answer_length):
+    """The definition, one window: the best of the n-best starts and ends in [first, last]."""
+    inside = range(first, last + 1)
+    starts = sorted(inside, key=lambda i: -start_logits[i])[:n_best]
+    ends = sorted(inside, key=lambda i: -end_logits[i])[:n_best]
+    spans = [(start_logits[s] + end_logits[e], s, e) for s in starts for e in ends if s <= e < s + answer_length]
+    return max(spans, default=(-np.inf, 0, 0))
+
+
+@pytest.mark.parametrize("n_best, answer_length", [(20, 30), (5, 3), (2, 1), (1, 30), (500, 500)])
+def test_best_spans_equal_the_plain_definition(tokenizer, n_best, answer_length):
+    questions = [ask(LONG, "7 abci", "a"), ask("日本人口大小", "人口", "b")]
+    windows = encode_questions(tokenizer, questions, max_length=60, question_length=8, stride=20)
+    draw = np.random.default_rng(0)
+    index = draw.permutation(len(windows.examples))
+    logits = draw.standard_normal((2, len(index), 64)).astype(np.float32)
+    first, last, score = best_spans(*logits, windows, index, answer_length, n_best)
+    for row, window in enumerate(index):
+        end = int(windows.examples.lengths[window]) - 2
+        expected = plain_best_span(
+            logits[0, row], logits[1, row], int(windows.prefix[window]), end, n_best, answer_length
+        )
+        assert (score[row], first[row], last[row]) == expected
+
+
+def test_the_best_window_wins_and_the_earlier_of_equals(tokenizer):
+    questions = [ask(LONG, "7 abci", "a"), ask("abc def", "abc", "b")]
+    windows = encode_questions(tokenizer, questions, max_length=60, question_length=8, stride=20)
+    count = len(windows.examples)
+    first = last = windows.prefix.copy()
+    score = np.zeros(count)
+    score[2] = 3.0
+    answers = answer_texts(questions, windows, first, last, score)
+    _, offsets = tokenizer.encode_with_offsets(LONG)
+    assert answers["a"] == Answer(LONG[slice(*offsets[40])].strip(), 3.0)
+    equal = answer_texts(questions, windows, first, last, np.zeros(count))
+    assert equal["a"] == Answer(LONG[slice(*offsets[0])].strip(), 0.0)
+    none = answer_texts(questions, windows, first, last, np.full(count, -np.inf))
+    assert none == {"a": Answer("", None), "b": Answer("", None)}
+
+
+def test_a_context_of_no_token_has_no_answer(tokenizer):
+    question = Question("q", "abc?", "\u200b", ("\u200b",), (0,))
+    windows = encode_questions(tokenizer, [question])
+    logits = np.ones((1, len(windows.examples.tokens), 2))
+    assert find_answers([question], windows, [(np.arange(1), logits)]) == {"q": Answer("", None)}
+
+
+def test_no_room_for_a_context(tokenizer):
+    with pytest.raises(UserError, match="max_length 67: too short"):
+        encode_questions(tokenizer, [ask("abc", "abc")], max_length=67)

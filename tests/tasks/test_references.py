@@ -1,0 +1,70 @@
+"""Scores that need no language model."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ds_minimodel.tasks import references
+
+TOPICS = {"cell": "sheet column sum formula cell", "page": "page footer header paragraph letter"}
+
+
+def topic_examples(count):
+    """Texts of four words of a topic each, and the topics; deterministic."""
+    texts, labels = [], []
+    for index in range(count):
+        label = ("cell", "page")[index % 2]
+        words = TOPICS[label].split()
+        texts.append(" ".join(words[(index + step) % 5] for step in range(4)))
+        labels.append(label)
+    return texts, labels
+
+
+def test_majority_is_that_of_the_training_labels():
+    tests = {"en": ([], ["b", "a", "a", "a"]), "de": ([], ["b", "b"])}
+    assert references.majority_accuracies(["a", "b", "b"], tests) == {"en": 25.0, "de": 100.0}
+    assert references.majority_accuracies(["b", "a"], tests)["en"] == 75.0
+
+
+def test_tfidf_learns_topics_and_is_deterministic():
+    texts, labels = topic_examples(40)
+    tests = {"en": topic_examples(10), "xx": (["zzz"] * 2, ["cell", "page"])}
+    scores = references.tfidf_accuracies(texts, labels, tests)
+    assert scores == {"en": 100.0, "xx": 50.0}
+    assert references.tfidf_accuracies(texts, labels, tests) == scores
+
+
+def test_overlap_tells_pairs_that_share_words():
+    pairs = [("blue house", "the blue house stands here"), ("blue house", "a tree grows in gardens")] * 20
+    labels = ["1", "0"] * 20
+    tests = {
+        "de": (
+            [("rotes Auto", "ein rotes Auto fährt dort"), ("rotes Auto", "die Bäume wachsen in Gärten")],
+            ["1", "0"],
+        ),
+        "zh": ([("插入图表", "在文档中插入图表"), ("插入图表", "删除当前的选定单元格")], ["1", "0"]),
+    }
+    assert references.overlap_accuracies(pairs, labels, tests) == {"de": 100.0, "zh": 100.0}
+
+
+def test_without_scikit_learn_there_is_no_score(monkeypatch):
+    monkeypatch.setattr(references, "LogisticRegression", None)
+    assert references.tfidf_accuracies(["a"], ["x"], {}) is None
+    assert references.overlap_accuracies([("a", "b")], ["x"], {}) is None
+
+
+@pytest.mark.parametrize(
+    "question, context, answer",
+    [
+        ("Inserting charts", "Saves a file. Inserts a chart here. Prints it.", "Inserts a chart here."),
+        ("插入图表", "保存文件。在此插入图表。打印。", "在此插入图表。"),
+        ("nothing shared", "One two three. Four.", "Four."),
+    ],
+)
+def test_overlap_answers(question, context, answer):
+    item = SimpleNamespace(id="q", text=question, context=context)
+    assert references.overlap_answers([item]) == {"q": answer}
+
+
+def test_an_empty_context_gives_an_empty_answer():
+    assert references.best_sentence("q", "") == ""

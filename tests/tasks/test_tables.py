@@ -1,0 +1,126 @@
+"""Labelled tables: what is read from each form, and the line that a mistake gets."""
+
+import json
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.tasks import forms_of, read_table
+
+SENTENCE, PAIR = forms_of("classification", {}), forms_of("pair", {})
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def write_jsonl(folder, *rows):
+    return write(folder, "task.jsonl", "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n")
+
+
+def test_labels_are_those_of_the_file_sorted(tmp_path):
+    path = write_jsonl(
+        tmp_path,
+        {"text": "γάτα", "label": "writer"},
+        {"text": "", "label": "calc"},
+        {"text": "表格", "label": "writer", "more": 1},
+    )
+    records = read_table(path, SENTENCE)
+    assert records.texts == (["γάτα", "", "表格"],)
+    assert records.labels == ("calc", "writer")
+    assert records.targets.tolist() == [1, 0, 1]
+
+
+def test_given_labels_keep_their_order_and_rule_out_others(tmp_path):
+    path = write_jsonl(tmp_path, {"text": "a", "label": "b"}, {"text": "c", "label": "a"})
+    assert read_table(path, SENTENCE, labels=["z", "b", "a"]).targets.tolist() == [1, 2]
+    with pytest.raises(UserError, match=r"task\.jsonl:2: label 'a' is not one of the task's \(b, c\)"):
+        read_table(path, SENTENCE, labels=["b", "c"])
+
+
+def test_numbers_are_labels_by_their_digits_in_all_forms(tmp_path):
+    jsonl = write_jsonl(
+        tmp_path, {"sentence1": "a", "sentence2": "b", "label": 1}, {"sentence1": "c", "sentence2": "d", "label": 0}
+    )
+    tsv = write(tmp_path, "t.tsv", "id\tsentence1\tsentence2\tlabel\n1\ta\tb\t1\n2\tc\td\t0\n")
+    csv = write(tmp_path, "t.csv", "label,sentence2,sentence1\n1,b,a\n0,d,c\n")
+    for path in (jsonl, tsv, csv):
+        records = read_table(path, PAIR)
+        assert records.texts == (["a", "c"], ["b", "d"])
+        assert records.labels == ("0", "1") and records.targets.tolist() == [1, 0]
+
+
+def test_columns_can_be_named(tmp_path):
+    path = write_jsonl(tmp_path, {"body": "a", "topic": "x"})
+    assert read_table(path, forms_of("classification", {"text": "body", "label": "topic"})).texts == (["a"],)
+
+
+def test_separators_inside_text(tmp_path):
+    text = "one\u2028two\x85three"
+    assert read_table(write_jsonl(tmp_path, {"text": text, "label": "x"}), SENTENCE).texts == ([text],)
+    tsv = write(tmp_path, "t.tsv", '\ufefftext\tlabel\r\nsay "hi\tx\r\n\r\n"a" and\tx\r\n')
+    assert read_table(tsv, SENTENCE).texts == (['say "hi', '"a" and'],)
+    csv = write(tmp_path, "t.csv", 'text,label\r\n"two\nlines, ""quoted""",x\r\n')
+    assert read_table(csv, SENTENCE).texts == (['two\nlines, "quoted"'],)
+
+
+GOOD = '{"text": "a", "label": "x"}\n'
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("t.jsonl", "", "t.jsonl: no examples"),
+        ("t.jsonl", GOOD + '{"text": "a", \n', r"t.jsonl:2: not JSON"),
+        ("t.jsonl", GOOD + "[1]\n", "t.jsonl:2: not a JSON object"),
+        ("t.jsonl", GOOD + '{"txt": "a", "label": "x"}\n', "t.jsonl:2: no 'text'; there are: txt, label"),
+        ("t.jsonl", '{"text": "a"}\n', "t.jsonl:1: no 'label'"),
+        ("t.jsonl", '{"text": 3, "label": "x"}\n', "t.jsonl:1: 'text' is 3, not text"),
+        ("t.jsonl", '{"text": "a", "label": null}\n', "t.jsonl:1: 'label' is null"),
+        ("t.jsonl", '{"text": "a", "label": " "}\n', "t.jsonl:1: the label 'label' is empty"),
+        ("t.jsonl", '{"text": "a\\ud800", "label": "x"}\n', "t.jsonl:1: 'text' holds half a surrogate pair"),
+        ("t.jsonl", GOOD.encode() + b'{"text": "\xe4"}\n', "t.jsonl:2: not UTF-8 .byte 0xe4"),
+        ("t.tsv", "text\tlabel\n", "t.tsv: no examples"),
+        ("t.tsv", "text\tlabel\na\tx\n\nb\n", "t.tsv:4: 1 fields where the header names 2"),
+        ("t.tsv", "txt\tlabel\na\tx\n", "t.tsv:2: no 'text'"),
+        ("t.csv", 'text,label\na,x\n"b,x\n', "t.csv:3: not CSV"),
+        ("t.csv", "text,label\na,b,x\n", "t.csv:2: 3 fields"),
+        ("t.parquet", "", "t.parquet: the name must end in"),
+    ],
+)
+def test_mistakes_get_one_line_that_says_where(tmp_path, name, content, message):
+    with pytest.raises(UserError, match=message) as caught:
+        read_table(write(tmp_path, name, content), SENTENCE)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_and_languages(tmp_path):
+    with pytest.raises(UserError, match="absent.jsonl: no such file"):
+        read_table(tmp_path / "absent.jsonl", SENTENCE)
+    with pytest.raises(UserError, match="cannot be read"):
+        (tmp_path / "folder.tsv").mkdir()
+        read_table(tmp_path / "folder.tsv", SENTENCE)
+    xnli = write(tmp_path, "x.tsv", "language\tgold_label\tsentence1\tsentence2\nde\tneutral\tA\tB\n")
+    with pytest.raises(UserError, match="x.tsv: no examples in 'sw'"):
+        read_table(xnli, PAIR, language="sw")
+
+
+def test_columns_of_no_known_form_are_named_with_a_way_out(tmp_path):
+    path = write(tmp_path, "t.csv", "premise,hypothesis,gold\na,b,x\n")
+    with pytest.raises(
+        UserError,
+        match=r"t\.csv:2: no known set of columns .*there are: premise, hypothesis, gold; "
+        "name them in the recipe",
+    ):
+        read_table(path, PAIR)
+    named = forms_of("pair", {"sentence1": "premise", "sentence2": "hypothesis", "label": "gold"})
+    assert read_table(path, named).texts == (["a"], ["b"])
+    with pytest.raises(UserError, match="t.csv:2: no 'text1'; there are"):
+        read_table(path, forms_of("pair", {"sentence1": "text1"}))
+
+
+def test_a_named_language_column_selects_rows(tmp_path):
+    path = write_jsonl(tmp_path, {"text": "a", "label": "x", "lang": "de"}, {"text": "b", "label": "x", "lang": "tr"})
+    assert read_table(path, forms_of("classification", {"language": "lang"}), language="tr").texts == (["b"],)

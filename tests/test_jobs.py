@@ -1,0 +1,213 @@
+"""Jobs: what is complete is skipped, what is unfinished goes on, what was made otherwise is refused."""
+
+import json
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_folder, write_manifest
+from ds_minimodel.jobs import Job, begin, fingerprint_of_text, finish, is_complete, move_aside_if_stale
+
+
+class Counter:
+    """Makes an artifact as a training step does, with checkpoints beside it; counts the times."""
+
+    def __init__(self, folder):
+        self.folder, self.times, self.stops = folder, 0, False
+
+    def __call__(self):
+        self.times += 1
+        checkpoint = self.folder / "run" / "checkpoints" / "step-00000001"
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        (checkpoint / "state").write_text("state")
+        write_manifest(checkpoint)
+        if self.stops:
+            raise InterruptedError
+        with atomic_folder(self.folder / "body") as artifact:
+            (artifact / "weights").write_text(f"made {self.times} times")
+            write_manifest(artifact, kind="body")
+
+
+def job_in(folder, inputs, parents=()):
+    return Job(folder, inputs, tuple(parent.folder for parent in parents), Counter(folder))
+
+
+def run(*jobs):
+    """What a step does with its jobs; returns whether anything was made."""
+    made = False
+    for job in jobs:
+        if begin(job):
+            job.make()
+            finish(job)
+            made = True
+    return made
+
+
+def weights(job):
+    return (job.folder / "body" / "weights").read_text()
+
+
+INPUTS = {"seed": 1, "pretrain": {"steps": 10, "lr": 7e-4}, "schedule": [(4, 0.5), (8, 0.5)]}
+
+
+@pytest.fixture
+def job(tmp_path):
+    return job_in(tmp_path / "work" / "pretrain", INPUTS)
+
+
+def test_what_is_complete_is_skipped(job):
+    assert not is_complete(job)
+    assert run(job) and is_complete(job)
+    assert not run(job)
+    assert job.make.times == 1
+
+
+def test_checkpoints_go_when_the_job_is_complete(job):
+    run(job)
+    assert not (job.folder / "run" / "checkpoints").exists()
+    assert is_complete(job)
+
+
+def test_what_is_unfinished_goes_on(job):
+    job.make.stops = True
+    with pytest.raises(InterruptedError):
+        run(job)
+    assert not is_complete(job)
+    assert (job.folder / "run" / "checkpoints" / "step-00000001" / "state").exists()  # what it goes on from
+    job.make.stops = False
+    assert run(job) and is_complete(job)
+
+
+@pytest.mark.parametrize(
+    "change, difference",
+    [
+        ({"seed": 2}, "seed: 1 -> 2"),
+        ({"pretrain": {"steps": 10, "lr": 1e-3}}, "pretrain.lr: 0.0007 -> 0.001"),
+        ({"blocks": "none"}, "blocks: None -> none"),
+    ],
+)
+@pytest.mark.parametrize("unfinished", [False, True], ids=["complete", "unfinished"])
+def test_what_was_made_from_other_inputs_is_refused_and_not_touched(job, change, difference, unfinished):
+    job.make.stops = unfinished
+    try:
+        run(job)
+    except InterruptedError:
+        pass
+    before = sorted((path, path.read_bytes()) for path in job.folder.rglob("*") if path.is_file())
+    other = job_in(job.folder, {**INPUTS, **change})
+    for ask in (is_complete, begin):
+        with pytest.raises(UserError) as refusal:
+            ask(other)
+        assert f"{job.folder}: made from another recipe or other data ({difference})" in str(refusal.value)
+        assert "--rebuild" in str(refusal.value) and "\n" not in str(refusal.value)
+    assert before == sorted((path, path.read_bytes()) for path in job.folder.rglob("*") if path.is_file())
+
+
+def test_rebuild_moves_what_is_stale_aside_and_nothing_else(job):
+    run(job)
+    move_aside_if_stale(job)
+    assert is_complete(job)
+    other = job_in(job.folder, {**INPUTS, "seed": 2})
+    move_aside_if_stale(other)
+    assert not job.folder.exists() and run(other)
+    old = [path for path in job.folder.parent.iterdir() if path.name.startswith("pretrain.old-")]
+    assert [(path / "body" / "weights").read_text() for path in old] == ["made 1 times"]
+    records = list(job.folder.parent.glob("pretrain.job.json.old-*"))
+    assert [json.loads(path.read_text())["inputs"]["seed"] for path in records] == [1]
+
+
+def test_rebuilding_to_and_fro_loses_nothing(job):
+    other = job_in(job.folder, {**INPUTS, "seed": 2})
+    for turn in (job, other, job_in(job.folder, INPUTS), job_in(job.folder, other.inputs)):
+        move_aside_if_stale(turn)
+        assert run(turn)
+    names = [path.name for path in job.folder.parent.iterdir()]
+    assert sum(name.startswith("pretrain.old-") for name in names) == 3
+    assert sum(name.startswith("pretrain.job.json.old-") for name in names) == 3
+
+
+def test_an_artifact_that_is_damaged_is_refused(job):
+    run(job)
+    (job.folder / "body" / "weights").write_text("short")
+    with pytest.raises(UserError, match="weights: missing or of another size"):
+        run(job)
+    (job.folder / "body" / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match="manifest.json: not a readable JSON file"):
+        run(job)
+
+
+@pytest.mark.parametrize("above", ["work", "checkpoints"])
+def test_an_artifact_that_is_deleted_is_made_again(tmp_path, above):
+    job = job_in(tmp_path / above / "pretrain", INPUTS)
+    run(job)
+    for file in (job.folder / "body").iterdir():
+        file.unlink()
+    (job.folder / "body").rmdir()
+    assert not is_complete(job)
+    assert run(job) and is_complete(job)
+    assert weights(job) == "made 2 times"
+
+
+def test_a_job_waits_for_its_parents(tmp_path, job):
+    child = job_in(tmp_path / "work" / "adapt", {}, [job])
+    with pytest.raises(UserError, match=f"{job.folder}: missing or not finished; run the step"):
+        begin(child)
+    job.make.stops = True
+    with pytest.raises(InterruptedError):
+        run(job)
+    with pytest.raises(UserError, match="not finished"):
+        begin(child)
+    job.make.stops = False
+    assert run(job, child) and not run(job, child)
+
+
+def test_a_child_of_other_parents_is_refused(tmp_path, job):
+    child = job_in(tmp_path / "work" / "adapt", {}, [job])
+    run(job, child)
+    other = job_in(job.folder, {**INPUTS, "seed": 2})
+    move_aside_if_stale(other)
+    run(other)
+    with pytest.raises(UserError, match=r"adapt: made from another .*\(parents\.\.\./pretrain: "):
+        run(child)
+    move_aside_if_stale(child)
+    assert run(child)
+
+
+def test_a_parent_made_again_meanwhile_makes_its_child_stale(tmp_path, job):
+    child = job_in(tmp_path / "work" / "adapt", {}, [job])
+    run(job)
+    assert begin(child)
+    other = job_in(job.folder, {**INPUTS, "seed": 2})
+    move_aside_if_stale(other)
+    run(other)
+    child.make()
+    finish(child)
+    with pytest.raises(UserError, match=r"adapt: made from another .*\(parents\.\.\./pretrain: "):
+        is_complete(child)
+
+
+def test_a_workdir_may_be_moved(tmp_path, job):
+    run(job, job_in(tmp_path / "work" / "adapt" / "de", {}, [job]))
+    (tmp_path / "work").rename(tmp_path / "moved")
+    job = job_in(tmp_path / "moved" / "pretrain", INPUTS)
+    assert not run(job, job_in(tmp_path / "moved" / "adapt" / "de", {}, [job]))
+
+
+def test_a_parent_made_again_to_the_same_bytes_leaves_its_children_complete(tmp_path, job):
+    child = job_in(tmp_path / "work" / "adapt", {}, [job])
+    run(job, child)
+    for file in (job.folder / "body").iterdir():
+        file.unlink()
+    (job.folder / "body").rmdir()
+    job.make.times = 0
+    assert run(job) and not run(child)
+
+
+def test_the_fingerprint_of_text_notices_other_text(tmp_path):
+    path = tmp_path / "en.txt"
+    path.write_text("some text")
+    first = fingerprint_of_text([path])
+    assert json.loads(json.dumps(first)) == first == fingerprint_of_text([str(path)])
+    for text in ("some texts", "same text"):
+        path.write_text(text)
+        assert fingerprint_of_text([path]) != first
