@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from ds_minimodel.common.files import read_json_lines, read_manifest, write_json
-from ds_minimodel.recipe.schema import load_recipe
+from ds_minimodel.recipe.reading import load_recipe
 
 METHODS = ("random", "mean", "overlap", "focus", "wechsel", "ofa")
 STEPS = (1, 50, 100, 200, 400)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ds_minimodel.costs.flops import Work, finetune_flops, step_flops
+from ds_minimodel.costs import Work, finetune_flops, step_flops
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier
 from ds_minimodel.model.mini import is_layer_from
 from ds_minimodel.model.parameters import train_only

@@ -9,13 +9,11 @@ in the mini-model's depth alone "minijoint N=2", any other one by the run that i
 from dataclasses import dataclass
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.results.curves import BASELINE
+from ds_minimodel.recipe.schema import compared_settings
 from ds_minimodel.results.units import name_of
+from ds_minimodel.systems import SYSTEMS, Depth
 
-DEPTH = "mini.depth"
-_SECTIONS = ("tokenizer", "model", "mini", "pretrain", "build_mini", "adapt", "finetune")
-# Keys that change what is looked at, not what comes out.
-_NEUTRAL = {"adapt.snapshot_every", "adapt.snapshot_at", "finetune.seeds"}
+DEPTH = Depth.MINI.value
 _MOST_DIFFERENCES = 4  # named for a run
 
 
@@ -101,29 +99,15 @@ def _incomparable(one, other):
 
 def settings_of(run, system):
     """{key: value} of all that decides the results of `system` in `run`, its seed aside."""
-    recipe, drop = run.recipe, set(_NEUTRAL)
-    flat = {key: value for section in _SECTIONS for key, value in _flat(section, recipe[section])}
-    flat |= {"data.blocks": recipe["data"]["blocks"], "engine.precision": recipe["engine"]["precision"]}
-    scheduled = system == "multijoint" and flat["adapt.depth_schedule"]
-    if system != "minipost":
-        drop |= {"mini.new_layers", *(key for key in flat if key.startswith("build_mini."))}
-    if system != "multijoint":
-        drop |= {"mini.depths", "adapt.depth_schedule"}
-    if system == BASELINE or scheduled:
-        drop.add(DEPTH)
-    if run.data["base"]:
-        drop |= {key for key in flat if key.startswith("pretrain.")}
-    files = tuple(f"finetune.tasks.{task}.{key}" for task in recipe["finetune"]["tasks"] for key in ("train", "test."))
-    return run.data | {key: value for key, value in flat.items() if key not in drop and not key.startswith(files)}
+    settings = compared_settings(run.recipe)
+    ignored = SYSTEMS[system].keys_not_read(bool(settings["adapt.depth_schedule"]))
+    ignored |= {"pretrain"} if run.data["base"] else set()
+    return run.data | {key: value for key, value in settings.items() if not _is_below(key, ignored)}
 
 
-def _flat(name, value):
-    """("adapt.word_vectors.de", value), …: what concerns one language or task has a key of its own."""
-    if not isinstance(value, dict):
-        yield name, value
-        return
-    for part, inner in value.items():
-        yield from _flat(f"{name}.{part}", inner)
+def _is_below(key, parts):
+    """Whether a dotted key is one of `parts`, or lies in one."""
+    return any(key == part or key.startswith(f"{part}.") for part in parts)
 
 
 def _differences(one, other):

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from ds_minimodel.costs.flops import EFLOPS_PER_V100_DAY
+from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 from ds_minimodel.results.curves import AVERAGE, BASELINE, near_maximal_targets, speedup
 from ds_minimodel.results.tables import languages_of, systems_of, tasks_of
 from ds_minimodel.results.units import in_order, name_of, system_of, v100_unit

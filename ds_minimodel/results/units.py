@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ds_minimodel.costs.flops import EFLOPS_PER_V100_DAY
+from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 
 SYSTEM_NAMES = {  # in the order of the paper's tables
     "bl_base": "BL_BASE",

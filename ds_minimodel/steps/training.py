@@ -1,15 +1,59 @@
-"""What the training steps share: a resolved run, batches as tensors, a module's parameters as they train."""
+"""What the training steps share: a body's architecture, the samples of a text, a resolved run, its batches."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
-from ds_minimodel.costs.flops import Work, step_flops
+from ds_minimodel.costs import Cost, step_flops
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.mlm import MlmSampler
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.engine.checkpoints.storage import drop_all_but_milestones
+from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import RunConfig, split_batch
+from ds_minimodel.jobs import Layout
 from ds_minimodel.model.heads import to_tensors
+from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.ops.precision import resolve_precision
+from ds_minimodel.recipe.costs import step_work
+from ds_minimodel.recipe.schema import MaskedLm, Recipe
+from ds_minimodel.systems import System
+
+Batches = Callable[[int], list[dict[str, Any]]]  # step -> this rank's micro-batches
+
+
+class Sampler(Protocol):
+    """Samples by their global numbers."""
+
+    def rows(self, first: int, last: int) -> dict[str, Any]: ...
+
+
+def body_config(recipe: Recipe, system: System) -> BodyConfig:
+    """Architecture of a system's body with its masked-LM heads."""
+    model = recipe.model
+    depths = system.head_depths(model.num_layers, recipe.mini)
+    return BodyConfig(
+        depths[-1],
+        model.hidden_size,
+        model.num_heads,
+        model.ffn_size,
+        model.max_positions,
+        depths,
+        model.dropout,
+        model.attention_dropout,
+    )
+
+
+def finetune_seeds(recipe: Recipe) -> range:
+    """Seeds of the independent finetuning runs."""
+    return range(recipe.seed, recipe.seed + recipe.finetune.seeds)
+
+
+def finished_checkpoints(folder: Path) -> Callable[[], None]:
+    """Removes what a finished training run in `folder` does not need any more (Job.clean_up)."""
+    return partial(drop_all_but_milestones, folder / "run" / "checkpoints")
 
 
 def run_config(recipe, section, world, *, steps, batch_size, lr, warmup_steps, tokens_per_step, phases):
@@ -35,7 +79,7 @@ def run_config(recipe, section, world, *, steps, batch_size, lr, warmup_steps, t
     )
 
 
-def masked_lm_sampler(recipe, section, layout, language, world):
+def masked_lm_sampler(recipe: Recipe, section: MaskedLm, layout: Layout, language: str, world: World) -> MlmSampler:
     """Samples of a masked-LM step on one language's text."""
     tokenizer = open_tokenizer(layout.tokenizer(language))
     store = TokenStore(layout.tokens(language), tokenizer.sha256)
@@ -44,7 +88,7 @@ def masked_lm_sampler(recipe, section, layout, language, world):
     return MlmSampler(store, table(), section.mask_prob, recipe.seed)
 
 
-def masked_lm_run(recipe, section, world, phases):
+def masked_lm_run(recipe: Recipe, section: MaskedLm, world: World, phases: Sequence[tuple[int, Cost]]) -> RunConfig:
     """RunConfig of a masked-LM step. `phases`: (steps, Cost of one step) each."""
     return run_config(
         recipe,
@@ -59,20 +103,14 @@ def masked_lm_run(recipe, section, world, phases):
     )
 
 
-def masked_lm_cost(recipe, section, vocab_size, step, depths, frozen_layers=0):
+def masked_lm_cost(
+    recipe: Recipe, section: MaskedLm, vocab_size: int, step: str, depths: Sequence[int], frozen_layers: int = 0
+) -> Cost:
     """Cost of one optimizer step of a masked-LM step of the pipeline."""
-    work = Work(
-        recipe.model.hidden_size,
-        recipe.model.ffn_size,
-        vocab_size,
-        section.seq_length,
-        section.mask_prob,
-        section.batch_size,
-    )
-    return step_flops(step, work, depths, frozen_layers)
+    return step_flops(step, step_work(recipe, section, vocab_size), depths, frozen_layers)
 
 
-def micro_batches(sampler, run, world):
+def micro_batches(sampler: Sampler, run: RunConfig, world: World) -> Batches:
     """A function of the step: this rank's micro-batches of it, as torch tensors.
 
     `sampler.rows(first, last)` gives the samples with these global numbers; step s takes the numbers
@@ -81,7 +119,7 @@ def micro_batches(sampler, run, world):
     data = world.data
     micro, accumulation = world.alike(lambda: split_batch(run.batch_size, run.micro_batch_size, data.size))
 
-    def batches(step):
+    def batches(step: int) -> list[dict[str, Any]]:
         first = step * run.batch_size + data.rank * micro
         starts = (first + index * data.size * micro for index in range(accumulation))
         return [to_tensors(sampler.rows(start, start + micro)) for start in starts]

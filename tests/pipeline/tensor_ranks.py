@@ -7,7 +7,7 @@ import sys
 
 from ds_minimodel.engine.ranks.world import start
 from ds_minimodel.pipeline.run import ON_RANKS, run_step
-from ds_minimodel.recipe.schema import load_recipe
+from ds_minimodel.recipe.reading import load_recipe
 
 if __name__ == "__main__":
     path, *overrides = [argument for argument in sys.argv[1:] if not argument.startswith("--local_rank")]

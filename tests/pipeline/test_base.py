@@ -12,7 +12,7 @@ from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.pipeline.plans import plans
 from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.base import read_base
-from ds_minimodel.recipe.schema import load_recipe
+from ds_minimodel.recipe.reading import load_recipe
 
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from .conftest import make_world, refused, run

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ds_minimodel.costs import flops
+from ds_minimodel import costs as flops
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor
 from ds_minimodel.model.transformer import BodyConfig
 
