@@ -22,11 +22,11 @@ def prefix(body, depth):
 
 
 def with_new_layers(body, depth, new_layers, seed):
-    """MiniPost's mini-model: the bottom `depth` layers, `new_layers` random ones, the body's own head on top.
+    """MiniPost's mini-model: the bottom `depth` layers, `new_layers` random ones, the body's last head on top.
 
     The random layers are a function of `seed`. Returns a body of depth + new_layers layers.
     """
-    (head_depth,) = body.config.head_depths
+    head_depth = max(body.config.head_depths)
     total = depth + new_layers
     config = replace(body.config, num_layers=total, head_depths=(total,))
     with torch.random.fork_rng(devices=[]):

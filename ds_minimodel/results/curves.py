@@ -10,7 +10,8 @@ import statistics
 from collections import defaultdict
 from typing import NamedTuple
 
-BASELINE = "bl_base"
+from ds_minimodel.systems import BASELINE
+
 NEAR_MAXIMAL = 0.95  # share of the baseline's final score
 AVERAGE = "avg"  # stands as the language of an average over languages
 

@@ -15,7 +15,8 @@ from ds_minimodel.results.tables import (
     seeds_table,
     tasks_of,
 )
-from ds_minimodel.results.units import SYSTEM_NAMES, numbered
+from ds_minimodel.results.units import numbered
+from ds_minimodel.systems import SYSTEMS
 
 TITLE = "Mini-model adaptation: report"
 _COLUMNS = ("system", "task", "language", "seed", "step", "eflops", "score", "exact_match")
@@ -66,7 +67,7 @@ def _curves(rows, metric="score"):
 def _score_blocks(comparison, left_out):
     """Summary, Figures 1 and 3, Tables 2 and 3 (A1 and A2 for XQuAD) and 5; other depths are Figure 4's."""
     elsewhere = {variant for depths in comparison.depths.values() for variant in depths.values()}
-    rows = [row for row in comparison.scores if row["system"] not in elsewhere - {*SYSTEM_NAMES}]
+    rows = [row for row in comparison.scores if row["system"] not in elsewhere - SYSTEMS.keys()]
     curves = _curves(rows)
     estimates, tasks = near_maximal(curves), tasks_of(curves)
     blocks = _speedup_blocks(comparison, curves, estimates, left_out)
@@ -138,7 +139,7 @@ def _depth_blocks(comparison, left_out):
         )
     blocks = []
     for system, depths in comparison.depths.items():
-        name = SYSTEM_NAMES[system]
+        name = SYSTEMS[system].title
         curves = depth_curves(comparison.scores, depths)
         if not curves:
             left_out.append(f"Figure 4, Tables A3 and A4 for {name}: its depths have no task and language in common.")

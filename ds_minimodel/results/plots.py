@@ -15,9 +15,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
-from ds_minimodel.results.curves import AVERAGE, BASELINE, near_maximal_targets, speedup
+from ds_minimodel.results.curves import AVERAGE, near_maximal_targets, speedup
 from ds_minimodel.results.tables import languages_of, systems_of, tasks_of
 from ds_minimodel.results.units import in_order, name_of, system_of, v100_unit
+from ds_minimodel.systems import BASELINE, SYSTEMS
 
 STYLE = {
     "font.family": "DejaVu Sans",
@@ -50,13 +51,6 @@ class Look(NamedTuple):
     fill: str = "full"  # of the marker
 
 
-_SYSTEMS = {
-    "bl_base": ("#000000", "-", "o"),
-    "bl_small": ("#E69F00", "--", "s"),
-    "minipost": ("#0072B2", "-.", "^"),
-    "minijoint": ("#D55E00", "-", "D"),
-    "multijoint": ("#009E73", (0, (4, 1, 1, 1, 1, 1)), "v"),
-}
 # Line styles and markers of a system's second, third, … variant.
 _VARIANTS = [((0, (1, 1)), "o"), ((0, (5, 2)), "s"), ((0, (3, 1, 1, 1)), "^"), ((0, (6, 1, 1, 1)), "D")]
 _DEPTH_MARKERS = "osD^vPX"
@@ -68,7 +62,8 @@ def system_looks(variants):
     looks, counts = {}, {}
     for variant in in_order(variants):
         system = system_of(variant)
-        color, style, marker = _SYSTEMS[system]
+        drawn = SYSTEMS[system]
+        color, style, marker = drawn.color, drawn.line, drawn.marker
         number = counts[system] = counts.get(system, -1) + 1
         if variant == system:
             looks[variant] = Look(name_of(variant), color, style, marker)
@@ -87,7 +82,7 @@ def depth_looks(depths):
         )
         for rank, ((depth, variant), shade) in enumerate(zip(depths.items(), shades, strict=True))
     }
-    return looks | {BASELINE: Look(name_of(BASELINE), _SYSTEMS[BASELINE][0], "--", "o", "none")}
+    return looks | {BASELINE: Look(name_of(BASELINE), SYSTEMS[BASELINE].color, "--", "o", "none")}
 
 
 # --- merged from ds_minimodel.results.plots: Curves and bars as PNG: the paper's Figures 1, 3 and 4, and loss against compute. Only matplotlib's objects are used, no pyplot: no global state, no display.

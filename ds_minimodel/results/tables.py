@@ -5,9 +5,10 @@ import statistics
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ds_minimodel.results.curves import AVERAGE, BASELINE, mean_compute, speedup, training_curves, with_language_average
+from ds_minimodel.results.curves import AVERAGE, mean_compute, speedup, training_curves, with_language_average
 from ds_minimodel.results.losses import LAST_SHARE
 from ds_minimodel.results.units import flops_unit, in_order, name_of, numbered, system_of, v100_unit
+from ds_minimodel.systems import BASELINE
 
 
 class Cell(NamedTuple):

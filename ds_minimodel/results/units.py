@@ -3,25 +3,18 @@
 from typing import NamedTuple
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
-
-SYSTEM_NAMES = {  # in the order of the paper's tables
-    "bl_base": "BL_BASE",
-    "bl_small": "BL_SMALL",
-    "minipost": "MiniPost",
-    "minijoint": "MiniJoint",
-    "multijoint": "MultiJoint",
-}
+from ds_minimodel.systems import SYSTEMS
 
 
 def system_of(variant):
-    """The system of a variant: "minijoint" of "minijoint N=2" (see join.py)."""
+    """The system of a variant: what stands before the space of "SYSTEM N=2" (comparison.py)."""
     return variant.partition(" ")[0]
 
 
 def name_of(variant):
     """How a variant is printed: "MiniJoint N=2"."""
     system, space, rest = variant.partition(" ")
-    return SYSTEM_NAMES[system] + space + rest
+    return SYSTEMS[system].title + space + rest
 
 
 class Unit(NamedTuple):
@@ -64,7 +57,7 @@ def _largest_that_fits(units, eflops):
     return next((unit for unit in units if eflops * unit.per_eflop >= 1), units[-1])
 
 
-def in_order(names, order=SYSTEM_NAMES):
+def in_order(names, order=SYSTEMS):
     """Distinct `names` in `order`, a system's variants behind it; those not in `order` last, as they come."""
     names, ranks = list(dict.fromkeys(names)), {name: rank for rank, name in enumerate(order)}
     return sorted(names, key=lambda name: ranks.get(system_of(name), len(ranks)))
