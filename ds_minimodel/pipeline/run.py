@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import lock
@@ -15,7 +15,7 @@ from ds_minimodel.jobs import Job, Layout, begin, finish, is_complete, lock_of, 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
 
-T = TypeVar("T")
+OnMain = Callable[[Callable[[], Any]], Any]  # calls a function on the first rank, and gives its value on all
 
 
 class RunsOn(Enum):
@@ -63,30 +63,36 @@ def run_step(step: Step, recipe: "Recipe", world: Any = None, rebuild: bool = Fa
     (data/workers.py), of which the first does the work. rebuild: move aside what was made from another recipe and
     make it again, instead of refusing.
     """
-    is_main = world is None or world.is_main
-    on_main: Callable[[Callable[[], T]], T] = _call if world is None else world.from_main
+    on_main: OnMain = _call if world is None else world.from_main
     if rebuild and step.needs_tasks:  # now, and not when what was made from better files is moved aside
         from ds_minimodel.pipeline.check import check_tasks
 
         on_main(lambda: check_tasks(recipe))
     for job in step.jobs(recipe):
-        with contextlib.ExitStack() as held:
-            on_main(lambda job=job, held=held: held.enter_context(lock(lock_of(job))))
-            if rebuild:
-                on_main(lambda job=job: move_aside_if_stale(job))
-            if on_main(lambda job=job: begin(job)):
-                if step.runs_on is RunsOn.RANKS:
-                    job.make(world)
-                else:
-                    on_main(lambda job=job: job.make(world))
-                on_main(lambda job=job: finish(job))
-            elif is_main:
-                print(f"{job.folder}: complete", file=sys.stderr)
+        was_complete = _do(job, on_main, world, step.runs_on, rebuild)
+        if was_complete and (world is None or world.is_main):
+            print(f"{job.folder}: complete", file=sys.stderr)
     if step.name == "report":
         _report(recipe)
 
 
-def _call(compute: Callable[[], T]) -> T:
+def _do(job: Job, on_main: OnMain, world: Any, runs_on: RunsOn, rebuild: bool) -> bool:
+    """Do a job under its lock, unless it is complete; whether it was."""
+    with contextlib.ExitStack() as held:
+        on_main(lambda: held.enter_context(lock(lock_of(job))))
+        if rebuild:
+            on_main(lambda: move_aside_if_stale(job))
+        if not on_main(lambda: begin(job)):
+            return True
+        if runs_on is RunsOn.RANKS:
+            job.make(world)
+        else:
+            on_main(lambda: job.make(world))
+        on_main(lambda: finish(job))
+    return False
+
+
+def _call(compute: Callable[[], Any]) -> Any:
     return compute()
 
 

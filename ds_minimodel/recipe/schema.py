@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -20,10 +21,10 @@ from pydantic import (
     PrivateAttr,
     Strict,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
+from pydantic_core import CoreSchema, core_schema
 
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.recipe.base import Base
@@ -55,16 +56,23 @@ WHAT_IS_KEPT = Decides(compared=False)
 RECORDED_ELSEWHERE = Decides(recorded=False)
 
 
-def name_in(registry: Mapping[str, object]) -> Any:
-    """The type of a key whose value is one of the names in `registry`, as they are when a recipe is read."""
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """Mark of a key whose value is one of the names in a registry, as they are when the recipe is read."""
 
-    def check(name: str) -> str:
-        if name not in registry:
-            *names, last = map(repr, registry)
+    registry: Mapping[str, object]
+
+    def check(self, name: str) -> str:
+        if name not in self.registry:
+            *names, last = map(repr, self.registry)
             raise ValueError(f"Input should be {', '.join(names)} or {last}")
         return name
 
-    return Annotated[str, AfterValidator(check), WithJsonSchema({"enum": list(registry), "type": "string"})]
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.registry)}
 
 
 class Section(BaseModel):
@@ -168,7 +176,7 @@ class MaskedLm(Optimizer):
 
 
 class Adapt(MaskedLm):
-    initialisation: Annotated[name_in(INITIALISATIONS), RECORDED_ELSEWHERE] = "overlap"
+    initialisation: Annotated[str, OneOf(INITIALISATIONS), RECORDED_ELSEWHERE] = "overlap"
     word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}  # language -> static vectors (fastText's .vec)
     dictionaries: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}  # target -> word pairs that turn the vectors
     train_output_bias: bool = True
@@ -284,7 +292,7 @@ class Recipe(Section):
 
     workdir: Annotated[str, NOTHING]
     seed: Annotated[NonNegativeInt, Decides(compared=False)] = 1  # reports average over it
-    systems: Annotated[list[name_in(SYSTEMS)], Field(min_length=1), NOTHING]
+    systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), NOTHING]
     languages: Annotated[Languages, NOTHING]
     base: Annotated[str | None, NOTHING] = None  # folder of body and pack; where given, nothing is pretrained
     tokenizer: TokenizerSection = TokenizerSection()
