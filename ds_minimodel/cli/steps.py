@@ -165,11 +165,11 @@ def _start_ranks(step, recipe, overrides, options):
 def _do_as_rank(step, recipe, options):
     from ds_minimodel.engine.ranks.launch import note_stop
     from ds_minimodel.engine.ranks.signals import Stopped
-    from ds_minimodel.engine.ranks.world import start
+    from ds_minimodel.engine.ranks.world import join_ranks
     from ds_minimodel.pipeline import run as pipeline
 
     try:
-        pipeline.run_step(step, recipe, start(recipe.engine.tensor_parallel), options.rebuild)
+        pipeline.run_step(step, recipe, join_ranks(recipe.engine.tensor_parallel), options.rebuild)
     except Stopped as stopped:
         note_stop()
         print(f"ds-minimodel: {stopped}", file=sys.stderr)

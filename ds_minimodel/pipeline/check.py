@@ -6,7 +6,7 @@ import sys
 from ds_minimodel import tasks
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.reader import find_files
-from ds_minimodel.engine.run import replicas_of, split_batch
+from ds_minimodel.engine.execution import replicas_of, split_batch
 from ds_minimodel.steps.initial import check_vectors
 from ds_minimodel.steps.task_data import labels_of, read_records
 

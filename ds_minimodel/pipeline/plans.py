@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import torch
 
+from ds_minimodel.engine.execution import replicas_of
 from ds_minimodel.engine.planning import devices
-from ds_minimodel.engine.planning.memory import Sizes
+from ds_minimodel.engine.planning.memory_and_traffic import Sizes
 from ds_minimodel.engine.planning.planner import Planner, ranks_for_copy
-from ds_minimodel.engine.run import replicas_of
 from ds_minimodel.model.artifacts import BodyArtifact
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers

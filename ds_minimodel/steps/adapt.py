@@ -69,7 +69,7 @@ def _adapt(recipe, layout, system, language, world):
 
     def save(step, weights, target):
         tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
-        pack = PackArtifact(language, tensors, mini.space, step, run.flops_until(step)[0] / 1e18)
+        pack = PackArtifact(language, tensors, mini.space, step, run.accounting.flops_until(step)[0] / 1e18)
         world.from_main(lambda: save_pack(target, pack, layout.tokenizer(language), **facts))
 
     weights = train(
@@ -83,7 +83,7 @@ def _adapt(recipe, layout, system, language, world):
         section.snapshots()[1:-1],
         lambda step, weights: save(step, weights, folder / "snapshots" / f"step-{step:08}"),
     )
-    save(run.steps, weights, folder / "pack")
+    save(run.schedule.steps, weights, folder / "pack")
 
 
 def _save_first(recipe, layout, language, mini, source, out, facts):
