@@ -35,9 +35,9 @@ def main():
 
     from ds_minimodel.benchmark.peaks import device_name
     from ds_minimodel.data.reader import read_documents
-    from ds_minimodel.engine.ranks.world import start
+    from ds_minimodel.engine.ranks.world import join_ranks
 
-    recipe, world, out = load_recipe(options.recipe, options.overrides), start(), options.out
+    recipe, world, out = load_recipe(options.recipe, options.overrides), join_ranks(), options.out
     source, target = recipe.languages.source, recipe.languages.targets[0]
     common = [*options.overrides, "systems=[bl_base]", f"languages={{source: {source}, targets: [{target}]}}"]
     do("pretrain", load_recipe(options.recipe, [*common, f"workdir={out}/source"]), world)

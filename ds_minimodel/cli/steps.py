@@ -163,10 +163,10 @@ def _start_ranks(step: Step, recipe: "Recipe", overrides: list[str], options: Op
 def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
     from ds_minimodel.engine.ranks.launch import note_stop
     from ds_minimodel.engine.ranks.signals import Stopped
-    from ds_minimodel.engine.ranks.world import start
+    from ds_minimodel.engine.ranks.world import join_ranks
 
     try:
-        run_step(step, recipe, start(recipe.engine.tensor_parallel), options.rebuild)
+        run_step(step, recipe, join_ranks(recipe.engine.tensor_parallel), options.rebuild)
     except Stopped as stopped:
         note_stop()
         print(f"ds-minimodel: {stopped}", file=sys.stderr)

@@ -10,7 +10,7 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError
 
 
 def ordered_map(function, items, workers):
@@ -80,7 +80,7 @@ class Ranks:
         """The picklable value that `compute()` gives on rank 0, on every rank.
 
         The other ranks wait for it, without load on their cores, and compute what it hands to `ordered_map`.
-        If it fails, every rank ends: rank 0 with the error, the others with Elsewhere.
+        If it fails, every rank ends: rank 0 with the error, the others with OtherRankFailed.
         """
         from mpi4py.futures import MPICommExecutor  # not above: a worker process must not meet MPI
 
@@ -95,7 +95,7 @@ class Ranks:
         if error is not None:
             raise error
         if state != "ok":
-            raise Elsewhere(0, state == "user error")
+            raise OtherRankFailed(0, state == "user error")
         return value
 
     def ordered_map(self, function, items):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ds_minimodel import tasks
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.reader import find_files
-from ds_minimodel.engine.run import replicas_of, split_batch
+from ds_minimodel.engine.execution import replicas_of, split_batch
 from ds_minimodel.pipeline.run import Step
 from ds_minimodel.recipe.schema import MaskedLm, Recipe
 from ds_minimodel.steps.first_pack import check_vectors

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from ds_minimodel.engine.execution import replicas_of
 from ds_minimodel.engine.planning import devices
-from ds_minimodel.engine.planning.memory import Sizes
+from ds_minimodel.engine.planning.memory_and_traffic import Sizes
 from ds_minimodel.engine.planning.planner import Planner, ranks_for_copy
-from ds_minimodel.engine.run import replicas_of
 from ds_minimodel.model.artifacts import BodyArtifact
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.tensor_parallel import shard

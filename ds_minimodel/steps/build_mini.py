@@ -73,8 +73,8 @@ def _build(recipe: Recipe, layout: Layout, system: System, world: World) -> None
             folder / "mini",
             trained,
             "mini-model",
-            steps=run.steps,
-            eflops=run.flops_until(run.steps)[0] / 1e18,
+            steps=run.schedule.steps,
+            eflops=run.accounting.flops_until(run.schedule.steps)[0] / 1e18,
             parents={"body": identity(layout.pretrain(system) / "body")},
         )
     )

@@ -1,14 +1,12 @@
 """Step 3: finetune each body on each task in the source language, embeddings frozen -> a task model a seed."""
 
-from dataclasses import replace
-
 import torch
 
 from ds_minimodel import tasks
 from ds_minimodel.costs import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.engine.loop import train
-from ds_minimodel.engine.run import fill_batch
 from ds_minimodel.jobs import Job, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
@@ -74,8 +72,8 @@ def _finetune(recipe, layout, system, name, seed, world):
         warmup_steps=round(section.warmup_ratio * steps),
         tokens_per_step=batch_size * mean_length,
         phases=((steps, cost.formula, cost.executed),),
+        micro_batch_size=micro_batch_size,
     )
-    run = replace(run, micro_batch_size=micro_batch_size)
     folder = layout.finetune(system, name, seed)
     weights = train(
         module,
@@ -94,7 +92,7 @@ def _finetune(recipe, layout, system, name, seed, world):
             "task-model",
             seed=seed,
             steps=steps,
-            eflops=run.flops_until(steps)[0] / 1e18,
+            eflops=run.accounting.flops_until(steps)[0] / 1e18,
             parents={"body": identity(layout.pretrain(system) / "body")},
         )
     )

@@ -87,11 +87,12 @@ def _pretrain(recipe: Recipe, layout: Layout, body: System, world: World) -> Non
     def save() -> None:
         body_tensors, pack_tensors = below(weights, "body."), below(weights, "pack.")
         space = space_of(body_tensors, pack_tensors)
-        eflops = run.flops_until(run.steps)[0] / 1e18
-        save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=run.steps, eflops=eflops)
+        steps = run.schedule.steps
+        eflops = run.accounting.flops_until(steps)[0] / 1e18
+        save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=steps, eflops=eflops)
         save_pack(
             folder / "pack",
-            PackArtifact(source, pack_tensors, space, run.steps, eflops),
+            PackArtifact(source, pack_tensors, space, steps, eflops),
             layout.tokenizer(source),
             parents={"body": identity(folder / "body")},
         )

@@ -11,16 +11,16 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from measure import measure_step
 from safetensors.torch import save_file
 from synthetic import SEQ_LENGTH, TRAINS, Sampler, losses, same, train
 from synthetic import run_config as six_steps
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import parallel
-from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
-from ds_minimodel.engine.measure import measure_step
-from ds_minimodel.engine.ranks.world import start
+from ds_minimodel.engine.ranks.world import join_ranks
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor, to_tensors
 from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.tensor_parallel import shard
@@ -116,7 +116,7 @@ def measured(world):
 def refusal(world, folder, run):
     try:
         train_case(world, folder, (0, "pretrain", True, run))
-    except (UserError, Elsewhere) as error:
+    except (UserError, OtherRankFailed) as error:
         return str(error)
 
 
@@ -224,7 +224,7 @@ def largest_tensor_of_the_loss(group):
 
 
 def main(folder):
-    two = start(2)
+    two = join_ranks(2)
     four = replace(two, **dict(zip(("data", "tensor"), parallel.split_world(two.rank, two.size, 4))))
     worlds = {2: two, 4: four}
     results = {

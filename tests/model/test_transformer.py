@@ -17,7 +17,7 @@ from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED, PAD
-from ds_minimodel.engine.planning.ledger import saving_to
+from ds_minimodel.engine.planning.trace import saving_to
 from ds_minimodel.model.heads import MaskedLanguageModel, encode
 from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD, first_site
 
