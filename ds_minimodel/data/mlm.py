@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from ds_minimodel.common.random import below, draws, permute, sample_key, stream, uniform
-from ds_minimodel.common.vocabulary import BOS, IGNORED, NUM_SPECIAL, PAD
+from ds_minimodel.common.random import Stream, draws, permute, sample_key, stream_key, uniform, uniform_below
+from ds_minimodel.common.vocabulary import BOS, IGNORED, NUM_SPECIAL, PAD, mask_id
 
-# Streams of draws of a sample. Dropout takes small numbers (its operations) from the same key.
-_COUNT, _CHOICE, _KIND, _PIECE = range(0x10000, 0x10004)
 _MULTIPLE = 8  # batches are padded to a multiple: fewer shapes, faster matrices
 
 
@@ -25,7 +23,8 @@ class MlmSampler:
 
         tokens (B, S) int64, padded to the longest row rounded up to a multiple of 8, at most seq_length;
         lengths (B,) int32; read (B, M) int64, the masked positions in order, 0 where unused;
-        targets (B, M) int64, the ids there, -100 where unused; keys (B,) int32; count, the targets used.
+        targets (B, M) int64, the ids there, IGNORED where unused; sample_keys (B,) int32, for dropout;
+        count, the number of targets used.
         """
         epochs, places = np.divmod(np.arange(first, last), len(self.blocks))
         numbers = permute(places, len(self.blocks), self.seed, epochs)
@@ -39,7 +38,7 @@ class MlmSampler:
             "lengths": lengths.astype(np.int32),
             "read": read,
             "targets": targets,
-            "keys": keys.view(np.int32),
+            "sample_keys": keys.view(np.int32),
             "count": len(rows),
         }
 
@@ -62,10 +61,10 @@ def choose_positions(tokens, lengths, keys, mask_prob):
     tokens (B, S), lengths (B,), keys (B,). Returns read (B, M), targets (B, M) and used (B, M) bool,
     with M the most of any row, but at least 1.
     """
-    counts = (mask_prob * lengths + uniform(draws(stream(keys, _COUNT), 0, 1))[:, 0]).astype(np.int64)
+    counts = (mask_prob * lengths + uniform(draws(stream_key(keys, Stream.MASK_COUNT), 0, 1))[:, 0]).astype(np.int64)
     width = tokens.shape[1]
     positions = np.arange(width, dtype=np.uint64)
-    ranks = draws(stream(keys, _CHOICE), 0, width).astype(np.uint64) << np.uint64(32) | positions
+    ranks = draws(stream_key(keys, Stream.MASK_POSITIONS), 0, width).astype(np.uint64) << np.uint64(32) | positions
     ranks[positions >= lengths[:, None]] = np.iinfo(np.uint64).max
     ranks.sort(axis=1)  # a row's positions in random order
     read = (ranks[:, : max(1, counts.max())] & np.uint64(0xFFFFFFFF)).astype(np.int64)
@@ -81,6 +80,8 @@ def replacements(targets, keys, vocab_size):
     """What the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece drawn
     uniformly from all that are not special for 10 %, the token itself for 10 %."""
     slots = targets.shape[1]
-    kind = uniform(draws(stream(keys, _KIND), 0, slots))
-    pieces = NUM_SPECIAL + below(draws(stream(keys, _PIECE), 0, slots), vocab_size - 1 - NUM_SPECIAL)
-    return np.where(kind < 0.8, vocab_size - 1, np.where(kind < 0.9, pieces, targets))
+    kind = uniform(draws(stream_key(keys, Stream.MASK_KIND), 0, slots))
+    mask = mask_id(vocab_size)
+    piece_draws = draws(stream_key(keys, Stream.MASK_PIECE), 0, slots)
+    pieces = NUM_SPECIAL + uniform_below(piece_draws, mask - NUM_SPECIAL)
+    return np.where(kind < 0.8, mask, np.where(kind < 0.9, pieces, targets))

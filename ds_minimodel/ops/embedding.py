@@ -1,10 +1,13 @@
-"""Rows of an embedding table that may also serve as an output projection.
+"""Embedding lookup from a table that may also serve as the output projection.
 
 Shapes: tokens (...) int64, weight (V, H); R rows that the batch has.
 """
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .library import accumulation_dtype
 
@@ -41,7 +44,7 @@ class _TiedEmbedding(torch.autograd.Function):
         return None, grad_table.index_copy_(0, rows_R, sums_RH.to(grad_table.dtype)), None
 
 
-def embedding(tokens, weight, padding):
+def embedding(tokens: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
     """Rows of `weight` by token -> ((..., H), table (V, H)). Row `padding` gets no gradient from its rows.
 
     table: `weight`, to be used where it also is the output projection. On the CPU what its user returns as its

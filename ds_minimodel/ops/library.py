@@ -1,4 +1,4 @@
-"""How an operator of this package is made known to torch.
+"""Registration of operators with torch: schema, reference, fake and gradient.
 
 Every operator lives in the namespace `dsmm`. Its torch reference serves any device and dtype (key
 CompositeExplicitAutograd); compiled code, where it is built, serves the dtypes that it knows on its
@@ -7,13 +7,16 @@ device (loading.py) and leaves the others to the reference, which it finds in th
 and replaced.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 NAMESPACE = "dsmm"
 REFERENCE_NAMESPACE = "dsmm_reference"
 
 
-def define(schema, reference, fake):
+def define(schema: str, reference: Callable, fake: Callable) -> Callable:
     """Register one operator and return it as a callable.
 
     schema: the torch schema without namespace, `name(Tensor x, …) -> Tensor`.
@@ -29,7 +32,7 @@ def define(schema, reference, fake):
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
-def differentiate(op, setup_context, backward):
+def differentiate(op: Any, setup_context: Callable, backward: Callable) -> Callable:
     """Give `op` a gradient through its first output, and return a callable that gives that output.
 
     The other outputs only serve backward(ctx, grad).
@@ -55,7 +58,7 @@ def differentiate(op, setup_context, backward):
         setup_context(ctx, inputs, output)
         return output[0] if isinstance(output, tuple) else output
 
-    function = type(
+    function: Any = type(
         op._schema.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(run)}
     )
 
@@ -68,6 +71,6 @@ def differentiate(op, setup_context, backward):
     return apply
 
 
-def accumulation_dtype(dtype):
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype that sums are kept in: float64 for float64, else float32."""
     return torch.promote_types(dtype, torch.float32)

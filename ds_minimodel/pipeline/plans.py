@@ -105,7 +105,7 @@ def _masked_lm(recipe, config, vocab_size, section, trains, deepest=None):
         read = micro, int(section.mask_prob * section.seq_length) + 1  # the most that a row may have masked
         batch = {
             "tokens": _integers((micro, section.seq_length)),
-            "keys": _integers((micro,), torch.int32),
+            "sample_keys": _integers((micro,), torch.int32),
             "read": _integers(read),
             "targets": _integers(read),
         }

@@ -5,7 +5,7 @@ from ds_minimodel.jobs import Job, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
-from ds_minimodel.model.parameters import below, load_into, train_only
+from ds_minimodel.model.parameters import load_into, tensors_under, train_only
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.training import masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
 
@@ -54,7 +54,7 @@ def _build(recipe, layout, world):
         "build-mini minipost",
         inputs_hash(folder),
     )
-    trained = BodyArtifact(mini.config, {**mini.tensors, **below(weights, "body.")}, mini.space)
+    trained = BodyArtifact(mini.config, {**mini.tensors, **tensors_under(weights, "body.")}, mini.space)
     world.from_main(
         lambda: save_body(
             folder / "mini",

@@ -19,7 +19,7 @@ from ds_minimodel.model.artifacts import (
     space_of,
 )
 from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.parameters import below
+from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.training import masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
 from ds_minimodel.systems import bodies, body_config, model_inputs
@@ -76,7 +76,7 @@ def _pretrain(recipe, layout, body, world):
     )
 
     def save():
-        body_tensors, pack_tensors = below(weights, "body."), below(weights, "pack.")
+        body_tensors, pack_tensors = tensors_under(weights, "body."), tensors_under(weights, "pack.")
         space = space_of(body_tensors, pack_tensors)
         eflops = run.flops_until(run.steps)[0] / 1e18
         save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=run.steps, eflops=eflops)
