@@ -139,9 +139,9 @@ def _do_without_ranks(step, recipe, options):
     from ds_minimodel.pipeline import run as pipeline
 
     if mpi.started() and step in pipeline.UNDER_MPIRUN:
-        from ds_minimodel.data.workers import Ranks
+        from ds_minimodel.data.workers import MpiRanks
 
-        pipeline.run_step(step, recipe, Ranks(mpi.world()), options.rebuild)
+        pipeline.run_step(step, recipe, MpiRanks(mpi.world()), options.rebuild)
         mpi.end()  # not after an error: a process that ends without it makes mpirun end the others
         return 0
     if launched():

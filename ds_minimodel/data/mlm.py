@@ -1,11 +1,21 @@
 """Batches for masked language modelling: any sample of any epoch, computed from its number alone."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ds_minimodel.common.random import Stream, draws, permute, sample_key, stream_key, uniform, uniform_below
 from ds_minimodel.common.vocabulary import BOS, IGNORED, NUM_SPECIAL, PAD, mask_id
+from ds_minimodel.data.blocks import BlockTable
+from ds_minimodel.data.store import TokenStore
 
 _MULTIPLE = 8  # batches are padded to a multiple: fewer shapes, faster matrices
+
+Integers = NDArray[np.int64]
+Keys = NDArray[np.uint32]  # of samples (common/random.py)
 
 
 class MlmSampler:
@@ -15,10 +25,10 @@ class MlmSampler:
     slice of any step, and a resumed run goes on at its number of samples with nothing to restore.
     """
 
-    def __init__(self, store, blocks, mask_prob, seed):
+    def __init__(self, store: TokenStore, blocks: BlockTable, mask_prob: float, seed: int):
         self.store, self.blocks, self.mask_prob, self.seed = store, blocks, mask_prob, seed
 
-    def rows(self, first, last):
+    def rows(self, first: int, last: int) -> dict[str, Any]:
         """The batch of the samples [first, last), B = last - first.
 
         tokens (B, S) int64, padded to the longest row rounded up to a multiple of 8, at most seq_length;
@@ -42,7 +52,7 @@ class MlmSampler:
             "count": len(rows),
         }
 
-    def _read(self, numbers):
+    def _read(self, numbers: Integers) -> tuple[Integers, Integers]:
         """Tokens (B, S), each row <s> and a block and padding; lengths (B,)."""
         starts, sizes = self.blocks.spans(numbers)
         lengths = sizes + 1
@@ -54,7 +64,9 @@ class MlmSampler:
         return tokens, lengths
 
 
-def choose_positions(tokens, lengths, keys, mask_prob):
+def choose_positions(
+    tokens: Integers, lengths: Integers, keys: Keys, mask_prob: float
+) -> tuple[Integers, Integers, NDArray[np.bool_]]:
     """fairseq's choice of what to predict: int(mask_prob * length + U[0, 1)) positions of each row,
     without replacement; <s> and </s> may be among them.
 
@@ -76,8 +88,8 @@ def choose_positions(tokens, lengths, keys, mask_prob):
     return read, targets, used
 
 
-def replacements(targets, keys, vocab_size):
-    """What the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece drawn
+def replacements(targets: Integers, keys: Keys, vocab_size: int) -> Integers:
+    """Tokens that the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece drawn
     uniformly from all that are not special for 10 %, the token itself for 10 %."""
     slots = targets.shape[1]
     kind = uniform(draws(stream_key(keys, Stream.MASK_KIND), 0, slots))

@@ -38,7 +38,7 @@ PACK_WEIGHTS = "embeddings.safetensors"
 
 @dataclass
 class BodyArtifact:
-    """A body as an artifact holds it. `tensors` has the names of the module's state dict; `task` is set on task models."""
+    """A body. `tensors` has the names of the module's state dict; `task` is set on task models."""
 
     config: BodyConfig
     tensors: dict[str, Tensor]
@@ -48,7 +48,7 @@ class BodyArtifact:
 
 @dataclass
 class PackArtifact:
-    """A language as an artifact holds it: `tensors` tokens (V, H), bias (V), and what else was trained with them.
+    """A language: `tensors` tokens (V, H), bias (V), and what else was trained with them.
 
     A name that starts with `body.` replaces that tensor of the body while the pack is plugged in. steps,
     eflops: what its training took.

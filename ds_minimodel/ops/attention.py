@@ -5,6 +5,9 @@ Shape legend: B batch, N heads, Q queries, S keys, D head width, C parts side by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,13 +18,13 @@ from .product import matmul
 from .softmax import masked_softmax
 
 
-def _split(packed, num_parts, num_heads, contiguous=False):
+def _split(packed: Tensor, num_parts: int, num_heads: int, contiguous: bool = False) -> tuple[Tensor, ...]:
     """(B,S,C*N*D) -> C tensors (B,N,S,D), views or contiguous."""
     parts_CBNSD = packed.unflatten(-1, (num_parts, num_heads, -1)).permute(2, 0, 3, 1, 4)
     return (parts_CBNSD.contiguous() if contiguous else parts_CBNSD).unbind(0)
 
 
-def _concatenate(parts_BNSD):
+def _concatenate(parts_BNSD: Sequence[Tensor]) -> Tensor:
     """The inverse of _split."""
     batch, num_heads, length, width = parts_BNSD[0].shape
     packed_BSCND = parts_BNSD[0].new_empty(batch, length, len(parts_BNSD), num_heads, width)
@@ -34,11 +37,11 @@ class _SplitHeads(torch.autograd.Function):
     """`_split` with a gradient that is written in place: autograd would copy each part and then concatenate them."""
 
     @staticmethod
-    def forward(ctx, packed, num_parts, num_heads, contiguous):
+    def forward(ctx: Any, packed: Tensor, num_parts: int, num_heads: int, contiguous: bool) -> tuple[Tensor, ...]:
         return _split(packed, num_parts, num_heads, contiguous)
 
     @staticmethod
-    def backward(ctx, *grads):
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         return _concatenate(grads), None, None, None
 
 

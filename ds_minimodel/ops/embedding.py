@@ -5,6 +5,8 @@ Shapes: tokens (...) int64, weight (V, H); R rows that the batch has.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,14 +24,14 @@ class _TiedEmbedding(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, tokens, weight, padding):
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(tokens)
         ctx.shape, ctx.padding = weight.shape, padding
         return F.embedding(tokens, weight), weight.view_as(weight)
 
     @staticmethod
-    def backward(ctx, grad, grad_table):
+    def backward(ctx: Any, grad: Tensor | None, grad_table: Tensor | None) -> tuple[None, Tensor | None, None]:
         if grad is None:
             return None, grad_table, None
         (tokens,) = ctx.saved_tensors

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 NAMESPACE = "dsmm"
 REFERENCE_NAMESPACE = "dsmm_reference"
@@ -38,21 +39,21 @@ def differentiate(op: Any, setup_context: Callable, backward: Callable) -> Calla
     The other outputs only serve backward(ctx, grad).
     """
 
-    def save(ctx, inputs, output):
+    def save(ctx: Any, inputs: tuple, output: Any) -> None:
         # Else torch fills in zeros as gradients of the outputs that nothing but the backward reads.
         ctx.set_materialize_grads(False)
         if isinstance(output, tuple):
             ctx.mark_non_differentiable(*output[1:])
         setup_context(ctx, inputs, output)
 
-    def run(ctx, grad, *_):
+    def run(ctx: Any, grad: Tensor | None, *_: Any) -> tuple:
         return (None,) * len(op._schema.arguments) if grad is None else backward(ctx, grad)
 
     torch.library.register_autograd(op, run, setup_context=save)
 
     # That gradient serves tracing. Outside of it a Function of the older kind saves some 60 us of
     # Python for each forward and backward pass, more than the work on a small tensor.
-    def forward(ctx, *inputs):
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
         output = op(*inputs)
         ctx.set_materialize_grads(False)
         setup_context(ctx, inputs, output)
@@ -62,7 +63,7 @@ def differentiate(op: Any, setup_context: Callable, backward: Callable) -> Calla
         op._schema.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(run)}
     )
 
-    def apply(*inputs):
+    def apply(*inputs: Any) -> Tensor:
         if not torch.compiler.is_compiling():
             return function.apply(*inputs)
         output = op(*inputs)

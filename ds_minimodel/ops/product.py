@@ -6,6 +6,8 @@ operands are cast to fp32 for the product, and its result is rounded. What the b
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -48,26 +50,26 @@ def add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 class _Matmul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, a, b):
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
         needs_a, needs_b = ctx.needs_input_grad
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
         return product(a, b)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b = ctx.saved_tensors
         return (None if b is None else product(grad, b.mT)), (None if a is None else product(a.mT, grad))
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, bias):
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         needs_x, needs_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
         return F.linear(*upcast_if_emulated(x, weight, bias)).to(x.dtype)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
         return (
