@@ -51,7 +51,7 @@ def batches(world):
                 "read": read,
                 "targets": tokens.gather(1, read),
                 "count": size * MASKED,
-                "keys": torch.arange(size, dtype=torch.int32),
+                "sample_keys": torch.arange(size, dtype=torch.int32),
             }
         ]
 

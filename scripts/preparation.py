@@ -30,9 +30,9 @@ def prepare_here(text, tokenizer, out):
     if not mpi.started():
         prepare([text], tokenizer, out)
         return
-    from ds_minimodel.data.workers import Ranks
+    from ds_minimodel.data.workers import MpiRanks
 
-    ranks = Ranks(mpi.world())
+    ranks = MpiRanks(mpi.world())
     ranks.from_main(lambda: prepare([text], tokenizer, out, ranks=ranks))
     mpi.end()
 

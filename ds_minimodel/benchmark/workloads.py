@@ -111,7 +111,7 @@ def make_batch(work, number):
         targets = tokens.gather(1, read)
         tokens = tokens.scatter(1, read, work.vocab_size - 1)  # all masked: the kind of a piece costs nothing
     keys = torch.randint(-(2**31), 2**31 - 1, (work.batch_size,), generator=draw).to(torch.int32)
-    return {"tokens": tokens, "read": read, "targets": targets, "keys": keys, "count": targets.numel()}
+    return {"tokens": tokens, "read": read, "targets": targets, "sample_keys": keys, "count": targets.numel()}
 
 
 def resolved_run(work, recipe, world):

@@ -137,9 +137,9 @@ def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
     from ds_minimodel.engine.ranks.launch import launched
 
     if mpi.started() and step.runs_on is RunsOn.MPI_RANKS:
-        from ds_minimodel.data.workers import Ranks
+        from ds_minimodel.data.workers import MpiRanks
 
-        run_step(step, recipe, Ranks(mpi.world()), options.rebuild)
+        run_step(step, recipe, MpiRanks(mpi.world()), options.rebuild)
         mpi.end()  # not after an error: a process that ends without it makes mpirun end the others
         return 0
     if launched():

@@ -124,7 +124,7 @@ def _batches(recipe: Recipe, step: _Step) -> Callable[[int], list[Batch]]:
         read = micro, int(section.mask_prob * section.seq_length) + 1  # the most that a row may have masked
         batch: Batch = {
             "tokens": _integers((micro, section.seq_length)),
-            "keys": _integers((micro,), torch.int32),
+            "sample_keys": _integers((micro,), torch.int32),
             "read": _integers(read),
             "targets": _integers(read),
         }

@@ -8,7 +8,7 @@ from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
-from ds_minimodel.model.parameters import below, load_into, train_only
+from ds_minimodel.model.parameters import load_into, tensors_under, train_only
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import (
@@ -67,7 +67,7 @@ def _build(recipe: Recipe, layout: Layout, system: System, world: World) -> None
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
     batches = micro_batches(sampler, run, world)
     weights = train(module, batches, run, world, folder / "run", f"build-mini {system.name}", inputs_hash(folder))
-    trained = BodyArtifact(mini.config, {**mini.tensors, **below(weights, "body.")}, mini.space)
+    trained = BodyArtifact(mini.config, {**mini.tensors, **tensors_under(weights, "body.")}, mini.space)
     world.from_main(
         lambda: save_body(
             folder / "mini",

@@ -21,7 +21,7 @@ from ds_minimodel.model.artifacts import (
     space_of,
 )
 from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.parameters import below
+from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import (
@@ -85,7 +85,7 @@ def _pretrain(recipe: Recipe, layout: Layout, body: System, world: World) -> Non
     weights = train(module, batches, run, world, folder / "run", f"pretrain {body.name}", inputs_hash(folder))
 
     def save() -> None:
-        body_tensors, pack_tensors = below(weights, "body."), below(weights, "pack.")
+        body_tensors, pack_tensors = tensors_under(weights, "body."), tensors_under(weights, "pack.")
         space = space_of(body_tensors, pack_tensors)
         steps = run.schedule.steps
         eflops = run.accounting.flops_until(steps)[0] / 1e18

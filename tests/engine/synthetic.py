@@ -48,11 +48,11 @@ class Sampler:
                     "lengths": SEQ_LENGTH,
                     "read": random.permutation(SEQ_LENGTH)[:5],
                     "targets": targets,
-                    "keys": index * 7919,
+                    "sample_keys": index * 7919,
                 }
             )
         batch = {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
-        batch |= {name: batch[name].astype(np.int32) for name in ("lengths", "keys")}
+        batch |= {name: batch[name].astype(np.int32) for name in ("lengths", "sample_keys")}
         return batch | {"count": int((batch["targets"] >= 0).sum())}
 
 
