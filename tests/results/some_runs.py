@@ -2,7 +2,7 @@
 
 from ds_minimodel.costs.flops import recipe_costs
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.results.record import Run
+from ds_minimodel.results.run_results import RunResults
 
 TASKS = {"topic": "classification", "qa": "qa"}
 FINAL = {"bl_base": 60.0, "bl_small": 50.0, "minijoint": 58.0, "minipost": 59.0, "multijoint": 59.0}
@@ -50,7 +50,7 @@ def some_run(
         for task in tasks
     ]
     text = {"base": None} | {f"text of {language}": "1" for language in (source, *languages)}
-    return Run(
+    return RunResults(
         name,
         recipe.model_dump(mode="json"),
         text | (data or {}),
