@@ -13,7 +13,7 @@ from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.yaml12 import Yaml12
 from ds_minimodel.results.comparison import settings_of
-from ds_minimodel.results.record import Run
+from ds_minimodel.results.run_results import RunResults
 
 from .docs import PAGES, ROOT, blocks, commands, inline_code, name_of, prose, words
 
@@ -127,7 +127,7 @@ def test_the_tasks_of_the_page_are_those_of_the_papers_recipe(tmp_path):
 def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
     def settings(overrides, system):
         recipe = load_recipe(ROOT / "recipes/repro.yaml", overrides).model_dump(mode="json")
-        return settings_of(Run("", recipe, {"base": None}, {}, [], [], [], [], {}, {}), system)
+        return settings_of(RunResults("", recipe, {"base": None}, {}, [], [], [], [], {}, {}), system)
 
     runs = [words(command)[1] for command in commands("recipes/repro.yaml") if " run " in command]
     depth, seed, progressive = (parse(arguments).overrides for arguments in runs)

@@ -1,4 +1,4 @@
-"""The throughput benchmark: training steps and kernels against their peers, in one run on one machine."""
+"""Throughput benchmark: training steps and kernels against their peers, in one run on one machine."""
 
 STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "finetune")
 PEERS = ("reference", "hf", "hf-untuned", "hf-compiled", "hf-deepspeed")

@@ -1,4 +1,4 @@
-"""Who takes part in the benchmark of a step: each is a function that takes one optimizer step and gives its loss.
+"""Contestants in the benchmark of a training step: each is a function that takes one optimizer step and gives its loss.
 
 ds_minimodel  the product: the engine's step around our module
 reference     the same with DSMM_OPS=reference, torch's operators in place of our kernels
@@ -10,26 +10,29 @@ hf-deepspeed  Hugging Face's model in our engine, and so under the same DeepSpee
 """
 
 import os
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 
-from ds_minimodel.benchmark.workloads import NUM_LABELS, make_batch, our_module, resolved_run, trains
+from ds_minimodel.benchmark.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, trains
 from ds_minimodel.common.vocabulary import IGNORED, PAD
 from ds_minimodel.model.transformer import FIRST_POSITION, LAYER_NORM_EPS
 from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.recipe.schema import Recipe
 
+Step = Callable[[int], torch.Tensor]  # number of the step -> its loss
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def environment(name, cpu_settings):
-    """What a contestant's process has in its environment beside that of the benchmark."""
+def environment(name: str, cpu_settings: Mapping[str, str]) -> dict[str, str]:
+    """Variables that a contestant's process has in its environment beside those of the benchmark."""
     settings = {} if name == "hf-untuned" else dict(cpu_settings)
     return settings | ({"DSMM_OPS": "reference"} if name == "reference" else {})
 
 
-def contestant(name, work, recipe):
-    """A function of the step's number that trains one step and returns its loss, still on the device."""
+def contestant(name: str, work: Workload, recipe: Recipe) -> Step:
+    """Function of the step's number that trains one step and returns its loss, still on the device."""
     if name in ("ds_minimodel", "reference"):
         return _in_engine(our_module(work, recipe), work, recipe)
     if name == "hf-deepspeed":
@@ -42,13 +45,13 @@ def contestant(name, work, recipe):
     return _as_documented(model, work, recipe)
 
 
-def hugging_face(work, recipe, attention):
+def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
     """Hugging Face's RoBERTa of the same sizes, with the same part of it frozen."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
 
     body = work.body
-    config = RobertaConfig(
+    config = RobertaConfig(  # type: ignore[call-arg]  # its base class takes the last two
         vocab_size=work.vocab_size,
         hidden_size=body.hidden_size,
         num_attention_heads=body.num_heads,
@@ -71,8 +74,8 @@ def hugging_face(work, recipe, attention):
     return model.train()
 
 
-def _our_name(name):
-    """A name of Hugging Face's as far as it decides what trains."""
+def _our_name(name: str) -> str:
+    """Our counterpart of a name of Hugging Face's as far as it decides what trains."""
     if "word_embeddings" in name or name == "lm_head.decoder.weight":
         return "pack.tokens"
     if name in ("lm_head.bias", "lm_head.decoder.bias"):
@@ -87,7 +90,7 @@ def _our_name(name):
     return "body." + name
 
 
-def their_batch(batch, finetune):
+def their_batch(batch: dict, finetune: bool) -> dict[str, torch.Tensor]:
     """Our batch in Hugging Face's terms."""
     if finetune:
         return {"input_ids": batch["tokens"], "labels": batch["targets"][:, 0]}
@@ -100,17 +103,17 @@ class _SummedLoss(nn.Module):
 
     loss_names = ["loss"]
 
-    def __init__(self, model):
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, batch):
+    def forward(self, batch: dict) -> torch.Tensor:
         finetune = batch["targets"].shape[1] == 1
         mean = self.model(**their_batch(batch, finetune)).loss
         return (mean.float() * batch["targets"].numel())[None]
 
 
-def _in_engine(module, work, recipe):
+def _in_engine(module: nn.Module, work: Workload, recipe: Recipe) -> Step:
     from ds_minimodel.engine.loop import optimizer_step
     from ds_minimodel.engine.ranks.world import join_ranks
     from ds_minimodel.engine.zero.engine import build_engine
@@ -119,7 +122,7 @@ def _in_engine(module, work, recipe):
     run = resolved_run(work, recipe, world)
     engine = build_engine(module, run, world)
 
-    def step(number):
+    def step(number: int) -> torch.Tensor:
         batch = make_batch(work, number * world.size + world.rank)
         count = batch["count"] * world.size
         (sums,) = optimizer_step(engine, [batch], count, run, world, number)
@@ -128,7 +131,7 @@ def _in_engine(module, work, recipe):
     return step
 
 
-def _as_documented(model, work, recipe):
+def _as_documented(model: nn.Module, work: Workload, recipe: Recipe) -> Step:
     precision = recipe.engine.precision
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, section = model.to(device), recipe.adapt
@@ -142,7 +145,7 @@ def _as_documented(model, work, recipe):
     )
     scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
 
-    def step(number):
+    def step(number: int) -> torch.Tensor:
         batch = {
             name: tensor.to(device, non_blocking=True)
             for name, tensor in their_batch(make_batch(work, number), work.name == "finetune").items()

@@ -1,4 +1,4 @@
-"""Each fused operator, forward and backward, against the same computation by others.
+"""Benchmark of each fused operator, forward and backward, against the same computation by others.
 
 `torch` are torch's eager operators, `compiled` the same under torch.compile, apex and liger those packages' own
 where installed. Bytes are the fewest that must move: every input read once, every output written once.
@@ -7,14 +7,14 @@ where installed. Bytes are the fewest that must move: every input read once, eve
 import importlib.util
 import itertools
 import statistics
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
 import torch.nn.functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.benchmark.peaks import copy_bandwidth, device, synchronize
+from ds_minimodel.benchmark.peaks import Clock, copy_bandwidth, device, synchronize
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.precision import DTYPES
 
@@ -27,22 +27,22 @@ class Case:
     """One operator at one shape. `run` maps a contestant's name to a function of the leaves that gives a tensor."""
 
     op: str
-    shape: tuple
+    shape: tuple[int, ...]
     variant: str
-    leaves: tuple  # tensors; those that require a gradient get one
+    leaves: tuple[torch.Tensor, ...]  # tensors; those that require a gradient get one
     run: dict[str, Callable]
     elements: int  # of activations moved, at the least, forward and backward
 
 
-def _leaf(*shape, dtype, trains=True, scale=1.0):
+def _leaf(*shape: int, dtype: torch.dtype, trains: bool = True, scale: float = 1.0) -> torch.Tensor:
     return (scale * torch.randn(*shape, device=device(), dtype=dtype)).requires_grad_(trains)
 
 
-def _keys(*shape):
+def _keys(*shape: int) -> torch.Tensor:
     return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32, device=device())
 
 
-def residual_layer_norm(rows, width, dtype, trains, p):
+def residual_layer_norm(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     x, residual = _leaf(rows, width, dtype=dtype), _leaf(rows, width, dtype=dtype)
     weight, bias = _leaf(width, dtype=dtype, trains=trains), _leaf(width, dtype=dtype, trains=trains)
     keys = _keys(rows) if p else None
@@ -50,7 +50,12 @@ def residual_layer_norm(rows, width, dtype, trains, p):
     def eager(x, residual, weight, bias):
         return F.layer_norm(residual + F.dropout(x, p, training=p > 0), (width,), weight, bias, EPS)
 
-    run = {"ds_minimodel": lambda *leaves: ops.residual_layer_norm(*leaves, EPS, p, keys), "torch": eager}
+    run = {
+        "ds_minimodel": lambda x, residual, weight, bias: ops.residual_layer_norm(
+            x, residual, weight, bias, EPS, p, keys
+        ),
+        "torch": eager,
+    }
     if p == 0 and x.is_cuda and importlib.util.find_spec("apex"):
         from apex.normalization.fused_layer_norm import fused_layer_norm_affine
 
@@ -72,13 +77,13 @@ def residual_layer_norm(rows, width, dtype, trains, p):
     )
 
 
-def bias_gelu(rows, width, dtype, trains, p):
+def bias_gelu(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     x, bias = _leaf(rows, width, dtype=dtype), _leaf(width, dtype=dtype, trains=trains)
     run = {"ds_minimodel": ops.bias_gelu, "torch": lambda x, bias: F.gelu(x + bias)}
     return Case("bias_gelu", (rows, width), _variant(trains, p), (x, bias), run, rows * width * 5)
 
 
-def masked_softmax(rows, width, dtype, trains, p):
+def masked_softmax(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     scores = _leaf(1, max(1, rows // width), width, width, dtype=dtype)
     keys = _keys(*scores.shape[:-1]) if p else None
 
@@ -96,7 +101,7 @@ def masked_softmax(rows, width, dtype, trains, p):
     )
 
 
-def attention(rows, width, dtype, trains, p):
+def attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     length = min(512, rows // 4)
     heads = width // 64 if width % 64 == 0 else 3
     projected = _leaf(rows // length, length, 3 * width, dtype=dtype)
@@ -111,13 +116,13 @@ def attention(rows, width, dtype, trains, p):
     return Case("attention", (rows // length, length, heads, width // heads), _variant(trains, p), (projected,), run, 0)
 
 
-def dropout(rows, width, dtype, trains, p):
+def dropout(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     x, keys = _leaf(rows, width, dtype=dtype), _keys(rows)
     run = {"ds_minimodel": lambda x: ops.dropout(x, P, keys), "torch": lambda x: F.dropout(x, P)}
     return Case("dropout", (rows, width), _variant(trains, P), (x,), run, rows * width * 4)
 
 
-def linear_cross_entropy(rows, width, dtype, trains, p):
+def linear_cross_entropy(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     vocabulary = 50_000 if width >= 512 else 5_000
     # Logits of a model's size: larger ones give probabilities that are denormal, and slow for everybody.
     x, weight = _leaf(rows, width, dtype=dtype), _leaf(vocabulary, width, dtype=dtype, trains=trains, scale=0.02)
@@ -127,7 +132,7 @@ def linear_cross_entropy(rows, width, dtype, trains, p):
     def eager(x, weight, bias):
         return F.cross_entropy(F.linear(x, weight, bias).float(), targets, reduction="sum")
 
-    run = {"ds_minimodel": lambda *leaves: ops.linear_cross_entropy(*leaves, targets), "torch": eager}
+    run = {"ds_minimodel": lambda x, weight, bias: ops.linear_cross_entropy(x, weight, bias, targets), "torch": eager}
     if x.is_cuda and importlib.util.find_spec("liger_kernel"):
         from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
 
@@ -138,12 +143,12 @@ def linear_cross_entropy(rows, width, dtype, trains, p):
     return Case("linear_cross_entropy", (rows, width, vocabulary), _variant(trains, p), (x, weight, bias), run, 0)
 
 
-def _variant(trains, p):
+def _variant(trains: bool, p: float) -> str:
     return ", ".join(["trained" if trains else "frozen", *(["dropout"] if p else [])])
 
 
 # Operator -> builder, and which (trains, dropout) make a difference to it.
-OPERATORS = {
+OPERATORS: dict[str, tuple[Callable[..., Case], tuple[tuple[bool, float], ...]]] = {
     "residual_layer_norm": (residual_layer_norm, ((False, 0), (True, 0), (False, P), (True, P))),
     "bias_gelu": (bias_gelu, ((False, 0), (True, 0))),
     "masked_softmax": (masked_softmax, ((False, 0), (False, P))),
@@ -170,8 +175,8 @@ GPU_SHAPES = {
 }
 
 
-def measure(op, precision, repeats, compiled, clock):
-    """Rows {"op", "shape", "variant", "precision", "seconds": {contestant: …}, "copy_share"} of an operator.
+def measure(op: str, precision: str, repeats: int, compiled: bool, clock: Clock) -> Iterator[dict]:
+    """Yield rows {"op", "shape", "variant", "precision", "seconds": {contestant: …}, "copy_share"} of an operator.
 
     Contestants take turns; medians over `repeats`. copy_share: bytes a second that ours moves at the least, as a
     share of what a large copy moves; None where the operator is bound by its products.
@@ -197,9 +202,9 @@ def measure(op, precision, repeats, compiled, clock):
         }
 
 
-def _in_turns(case, repeats, clock):
+def _in_turns(case: Case, repeats: int, clock: Clock) -> dict[str, float]:
     calls = {name: _forward_and_backward(case, function) for name, function in case.run.items()}
-    times = {name: [] for name in calls}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
     number = max(1, min(1000, round(LEAST_SECONDS / _seconds(calls["torch"], 1, clock))))
@@ -209,13 +214,13 @@ def _in_turns(case, repeats, clock):
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def _forward_and_backward(case, function):
+def _forward_and_backward(case: Case, function: Callable) -> Callable[[], object]:
     grad = torch.randn_like(function(*case.leaves).detach())
     wanted = [leaf for leaf in case.leaves if leaf.requires_grad]
     return lambda: torch.autograd.grad(function(*case.leaves), wanted, grad)
 
 
-def _seconds(call, number, clock):
+def _seconds(call: Callable[[], object], number: int, clock: Clock) -> float:
     synchronize()
     start = clock()
     for _ in range(number):

@@ -1,6 +1,8 @@
-"""What this device can do: its best matrix product, and its copy bandwidth. The yardsticks of all shares."""
+"""Peaks of this device: its best matrix product and its copy bandwidth, which all shares refer to."""
 
+import functools
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,18 +11,21 @@ from ds_minimodel.ops import linear
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.precision import DTYPES
 
+Clock = Callable[[], float]  # seconds
+
 # (rows, inner, columns): the products of RoBERTa-base at 2,048 tokens, and larger ones.
 CPU_SHAPES = ((2048, 768, 3072), (2048, 3072, 768), (2048, 768, 768), (1024, 1024, 1024), (308, 768, 50000))
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 768, 3072), (16384, 3072, 768))
 COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
 
 
-def device():
+def device() -> torch.device:
+    """Device of this process: the GPU where there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def device_name():
-    """What the device calls itself: "NVIDIA H100 …", "CPU Intel(R) Xeon(R) …"."""
+def device_name() -> str:
+    """Name of the device: "NVIDIA H100 …", "CPU Intel(R) Xeon(R) …"."""
     if device().type == "cuda":
         return torch.cuda.get_device_name()
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -29,7 +34,7 @@ def device_name():
     return f"CPU {platform.machine()}"
 
 
-def seconds_of(function, clock, repeats=3):
+def seconds_of(function: Callable[[], object], clock: Clock, repeats: int = 3) -> float:
     """Least seconds of one call, after a call to warm up."""
     function()
     times = []
@@ -42,12 +47,13 @@ def seconds_of(function, clock, repeats=3):
     return min(times)
 
 
-def synchronize():
+def synchronize() -> None:
+    """Wait for the GPU, where there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def matmul_peak(precision, clock):
+def matmul_peak(precision: str, clock: Clock) -> float:
     """FLOP/s of the fastest of a few products of random matrices, as ops.linear makes them."""
     where = device()
     if where.type == "cpu":
@@ -56,11 +62,11 @@ def matmul_peak(precision, clock):
     for rows, inner, columns in GPU_SHAPES if where.type == "cuda" else CPU_SHAPES:
         a = torch.randn(rows, inner, device=where, dtype=DTYPES[precision])
         b = torch.randn(columns, inner, device=where, dtype=DTYPES[precision])
-        best = max(best, 2 * rows * inner * columns / seconds_of(lambda: linear(a, b), clock))
+        best = max(best, 2 * rows * inner * columns / seconds_of(functools.partial(linear, a, b), clock))
     return best
 
 
-def copy_bandwidth(clock):
+def copy_bandwidth(clock: Clock) -> float:
     """Bytes read and written a second by a large copy within the device's memory."""
     where = device()
     source = torch.randint(256, (COPY_BYTES[where.type],), dtype=torch.uint8, device=where)

@@ -6,6 +6,8 @@ import statistics
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ds_minimodel.benchmark import IN_ENGINE
 from ds_minimodel.benchmark.contestants import environment
@@ -20,7 +22,7 @@ class Failed(Exception):
 class Contestant:
     """The processes of one contestant, one for each rank, and what they answered."""
 
-    def __init__(self, name, task, ranks, log_folder, time_limit):
+    def __init__(self, name: str, task: dict, ranks: int, log_folder: Path, time_limit: float) -> None:
         self.name, self.time_limit = name, time_limit
         self.log = log_folder / f"{task.get('workload', 'all')}-{name}.log"
         base = dict(os.environ)
@@ -52,58 +54,72 @@ class Contestant:
             ]
         self._answers()
 
-    def ask(self, command):
-        """The answers of all ranks."""
+    def ask(self, command: str) -> list:
+        """Give all ranks a command and return their answers."""
         try:
             for process in self.processes:
+                assert process.stdin
                 process.stdin.write(command + "\n")
                 process.stdin.flush()
         except BrokenPipeError:
             raise self._failure() from None
         return self._answers()
 
-    def _answers(self):
+    def _answers(self) -> list:
         clock = threading.Timer(self.time_limit, self.kill)
         clock.start()
         try:
-            lines = [process.stdout.readline() for process in self.processes]
+            lines = [process.stdout.readline() for process in self.processes if process.stdout]
         finally:
             clock.cancel()
         if not all(lines):
             raise self._failure()
         return [json.loads(line) for line in lines]
 
-    def _failure(self):
+    def _failure(self) -> Failed:
         self.kill()
         said = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return Failed(f"{self.name}: {said[-1] if said else 'ended or ran past its time limit'} (see {self.log})")
 
-    def kill(self):
+    def kill(self) -> None:
+        """Kill the processes, without waiting for their end."""
         for process in self.processes:
             process.kill()
 
-    def end(self):
+    def end(self) -> None:
+        """Kill the processes and wait for their end."""
         self.kill()
         for process in self.processes:
             process.wait()
 
 
-def time_in_turns(names, task, ranks, repeats, log_folder, time_limit, say):
-    """({contestant: _summary or {"error"}}, {"matmul": FLOP/s, "copy": bytes a second} of the device).
+def time_in_turns(
+    names: Sequence[str],
+    task: dict,
+    ranks: int,
+    repeats: int,
+    log_folder: Path,
+    time_limit: float,
+    say: Callable[[str], object],
+) -> tuple[dict[str, dict], dict[str, float]]:
+    """Return ({contestant: _summary or {"error"}}, {"matmul": FLOP/s, "copy": bytes a second} of the device).
 
     Every repeat lets each contestant take its turn, and measures the device's best matrix product and copy in
     between; medians over repeats. A turn is two steps, of which the second is timed: in training no step comes after
     half a minute in which others used the machine. `ranks` is for those that run in our engine. A contestant
     that fails takes no further part; Failed where the device cannot be measured.
     """
-    found, running, answers = {}, {}, {}
+    found: dict[str, dict] = {}
+    running: dict[str, Contestant] = {}
+    answers: dict[str, list] = {}
 
-    def ask(name, command):
+    def ask(name: str, command: str) -> list | None:
         try:
             return running[name].ask(command)
         except Failed as failure:
             running.pop(name).end()
             found[name] = {"error": str(failure)}
+            return None
 
     try:
         for name in ("peaks", *names):
@@ -132,7 +148,7 @@ def time_in_turns(names, task, ranks, repeats, log_folder, time_limit, say):
     return {name: found[name] for name in names}, peaks
 
 
-def _summary(answers, memory):
+def _summary(answers: list, memory: list) -> dict[str, float]:
     """Seconds of a step (median, fastest, slowest), loss, bytes on the wire of rank 0, and peak memory of any rank."""
     seconds = [max(rank["seconds"][-1] for rank in answer) for answer in answers]
     return {
@@ -145,7 +161,7 @@ def _summary(answers, memory):
     }
 
 
-def time_kernels(op, task, repeats, compiled, log_folder, time_limit):
+def time_kernels(op: str, task: dict, repeats: int, compiled: bool, log_folder: Path, time_limit: float) -> list[dict]:
     """Rows of kernels.measure for one operator, from a process of its own; Failed where it ends before."""
     worker = Contestant("kernels", task, 1, log_folder, time_limit)
     try:

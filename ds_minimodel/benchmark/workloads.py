@@ -1,14 +1,18 @@
-"""What is timed: the training steps of a recipe, at its sizes, on made-up batches without padding."""
+"""Training steps of a recipe as workloads: at its sizes, on made-up batches without padding."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from ds_minimodel.costs import Work, finetune_flops, step_flops
+from ds_minimodel.costs import Cost, Work, finetune_flops, step_flops
+from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.engine.run import Run
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier
 from ds_minimodel.model.mini import is_layer_from
 from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.recipe.schema import Finetune, MaskedLm, Recipe
 from ds_minimodel.steps.adapt import trains_in_adapt
 from ds_minimodel.steps.training import run_config
 
@@ -29,11 +33,11 @@ class Workload:
     frozen_layers: int  # layers below the new ones, in step 1b
 
     @property
-    def tokens(self):
+    def tokens(self) -> int:
         """Tokens of a step on one rank."""
         return self.batch_size * self.seq_length
 
-    def cost(self):
+    def cost(self) -> Cost:
         """FLOPs of a step on one rank, by the paper's formulas and as executed."""
         work = Work(
             self.body.hidden_size,
@@ -49,7 +53,7 @@ class Workload:
         return step_flops(step, work, self.body.head_depths, self.frozen_layers)
 
 
-def workload(recipe, name, tokens, seq_length=None):
+def workload(recipe: Recipe, name: str, tokens: int, seq_length: int | None = None) -> Workload:
     """The step `name` of a recipe, about `tokens` tokens a rank in sequences of `seq_length` (default: its own)."""
     depth, num_layers = {
         "pretrain": (0, recipe.model.num_layers),
@@ -75,8 +79,8 @@ def workload(recipe, name, tokens, seq_length=None):
     return Workload(name, body, recipe.tokenizer.vocab_size, max(1, tokens // length), length, num_read, depth)
 
 
-def trains(work, recipe):
-    """A function of a parameter's name in our module: whether the step trains it."""
+def trains(work: Workload, recipe: Recipe) -> Callable[[str], bool]:
+    """Function that says of a parameter's name in our module whether the step trains it."""
     if work.name == "pretrain":
         return lambda name: True
     if work.name == "finetune":
@@ -86,10 +90,10 @@ def trains(work, recipe):
     return lambda name: trains_in_adapt(name, recipe.adapt)
 
 
-def our_module(work, recipe):
-    """The model of the step, random weights, frozen as the step freezes it."""
+def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | MaskedLanguageModel:
+    """Model of the step, random weights, frozen as the step freezes it."""
     torch.manual_seed(recipe.seed)
-    module = (
+    module: SequenceClassifier | MaskedLanguageModel = (
         SequenceClassifier(work.body, work.vocab_size, NUM_LABELS)
         if work.name == "finetune"
         else MaskedLanguageModel(work.body, work.vocab_size)
@@ -98,8 +102,8 @@ def our_module(work, recipe):
     return module
 
 
-def make_batch(work, number):
-    """The batch of step `number`, as the data part would make it where no row is padded."""
+def make_batch(work: Workload, number: int) -> dict:
+    """Batch of step `number`, as the data part would make it where no row is padded."""
     draw = torch.Generator().manual_seed(number)
     shape = work.batch_size, work.seq_length
     tokens = torch.randint(4, work.vocab_size, shape, generator=draw)
@@ -114,11 +118,14 @@ def make_batch(work, number):
     return {"tokens": tokens, "read": read, "targets": targets, "sample_keys": keys, "count": targets.numel()}
 
 
-def resolved_run(work, recipe, world):
-    """The engine's numbers for this step, as the pipeline makes them; one micro-batch a rank."""
-    section = {"pretrain": recipe.pretrain, "build-mini": recipe.build_mini, "finetune": recipe.finetune}.get(
-        work.name, recipe.adapt
-    )
+def resolved_run(work: Workload, recipe: Recipe, world: World) -> Run:
+    """Run specification of the step, as the pipeline makes it; one micro-batch a rank."""
+    sections: dict[str, MaskedLm | Finetune] = {
+        "pretrain": recipe.pretrain,
+        "build-mini": recipe.build_mini,
+        "finetune": recipe.finetune,
+    }
+    section = sections.get(work.name, recipe.adapt)
     cost = work.cost()
     return run_config(
         recipe,

@@ -1,12 +1,16 @@
-"""The command `fetch-sample`."""
+"""`ds-minimodel fetch-sample` on the command line; the package ds_minimodel_examples does the work."""
 
+import argparse
 import sys
+from collections.abc import Callable
+
+from ds_minimodel.common.errors import UserError
 
 SETS = ("quickstart", "repro")
 
 
-def add_arguments(commands):
-    """The command, added to argparse's `commands`."""
+def add_arguments(commands: argparse._SubParsersAction) -> None:
+    """Add the command to argparse's `commands`."""
     parser = commands.add_parser("fetch-sample", help="fetch real text and tasks from Debian's packages")
     parser.add_argument(
         "--set",
@@ -19,11 +23,11 @@ def add_arguments(commands):
     parser.set_defaults(run=_run)
 
 
-def _run(args):
-    from ds_minimodel.sample.fetch import fetch  # lxml, not needed to parse a command line
-
+def _run(args: argparse.Namespace) -> None:
     languages = args.languages.split(",") if args.languages else None
-    manifest = fetch(args.out, args.set, languages, log=lambda line: print(line, file=sys.stderr, flush=True))
+    manifest = _examples_fetch()(
+        args.out, args.set, languages, log=lambda line: print(line, file=sys.stderr, flush=True)
+    )
     for language, counts in manifest["text"].items():
         print(
             f"{args.out}/text/{language}.txt: {counts['bytes'] / 1e6:.1f} MB, "
@@ -31,3 +35,17 @@ def _run(args):
         )
     for task, counts in manifest["tasks"].items():
         print(f"{args.out}/tasks/{task}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
+
+
+def _examples_fetch() -> Callable[..., dict]:
+    """`fetch` of ds_minimodel_examples, which brings lxml; UserError where either is not installed."""
+    try:
+        from ds_minimodel_examples.fetch import fetch
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "ds_minimodel_examples":
+            advice = "it is the folder examples/ of ds_minimodel's repository; run pip install -e '.[sample]' there"
+        else:
+            advice = "pip install 'ds_minimodel[sample]'"
+        raise UserError(f"fetch-sample: {missing} is not installed; {advice}") from None
+    return fetch

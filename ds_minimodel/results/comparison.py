@@ -1,4 +1,4 @@
-"""Several runs side by side: what is the same system in several runs, and what only bears the same name.
+"""Comparison of several runs: which system is the same one in several runs, and which only bears the same name.
 
 A *variant* is a system with all the settings that decide its results but the seed. Runs that agree in them
 are averaged; the first variant of a system is called as the system is ("minijoint"), one that differs from it
@@ -6,10 +6,15 @@ in the mini-model's depth alone "minijoint N=2", any other one by the run that i
 "minijoint (wide)".
 """
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.recipe.schema import compared_settings
+from ds_minimodel.results.curves import Row
+from ds_minimodel.results.losses import LossRow
+from ds_minimodel.results.run_results import RunResults
 from ds_minimodel.results.units import name_of
 from ds_minimodel.systems import SYSTEMS, Depth
 
@@ -19,14 +24,16 @@ _MOST_DIFFERENCES = 4  # named for a run
 
 @dataclass
 class Variant:
+    """System with all the settings that decide its results but the seed."""
+
     name: str
     system: str
-    settings: dict
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that a page shows; the `system` of all rows is the name of a variant.
+    """Data of a report page; the `system` of all rows is the name of a variant.
 
     facts: {label: text}. scores, source_scores: rows of curves.py in the target languages and in the source
     language; their seed is a pair, (seed of the run, finetuning seed). metrics: {task: what its scores are}.
@@ -34,18 +41,18 @@ class Comparison:
     """
 
     source: str
-    facts: dict
-    scores: list
-    source_scores: list
-    costs: list
-    baselines: list
-    losses: list
-    metrics: dict
-    depths: dict
+    facts: dict[str, str]
+    scores: list[Row]
+    source_scores: list[Row]
+    costs: list[Row]
+    baselines: list[Row]
+    losses: list[Row]
+    metrics: dict[str, str]
+    depths: dict[str, dict[int, str]]
 
 
-def join(runs):
-    """The Comparison of `runs`; UserError where their scores cannot be compared."""
+def compare_runs(runs: list[RunResults]) -> Comparison:
+    """Comparison of `runs`; UserError where their scores cannot be compared."""
     _check_comparable(runs)
     variants, of_run = _variants(runs)
     depths = _depths(variants)
@@ -71,7 +78,7 @@ def join(runs):
     )
 
 
-def _check_comparable(runs):
+def _check_comparable(runs: list[RunResults]) -> None:
     """Raise UserError where two runs have one name, another source language or other tests of one task."""
     names = [run.name for run in runs]
     for name in names:
@@ -84,7 +91,8 @@ def _check_comparable(runs):
                 raise UserError(f"{run.name} cannot be compared with {earlier.name}: {difference}; report them apart")
 
 
-def _incomparable(one, other):
+def _incomparable(one: RunResults, other: RunResults) -> str | None:
+    """Why two runs do not compare, None where they do."""
     if one.source != other.source:
         return f"their source languages are {other.source} and {one.source}"
     for task in one.tests.keys() & other.tests.keys():
@@ -97,7 +105,7 @@ def _incomparable(one, other):
     return None
 
 
-def settings_of(run, system):
+def settings_of(run: RunResults, system: str) -> dict[str, Any]:
     """{key: value} of all that decides the results of `system` in `run`, its seed aside."""
     settings = compared_settings(run.recipe)
     ignored = SYSTEMS[system].keys_not_read(bool(settings["adapt.depth_schedule"]))
@@ -105,19 +113,20 @@ def settings_of(run, system):
     return run.data | {key: value for key, value in settings.items() if not _is_below(key, ignored)}
 
 
-def _is_below(key, parts):
+def _is_below(key: str, parts: set[str]) -> bool:
     """Whether a dotted key is one of `parts`, or lies in one."""
     return any(key == part or key.startswith(f"{part}.") for part in parts)
 
 
-def _differences(one, other):
+def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
     """Keys that both have with different values; what only one has (a language, a task) is no difference."""
     return [key for key in one if key in other and one[key] != other[key]]
 
 
-def _variants(runs):
+def _variants(runs: list[RunResults]) -> tuple[list[Variant], dict[tuple[str, str], str]]:
     """All variants, and {(run name, system): variant name}."""
-    variants, of_run = [], {}
+    variants: list[Variant] = []
+    of_run: dict[tuple[str, str], str] = {}
     for run in runs:
         for system in run.recipe["systems"]:
             settings = settings_of(run, system)
@@ -131,7 +140,7 @@ def _variants(runs):
     return variants, of_run
 
 
-def _name(system, settings, of_system, run):
+def _name(system: str, settings: Mapping[str, object], of_system: list[Variant], run: RunResults) -> str:
     if not of_system:
         return system
     if _differences(of_system[0].settings, settings) == [DEPTH]:
@@ -139,9 +148,9 @@ def _name(system, settings, of_system, run):
     return f"{system} ({run.name})"
 
 
-def _depths(variants):
-    """{system: {depth: variant name}} of the systems with several depths of the mini-model."""
-    depths = {}
+def _depths(variants: list[Variant]) -> dict[str, dict[int, str]]:
+    """Return {system: {depth: variant name}} of the systems with several depths of the mini-model."""
+    depths: dict[str, dict[Any, str]] = {}
     for variant in variants:
         depth = variant.settings.get(DEPTH)
         if variant.name in (variant.system, f"{variant.system} N={depth}"):
@@ -149,14 +158,21 @@ def _depths(variants):
     return {system: dict(sorted(names.items())) for system, names in depths.items() if len(names) > 1}
 
 
-def _unique(runs, of_run, rows_of, keys, by_seed=True):
+def _unique(
+    runs: list[RunResults],
+    of_run: Mapping[tuple[str, str], str],
+    rows_of: Callable[[RunResults], Iterable[Row | LossRow]],
+    keys: tuple[str, ...],
+    by_seed: bool = True,
+) -> tuple[list[Row], dict[str, dict[str, None]]]:
     """Rows of all runs with the names of variants, each seed's once, and {run: its systems seen before}.
 
     Runs with the same settings and seed give the same rows: a later run's are repetitions.
     """
-    found, repeated = {}, {}
+    found: dict[tuple, dict[str, Any]] = {}
+    repeated: dict[str, dict[str, None]] = {}
     for run in runs:
-        for row in rows_of(run):
+        for row in map(dict, rows_of(run)):
             variant = of_run[run.name, row["system"]]
             seeds = (run.recipe["seed"],) if by_seed else ()
             key = (variant, *seeds, *(row[name] for name in keys))
@@ -169,16 +185,16 @@ def _unique(runs, of_run, rows_of, keys, by_seed=True):
     return list(found.values()), repeated
 
 
-def _facts(runs, repeated):
-    """{label: text} at the head of the page: the first run's facts, and a line for each of several runs."""
+def _facts(runs: list[RunResults], repeated: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Return {label: text} at the head of the page: the first run's facts, and a line for each of several runs."""
     if len(runs) == 1:
         return runs[0].facts
     facts = {f"{label} (first run)": text for label, text in runs[0].facts.items()}
-    return facts | {run.name: _line(run, runs[0], repeated.get(run.name, ())) for run in runs}
+    return facts | {run.name: _summary(run, runs[0], repeated.get(run.name, ())) for run in runs}
 
 
-def _line(run, first, repeated):
-    """One line about a run: its seed, systems and languages, and in what it differs from the first one."""
+def _summary(run: RunResults, first: RunResults, repeated: Iterable[str]) -> str:
+    """Line about a run: its seed, systems and languages, and in what it differs from the first one."""
     recipe = run.recipe
     parts = [
         f"seed {recipe['seed']}",
@@ -199,5 +215,5 @@ def _line(run, first, repeated):
     return "; ".join(parts)
 
 
-def _all_settings(run):
+def _all_settings(run: RunResults) -> dict[str, Any]:
     return {key: value for system in run.recipe["systems"] for key, value in settings_of(run, system).items()}

@@ -8,22 +8,26 @@ question answering may hold the exact match, "exact_match", too.
 import math
 import statistics
 from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from ds_minimodel.systems import BASELINE
 
 NEAR_MAXIMAL = 0.95  # share of the baseline's final score
 AVERAGE = "avg"  # stands as the language of an average over languages
 
+Row = Mapping[str, Any]  # of scores, costs or baselines, as JSON holds it
+Key = tuple[str, str, str]  # (system, task, language)
+
 
 class Point(NamedTuple):
-    """One checkpoint: score over seeds. `std` is the sample standard deviation, None with one seed."""
+    """Checkpoint of a curve: score over seeds. `std` is the sample standard deviation, None with one seed."""
 
     step: int
     eflops: float
     mean: float
     std: float | None
-    by_seed: dict
+    by_seed: dict[Hashable, float]
 
 
 class Estimate(NamedTuple):
@@ -45,17 +49,21 @@ class Speedup(NamedTuple):
     """
 
     mean: float | None
-    by_language: dict
-    excluded: list
+    by_language: dict[str, float]
+    excluded: list[str]
 
 
-def training_curves(rows, metric="score"):
-    """{(system, task, language): [Point, ...] by rising step}, mean and standard deviation over seeds.
+Curves = Mapping[Key, list[Point]]
+Estimates = Mapping[Key, Estimate]
+
+
+def training_curves(rows: Iterable[Row], metric: str = "score") -> dict[Key, list[Point]]:
+    """Return {(system, task, language): [Point, ...] by rising step}, mean and standard deviation over seeds.
 
     A curve has the steps that all of its seeds were scored at: runs may have taken packs at different steps.
     metric: the key of `rows` that is drawn; rows without it are passed over.
     """
-    groups = defaultdict(lambda: defaultdict(list))
+    groups: dict[Key, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if metric in row:
             groups[row["system"], row["task"], row["language"]][row["step"]].append(row)
@@ -65,12 +73,12 @@ def training_curves(rows, metric="score"):
     }
 
 
-def _of_all_seeds(points):
+def _of_all_seeds(points: list[Point]) -> list[Point]:
     seeds = {seed for point in points for seed in point.by_seed}
     return [point for point in points if point.by_seed.keys() == seeds]
 
 
-def _point(step, rows, metric):
+def _point(step: int, rows: list[Row], metric: str) -> Point:
     by_seed = {row["seed"]: row[metric] for row in rows}
     return Point(
         step,
@@ -81,30 +89,30 @@ def _point(step, rows, metric):
     )
 
 
-def _deviation(by_seed):
+def _deviation(by_seed: Mapping[Hashable, float]) -> float | None:
     return statistics.stdev(by_seed.values()) if len(by_seed) > 1 else None
 
 
-def with_language_average(curves):
-    """`curves` plus, for each system that has all languages of a task, their mean as language "avg".
+def with_language_average(curves: Curves) -> dict[Key, list[Point]]:
+    """Return `curves` plus, for each system that has all languages of a task, their mean as language "avg".
 
     It has the steps that all of the languages have. Its seeds are those with a score in every language, so
     that its deviation is that of the mean; without two such seeds it has none.
     """
-    languages = defaultdict(dict)
+    languages: dict[str, dict[str, None]] = defaultdict(dict)
     for system, task, language in curves:
         languages[task][language] = None
-    averages = {}
-    for system, task in dict.fromkeys(key[:2] for key in curves):
+    averages: dict[Key, list[Point]] = {}
+    for system, task in dict.fromkeys((system, task) for system, task, _ in curves):
         if all((system, task, language) in curves for language in languages[task]):
             of_task = [{point.step: point for point in curves[system, task, language]} for language in languages[task]]
             steps = [step for step in of_task[0] if all(step in by_step for by_step in of_task)]
             averages[system, task, AVERAGE] = [_mean_point([by_step[step] for by_step in of_task]) for step in steps]
-    return curves | {key: curve for key, curve in averages.items() if curve}
+    return dict(curves) | {key: curve for key, curve in averages.items() if curve}
 
 
-def _mean_point(points):
-    """The mean over languages of one step's points."""
+def _mean_point(points: list[Point]) -> Point:
+    """Mean over languages of one step's points."""
     by_seed = {
         seed: statistics.fmean(point.by_seed[seed] for point in points)
         for seed in points[0].by_seed
@@ -119,7 +127,7 @@ def _mean_point(points):
     )
 
 
-def compute_to_reach(curve, target):
+def compute_to_reach(curve: list[Point], target: float) -> Estimate:
     """Compute at which `curve` first scores `target`, interpolated linearly between two checkpoints.
 
     0 where a first checkpoint at 0 EFLOPs is there already. Where the first checkpoint is there but has cost
@@ -138,8 +146,8 @@ def compute_to_reach(curve, target):
     return NEVER
 
 
-def near_maximal_targets(curves):
-    """{(task, language): 95 % of bl_base's score at training completion}, the target of every system."""
+def near_maximal_targets(curves: Curves) -> dict[tuple[str, str], float]:
+    """Return {(task, language): 95 % of bl_base's score at training completion}, the target of every system."""
     return {
         (task, language): NEAR_MAXIMAL * curve[-1].mean
         for (system, task, language), curve in curves.items()
@@ -147,8 +155,8 @@ def near_maximal_targets(curves):
     }
 
 
-def near_maximal(curves):
-    """{(system, task, language): Estimate} for every curve that bl_base sets a target for."""
+def near_maximal(curves: Curves) -> dict[Key, Estimate]:
+    """Return {(system, task, language): Estimate} for every curve that bl_base sets a target for."""
     targets = near_maximal_targets(curves)
     return {
         (system, task, language): compute_to_reach(curve, targets[task, language])
@@ -157,9 +165,10 @@ def near_maximal(curves):
     }
 
 
-def speedup(estimates, system, task):
+def speedup(estimates: Estimates, system: str, task: str) -> Speedup:
     """Speedup of `system` over bl_base on `task`: the mean of the languages' ratios (paper footnote 6)."""
-    ratios, excluded = {}, []
+    ratios: dict[str, float] = {}
+    excluded: list[str] = []
     for (name, of_task, language), estimate in estimates.items():
         if (name, of_task) != (system, task) or language == AVERAGE:
             continue
@@ -171,7 +180,7 @@ def speedup(estimates, system, task):
     return Speedup(statistics.fmean(ratios.values()) if ratios else None, ratios, excluded)
 
 
-def mean_compute(estimates, system, task):
+def mean_compute(estimates: Estimates, system: str, task: str) -> tuple[float | None, list[str]]:
     """Table 3's avg: (mean EFLOPs over the languages that reach the target or None, those that never do)."""
     of_languages = {
         language: estimate.eflops

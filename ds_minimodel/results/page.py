@@ -1,11 +1,24 @@
-"""The report: scores.json, and one page of tables and curves as Markdown and as HTML that stands alone."""
+"""Report page: scores.json, and one page of tables and curves as Markdown and as HTML that stands alone."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from ds_minimodel.common.files import atomic_folder, write_json
 from ds_minimodel.results import plots, tables
-from ds_minimodel.results.comparison import join
-from ds_minimodel.results.curves import near_maximal, training_curves, with_language_average
-from ds_minimodel.results.record import SCORES, write_run
-from ds_minimodel.results.render import Facts, Figure, Heading, Notes, to_html, to_markdown
+from ds_minimodel.results.comparison import Comparison, compare_runs
+from ds_minimodel.results.curves import (
+    Curves,
+    Estimates,
+    Key,
+    Point,
+    Row,
+    near_maximal,
+    training_curves,
+    with_language_average,
+)
+from ds_minimodel.results.render import Block, Facts, Figure, Heading, Notes, to_html, to_markdown
+from ds_minimodel.results.run_results import SCORES_FILE, RunResults, write_run_results
 from ds_minimodel.results.tables import (
     cost_table,
     depth_curves,
@@ -15,7 +28,7 @@ from ds_minimodel.results.tables import (
     seeds_table,
     tasks_of,
 )
-from ds_minimodel.results.units import numbered
+from ds_minimodel.results.units import paper_label
 from ds_minimodel.systems import SYSTEMS
 
 TITLE = "Mini-model adaptation: report"
@@ -23,17 +36,19 @@ _COLUMNS = ("system", "task", "language", "seed", "step", "eflops", "score", "ex
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 
 
-def write_report(out_folder, runs):
+def write_report(out_folder: Path, runs: list[RunResults]) -> None:
     """Write scores.json, report.md, report.html and the PNGs; `out_folder` is replaced as a whole.
 
     The report of one run holds its run.json too, for reports over several. UserError where runs do not
     compare.
     """
-    blocks = report_blocks(join(runs))
+    blocks = report_blocks(compare_runs(runs))
     with atomic_folder(out_folder) as folder:
-        write_json(folder / SCORES, [_score_row(run, row, len(runs) > 1) for run in runs for row in run.target_scores])
+        write_json(
+            folder / SCORES_FILE, [_score_row(run, row, len(runs) > 1) for run in runs for row in run.target_scores]
+        )
         if len(runs) == 1:
-            write_run(runs[0], folder)
+            write_run_results(runs[0], folder)
         for block in blocks:
             if isinstance(block, Figure):
                 (folder / block.name).write_bytes(block.png)
@@ -41,14 +56,14 @@ def write_report(out_folder, runs):
         (folder / "report.html").write_text(to_html(TITLE, blocks), encoding="utf-8")
 
 
-def _score_row(run, row, is_named):
+def _score_row(run: RunResults, row: Row, is_named: bool) -> dict[str, Any]:
     return ({"run": run.name} if is_named else {}) | {key: row[key] for key in _COLUMNS if key in row}
 
 
-def report_blocks(comparison):
-    """The page as a list of blocks, in reading order; what it lacks data for is named at its end."""
-    left_out = []
-    blocks = [Facts(comparison.facts)]
+def report_blocks(comparison: Comparison) -> list[Block]:
+    """Page as a list of blocks, in reading order; what it lacks data for is named at its end."""
+    left_out: list[str] = []
+    blocks: list[Block] = [Facts(comparison.facts)]
     if comparison.scores:
         blocks += _score_blocks(comparison, left_out)
         blocks += _depth_blocks(comparison, left_out)
@@ -57,17 +72,19 @@ def report_blocks(comparison):
         left_out.append("Tables 2, 3, 5, A1 to A5, Figures 1, 3 and 4: nothing was scored in a target language.")
     blocks += [Heading("Costs"), cost_table(comparison.costs)]
     blocks += _loss_blocks(comparison, left_out)
-    return [*blocks, *([Heading("Left out"), Notes(left_out)] if left_out else [])]
+    if left_out:
+        blocks += [Heading("Left out"), Notes(left_out)]
+    return blocks
 
 
-def _curves(rows, metric="score"):
+def _curves(rows: Iterable[Row], metric: str = "score") -> dict[Key, list[Point]]:
     return with_language_average(training_curves(rows, metric))
 
 
-def _score_blocks(comparison, left_out):
+def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     """Summary, Figures 1 and 3, Tables 2 and 3 (A1 and A2 for XQuAD) and 5; other depths are Figure 4's."""
-    elsewhere = {variant for depths in comparison.depths.values() for variant in depths.values()}
-    rows = [row for row in comparison.scores if row["system"] not in elsewhere - SYSTEMS.keys()]
+    other_depths = {variant for depths in comparison.depths.values() for variant in depths.values()}
+    rows = [row for row in comparison.scores if row["system"] not in other_depths - SYSTEMS.keys()]
     curves = _curves(rows)
     estimates, tasks = near_maximal(curves), tasks_of(curves)
     blocks = _speedup_blocks(comparison, curves, estimates, left_out)
@@ -98,7 +115,7 @@ def _score_blocks(comparison, left_out):
             Figure(
                 f"figure-3-{task}.png",
                 plots.plot_languages(task, metric, curves, comparison.baselines),
-                f"{numbered('Figure 3', task)}: score against the compute of step 2, by language. {_BANDS}",
+                f"{paper_label('Figure 3', task)}: score against the compute of step 2, by language. {_BANDS}",
             )
         )
     if "xquad" not in {task.lower() for task in tasks}:
@@ -110,11 +127,11 @@ def _score_blocks(comparison, left_out):
     return blocks
 
 
-def _speedup_blocks(comparison, curves, estimates, left_out):
+def _speedup_blocks(comparison: Comparison, curves: Curves, estimates: Estimates, left_out: list[str]) -> list[Block]:
     if not estimates:
         left_out.append("Figure 1, Tables 3 and A4: near-maximal performance refers to BL_BASE, which no run has.")
         return []
-    blocks = [tables.summary_table(curves, estimates, comparison.costs)]
+    blocks: list[Block] = [tables.summary_table(curves, estimates, comparison.costs)]
     png = plots.plot_speedups(estimates, tasks_of(curves))
     if png is None:
         left_out.append("Figure 1: no system but BL_BASE has a speedup.")
@@ -131,13 +148,13 @@ def _speedup_blocks(comparison, curves, estimates, left_out):
     ]
 
 
-def _depth_blocks(comparison, left_out):
+def _depth_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     """Figure 4 and Tables A3 and A4 for each system of which there are several depths."""
     if not comparison.depths:
         left_out.append(
             "Figure 4, Tables A3 and A4: they compare runs that differ in mini.depth alone; add such runs by --with."
         )
-    blocks = []
+    blocks: list[Block] = []
     for system, depths in comparison.depths.items():
         name = SYSTEMS[system].title
         curves = depth_curves(comparison.scores, depths)
@@ -168,7 +185,7 @@ def _depth_blocks(comparison, left_out):
     return blocks
 
 
-def _seed_blocks(comparison, left_out):
+def _seed_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     table = seeds_table(comparison.scores)
     if table is None:
         left_out.append("Table A5: no system was run with several seeds; add such runs by --with.")
@@ -176,11 +193,11 @@ def _seed_blocks(comparison, left_out):
     return [Heading("Variance across pretraining runs"), table]
 
 
-def _loss_blocks(comparison, left_out):
+def _loss_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     if not comparison.losses:
         left_out.append("Losses: no run logged any.")
         return []
-    blocks = [Heading("Losses"), loss_table(comparison.losses)]
+    blocks: list[Block] = [Heading("Losses"), loss_table(comparison.losses)]
     if any(row["stage"] == "adapt" for row in comparison.losses):
         blocks.append(
             Figure(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ds_minimodel.results.tables import Cell, Table
+from ds_minimodel.results.render import Cell, Table
 from ds_minimodel.systems import SYSTEMS
 
 KINDS_OF_BYTES = ("weights", "gradients", "optimizer", "activations", "buffers", "total")

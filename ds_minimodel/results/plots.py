@@ -1,26 +1,31 @@
-"""How lines and bars look: the same colour for a system in every figure.
+"""Curves and bars as PNG: the paper's Figures 1, 3 and 4, and loss against compute.
 
-Colours are Okabe and Ito's, and viridis for depths, which colour-blind readers tell apart; markers and line
-styles say the same again.
+A system has the same colour in every figure. Colours are Okabe and Ito's, and viridis for depths, which
+colour-blind readers tell apart; markers and line styles say the same again. Only matplotlib's objects are used,
+no pyplot: no global state, no display.
 """
 
 import io
 import math
 import statistics
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.typing import LineStyleType
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
-from ds_minimodel.results.curves import AVERAGE, near_maximal_targets, speedup
+from ds_minimodel.results.curves import AVERAGE, Curves, Estimates, Point, Row, near_maximal_targets, speedup
 from ds_minimodel.results.tables import languages_of, systems_of, tasks_of
-from ds_minimodel.results.units import in_order, name_of, system_of, v100_unit
+from ds_minimodel.results.units import Unit, in_order, name_of, system_of, v100_unit
 from ds_minimodel.systems import BASELINE, SYSTEMS
 
-STYLE = {
+RC_PARAMS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "axes.spines.top": False,
@@ -40,53 +45,60 @@ STYLE = {
     "lines.linewidth": 1.6,
     "lines.markersize": 3.4,
 }
-QUIET = "#59636e"
+GREY = "#59636e"
 
 
-class Look(NamedTuple):
+class LineStyle(NamedTuple):
+    """Label, colour, dashes and marker of a variant's line, or of its bar."""
+
     label: str
     color: str
-    style: object
+    dashes: LineStyleType
     marker: str
     fill: str = "full"  # of the marker
 
 
-# Line styles and markers of a system's second, third, … variant.
-_VARIANTS = [((0, (1, 1)), "o"), ((0, (5, 2)), "s"), ((0, (3, 1, 1, 1)), "^"), ((0, (6, 1, 1, 1)), "D")]
+# Dashes and markers of a system's second, third, … variant.
+_VARIANTS: list[tuple[LineStyleType, str]] = [
+    ((0, (1, 1)), "o"),
+    ((0, (5, 2)), "s"),
+    ((0, (3, 1, 1, 1)), "^"),
+    ((0, (6, 1, 1, 1)), "D"),
+]
 _DEPTH_MARKERS = "osD^vPX"
 _BRIGHTEST = 0.85  # the yellow end of viridis does not show on white
 
 
-def system_looks(variants):
-    """{variant: Look}: a system's first variant as always, the others in its colour with hollow markers."""
-    looks, counts = {}, {}
+def system_styles(variants: Iterable[str]) -> dict[str, LineStyle]:
+    """Return {variant: LineStyle}: a system's first variant as always, the others in its colour with hollow markers."""
+    styles: dict[str, LineStyle] = {}
+    counts: dict[str, int] = {}
     for variant in in_order(variants):
         system = system_of(variant)
         drawn = SYSTEMS[system]
-        color, style, marker = drawn.color, drawn.line, drawn.marker
+        color, dashes, marker = drawn.color, drawn.line, drawn.marker
         number = counts[system] = counts.get(system, -1) + 1
         if variant == system:
-            looks[variant] = Look(name_of(variant), color, style, marker)
+            styles[variant] = LineStyle(name_of(variant), color, dashes, marker)
         else:
-            style, marker = _VARIANTS[max(number - 1, 0) % len(_VARIANTS)]
-            looks[variant] = Look(name_of(variant), color, style, marker, "none")
-    return looks
+            dashes, marker = _VARIANTS[max(number - 1, 0) % len(_VARIANTS)]
+            styles[variant] = LineStyle(name_of(variant), color, dashes, marker, "none")
+    return styles
 
 
-def depth_looks(depths):
-    """{variant: Look} of {depth: variant}, dark to bright by depth, and of bl_base."""
+def depth_styles(depths: Mapping[int, str]) -> dict[str, LineStyle]:
+    """Return {variant: LineStyle} of {depth: variant}, dark to bright by depth, and of bl_base."""
     shades = [_BRIGHTEST * rank / max(len(depths) - 1, 1) for rank in range(len(depths))]
-    looks = {
-        variant: Look(
+    styles = {
+        variant: LineStyle(
             f"N = {depth}", to_hex(colormaps["viridis"](shade)), "-", _DEPTH_MARKERS[rank % len(_DEPTH_MARKERS)]
         )
         for rank, ((depth, variant), shade) in enumerate(zip(depths.items(), shades, strict=True))
     }
-    return looks | {BASELINE: Look(name_of(BASELINE), SYSTEMS[BASELINE].color, "--", "o", "none")}
+    return styles | {BASELINE: LineStyle(name_of(BASELINE), SYSTEMS[BASELINE].color, "--", "o", "none")}
 
 
-# --- merged from ds_minimodel.results.plots: Curves and bars as PNG: the paper's Figures 1, 3 and 4, and loss against compute. Only matplotlib's objects are used, no pyplot: no global state, no display.
-
+# --- figures
 
 WEEK = 7  # days that the paper's figures show of longer runs
 _PANELS_A_ROW = 4
@@ -96,135 +108,144 @@ _AVERAGE_LABEL = "mean over languages (%)"
 _MOST_MARKERS = 40  # longer curves are drawn without
 
 
-def plot_speedups(estimates, tasks):
+def plot_speedups(estimates: Estimates, tasks: Sequence[str]) -> bytes | None:
     """Figure 1: a group of bars for each task, and their mean; one bar a system, its speedup over bl_base.
 
     None where no system but bl_base has a speedup.
     """
     systems = in_order(system for system, _, _ in estimates if system != BASELINE)
-    heights = {system: [speedup(estimates, system, task).mean for task in tasks] for system in systems}
+    heights: dict[str, list[float | None]] = {
+        system: [speedup(estimates, system, task).mean for task in tasks] for system in systems
+    }
     heights = {system: values for system, values in heights.items() if any(values)}
     if not heights:
         return None
     groups = [*tasks, "mean over tasks"] if len(tasks) > 1 else tasks
-    looks, width = system_looks(heights), 0.8 / len(heights)
-    with rc_context(STYLE):
+    styles, width = system_styles(heights), 0.8 / len(heights)
+    with rc_context(RC_PARAMS):
         figure = _figure(min(max(4.6, 0.9 + 0.55 * len(heights) * len(groups)), _WIDEST), 3.2)
         axes = figure.add_subplot()
         for number, (system, values) in enumerate(heights.items()):
             if len(tasks) > 1:
-                values = [*values, statistics.fmean(values) if all(values) else None]
+                known = [value for value in values if value]
+                values = [*values, statistics.fmean(known) if len(known) == len(values) else None]
             middles = [group + (number - (len(heights) - 1) / 2) * width for group in range(len(groups))]
             bars = axes.bar(
                 middles,
                 [value or 0 for value in values],
                 0.9 * width,
-                label=looks[system].label,
-                color=looks[system].color,
-                hatch="" if looks[system].fill == "full" else "//",
+                label=styles[system].label,
+                color=styles[system].color,
+                hatch="" if styles[system].fill == "full" else "//",
                 edgecolor="white",
                 linewidth=0,
             )
             axes.bar_label(bars, [f"{value:.1f}×" if value else "–" for value in values], padding=2)
-        axes.axhline(1, color=QUIET, linestyle=(0, (1, 1.5)), linewidth=1.1, label="BL_BASE")
+        axes.axhline(1, color=GREY, linestyle=(0, (1, 1.5)), linewidth=1.1, label="BL_BASE")
         axes.set_xticks(range(len(groups)), groups, color="#1c2126")
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("speedup over BL_BASE (times)")
         axes.margins(y=0.12)
-        _legend(figure, [axes], [*(looks[system].label for system in heights), "BL_BASE"])
+        _legend(figure, [axes], [*(styles[system].label for system in heights), "BL_BASE"])
         return _png(figure)
 
 
-def plot_averages(curves, baselines=()):
+def plot_averages(curves: Curves, baselines: Sequence[Row] = ()) -> bytes:
     """Figure 3 in short, a panel for each task: score averaged over languages, one line a system."""
     panels = [(task, task, AVERAGE) for task in tasks_of(curves) if any(key[1:] == (task, AVERAGE) for key in curves)]
-    return _score_panels(curves, panels, system_looks(systems_of(curves)), baselines, _AVERAGE_LABEL)
+    return _score_panels(curves, panels, system_styles(systems_of(curves)), baselines, _AVERAGE_LABEL)
 
 
-def plot_languages(task, metric, curves, baselines=()):
+def plot_languages(task: str, metric: str, curves: Curves, baselines: Sequence[Row] = ()) -> bytes:
     """Figure 3 for one task, a panel for each language. metric: what the scores are, such as "accuracy"."""
     panels = [(language, task, language) for language in languages_of(curves, task)]
-    return _score_panels(curves, panels, system_looks(systems_of(curves)), baselines, f"{metric} (%)")
+    return _score_panels(curves, panels, system_styles(systems_of(curves)), baselines, f"{metric} (%)")
 
 
-def plot_depths(curves, depths):
+def plot_depths(curves: Curves, depths: Mapping[int, str]) -> bytes:
     """Figure 4, a panel for each task: a line for each depth of the mini-model, averaged over languages.
 
     depths: {depth: variant}.
     """
     panels = [(task, task, AVERAGE) for task in tasks_of(curves)]
-    return _score_panels(curves, panels, depth_looks(depths), (), _AVERAGE_LABEL)
+    return _score_panels(curves, panels, depth_styles(depths), (), _AVERAGE_LABEL)
 
 
-def plot_depth_languages(task, metric, curves, depths):
+def plot_depth_languages(task: str, metric: str, curves: Curves, depths: Mapping[int, str]) -> bytes:
     """Figures A2 and A3 for one task, a panel for each language: a line for each depth of the mini-model."""
     panels = [(language, task, language) for language in languages_of(curves, task)]
-    return _score_panels(curves, panels, depth_looks(depths), (), f"{metric} (%)")
+    return _score_panels(curves, panels, depth_styles(depths), (), f"{metric} (%)")
 
 
-def plot_losses(losses):
-    """A panel for each language: training loss of step 2 against compute; loss rows as in losses.py."""
+def plot_losses(losses: Iterable[Row]) -> bytes:
+    """Losses, a panel for each language: training loss of step 2 against compute; loss rows as in losses.py."""
     rows = [row for row in losses if row["stage"] == "adapt"]
-    looks = system_looks(row["system"] for row in rows)
+    styles = system_styles(row["system"] for row in rows)
     languages = list(dict.fromkeys(row["language"] for row in rows))
     unit = v100_unit(max(row["curve"][-1][0] for row in rows))
-    with rc_context(STYLE):
+    with rc_context(RC_PARAMS):
         figure, all_axes = _grid(len(languages))
         for axes, language in zip(all_axes, languages, strict=True):
             for row in rows:
                 if row["language"] == language:
-                    look, (eflops, loss) = looks[row["system"]], zip(*row["curve"], strict=True)
+                    style, (eflops, loss) = styles[row["system"]], zip(*row["curve"], strict=True)
                     axes.plot(
                         [unit.per_eflop * value for value in eflops],
                         loss,
-                        color=look.color,
-                        linestyle=look.style,
-                        label=look.label,
+                        color=style.color,
+                        linestyle=style.dashes,
+                        label=style.label,
                     )
             axes.set_title(language, loc="left")
-        return _finish(figure, all_axes, unit, "loss (nats a masked token)", looks)
+        return _finish(figure, all_axes, unit, "loss (nats a masked token)", styles)
 
 
-def _score_panels(curves, panels, looks, baselines, ylabel):
-    """PNG of score curves; `panels` holds (title, task, language). Variants without a look are not drawn."""
+def _score_panels(
+    curves: Curves,
+    panels: Sequence[tuple[str, str, str]],
+    styles: Mapping[str, LineStyle],
+    baselines: Sequence[Row],
+    ylabel: str,
+) -> bytes:
+    """PNG of score curves; `panels` holds (title, task, language). Variants without a style are not drawn."""
     longest = max(curve[-1].eflops for curve in curves.values())
     unit, is_longer = v100_unit(longest), longest > WEEK * EFLOPS_PER_V100_DAY
     targets = near_maximal_targets(curves)
-    with rc_context(STYLE):
+    with rc_context(RC_PARAMS):
         figure, all_axes = _grid(len(panels))
         for axes, (title, task, language) in zip(all_axes, panels, strict=True):
-            for system, look in looks.items():
+            for system, style in styles.items():
                 if (system, task, language) in curves:
-                    _draw_curve(axes, look, curves[system, task, language], unit)
+                    _draw_curve(axes, style, curves[system, task, language], unit)
             _draw_level(axes, targets.get((task, language)), (0, (1, 1.5)), "95 % of BL_BASE")
             languages = languages_of(curves, task) if language == AVERAGE else [language]
             _draw_level(axes, _majority(baselines, task, languages), (0, (5, 4)), "majority class")
             axes.set_title(title, loc="left")
-        return _finish(figure, all_axes, unit, ylabel, looks, end=WEEK if is_longer else None)
+        return _finish(figure, all_axes, unit, ylabel, styles, end=WEEK if is_longer else None)
 
 
-def _draw_curve(axes, look, curve, unit):
+def _draw_curve(axes: Axes, style: LineStyle, curve: list[Point], unit: Unit) -> None:
     x = [point.eflops * unit.per_eflop for point in curve]
     axes.plot(
         x,
         [point.mean for point in curve],
-        color=look.color,
-        linestyle=look.style,
-        label=look.label,
-        marker=look.marker if len(curve) <= _MOST_MARKERS else None,
-        fillstyle=look.fill,
+        color=style.color,
+        linestyle=style.dashes,
+        label=style.label,
+        marker=style.marker if len(curve) <= _MOST_MARKERS else None,
+        fillstyle=style.fill,
     )
     if any(point.std for point in curve):
         low, high = ([point.mean + sign * (point.std or 0.0) for point in curve] for sign in (-1, 1))
-        axes.fill_between(x, low, high, color=look.color, alpha=0.13, linewidth=0)
+        axes.fill_between(x, low, high, color=style.color, alpha=0.13, linewidth=0)
 
 
-def _draw_level(axes, height, style, label):
+def _draw_level(axes: Axes, height: float | None, dashes: LineStyleType, label: str) -> None:
     if height is not None:
-        axes.axhline(height, color=QUIET, linestyle=style, linewidth=1.1, label=label, zorder=1)
+        axes.axhline(height, color=GREY, linestyle=dashes, linewidth=1.1, label=label, zorder=1)
 
 
-def _majority(baselines, task, languages):
+def _majority(baselines: Sequence[Row], task: str, languages: Sequence[str]) -> float | None:
     """Score of the majority class, mean over `languages`; None where one of them has none."""
     scores = {
         row["language"]: row["score"] for row in baselines if (row["baseline"], row["task"]) == ("majority", task)
@@ -234,15 +255,14 @@ def _majority(baselines, task, languages):
     return sum(scores[language] for language in languages) / len(languages)
 
 
-def _figure(width, height):
-    figure = Figure(figsize=(width, height), dpi=192, layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.08, hspace=0.04)
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=192, layout=ConstrainedLayoutEngine(h_pad=0.08, hspace=0.04))
     FigureCanvasAgg(figure)
     return figure
 
 
-def _grid(num_panels):
-    """A figure and `num_panels` axes in rows of four."""
+def _grid(num_panels: int) -> tuple[Figure, list[Axes]]:
+    """Figure and `num_panels` axes in rows of four."""
     num_columns = min(num_panels, _PANELS_A_ROW)
     num_rows = math.ceil(num_panels / num_columns)
     width, height = (6.4, 3.3) if num_columns == 1 else (3.3 * num_columns, 2.7 * num_rows)
@@ -250,7 +270,14 @@ def _grid(num_panels):
     return figure, [figure.add_subplot(num_rows, num_columns, number + 1) for number in range(num_panels)]
 
 
-def _finish(figure, all_axes, unit, ylabel, looks, end=None):
+def _finish(
+    figure: Figure,
+    all_axes: list[Axes],
+    unit: Unit,
+    ylabel: str,
+    styles: Mapping[str, LineStyle],
+    end: float | None = None,
+) -> bytes:
     """Label the axes, put one legend above the panels and give the figure's PNG.
 
     end: where the x axis ends, in `unit`; None: with the data.
@@ -261,13 +288,13 @@ def _finish(figure, all_axes, unit, ylabel, looks, end=None):
     for axes in all_axes[::_PANELS_A_ROW]:
         axes.set_ylabel(ylabel)
     figure.supxlabel(f"compute of step 2 ({unit.name}, by formula)", fontsize=9.5)
-    names = [*dict.fromkeys(look.label for look in looks.values()), "95 % of BL_BASE", "majority class"]
+    names = [*dict.fromkeys(style.label for style in styles.values()), "95 % of BL_BASE", "majority class"]
     _legend(figure, all_axes, names)
     return _png(figure)
 
 
-def _legend(figure, all_axes, names):
-    """One legend above the panels, in the order of `names`; those that no panel shows are left out."""
+def _legend(figure: Figure, all_axes: list[Axes], names: list[str]) -> None:
+    """Draw one legend above the panels, in the order of `names`; those that no panel shows are left out."""
     handles = {
         label: handle for axes in all_axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -286,7 +313,7 @@ def _legend(figure, all_axes, names):
     )
 
 
-def _png(figure):
+def _png(figure: Figure) -> bytes:
     png = io.BytesIO()
     figure.savefig(png, format="png")
     return png.getvalue()

@@ -1,31 +1,62 @@
-"""One page of headings, facts, tables and figures, printed as Markdown or as HTML that stands alone."""
+"""A page as data (headings, facts, tables, figures), printed as Markdown or as HTML that stands alone."""
 
 import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import NamedTuple
 
-from ds_minimodel.results.tables import Table
-
 
 class Heading(NamedTuple):
+    """Heading of a part of the page; the page's own title has level 1."""
+
     text: str
     level: int = 2
 
 
 class Facts(NamedTuple):
-    by_label: dict
+    """Facts with a label each."""
+
+    by_label: Mapping[str, str]
 
 
 class Notes(NamedTuple):
-    lines: list
+    """Notes, a line each."""
+
+    lines: list[str]
 
 
 class Figure(NamedTuple):
-    """A PNG with two pixels for each pixel of the page; `name` is its file beside the page."""
+    """PNG with two pixels for each pixel of the page; `name` is its file beside the page."""
 
     name: str
     png: bytes
     caption: str
+
+
+class Cell(NamedTuple):
+    """Entry of a table: its text, what qualifies it (± or bounds), and whether it is the best of its column."""
+
+    text: str
+    detail: str = ""
+    best: bool = False
+
+
+EMPTY = Cell("–")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Table of cells; each row holds one for each of `columns`. `references` are rows that the others compare with."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    references: Sequence[Sequence[Cell]] = field(default_factory=list)
+    notes: Sequence[str] = field(default_factory=list)
+
+
+Block = Heading | Facts | Notes | Figure | Table
 
 
 _MANY_COLUMNS = 9  # wider tables print what qualifies an entry below it, not beside it
@@ -55,7 +86,8 @@ table.many td small { display: block; }
 """
 
 
-def to_markdown(title, blocks):
+def to_markdown(title: str, blocks: Iterable[Block]) -> str:
+    """Page as Markdown; figures are files beside it."""
     lines = [f"# {title}", ""]
     for block in blocks:
         if isinstance(block, Heading):
@@ -72,11 +104,11 @@ def to_markdown(title, blocks):
     return "\n".join(lines)
 
 
-def _markdown_table(table):
-    def line(texts):
+def _markdown_table(table: Table) -> list[str]:
+    def line(texts: Iterable[str]) -> str:
         return f"| {' | '.join(texts)} |"
 
-    def entry(cell):
+    def entry(cell: Cell) -> str:
         text = _markdown(cell.text)
         return " ".join(filter(None, [f"**{text}**" if cell.best else text, _markdown(cell.detail)]))
 
@@ -91,14 +123,15 @@ def _markdown_table(table):
     ]
 
 
-def _markdown(text):
+def _markdown(text: str) -> str:
     """`text` with Markdown's own marks escaped; an underscore inside a word is none."""
     for mark in "\\|*<`":
         text = text.replace(mark, f"\\{mark}")
     return text
 
 
-def to_html(title, blocks):
+def to_html(title: str, blocks: Iterable[Block]) -> str:
+    """Page as one HTML file with its figures inside."""
     body = "\n".join(_html(block) for block in blocks)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -108,7 +141,7 @@ def to_html(title, blocks):
     )
 
 
-def _html(block):
+def _html(block: Block) -> str:
     if isinstance(block, Heading):
         return f"<h{block.level}>{escape(block.text)}</h{block.level}>"
     if isinstance(block, Facts):
@@ -126,12 +159,12 @@ def _html(block):
     return _html_table(block)
 
 
-def _html_table(table: Table):
-    def entry(cell):
+def _html_table(table: Table) -> str:
+    def entry(cell: Cell) -> str:
         text = f"<b>{escape(cell.text)}</b>" if cell.best else escape(cell.text)
         return f"<td>{text} <small>{escape(cell.detail)}</small></td>" if cell.detail else f"<td>{text}</td>"
 
-    def body(rows, attribute=""):
+    def body(rows: Sequence[Sequence[Cell]], attribute: str = "") -> str:
         lines = "\n".join(f"<tr>{''.join(map(entry, row))}</tr>" for row in rows)
         return f"<tbody{attribute}>\n{lines}\n</tbody>\n" if rows else ""
 

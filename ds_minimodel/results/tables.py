@@ -1,99 +1,92 @@
-"""A table as data, and what tables and plots read off a set of curves; render.py prints tables."""
+"""Tables of the paper for one's own runs, as data (render.py prints them), and what they read off the curves."""
 
 import math
 import statistics
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from ds_minimodel.results.curves import AVERAGE, mean_compute, speedup, training_curves, with_language_average
+from ds_minimodel.results.curves import (
+    AVERAGE,
+    Curves,
+    Estimate,
+    Estimates,
+    Key,
+    Point,
+    Row,
+    Speedup,
+    mean_compute,
+    speedup,
+    training_curves,
+    with_language_average,
+)
 from ds_minimodel.results.losses import LAST_SHARE
-from ds_minimodel.results.units import flops_unit, in_order, name_of, numbered, system_of, v100_unit
+from ds_minimodel.results.render import EMPTY, Cell, Table
+from ds_minimodel.results.units import Unit, flops_unit, in_order, name_of, paper_label, system_of, v100_unit
 from ds_minimodel.systems import BASELINE
 
 
-class Cell(NamedTuple):
-    """One entry: what is said, what qualifies it (± or bounds), and whether it is the best of its column."""
-
-    text: str
-    detail: str = ""
-    best: bool = False
-
-
-EMPTY = Cell("–")
-
-
-@dataclass(frozen=True)
-class Table:
-    """`references` are rows that the others compare with; each row holds one Cell for each of `columns`."""
-
-    title: str
-    columns: list
-    rows: list
-    references: list = field(default_factory=list)
-    notes: list = field(default_factory=list)
-
-
-def tasks_of(curves):
+def tasks_of(curves: Curves) -> list[str]:
+    """Tasks in the order of the curves."""
     return list(dict.fromkeys(task for _, task, _ in curves))
 
 
-def systems_of(curves, task=None):
+def systems_of(curves: Curves, task: str | None = None) -> list[str]:
+    """Variants of systems that have a curve (of `task`), in the paper's order."""
     return in_order(system for system, of_task, _ in curves if task in (None, of_task))
 
 
-def languages_of(curves, task):
+def languages_of(curves: Curves, task: str) -> list[str]:
     """Languages that `task` was scored in, without the average."""
     return list(dict.fromkeys(language for _, of_task, language in curves if of_task == task and language != AVERAGE))
 
 
-def adapt_costs(costs):
-    """{system: EFLOPs of step 2 for one language, by the paper's formula} from the rows of recipe_costs."""
+def adapt_costs(costs: Iterable[Row]) -> dict[str, float]:
+    """Return {system: EFLOPs of step 2 for one language, by the paper's formula} from the rows of recipe_costs."""
     return {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
 
 
-def final_score(curves, system, task, language=AVERAGE):
+def final_score(curves: Curves, system: str, task: str, language: str = AVERAGE) -> float | None:
     """Score at training completion, or None where the system has none."""
     curve = curves.get((system, task, language))
     return curve[-1].mean if curve else None
 
 
-def score_cell(point, best=None):
-    """Mean and deviation of a curve's point; the best one's mean is printed bold."""
+def score_cell(point: Point | None, best: float | None = None) -> Cell:
+    """Cell with the mean and deviation of a curve's point; the best one's mean is printed bold."""
     if point is None:
         return EMPTY
     return Cell(f"{point.mean:.1f}", "" if point.std is None else f"±{point.std:.1f}", point.mean == best)
 
 
-def estimate_cell(estimate, unit, best=None):
-    """Compute to a target with its bounds; ∞ where it is never reached."""
+def estimate_cell(estimate: Estimate | None, unit: Unit, best: float | None = None) -> Cell:
+    """Cell with the compute to a target with its bounds; ∞ where it is never reached."""
     if estimate is None:
         return EMPTY
     if estimate.eflops == float("inf"):
         return Cell("∞")
     return Cell(
-        unit.of(estimate.eflops), f"({unit.of(estimate.lower)}–{unit.of(estimate.upper)})", estimate.eflops == best
+        unit.text(estimate.eflops),
+        f"({unit.text(estimate.lower)}–{unit.text(estimate.upper)})",
+        estimate.eflops == best,
     )
 
 
-# --- merged from ds_minimodel.results.tables: The paper's tables 2, 3 and 5 for one's own runs, and the speedups of its Figure 1, as data. Tables A2 and A1 are 2 and 3 for XQuAD and made by the same functions.
+# --- tables 2, 3 and 5 (A2 and A1 are 2 and 3 for XQuAD), and the speedups of Figure 1
 
 
-def summary_table(curves, estimates, costs):
-    """What the paper's section 4.1 and Figure 1 say: score retained, cost, and speedup by task."""
+def summary_table(curves: Curves, estimates: Estimates, costs: Iterable[Row]) -> Table:
+    """Summary as in the paper's section 4.1 and Figure 1: score retained, cost, and speedup by task."""
     tasks, spent = tasks_of(curves), adapt_costs(costs)
     unit = v100_unit(max(spent.values(), default=0))
     rows = []
     for system in systems_of(curves):
-        retained = [
-            final_score(curves, system, task) / final_score(curves, BASELINE, task)
-            for task in tasks
-            if final_score(curves, system, task) is not None and final_score(curves, BASELINE, task)
-        ]
+        finals = [(final_score(curves, system, task), final_score(curves, BASELINE, task)) for task in tasks]
+        retained = [score / of_baseline for score, of_baseline in finals if score is not None and of_baseline]
         cost = spent.get(system)
         rows.append(
             [
                 Cell(name_of(system)),
-                EMPTY if cost is None else Cell(unit.of(cost)),
+                EMPTY if cost is None else Cell(unit.text(cost)),
                 _percent(cost, spent.get(BASELINE)),
                 _percent(statistics.fmean(retained), 1) if retained else EMPTY,
                 *_speedups([speedup(estimates, system, task) for task in tasks]),
@@ -116,19 +109,20 @@ def summary_table(curves, estimates, costs):
     return Table("Summary", columns, rows, notes=notes)
 
 
-def _speedups(results):
+def _speedups(results: Sequence[Speedup]) -> list[Cell]:
     """Cells of one system's speedups: one a task, and their mean where each of several tasks has one."""
-    cells, means = [_times(result.mean, result) for result in results], [result.mean for result in results]
+    cells = [_times(result.mean, result) for result in results]
     if len(results) > 1:
-        cells.append(_times(None if None in means else statistics.fmean(means), *results))
+        means = [result.mean for result in results if result.mean is not None]
+        cells.append(_times(statistics.fmean(means) if len(means) == len(results) else None, *results))
     return cells
 
 
-def _percent(part, whole):
+def _percent(part: float | None, whole: float | None) -> Cell:
     return Cell(f"{100 * part / whole:.1f} %") if part is not None and whole else EMPTY
 
 
-def _times(mean, *results):
+def _times(mean: float | None, *results: Speedup) -> Cell:
     """Cell of a mean speedup; where `results` leave languages out, how many ratios it is the mean of."""
     if mean is None:
         return EMPTY
@@ -137,7 +131,9 @@ def _times(mean, *results):
     return Cell(f"{mean:.2f}×", f"({num_ratios}/{num_ratios + num_excluded})" if num_excluded else "")
 
 
-def final_scores_table(task, metric, curves, costs, baselines=()):
+def final_scores_table(
+    task: str, metric: str, curves: Curves, costs: Iterable[Row], baselines: Iterable[Row] = ()
+) -> Table:
     """Table 2 for one task: training cost, and the score at training completion in each language.
 
     metric: what the scores are, such as "accuracy". baselines: rows {"baseline", "task", "language",
@@ -149,7 +145,7 @@ def final_scores_table(task, metric, curves, costs, baselines=()):
     flops, days = flops_unit(max(spent.values(), default=0)), v100_unit(max(spent.values(), default=0))
     best = {
         language: max(
-            (final_score(curves, system, task, language) for system in systems if (system, task, language) in curves),
+            (curves[system, task, language][-1].mean for system in systems if (system, task, language) in curves),
             default=None,
         )
         for language in columns
@@ -159,7 +155,7 @@ def final_scores_table(task, metric, curves, costs, baselines=()):
         last = {
             language: curves[system, task, language][-1] for language in columns if (system, task, language) in curves
         }
-        cost = [Cell(unit.of(spent[system])) if system in spent else EMPTY for unit in (flops, days)]
+        cost = [Cell(unit.text(spent[system])) if system in spent else EMPTY for unit in (flops, days)]
         rows.append(
             [Cell(name_of(system)), *cost, *(score_cell(last.get(language), best[language]) for language in columns)]
         )
@@ -175,7 +171,7 @@ def final_scores_table(task, metric, curves, costs, baselines=()):
             )
     references = [[Cell(name), EMPTY, EMPTY, *cells] for name, cells in _baseline_rows(task, columns, baselines)]
     return Table(
-        f"{numbered('Table 2', task)}: performance at training completion, {metric}",
+        f"{paper_label('Table 2', task)}: performance at training completion, {metric}",
         ["System", flops.name, days.name, *columns],
         rows,
         references + unadapted,
@@ -183,8 +179,8 @@ def final_scores_table(task, metric, curves, costs, baselines=()):
     )
 
 
-def _completion_note(task, curves):
-    """After how many updates and with how many seeds the final scores of `task` were taken."""
+def _completion_note(task: str, curves: Curves) -> str:
+    """Note that says after how many updates and with how many seeds the final scores of `task` were taken."""
     ends = [curve[-1] for (_, of_task, language), curve in curves.items() if of_task == task and language != AVERAGE]
     num_seeds = _range(len(point.by_seed) for point in ends)
     over_seeds = (
@@ -196,14 +192,14 @@ def _completion_note(task, curves):
     )
 
 
-def _range(numbers):
+def _range(numbers: Iterable[int]) -> str:
     smallest, largest = min(numbers := list(numbers)), max(numbers)
     return f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"
 
 
-def _baseline_rows(task, columns, baselines):
-    """(name, cells) of each baseline that was scored on the task; its average only over all the languages."""
-    by_name = {}
+def _baseline_rows(task: str, columns: Sequence[str], baselines: Iterable[Row]) -> Iterator[tuple[str, list[Cell]]]:
+    """Yield (name, cells) of each baseline that was scored on the task; its average only over all the languages."""
+    by_name: dict[str, dict[str, float]] = {}
     for row in baselines:
         if row["task"] == task:
             by_name.setdefault(row["baseline"], {})[row["language"]] = row["score"]
@@ -214,7 +210,7 @@ def _baseline_rows(task, columns, baselines):
         yield name, [Cell(f"{scores[language]:.1f}") if language in scores else EMPTY for language in columns]
 
 
-def near_maximal_table(task, curves, estimates):
+def near_maximal_table(task: str, curves: Curves, estimates: Estimates) -> Table:
     """Table 3 for one task: V100 time to 95 % of bl_base's final score, with the bounds of the estimate."""
     languages = languages_of(curves, task)
     finite = [
@@ -237,7 +233,7 @@ def near_maximal_table(task, curves, estimates):
         averages = [Cell("∞")] * 2
         if mean is not None:
             starred = starred or bool(never)
-            averages = [Cell(unit.of(mean) + ("*" if never else "")) for unit in (days, flops)]
+            averages = [Cell(unit.text(mean) + ("*" if never else "")) for unit in (days, flops)]
         result = speedup(estimates, system, task)
         rows.append(
             [
@@ -258,19 +254,17 @@ def near_maximal_table(task, curves, estimates):
     if starred:
         notes.append("*: without the languages that never reach it.")
     return Table(
-        f"{numbered('Table 3', task)}: {days.name} to near-maximal performance",
+        f"{paper_label('Table 3', task)}: {days.name} to near-maximal performance",
         ["System", *languages, f"{AVERAGE}, {days.name}", f"{AVERAGE}, {flops.name}", "speedup"],
         rows,
         notes=notes,
     )
 
 
-def source_table(source, curves):
+def source_table(source: str, curves: Curves) -> Table:
     """Table 5: final scores in the source language, by system and task; `curves` hold that language's."""
     tasks = tasks_of(curves)
-    best = {
-        task: max(final_score(curves, system, task, source) for system in systems_of(curves, task)) for task in tasks
-    }
+    best = {task: max(curves[system, task, source][-1].mean for system in systems_of(curves, task)) for task in tasks}
     rows = [
         [
             Cell(name_of(system)),
@@ -289,10 +283,12 @@ def source_table(source, curves):
     return Table(title, ["System", *tasks], rows, notes=notes)
 
 
-# --- merged from ds_minimodel.results.tables: What the depth of the mini-model does (the paper's tables A3, A4, Figure 4), and the pretraining seed (A5). `depths` is {depth: variant}: the variants of one system that differ in the mini-model's depth alone.
+# --- the depth of the mini-model (tables A3, A4, Figure 4), and the pretraining seed (A5)
+#
+# `depths` is {depth: variant}: the variants of one system that differ in the mini-model's depth alone.
 
 
-def depth_curves(rows, depths):
+def depth_curves(rows: Sequence[Row], depths: Mapping[int, str]) -> dict[Key, list[Point]]:
     """Curves of the variants in `depths`, and of bl_base, in the languages that all the variants have.
 
     So the averages over languages compare: a depth is often tried in few languages.
@@ -307,16 +303,19 @@ def depth_curves(rows, depths):
     )
 
 
-def _in_all(rows, groups, group_of):
+Group = TypeVar("Group")
+
+
+def _in_all(rows: Iterable[Row], groups: Iterable[Group], group_of: Callable[[Row], Group]) -> set[tuple[str, str]]:
     """The (task, language) that each of `groups` has rows of."""
-    found = {group: set() for group in groups}
+    found: dict[Group, set[tuple[str, str]]] = {group: set() for group in groups}
     for row in rows:
         if group_of(row) in found:
             found[group_of(row)].add((row["task"], row["language"]))
     return set.intersection(*found.values())
 
 
-def depth_scores_table(depths, curves, costs):
+def depth_scores_table(depths: Mapping[int, str], curves: Curves, costs: Iterable[Row]) -> Table:
     """Table A3: cost, and score at training completion averaged over languages, by depth."""
     tasks, spent = tasks_of(curves), adapt_costs(costs)
     unit = v100_unit(max(spent.values(), default=0))
@@ -325,12 +324,12 @@ def depth_scores_table(depths, curves, costs):
         for variant in (*depths.values(), BASELINE)
     }
     best = [
-        max((finals[variant][number].mean for variant in depths.values() if finals[variant][number]), default=None)
-        for number in range(len(tasks))
+        max((point.mean for point in points if point is not None), default=None)
+        for points in zip(*(finals[variant] for variant in depths.values()), strict=True)
     ]
 
-    def row(label, variant):
-        cost = Cell(unit.of(spent[variant])) if variant in spent else EMPTY
+    def row(label: str, variant: str) -> list[Cell]:
+        cost = Cell(unit.text(spent[variant])) if variant in spent else EMPTY
         marks = best if variant != BASELINE else [None] * len(tasks)
         return [Cell(label), cost, *map(score_cell, finals[variant], marks)]
 
@@ -348,7 +347,7 @@ def depth_scores_table(depths, curves, costs):
     )
 
 
-def depth_estimates_table(depths, estimates, curves):
+def depth_estimates_table(depths: Mapping[int, str], estimates: Estimates, curves: Curves) -> Table:
     """Table A4 (and 4): V100 time to near-maximal performance by language, task and depth, with bounds."""
     keys = [
         (task, language)
@@ -390,7 +389,7 @@ def depth_estimates_table(depths, estimates, curves):
     )
 
 
-def seeds_table(rows):
+def seeds_table(rows: Sequence[Row]) -> Table | None:
     """Table A5: final scores by pretraining run, each the mean over its finetuning seeds and over languages.
 
     The seeds of `rows` are pairs (seed of the run, finetuning seed). None where no system has two runs.
@@ -418,8 +417,8 @@ def seeds_table(rows):
     return Table("Table A5: variance across pretraining runs", ["System", *tasks], printed, notes=notes)
 
 
-def _rows_of_runs(name, runs, tasks, curves):
-    """A row for each pretraining run of one system, whose curves these are, and one with their range."""
+def _rows_of_runs(name: str, runs: list[int], tasks: list[str], curves: Curves) -> list[list[Cell]]:
+    """Row for each pretraining run of one system, whose curves these are, and one with their range."""
     ends = {task: curve[-1].by_seed for (_, task, language), curve in curves.items() if language == AVERAGE}
     means = {run: [_mean_of_run(ends.get(task, {}), run) for task in tasks] for run in runs}
     rows = [[Cell(f"{name}, seed {run}"), *map(_mean_cell, means[run])] for run in runs]
@@ -428,35 +427,35 @@ def _rows_of_runs(name, runs, tasks, curves):
     return [*rows, [Cell(f"{name}, range"), *ranges]]
 
 
-def _mean_of_run(by_seed, run):
+def _mean_of_run(by_seed: Mapping[Any, float], run: int) -> float | None:
     scores = [score for (of_run, _), score in by_seed.items() if of_run == run]
     return statistics.fmean(scores) if scores else None
 
 
-def _mean_cell(mean):
+def _mean_cell(mean: float | None) -> Cell:
     return EMPTY if mean is None else Cell(f"{mean:.1f}")
 
 
-def _system(depths):
+def _system(depths: Mapping[int, str]) -> str:
     return name_of(system_of(next(iter(depths.values()))))
 
 
-def _languages_in_order(curves):
+def _languages_in_order(curves: Curves) -> list[str]:
     return list(dict.fromkeys(language for task in tasks_of(curves) for language in languages_of(curves, task)))
 
 
-def _languages(curves):
-    """The languages of each task, named once where they are the same."""
+def _languages(curves: Curves) -> str:
+    """Languages of each task, named once where they are the same."""
     by_task = {task: ", ".join(languages_of(curves, task)) for task in tasks_of(curves)}
     if len(set(by_task.values())) == 1:
         return next(iter(by_task.values()))
     return "; ".join(f"{task}: {languages}" for task, languages in by_task.items())
 
 
-# --- merged from ds_minimodel.results.tables: What each step cost, and the training losses it ended with, as tables.
+# --- costs and losses
 
 
-def cost_table(costs):
+def cost_table(costs: Sequence[Row]) -> Table:
     """Cost of every step: the paper's formula, V100 time by it, and what this implementation executes."""
     largest = max((row["formula_eflops"] for row in costs), default=0)
     flops, days = flops_unit(largest), v100_unit(largest)
@@ -465,9 +464,9 @@ def cost_table(costs):
         [
             Cell(name_of(row["system"])),
             Cell(row["step"]),
-            Cell(flops.of(row["formula_eflops"])),
-            Cell(days.of(row["formula_eflops"])),
-            Cell(flops.of(row["executed_eflops"])),
+            Cell(flops.text(row["formula_eflops"])),
+            Cell(days.text(row["formula_eflops"])),
+            Cell(flops.text(row["executed_eflops"])),
             Cell(f"{row['executed_eflops'] / row['formula_eflops']:.2f}"),
         ]
         for row in sorted(costs, key=lambda row: systems.index(row["system"]))
@@ -487,9 +486,9 @@ def cost_table(costs):
     )
 
 
-def loss_table(losses):
+def loss_table(losses: Iterable[Row]) -> Table:
     """Final training loss of every step; loss rows as in losses.py."""
-    finals = {}
+    finals: dict[tuple[str, str, str], list[float]] = {}
     for row in losses:
         finals.setdefault((row["system"], row["stage"], row["language"]), []).append(row["final"])
     stages = in_order((stage for _, stage, _ in finals), ["pretrain", "build-mini", "adapt"])
@@ -513,5 +512,5 @@ def loss_table(losses):
     )
 
 
-def _mean_loss(finals):
+def _mean_loss(finals: list[float] | None) -> Cell:
     return EMPTY if finals is None else Cell(f"{sum(finals) / len(finals):.3f}")

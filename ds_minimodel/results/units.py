@@ -1,28 +1,31 @@
-"""How tables and plots name systems and metrics, and print compute."""
+"""Names of systems, of the paper's tables, and units of compute, as tables and plots print them."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 from ds_minimodel.systems import SYSTEMS
 
 
-def system_of(variant):
-    """The system of a variant: what stands before the space of "SYSTEM N=2" (comparison.py)."""
+def system_of(variant: str) -> str:
+    """System of a variant: what stands before the space of "SYSTEM N=2" (comparison.py)."""
     return variant.partition(" ")[0]
 
 
-def name_of(variant):
-    """How a variant is printed: "MiniJoint N=2"."""
+def name_of(variant: str) -> str:
+    """Printed name of a variant: "MiniJoint N=2"."""
     system, space, rest = variant.partition(" ")
     return SYSTEMS[system].title + space + rest
 
 
 class Unit(NamedTuple):
+    """Unit of compute, and how many of it are an EFLOP."""
+
     name: str
     per_eflop: float
 
-    def of(self, eflops):
-        """`eflops` in this unit, as text with three significant digits at most; ∞ where it is infinite."""
+    def text(self, eflops: float) -> str:
+        """`eflops` in this unit, printed with three significant digits at most; ∞ where it is infinite."""
         value = eflops * self.per_eflop
         if value == float("inf"):
             return "∞"
@@ -43,27 +46,27 @@ _V100 = [
 ]
 
 
-def flops_unit(largest_eflops):
-    """The largest unit in which `largest_eflops` is at least 1: runs on a laptop cost PFLOPs, not EFLOPs."""
+def flops_unit(largest_eflops: float) -> Unit:
+    """Largest unit of FLOPs in which `largest_eflops` is at least 1: runs on a laptop cost PFLOPs, not EFLOPs."""
     return _largest_that_fits(_FLOPS, largest_eflops)
 
 
-def v100_unit(largest_eflops):
-    """The same for the time that one V100 would take."""
+def v100_unit(largest_eflops: float) -> Unit:
+    """Largest unit of one V100's time in which `largest_eflops` is at least 1."""
     return _largest_that_fits(_V100, largest_eflops)
 
 
-def _largest_that_fits(units, eflops):
+def _largest_that_fits(units: list[Unit], eflops: float) -> Unit:
     return next((unit for unit in units if eflops * unit.per_eflop >= 1), units[-1])
 
 
-def in_order(names, order=SYSTEMS):
+def in_order(names: Iterable[str], order: Iterable[str] = SYSTEMS) -> list[str]:
     """Distinct `names` in `order`, a system's variants behind it; those not in `order` last, as they come."""
     names, ranks = list(dict.fromkeys(names)), {name: rank for rank, name in enumerate(order)}
     return sorted(names, key=lambda name: ranks.get(system_of(name), len(ranks)))
 
 
-def numbered(what, task):
+def paper_label(what: str, task: str) -> str:
     """The paper's name of a task's table or figure: XQuAD's stand in its appendix under other numbers."""
     in_appendix = {"Table 2": "Table A2", "Table 3": "Table A1", "Figure 3": "Figure A1"}
     return f"{in_appendix[what] if task.lower() == 'xquad' else what} ({task})"

@@ -8,7 +8,7 @@ from ds_minimodel.jobs import record_of
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.results.losses import read_losses
 from ds_minimodel.results.page import write_report
-from ds_minimodel.results.record import Run, read_run
+from ds_minimodel.results.run_results import RunResults, read_run_results
 from ds_minimodel.steps.baselines import jobs  # noqa: F401
 from ds_minimodel.steps.task_data import task_inputs
 
@@ -27,10 +27,10 @@ def write_joint(layout, others):
     others: workdirs, each as RUN or LABEL=RUN. UserError where one is not finished, stale, or does not
     compare.
     """
-    runs = [read_run(layout.root, layout.root.name)]
+    runs = [read_run_results(layout.root, layout.root.name)]
     for text in others:
         label, equals, workdir = text.partition("=")
-        runs.append(read_run(workdir, label) if equals else read_run(text, Path(text).name))
+        runs.append(read_run_results(workdir, label) if equals else read_run_results(text, Path(text).name))
     write_report(layout.joint_report(), runs)
     return layout.joint_report()
 
@@ -47,7 +47,7 @@ def _run(recipe, layout, jobs):
             scores += read_json(path)
     paths = [record_of(job.folder) for job in jobs]
     records = {str(path.relative_to(layout.root)): sha256_of_json(read_json(path)) for path in paths}
-    return Run(
+    return RunResults(
         layout.root.name,
         recipe.model_dump(mode="json"),
         _data(recipe, layout),

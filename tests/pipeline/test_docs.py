@@ -45,7 +45,7 @@ ELSEWHERE = {  # command -> what runs it
     r"bash scripts/faults\.sh MINUTES": "its harness: tests/faults/test_faults.py",
     r"bash scripts/gpu_check\.sh.*": "conftest.py makes the world with it",
     r"python scripts/throughput\.py.*": "tests/benchmark/test_throughput.py",
-    r"ds-minimodel fetch-sample .*": "tests/sample/test_fetch.py, with an archive of its own",
+    r"ds-minimodel fetch-sample .*": "tests/examples/test_fetch.py, with an archive of its own",
     r"mpirun -n \d+ ds-minimodel (tokenizer|prepare) .*": "tests/data/test_ranks.py",
     r"deepspeed --hostfile HOSTS .*": "scripts/launch/deepspeed.sh",
     r"ds-minimodel hosts HOSTS": "scripts/launch/deepspeed.sh and mpirun.sh",

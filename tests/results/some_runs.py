@@ -1,7 +1,7 @@
 """Runs of a small recipe with made-up scores, as `report` keeps them in run.json."""
 
 from ds_minimodel.recipe.costs import recipe_costs
-from ds_minimodel.results.record import Run
+from ds_minimodel.results.run_results import RunResults
 
 from ..recipes import recipe_of
 
@@ -39,7 +39,7 @@ def some_run(
         for task in tasks
     ]
     text = {"base": None} | {f"text of {language}": "1" for language in (source, *languages)}
-    return Run(
+    return RunResults(
         name,
         recipe.model_dump(mode="json"),
         text | (data or {}),

@@ -3,7 +3,7 @@
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.results.comparison import join
+from ds_minimodel.results.comparison import compare_runs
 from ds_minimodel.results.curves import training_curves, with_language_average
 
 from .some_runs import some_run
@@ -16,14 +16,14 @@ def finals(comparison, language="de", task="topic"):
 
 
 def test_one_run_keeps_its_names_and_seeds():
-    comparison = join([some_run()])
+    comparison = compare_runs([some_run()])
     assert {row["system"] for row in comparison.scores} == {"bl_base", "minijoint"}
     assert {row["language"] for row in comparison.source_scores} == {"en"}
     assert comparison.facts == {"Model": "4 layers"} and not comparison.depths
 
 
 def test_the_same_system_with_another_seed_is_averaged_over_all_seeds():
-    comparison = join([some_run(), some_run("second", seed=2, better=4.0)])
+    comparison = compare_runs([some_run(), some_run("second", seed=2, better=4.0)])
     ends = finals(comparison)
     assert set(ends) == {"bl_base", "minijoint"}
     assert ends["bl_base"].by_seed == {(1, 1): 60.0, (1, 2): 61.0, (2, 2): 64.0, (2, 3): 65.0}
@@ -32,7 +32,7 @@ def test_the_same_system_with_another_seed_is_averaged_over_all_seeds():
 
 
 def test_depths_of_the_mini_model_are_variants_of_one_system():
-    comparison = join(
+    comparison = compare_runs(
         [
             some_run(),
             some_run("n1", systems=["minijoint"], mini={"depth": 1}),
@@ -46,7 +46,7 @@ def test_depths_of_the_mini_model_are_variants_of_one_system():
 
 
 def test_depth_does_not_concern_bl_base_and_a_repeated_seed_counts_once():
-    comparison = join([some_run(), some_run("n1", mini={"depth": 1}, better=1.0)])
+    comparison = compare_runs([some_run(), some_run("n1", mini={"depth": 1}, better=1.0)])
     assert {row["system"] for row in comparison.scores} == {"bl_base", "minijoint", "minijoint N=1"}
     assert finals(comparison)["bl_base"].by_seed == {(1, 1): 60.0, (1, 2): 61.0}
     assert "repeats BL_BASE of an earlier run" in comparison.facts["n1"]
@@ -57,31 +57,33 @@ def test_references_are_those_of_the_first_run_that_has_them():
     other = some_run("other", languages=("de", "tr"), systems=["minijoint"], data={"training data of topic": ["2"]})
     other.baselines[0]["score"] = 40.0
     other.baselines.append({"baseline": "majority", "task": "topic", "language": "tr", "score": 41.0})
-    scores = {row["language"]: row["score"] for row in join([some_run(), other]).baselines}
+    scores = {row["language"]: row["score"] for row in compare_runs([some_run(), other]).baselines}
     assert scores == {"de": 33.3, "tr": 41.0}
 
 
 def test_other_settings_make_another_variant_named_by_its_run():
-    comparison = join([some_run(), some_run("fast", adapt={"lr": 1e-2})])
+    comparison = compare_runs([some_run(), some_run("fast", adapt={"lr": 1e-2})])
     assert set(finals(comparison)) == {"bl_base", "minijoint", "bl_base (fast)", "minijoint (fast)"}
     assert "adapt.lr 0.0007 → 0.01" in comparison.facts["fast"]
     assert not comparison.depths
 
 
 def test_how_often_snapshots_are_taken_and_how_many_seeds_finetune_is_no_difference():
-    comparison = join([some_run(), some_run("dense", seed=5, adapt={"snapshot_every": 1}, finetune={"seeds": 9})])
+    comparison = compare_runs(
+        [some_run(), some_run("dense", seed=5, adapt={"snapshot_every": 1}, finetune={"seeds": 9})]
+    )
     assert set(finals(comparison)) == {"bl_base", "minijoint"}
 
 
 def test_other_text_of_a_language_makes_another_variant():
-    comparison = join([some_run(), some_run("cleaner", systems=["minijoint"], data={"text of de": "2"})])
+    comparison = compare_runs([some_run(), some_run("cleaner", systems=["minijoint"], data={"text of de": "2"})])
     assert set(finals(comparison)) == {"bl_base", "minijoint", "minijoint (cleaner)"}
     assert "differs in text of de" in comparison.facts["cleaner"]
 
 
 def test_a_body_taken_over_makes_other_variants_and_its_pretraining_is_no_setting():
     base = {"base": {"body": "a", "pack": "b"}}
-    comparison = join(
+    comparison = compare_runs(
         [
             some_run(),
             some_run("roberta", systems=["bl_base"], data=base, pretrain={"lr": 1e-2}),
@@ -93,7 +95,7 @@ def test_a_body_taken_over_makes_other_variants_and_its_pretraining_is_no_settin
 
 
 def test_languages_of_several_runs_make_one_system_with_one_average():
-    comparison = join([some_run(), some_run("more", languages=["es", "zh"])])
+    comparison = compare_runs([some_run(), some_run("more", languages=["es", "zh"])])
     assert {row["language"] for row in comparison.scores} == {"de", "tr", "es", "zh"}
     assert "repeats" not in comparison.facts["more"], "only the source language's scores are there twice"
     average = finals(comparison, "avg")
@@ -112,13 +114,13 @@ def test_what_concerns_one_language_or_task_is_no_difference_to_runs_without_it(
         }
         for language in ("de", "tr")
     ]
-    comparison = join([some_run(**vectors[0]), some_run("more", **vectors[1], tasks=("topic", "qa"))])
+    comparison = compare_runs([some_run(**vectors[0]), some_run("more", **vectors[1], tasks=("topic", "qa"))])
     assert {row["system"] for row in comparison.scores} == {"bl_base", "minijoint"}
 
 
 def test_a_schedule_of_depths_is_a_setting_of_multijoint_alone():
     schedule = {"depth_schedule": [[2, 0.5], [4, 0.5]]}
-    comparison = join(
+    comparison = compare_runs(
         [
             some_run(),
             some_run("progressive", systems=["bl_base", "multijoint"], adapt=schedule),
@@ -137,14 +139,14 @@ def test_a_schedule_of_depths_is_a_setting_of_multijoint_alone():
 )
 def test_runs_that_do_not_compare(other, message):
     with pytest.raises(UserError, match=message):
-        join([some_run(), some_run(**{"name": "second", **other})])
+        compare_runs([some_run(), some_run(**{"name": "second", **other})])
 
 
 def test_other_test_data_of_one_task_does_not_compare():
     other = some_run("second")
     other.tests["topic"]["files"]["tr"] = ["another"]
     with pytest.raises(UserError, match="second cannot be compared with first: task topic has other test data for tr"):
-        join([some_run(), other])
+        compare_runs([some_run(), other])
     other.tests["topic"] |= {"metric": "F1", "files": {}}
     with pytest.raises(UserError, match="the scores of task topic are F1 and accuracy"):
-        join([some_run(), other])
+        compare_runs([some_run(), other])

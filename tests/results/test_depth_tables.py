@@ -2,7 +2,7 @@
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 from ds_minimodel.results import tables
-from ds_minimodel.results.comparison import join
+from ds_minimodel.results.comparison import compare_runs
 from ds_minimodel.results.curves import near_maximal
 
 from .some_runs import some_run
@@ -73,14 +73,14 @@ def test_table_a3_averages_over_the_languages_of_all_depths():
 
 def test_table_a5_compares_pretraining_runs_in_the_languages_that_all_have():
     runs = [some_run(), some_run("second", seed=2, better=3.0, languages=["de"]), some_run("third", seed=3, better=1.0)]
-    table = tables.seeds_table(join(runs).scores)
+    table = tables.seeds_table(compare_runs(runs).scores)
     assert [[cell.text for cell in row] for row in table.rows[:4]] == [
         ["BL_BASE, seed 1", "60.5"],
         ["BL_BASE, seed 2", "63.5"],
         ["BL_BASE, seed 3", "61.5"],
         ["BL_BASE, range", "3.0"],
     ]
-    assert tables.seeds_table(join(runs[:1]).scores) is None
+    assert tables.seeds_table(compare_runs(runs[:1]).scores) is None
 
 
 def test_depths_without_a_common_language_have_no_curves():

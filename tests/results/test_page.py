@@ -11,9 +11,8 @@ from ds_minimodel.common.files import sha256_of_json, write_json
 from ds_minimodel.results import plots
 from ds_minimodel.results.losses import read_losses
 from ds_minimodel.results.page import write_report
-from ds_minimodel.results.record import read_run
-from ds_minimodel.results.render import Facts, Figure, Heading, Notes, to_html, to_markdown
-from ds_minimodel.results.tables import Cell, Table
+from ds_minimodel.results.render import Cell, Facts, Figure, Heading, Notes, Table, to_html, to_markdown
+from ds_minimodel.results.run_results import read_run_results
 
 from .some_runs import some_run
 
@@ -116,7 +115,7 @@ def test_a_failing_report_leaves_the_old_one(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         write_report(folder, [some_run(better=1.0)])
     assert (folder / "report.html").read_bytes() == before
-    assert read_run(tmp_path, "first") == some_run()
+    assert read_run_results(tmp_path, "first") == some_run()
 
 
 def test_a_run_is_read_back_unless_its_results_are_newer(tmp_path):
@@ -124,17 +123,17 @@ def test_a_run_is_read_back_unless_its_results_are_newer(tmp_path):
     write_json(record, {"complete": True})
     run.records["evaluate/topic.job.json"] = sha256_of_json({"complete": True})
     with pytest.raises(UserError, match="no finished run"):
-        read_run(tmp_path, "first")
+        read_run_results(tmp_path, "first")
     write_report(tmp_path / "report", [run])
-    assert read_run(tmp_path, "first") == run
+    assert read_run_results(tmp_path, "first") == run
     write_json(record, {"complete": False})
     with pytest.raises(UserError, match="older than its results .evaluate/topic.job.json"):
-        read_run(tmp_path, "first")
+        read_run_results(tmp_path, "first")
     record.unlink()
-    assert read_run(tmp_path, "first") == run, "the report folder alone is enough"
+    assert read_run_results(tmp_path, "first") == run, "the report folder alone is enough"
     write_json(tmp_path / "report" / "run.json", {"recipe": {}})
     with pytest.raises(UserError, match="written by another version"):
-        read_run(tmp_path, "first")
+        read_run_results(tmp_path, "first")
 
 
 def test_one_renderer_for_both_forms():

@@ -4,7 +4,8 @@ import pytest
 
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.results import curves, tables
-from ds_minimodel.results.tables import EMPTY, adapt_costs
+from ds_minimodel.results.render import EMPTY
+from ds_minimodel.results.tables import adapt_costs
 from ds_minimodel.results.units import Unit
 
 from ..recipes import recipe_of
@@ -162,7 +163,7 @@ def test_a_mean_speedup_over_tasks_needs_all_tasks():
     ],
 )
 def test_compute_has_three_significant_digits(value, text):
-    assert Unit("EFLOPs", 1).of(value) == text
+    assert Unit("EFLOPs", 1).text(value) == text
 
 
 def test_costs_of_a_small_run_are_printed_in_units_that_fit():

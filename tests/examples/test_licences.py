@@ -1,8 +1,7 @@
 """Licences as copyright files name them."""
 
 import pytest
-
-from ds_minimodel.sample.licences import copyright_of, licence_names, licences_page
+from ds_minimodel_examples.packages import copyright_of, licence_names, licences_page
 
 FORMAT = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
 

@@ -2,18 +2,19 @@
 
 import json
 import shutil
+import sys
 
 import pytest
+from ds_minimodel_examples import packages
+from ds_minimodel_examples.extractors import read_page
+from ds_minimodel_examples.fetch import PACKAGES_FOLDER, fetch
+from ds_minimodel_examples.packages import Apt, unpacked
+from ds_minimodel_examples.tasks import is_held_out
+from ds_minimodel_examples.text import same_text_key
 
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
-from ds_minimodel.sample import store as store_module
-from ds_minimodel.sample.apt import Apt, unpacked
-from ds_minimodel.sample.fetch import PACKAGES_FOLDER, fetch
-from ds_minimodel.sample.libreoffice_help import read_page
-from ds_minimodel.sample.lines import same_text_key
-from ds_minimodel.sample.splits import is_held_out
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_text_is_deduplicated_and_translated(sample):
 
 def test_fetching_again_changes_nothing_and_needs_no_apt(sample, monkeypatch):
     out, manifest = sample
-    monkeypatch.setattr(store_module, "Apt", None)
+    monkeypatch.setattr(packages, "Apt", None)
     before = (out / "manifest.json").stat().st_mtime_ns
     assert fetch(out, "quickstart", log=lambda line: None) == manifest
     assert (out / "manifest.json").stat().st_mtime_ns == before
@@ -171,3 +172,19 @@ def test_a_machine_without_apt(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="apt-get: not found.*run it on Debian or Ubuntu"):
         fetch(tmp_path / "out", "quickstart", log=lambda line: None)
+
+
+@pytest.mark.parametrize(
+    "missing, message",
+    [
+        ("ds_minimodel_examples", r"ds_minimodel_examples is not installed; it is the folder examples/"),
+        ("lxml", r"lxml is not installed; pip install 'ds_minimodel\[sample\]'"),
+    ],
+)
+def test_what_is_not_installed_is_named(tmp_path, monkeypatch, missing, message):
+    monkeypatch.setitem(sys.modules, missing, None)
+    for module in ("fetch", "extractors", "tasks"):
+        monkeypatch.delitem(sys.modules, f"ds_minimodel_examples.{module}")
+    options = parse(["fetch-sample", "--out", str(tmp_path / "out")])
+    with pytest.raises(UserError, match=f"fetch-sample: {message}"):
+        options.run(options)

@@ -1,21 +1,26 @@
-"""What one run says of itself in its report folder, for reports over several: run.json beside scores.json.
+"""Results of one pipeline run, kept in its report folder as run.json, for reports over several runs.
 
-The folder is enough: it can be copied away from the machine that the run was made on.
+The folder is enough: it can be copied away from the machine that the run was made on. This run.json is not the
+one that the engine leaves in every training folder (`run/run.json`: settings, ranks, device and versions of one
+training run).
 """
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json, sha256_of_json, write_json
+from ds_minimodel.results.curves import Row
+from ds_minimodel.results.losses import LossRow
 
-RUN, SCORES = "run.json", "scores.json"
+RESULTS_FILE, SCORES_FILE = "run.json", "scores.json"
 REPORT = "report"  # folder of a workdir
 
 
 @dataclass(frozen=True)
-class Run:
-    """The results of one recipe in one workdir.
+class RunResults:
+    """Results of one recipe in one workdir.
 
     name     what it is called on the page
     recipe   the recipe as JSON
@@ -30,43 +35,47 @@ class Run:
     """
 
     name: str
-    recipe: dict
-    data: dict
-    tests: dict
-    scores: list
-    costs: list
-    baselines: list
-    losses: list
-    facts: dict
-    records: dict
+    recipe: dict[str, Any]
+    data: dict[str, str | None]
+    tests: dict[str, dict[str, Any]]
+    scores: list[Row]
+    costs: list[Row]
+    baselines: list[Row]
+    losses: list[LossRow]
+    facts: dict[str, str]
+    records: dict[str, str]
 
     @property
-    def source(self):
+    def source(self) -> str:
+        """Source language."""
         return self.recipe["languages"]["source"]
 
     @property
-    def target_scores(self):
+    def target_scores(self) -> list[Row]:
+        """Scores in the target languages."""
         return [row for row in self.scores if row["language"] != self.source]
 
     @property
-    def source_scores(self):
+    def source_scores(self) -> list[Row]:
+        """Scores in the source language."""
         return [row for row in self.scores if row["language"] == self.source]
 
 
-def write_run(run, folder):
-    write_json(folder / RUN, {key: value for key, value in asdict(run).items() if key != "name"})
+def write_run_results(run: RunResults, folder: Path) -> None:
+    """Write run.json into a report folder."""
+    write_json(folder / RESULTS_FILE, {key: value for key, value in asdict(run).items() if key != "name"})
 
 
-def read_run(workdir, name):
-    """The run in `workdir`; UserError where it has no finished report, or one older than its results."""
+def read_run_results(workdir: str | Path, name: str) -> RunResults:
+    """Results of the run in `workdir`; UserError where it has no finished report, or one older than its results."""
     workdir = Path(workdir)
-    path = workdir / REPORT / RUN
+    path = workdir / REPORT / RESULTS_FILE
     if not path.is_file():
         raise UserError(
             f"{workdir}: no finished run ({path} is missing); finish it with `ds-minimodel run`, "
             "or make its report with `ds-minimodel report`"
         )
-    values, expected = read_json(path), {field.name for field in fields(Run)} - {"name"}
+    values, expected = read_json(path), {field.name for field in fields(RunResults)} - {"name"}
     if not isinstance(values, dict) or values.keys() != expected:
         raise UserError(f"{path}: written by another version; make the report again with `ds-minimodel report`")
     for record, digest in values["records"].items():
@@ -75,4 +84,4 @@ def read_run(workdir, name):
                 f"{workdir}: its report is older than its results ({record} has changed since); "
                 "bring it up to date with `ds-minimodel run` or `ds-minimodel report`"
             )
-    return Run(name, **values)
+    return RunResults(name, **values)

@@ -1,9 +1,7 @@
 """Lines that are text of a language, and the merged corpus."""
 
 import pytest
-
-from ds_minimodel.sample.corpus import merge, write_text
-from ds_minimodel.sample.lines import clean, is_text, same_text_key
+from ds_minimodel_examples.text import clean, is_text, merge, same_text_key, write_text
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,16 @@
 from dataclasses import replace
 
 import pytest
-
-from ds_minimodel.sample.headings import MAX_CONTEXT_WORDS, qa_and_pairs
-from ds_minimodel.sample.libreoffice_help import read_page
-from ds_minimodel.sample.splits import is_held_out, split_of, wanted_splits
-from ds_minimodel.sample.topic import strip_names, topic_records
+from ds_minimodel_examples.extractors import read_page
+from ds_minimodel_examples.tasks import (
+    MAX_CONTEXT_WORDS,
+    is_held_out,
+    qa_and_pairs,
+    split_of,
+    strip_names,
+    topic_records,
+    wanted_splits,
+)
 
 
 @pytest.fixture

@@ -6,9 +6,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-from ds_minimodel.sample import catalogues, descriptions, fortunes, man_pages
-from ds_minimodel.sample.html_pages import mallard_by_folder, pages_and_translations, pages_by_folder, pages_in
+from ds_minimodel_examples.extractors import (
+    MAGIC,
+    catalogue_documents,
+    description_documents,
+    mallard_by_folder,
+    man_page_documents,
+    pages_and_translations,
+    pages_by_folder,
+    pages_in,
+    sayings_in,
+)
 
 HTML = """<html><head><title>T</title><style>p {}</style></head><body><div class="navheader">Next</div>
 <div class="toc"><p>Contents</p></div><h1>Title<a class="headerlink">¶</a></h1><!-- no -->
@@ -95,7 +103,7 @@ def test_man_pages(tmp_path):
     (tmp_path / "usr/share/man/man1/alias.1.gz").symlink_to("ln.1.gz")
     (tmp_path / "usr/share/man/man1/latin.1.gz").write_bytes(gzip.compress("\xe9t\xe9".encode("latin-1")))
     lines = ["SEE ALSO", "ln - make links", "The --force option of ln(1) is bold and “quoted”.", "-f last"]
-    assert texts(man_pages.extract(tmp_path)) == [("de", lines), ("en", lines)]
+    assert texts(man_page_documents(tmp_path)) == [("de", lines), ("en", lines)]
 
 
 def catalogue(messages, order):
@@ -106,7 +114,7 @@ def catalogue(messages, order):
     for string in strings:
         table += struct.pack(f"{order}II", len(string), start + len(blob))
         blob += string + b"\0"
-    return struct.pack(f"{order}7I", catalogues.MAGIC, 0, count, 28, 28 + 8 * count, 0, 0) + table + blob
+    return struct.pack(f"{order}7I", MAGIC, 0, count, 28, 28 + 8 * count, 0, 0) + table + blob
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -121,7 +129,7 @@ def test_catalogues(tmp_path, order):
         path = tmp_path / f"usr/share/locale/{locale}/LC_MESSAGES/a.mo"
         path.parent.mkdir(parents=True)
         path.write_bytes(catalogue(messages, order))
-    assert texts(catalogues.extract(tmp_path)) == [
+    assert texts(catalogue_documents(tmp_path)) == [
         ("en", ["Open it"]),
         ("de", ["Öffne es"]),
         ("en", ["file"]),
@@ -137,7 +145,7 @@ def test_fortunes(tmp_path):
     write(base / "de/a.dat", "index")
     write(base / "off/b", "rot13")
     (base / "de/a.u8").symlink_to("a")
-    assert texts(fortunes.sayings_in("de")(tmp_path)) == [("de", ["Ein Spruch."]), ("de", ["Zwei", "Absätze"])]
+    assert texts(sayings_in("de")(tmp_path)) == [("de", ["Ein Spruch."]), ("de", ["Zwei", "Absätze"])]
 
 
 def test_package_descriptions(tmp_path):
@@ -147,4 +155,4 @@ def test_package_descriptions(tmp_path):
     )
     write(tmp_path / "Translation-de", index)
     apt = SimpleNamespace(translations=lambda: {Path(tmp_path / "Translation-de"): "de", Path("none"): "it"})
-    assert texts(descriptions.extract(apt)) == [("de", ["Kurz", "Erster Absatz.", "Punkt eins", "Punkt zwei"])]
+    assert texts(description_documents(apt)) == [("de", ["Kurz", "Erster Absatz.", "Punkt eins", "Punkt zwei"])]

@@ -1,1 +1,0 @@
-"""Real text and labelled tasks in several languages, out of Debian packages."""

@@ -1,0 +1,1 @@
+"""Example data for the pipeline: real text and labelled tasks in several languages, from Debian packages."""

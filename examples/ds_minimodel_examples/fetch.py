@@ -1,0 +1,227 @@
+"""`ds-minimodel fetch-sample`: which packages each set takes, and their text and tasks written as files."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import MANIFEST, atomic_folder, atomic_write, read_manifest, write_json, write_manifest
+from ds_minimodel_examples.extractors import (
+    Element,
+    catalogue_documents,
+    description_documents,
+    elements_of,
+    help_documents,
+    mallard_by_folder,
+    man_page_documents,
+    pages_and_translations,
+    pages_by_folder,
+    pages_in,
+    sayings_in,
+)
+from ds_minimodel_examples.packages import Log, Package, PackageStore, licences_page
+from ds_minimodel_examples.tasks import is_held_out, qa_and_pairs, topic_records
+from ds_minimodel_examples.text import LANGUAGES, clean, merge, same_text_key, write_text
+
+HELP_PREFIX = "libreoffice-help-"
+DESCRIPTIONS = "package-descriptions"  # not a package: apt's own indexes
+DESCRIPTIONS_LICENCE = (
+    "each package's own; translations by the Debian Description Translation Project (no licence file in the indexes)"
+)
+MANUAL = "manual"
+CAMPAIGNS = "did dm dw ei httt l low nr sof sota sotbe thot trow tsg ttb utbs".split()
+
+
+def packages_of_set(set_name: str, languages: list[str]) -> list[Package]:
+    """All packages of a set, as Debian 12 names them; those that another release lacks are left out.
+
+    Of lines that are repeated the first one stays, so the best running text comes first.
+    """
+    chosen = list(help_packages(languages))
+    if set_name == "repro":
+        for language in languages:
+            chosen += _manuals(language)
+        chosen += _in_many_languages()
+        if "en" in languages:
+            chosen += _english_manuals()
+    return chosen
+
+
+def help_packages(languages: Iterable[str]) -> Iterator[Package]:
+    """Yield the packages of LibreOffice's help: text, and all tasks."""
+    for language in languages:
+        suffix = "en-us" if language == "en" else LANGUAGES[language].package
+        yield Package(HELP_PREFIX + suffix, help_documents, "help pages: text and tasks", required=True)
+
+
+def _manuals(language: str) -> Iterator[Package]:
+    """Yield the packages for one language; those that a language has not are unknown to apt and left out."""
+    suffix = LANGUAGES[language].package
+    short = suffix.split("-")[0]  # some packages say zh where others say zh-cn
+    english = language == "en"
+    tail, short_tail = ("", "") if english else (f"-{suffix}", f"-{short}")
+    if language != "zh":  # that one is hardly translated, and 50 MB
+        yield Package(f"gimp-help-{suffix}", pages_in("usr/share/gimp/*/help/*", language), MANUAL)
+    yield Package(f"lilypond-doc-html{short_tail}", pages_in("usr/share/doc/lilypond/html", language), MANUAL)
+    yield Package(f"debian-reference-{suffix}", pages_in("usr/share/debian-reference", language), MANUAL)
+    yield Package(f"debian-faq{tail}", pages_in("usr/share/doc/debian/FAQ", language), MANUAL)
+    yield Package(f"aptitude-doc-{suffix}", pages_in("usr/share/doc/aptitude/html", language), MANUAL)
+    yield Package(f"developers-reference{tail}", pages_in("usr/share/developers-reference", language), MANUAL)
+    yield Package(f"maint-guide{tail}", pages_in("usr/share/doc/maint-guide*", language), MANUAL)
+    yield Package(f"manpages{short_tail}", man_page_documents, "manual pages")
+    yield Package("manpages-dev" if english else f"manpages-{short}-dev", man_page_documents, "manual pages")
+    yield Package(f"fortunes{short_tail}", sayings_in(language), "sayings")
+    if not english:
+        yield Package(f"libreoffice-l10n-{suffix}", catalogue_documents, "messages of the programs")
+
+
+def _in_many_languages() -> Iterator[Package]:
+    """Yield the packages that hold many languages, English among them."""
+    yield Package("debian-handbook", pages_by_folder("usr/share/doc/debian-handbook/html"), MANUAL)
+    yield Package("installation-guide-amd64", pages_by_folder("usr/share/doc/installation-guide-amd64"), MANUAL)
+    yield Package("gnome-user-docs", mallard_by_folder, MANUAL)
+    for part in ["data", *CAMPAIGNS]:
+        yield Package(f"wesnoth-1.16-{part}", catalogue_documents, "stories and messages of the game")
+
+
+def _english_manuals() -> Iterator[Package]:
+    yield Package("python3.11-doc", pages_in("usr/share/doc/python3.11/html", "en"), MANUAL)
+    yield Package("postgresql-doc-15", pages_in("usr/share/doc/postgresql-doc-15/html", "en"), MANUAL)
+    yield Package("linux-doc-6.1", pages_and_translations("usr/share/doc/linux-doc-6.1/html"), MANUAL)
+
+
+# --- the command
+
+
+KIND = "sample"
+SOURCE = "en"
+DEFAULT_LANGUAGES = {"quickstart": ("en", "de"), "repro": ("en", "de", "es", "tr", "zh")}
+PACKAGES_FOLDER = "debian-packages"
+
+
+def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = None, log: Log = print) -> dict:
+    """Write text/, tasks/, LICENSES.md and manifest.json of a set into `out_folder`; return the manifest.
+
+    languages: codes; None: the set's own. English comes always: the tasks are trained in it. What is
+    extracted from packages stays in the folder debian-packages beside `out_folder` and is used again, so
+    an interrupted run goes on. A folder that has the set in these languages already is left as it is.
+    UserError: unknown language or set, no apt, a package that can't be had, a folder with other contents.
+    """
+    out_folder = Path(out_folder)
+    languages = _languages(set_name, languages)
+    present = _present(out_folder, set_name)
+    if present and set(languages) <= set(present["languages"]):
+        log(f"{out_folder}: already there")
+        return present
+    store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log)
+    packages = packages_of_set(set_name, languages)
+    store.fill(packages)
+    taken = {package.name: package.taken for package in packages}
+    if set_name == "repro":
+        store.fill_from_indexes(DESCRIPTIONS, description_documents, DESCRIPTIONS_LICENCE)
+        taken[DESCRIPTIONS] = "descriptions of all packages"
+    names = [name for name in taken if store.has(name)]
+    pages = _help_pages(store, names, languages)
+    with atomic_folder(out_folder) as folder:
+        facts = {
+            "text": _write_corpora(folder, store, names, pages, languages, log),
+            "tasks": _write_tasks(folder, set_name, pages, languages),
+        }
+        origin = {name: {**store.facts(name), "taken": taken[name]} for name in names}
+        with atomic_write(folder / "LICENSES.md", "w") as file:
+            file.write(licences_page(origin))
+        versions = {name: fact["version"] for name, fact in origin.items()}
+        write_manifest(folder, kind=KIND, set=set_name, languages=languages, packages=versions, **facts)
+    return read_manifest(out_folder)
+
+
+def _languages(set_name: str, languages: list[str] | None) -> list[str]:
+    if set_name not in DEFAULT_LANGUAGES:
+        raise UserError(f"set {set_name}: unknown; choose from {', '.join(DEFAULT_LANGUAGES)}")
+    chosen = list(dict.fromkeys([SOURCE, *(languages or DEFAULT_LANGUAGES[set_name])]))
+    for language in chosen:
+        if language not in LANGUAGES:
+            raise UserError(f"language {language}: not in the samples; choose from {', '.join(LANGUAGES)}")
+    return chosen
+
+
+def _present(out_folder: Path, set_name: str) -> dict | None:
+    """Manifest of a sample that is there already, None where there is nothing; never touch anything else."""
+    if not out_folder.exists() or (out_folder.is_dir() and not any(out_folder.iterdir())):
+        return None
+    manifest = read_manifest(out_folder) if (out_folder / MANIFEST).is_file() else {}
+    if manifest.get("kind") != KIND:
+        raise UserError(f"{out_folder}: holds something else than a sample; give another folder with --out")
+    if manifest["set"] != set_name:
+        raise UserError(
+            f"{out_folder}: holds the set {manifest['set']}, not {set_name}; "
+            "give another folder with --out, or delete this one"
+        )
+    return manifest
+
+
+def _help_pages(store: PackageStore, names: list[str], languages: list[str]) -> dict[str, dict[str, list[Element]]]:
+    """Return {language: {page: elements}} of LibreOffice's help."""
+    pages: dict[str, dict[str, list[Element]]] = {language: {} for language in languages}
+    for name in names:
+        if name.startswith(HELP_PREFIX):
+            for document in store.documents(name):
+                pages[document["language"]][document["page"]] = elements_of(document)
+    return pages
+
+
+def _write_corpora(
+    folder: Path,
+    store: PackageStore,
+    names: list[str],
+    pages: dict[str, dict[str, list[Element]]],
+    languages: list[str],
+    log: Log,
+) -> dict[str, dict[str, int]]:
+    """Write text/LANGUAGE.txt; return {language: {documents, lines, bytes}}."""
+    counts: dict[str, dict[str, int]] = {}
+    english: set[str] = set()
+    for language in languages:
+        log(f"text: {language}")
+        held_out = {
+            same_text_key(text)
+            for page, elements in pages[language].items()
+            if is_held_out(page)
+            for element in elements
+            for text in (element.text, element.extended)
+            if text
+        }
+        documents = [
+            document["lines"]
+            for name in names
+            for document in store.documents(name)
+            if document["language"] == language
+        ]
+        counts[language] = write_text(
+            folder / "text" / f"{language}.txt", merge(documents, english, held_out, language)
+        )
+        if language == SOURCE:
+            english = {same_text_key(clean(line)) for lines in documents for line in lines}
+    return counts
+
+
+def _write_tasks(
+    folder: Path, set_name: str, pages: dict[str, dict[str, list[Element]]], languages: list[str]
+) -> dict[str, dict[str, int]]:
+    """Write the tasks of a set; return {task: {split.language: number of examples}}."""
+    tasks = {"topic": topic_records(pages, languages)}
+    questions: dict[tuple[str, str], dict] = {}
+    if set_name == "repro":
+        questions, tasks["pair"] = qa_and_pairs(pages, languages)
+    counts: dict[str, dict[str, int]] = {task: {} for task in (*tasks, *(["qa"] if questions else []))}
+    for task, splits in tasks.items():
+        for (split, language), records in splits.items():
+            with atomic_write(folder / "tasks" / task / f"{split}.{language}.jsonl", "w") as file:
+                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+            counts[task][f"{split}.{language}"] = len(records)
+    for (split, language), squad in questions.items():
+        write_json(folder / "tasks" / "qa" / f"{split}.{language}.json", squad)
+        counts["qa"][f"{split}.{language}"] = sum(
+            len(paragraph["qas"]) for article in squad["data"] for paragraph in article["paragraphs"]
+        )
+    return counts
