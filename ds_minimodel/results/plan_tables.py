@@ -76,7 +76,7 @@ def _or_none(value: int | None) -> str:
 
 def _runs(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Parts with neighbours of the same list joined where they are alike: layers.0 … layers.3 as layers.0-3."""
-    joined = []
+    joined: list[dict[str, Any]] = []
     for part in parts:
         head, _, number = part["name"].rpartition(".")
         last = joined[-1] if joined else None

@@ -6,7 +6,7 @@ from functools import partial
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import find_files
-from ds_minimodel.data.workers import Ranks
+from ds_minimodel.data.workers import MpiRanks
 from ds_minimodel.jobs import Job, Layout, fingerprint_of_text
 from ds_minimodel.recipe.schema import Recipe
 
@@ -26,7 +26,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     ]
 
 
-def _prepare(recipe: Recipe, layout: Layout, language: str, ranks: Ranks | None) -> None:
+def _prepare(recipe: Recipe, layout: Layout, language: str, ranks: MpiRanks | None) -> None:
     progress = Progress(f"prepare {language}", None, "tokens")
     prepare(
         recipe.data.text[language],
