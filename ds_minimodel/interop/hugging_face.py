@@ -1,4 +1,4 @@
-"""RoBERTa and XLM-R of Hugging Face: in as body + source pack, out as a folder for `from_pretrained`."""
+"""Import of Hugging Face's RoBERTa and XLM-R as a body and a pack, and export as a folder for `from_pretrained`."""
 
 from __future__ import annotations
 

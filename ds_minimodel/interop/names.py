@@ -1,4 +1,4 @@
-"""Our parameters under the names that Hugging Face's RoBERTa gives them."""
+"""Names of parameters: ours, and those that Hugging Face's RoBERTa gives them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPAN_HEAD = {"out": "qa_outputs"}
 
 
 def masked_lm_head(depth: int) -> dict[str, str]:
-    """Like the two tables above, for the masked-LM head that reads after `depth` layers."""
+    """The same table for the masked-LM head that reads after `depth` layers."""
     return {f"body.heads.{depth}.dense": "lm_head.dense", f"body.heads.{depth}.norm": "lm_head.layer_norm"}
 
 

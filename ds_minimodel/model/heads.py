@@ -1,4 +1,4 @@
-"""Models that are trained: the body with a language and a loss. `forward(batch)` gives sums of losses.
+"""Trainable models: a body with a language and a loss. `forward(batch)` gives sums of losses.
 
 A batch is a dict of tensors (shapes as in transformer.py): tokens (B,S), lengths (B), read (B,M), targets,
 sample_keys (B), and real (T) where the padding is to be left out (packing.py). The sums are divided by the global

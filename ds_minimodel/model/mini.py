@@ -1,4 +1,4 @@
-"""Mini-models: a prefix of the stack with its head (MiniJoint), or with new layers between them (MiniPost).
+"""Mini-models: the bottom layers of a body with its head, and new layers between them for MiniPost.
 
 Plain functions on names and tensors, applied to artifacts before a module is built.
 """

@@ -1,4 +1,4 @@
-"""Dropout whose bits are a function of sample, operator and position, never of history.
+"""Dropout whose bits are a function of sample, site and position, never of history.
 
 A counter-based hash (lowbias32) replaces the random generator: element j of a row is kept if and
 only if hash32(row_key + (j + 1) * GOLDEN) >= floor(p * 2^32), unsigned. So the same sample drops the
