@@ -3,12 +3,12 @@
 import importlib.util
 import sys
 
-from ds_minimodel import tasks
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.engine.run import replicas_of, split_batch
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.initial import check_vectors
-from ds_minimodel.steps.task_data import labels_of, read_records
+from ds_minimodel.tasks import KINDS
 
 NEEDS_TASKS = ("finetune", "evaluate")
 
@@ -50,18 +50,7 @@ def _can_plot():
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def check_tasks(recipe):
+def check_tasks(recipe: Recipe) -> None:
     """UserError for a task file that is missing, lacks a column or has a label that is not the task's."""
     for task in recipe.finetune.tasks.values():
-        _check_task(task, recipe.languages.source)
-
-
-def _check_task(task, source):
-    files = {(source, task.train), *task.test.items()}
-    if task.kind == "qa":
-        for path in sorted({path for _, path in files}):
-            tasks.read_squad(path)
-        return
-    labels = labels_of(task, source)
-    for language, path in sorted(files):
-        read_records(task, path, language, labels)
+        KINDS[task.kind].check_files(task, recipe.languages.source)
