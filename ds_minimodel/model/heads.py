@@ -101,6 +101,30 @@ class SequenceClassifier(TaskModel):
         )[None]
 
 
+class TokenClassifier(TaskModel):
+    """Classification of tokens: a score for each label at every position (RoBERTa's head)."""
+
+    def __init__(self, body_config: BodyConfig, vocab_size: int, num_labels: int):
+        super().__init__(body_config, vocab_size)
+        self.out = nn.Linear(body_config.hidden_size, num_labels)
+        self.apply(init_weights)
+
+    def logits(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """(B, S, labels) fp32"""
+        (x_BSH,), _ = encode(self.pack, self.body, batch)
+        config = self.body.config
+        noise, site = self.body.noise(batch.get("keys")), first_site(config, config.num_layers)
+        positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
+        x_BSH = ops.dropout(x_BSH, noise.p, noise.rows(site, positions_S))
+        # In fp32: in bf16 near-by scores would tie, and the first of them win.
+        return F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Sum of cross-entropy over the tokens with a target, (B, S) -> (1,) fp32."""
+        logits_PL, targets_P = self.logits(batch).flatten(0, 1), batch["targets"].flatten()
+        return F.cross_entropy(logits_PL, targets_P, ignore_index=IGNORED, reduction="sum")[None]
+
+
 class SpanExtractor(TaskModel):
     """Extractive question answering: a start and an end score for every token."""
 

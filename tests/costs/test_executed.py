@@ -79,11 +79,12 @@ def test_layers_above_the_depth_in_use_cost_nothing():
 
 FIRST_READ = {"read": torch.zeros(2, 1, dtype=torch.long), "targets": torch.tensor([[0], [2]])}
 SPANS = {"targets": torch.tensor([[1, 3], [2, 5]])}
+ONE_A_TOKEN = {"targets": torch.zeros_like(TOKENS)}
 
 
 @pytest.mark.parametrize(
     "kind, labels, targets",
-    [("pair", list("abc"), FIRST_READ), ("qa", None, SPANS)],
+    [("pair", list("abc"), FIRST_READ), ("qa", None, SPANS), ("tagging", list("abcde"), ONE_A_TOKEN)],
 )
 def test_finetuning(kind, labels, targets):
     module, num_outputs = KINDS[kind].module(config(3), WORK.vocab_size, labels), KINDS[kind].num_outputs(labels)
