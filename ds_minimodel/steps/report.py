@@ -11,8 +11,7 @@ from ds_minimodel.results.page import write_report
 from ds_minimodel.results.run_results import RunResults, read_run_results
 from ds_minimodel.steps.baselines import jobs  # noqa: F401
 from ds_minimodel.steps.task_data import task_inputs
-
-METRICS = {"classification": "accuracy", "pair": "accuracy", "qa": "F1"}
+from ds_minimodel.tasks import KINDS
 
 
 def write(recipe, layout, jobs):
@@ -76,9 +75,8 @@ def _tests(recipe):
     """For each task what its scores are, and the identity of each language's test data."""
     found = {}
     for name, task in recipe.finetune.tasks.items():
-        by_mlqa = task.kind == "qa" and task.metric == "mlqa"
         found[name] = {
-            "metric": METRICS[task.kind] + (" by MLQA's rules" if by_mlqa else ""),
+            "metric": KINDS[task.kind].metric(task, recipe.languages.source),
             "files": {language: task_inputs(recipe, name, [path])["files"] for language, path in task.test.items()},
         }
     return found

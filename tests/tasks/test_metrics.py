@@ -8,8 +8,8 @@ import unicodedata
 
 import pytest
 
-from ds_minimodel.tasks import Question, score_classification, score_qa
-from ds_minimodel.tasks.metrics import answer_words
+from ds_minimodel.tasks.metrics import answer_words, score_classification, score_qa
+from ds_minimodel.tasks.qa import Question
 
 
 def question(name, *answers):
