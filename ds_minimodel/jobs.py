@@ -9,13 +9,14 @@ never overwritten.
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+from typing import Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, read_json, read_manifest, sha256_of_file, sha256_of_json, write_json
-from ds_minimodel.engine.checkpoints.storage import drop_all_but_milestones
+from ds_minimodel.systems import System
 
 
 @dataclass(frozen=True)
@@ -23,62 +24,66 @@ class Job:
     """One unit of work of a step.
 
     folder: where all of it lies. inputs: JSON values that decide the outcome. parents: folders of the jobs that
-    it reads. make: makes the artifacts below `folder`; called on every rank where the step runs on several.
+    it reads. make: makes the artifacts below `folder`; called with the ranks, on every one where the step runs on
+    several. clean_up: removes what only an unfinished job needs.
     """
 
     folder: Path
-    inputs: dict
-    parents: tuple
-    make: Callable
+    inputs: dict[str, Any]
+    parents: Sequence[Path]
+    make: Callable[[Any], None]
+    clean_up: Callable[[], None] = lambda: None
 
 
 class Layout:
     """Folders below the recipe's workdir."""
 
-    def __init__(self, workdir):
+    def __init__(self, workdir: str | Path) -> None:
         self.root = Path(workdir)
 
-    def tokenizer(self, language):
+    def tokenizer(self, language: str) -> Path:
         return self.root / "tokenizer" / language
 
-    def tokens(self, language):
+    def tokens(self, language: str) -> Path:
         return self.root / "tokens" / language
 
-    def pretrain(self, body):
-        return self.root / "pretrain" / body
+    def pretrain(self, system: System) -> Path:
+        """Of the body that the system adapts."""
+        return self.root / "pretrain" / system.body_name
 
-    def build_mini(self):
-        return self.root / "build-mini" / "minipost"
+    def build_mini(self, system: System) -> Path:
+        return self.root / "build-mini" / system.name
 
-    def adapt(self, system, language):
-        return self.root / "adapt" / system / language
+    def adapt(self, system: System, language: str) -> Path:
+        return self.root / "adapt" / system.name / language
 
-    def finetune(self, body, task, seed):
-        return self.root / "finetune" / body / task / f"seed-{seed}"
+    def finetune(self, system: System, task: str, seed: int) -> Path:
+        """Of the body that the system adapts."""
+        return self.root / "finetune" / system.body_name / task / f"seed-{seed}"
 
-    def evaluate(self, system, task):
-        return self.root / "evaluate" / system / task
+    def evaluate(self, system: System, task: str) -> Path:
+        return self.root / "evaluate" / system.name / task
 
-    def baselines(self, task):
+    def baselines(self, task: str) -> Path:
         return self.root / "evaluate" / "baselines" / task
 
-    def report(self):
+    def report(self) -> Path:
         return self.root / "report"
 
-    def joint_report(self):
+    def joint_report(self) -> Path:
         return self.root / "report-joint"
 
 
-def record_of(folder):
+def record_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.job.json")
 
 
-def lock_of(job):
+def lock_of(job: Job) -> Path:
     """File that is locked while a process works on `job`."""
     return job.folder.with_name(f"{job.folder.name}.lock")
 
 
-def _inputs(job):
+def _inputs(job: Job) -> dict[str, Any]:
     parents = {}
     for folder in job.parents:
         record = read_json(record_of(folder)) if record_of(folder).is_file() else {"complete": False}
@@ -88,12 +93,12 @@ def _inputs(job):
     return json.loads(json.dumps({**job.inputs, "parents": parents}))  # as a record holds them: no tuples
 
 
-def inputs_hash(folder):
+def inputs_hash(folder: Path) -> str:
     """Hash of what the job that lies in `folder` is made from; a checkpoint holds it."""
     return sha256_of_json(read_json(record_of(folder))["inputs"])
 
 
-def is_complete(job):
+def is_complete(job: Job) -> bool:
     """Whether `job` has nothing left to do; UserError where it was made from other inputs or is damaged."""
     path = record_of(job.folder)
     if not path.is_file():
@@ -113,10 +118,10 @@ def is_complete(job):
     return True
 
 
-def begin(job):
+def begin(job: Job) -> bool:
     """Record the start of `job`; False where it is complete and nothing is to be done."""
     if is_complete(job):
-        drop_all_but_milestones(job.folder / "run" / "checkpoints")  # of a kill within `finish`
+        job.clean_up()  # of a kill within `finish`
         return False
     if job.folder.exists() and not record_of(job.folder).is_file():
         raise UserError(
@@ -127,8 +132,8 @@ def begin(job):
     return True
 
 
-def finish(job):
-    """Record that `job` is complete, with the hashes of the artifacts that it made, and drop its checkpoints."""
+def finish(job: Job) -> None:
+    """Record that `job` is complete, with the hashes of the artifacts that it made, and clean up."""
     folders = [path.parent.relative_to(job.folder) for path in sorted(job.folder.glob(f"**/{MANIFEST}"))]
     artifacts = {
         str(folder): sha256_of_file(job.folder / folder / MANIFEST)
@@ -138,10 +143,10 @@ def finish(job):
     # What it was begun with: since then a parent may have been made again.
     inputs = read_json(record_of(job.folder))["inputs"]
     write_json(record_of(job.folder), {"inputs": inputs, "complete": True, "artifacts": artifacts})
-    drop_all_but_milestones(job.folder / "run" / "checkpoints")
+    job.clean_up()
 
 
-def move_aside_if_stale(job):
+def move_aside_if_stale(job: Job) -> None:
     """Rename what was made from other inputs than `job` has now to NAME.old-HASH; nothing is lost."""
     path = record_of(job.folder)
     if not path.is_file():
@@ -156,7 +161,7 @@ def move_aside_if_stale(job):
         path.rename(path.with_name(path.name + suffix))
 
 
-def fingerprint_of_text(files):
+def fingerprint_of_text(files: Iterable[str | Path]) -> list[list[Any]]:
     """Names, sizes and hashes of the first and last MiB: what tells corpora apart without reading them whole."""
     facts = []
     for path in map(Path, files):
@@ -169,7 +174,7 @@ def fingerprint_of_text(files):
     return facts
 
 
-def _first_difference(old, new, prefix=""):
+def _first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str:
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if before != after:

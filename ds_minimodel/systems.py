@@ -1,49 +1,153 @@
-"""The paper's systems: which body each pretrains, with heads at which depths, and what it adapts over."""
+"""The systems that are compared: the paper's, and those beyond it. One declaration each; everything else reads it.
 
-from ds_minimodel.model.transformer import BodyConfig
+To add a system is to add an entry to SYSTEMS (CONTRIBUTING.md): what it pretrains, over what it adapts, how it is
+drawn. Names of systems stand in recipes, folders and job records.
+"""
 
-# minipost starts from bl_base's body and shares its finetuned models.
-BODY_OF = {
-    "bl_base": "bl_base",
-    "bl_small": "bl_small",
-    "minijoint": "minijoint",
-    "minipost": "bl_base",
-    "multijoint": "multijoint",
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+
+class Depth(Enum):
+    """A number of layers by the key of the recipe that holds it."""
+
+    FULL = "model.num_layers"
+    MINI = "mini.depth"
+    LISTED = "mini.depths"  # several; the last is model.num_layers
+
+
+class MiniSettings(Protocol):
+    """The recipe's section `mini`."""
+
+    @property
+    def depth(self) -> int: ...
+    @property
+    def new_layers(self) -> int: ...
+    @property
+    def depths(self) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True)
+class System:
+    """How one system is made, adapted and shown.
+
+    name: in recipes and folders. title: in tables and plots. heads: where its body has masked-LM heads; the deepest
+    is the body's number of layers. body: the system whose body it takes instead of pretraining one of its own.
+    adapts_at: how many layers of the body step 2 runs. builds_mini: step 1b trains new layers on top of mini.depth
+    of the body's, and step 2 runs those instead. follows_schedule: adapt.depth_schedule, where given, says how many
+    layers step 2 runs when. starts_from_base: can take over a foreign body. color, line, marker: matplotlib's.
+    """
+
+    name: str
+    title: str
+    heads: tuple[Depth, ...] = ()
+    body: str = ""
+    adapts_at: Depth = Depth.FULL
+    builds_mini: bool = False
+    follows_schedule: bool = False
+    starts_from_base: bool = False
+    color: str = "#59636e"
+    line: Any = "-"
+    marker: str = "o"
+
+    @property
+    def body_name(self) -> str:
+        """The system whose body this one adapts and finetunes; also the name of the body's folders."""
+        return self.body or self.name
+
+    @property
+    def body_heads(self) -> tuple[Depth, ...]:
+        return SYSTEMS[self.body_name].heads
+
+    @property
+    def has_several_heads(self) -> bool:
+        """Whether the body alone does not say how many layers step 2 runs."""
+        return len(self.body_heads) > 1 or Depth.LISTED in self.body_heads
+
+    @property
+    def needs_shallow_mini(self) -> bool:
+        """Whether mini.depth must be below model.num_layers for the system to differ from the baseline."""
+        return self.builds_mini or self.body_heads == (Depth.MINI,)
+
+    def head_depths(self, num_layers: int, mini: MiniSettings) -> tuple[int, ...]:
+        """Numbers of layers after which the system's body has a masked-LM head, rising."""
+        given = {Depth.FULL: [num_layers], Depth.MINI: [mini.depth], Depth.LISTED: mini.depths}
+        return tuple(sorted({depth for head in self.body_heads for depth in given[head]}))
+
+    def adapt_depths(
+        self, num_layers: int, mini: MiniSettings, schedule: Sequence[tuple[int, float]] = ()
+    ) -> list[tuple[int, float]]:
+        """(layers that step 2 runs, share of its steps), in order. schedule: adapt.depth_schedule."""
+        if self.follows_schedule and schedule:
+            return [(depth, share) for depth, share in schedule]
+        if self.builds_mini:
+            return [(mini.depth + mini.new_layers, 1.0)]
+        return [(mini.depth if self.adapts_at is Depth.MINI else num_layers, 1.0)]
+
+    def keys_not_read(self, is_scheduled: bool) -> set[str]:
+        """Keys and sections of the recipe that do not decide this system's results though they do other systems'."""
+        keys = set()
+        if not self.builds_mini:
+            keys |= {"mini.new_layers", "build_mini"}
+        if Depth.LISTED not in self.body_heads:
+            keys |= {"mini.depths", "adapt.depth_schedule"}
+        reads_depth = self.builds_mini or self.adapts_at is Depth.MINI or Depth.MINI in self.body_heads
+        if not reads_depth or (self.follows_schedule and is_scheduled):
+            keys.add(Depth.MINI.value)
+        return keys
+
+
+# In the order of the paper's tables. Colours are Okabe and Ito's, which colour-blind readers tell apart.
+SYSTEMS: dict[str, System] = {
+    system.name: system
+    for system in (
+        System("bl_base", "BL_BASE", heads=(Depth.FULL,), starts_from_base=True, color="#000000", line="-", marker="o"),
+        System(
+            "bl_small", "BL_SMALL", heads=(Depth.MINI,), adapts_at=Depth.MINI, color="#E69F00", line="--", marker="s"
+        ),
+        System(
+            "minipost",
+            "MiniPost",
+            body="bl_base",
+            builds_mini=True,
+            starts_from_base=True,
+            color="#0072B2",
+            line="-.",
+            marker="^",
+        ),
+        System(
+            "minijoint",
+            "MiniJoint",
+            heads=(Depth.MINI, Depth.FULL),
+            adapts_at=Depth.MINI,
+            color="#D55E00",
+            line="-",
+            marker="D",
+        ),
+        System(
+            "multijoint",
+            "MultiJoint",
+            heads=(Depth.LISTED,),
+            adapts_at=Depth.MINI,
+            follows_schedule=True,
+            color="#009E73",
+            line=(0, (4, 1, 1, 1, 1, 1)),
+            marker="v",
+        ),
+    )
 }
 
-
-def bodies(recipe):
-    """The bodies to pretrain and finetune, in the order of the recipe's systems."""
-    return list(dict.fromkeys(BODY_OF[system] for system in recipe.systems))
+# What the others are measured against: compute, speedups and near-maximal performance refer to it.
+BASELINE = "bl_base"
 
 
-def body_config(recipe, body):
-    """Architecture of a body with its masked-LM heads."""
-    model, mini = recipe.model, recipe.mini
-    depths = {
-        "bl_base": (model.num_layers,),
-        "bl_small": (mini.depth,),
-        "minijoint": tuple(sorted({mini.depth, model.num_layers})),
-        "multijoint": tuple(mini.depths),
-    }[body]
-    return BodyConfig(
-        depths[-1],
-        model.hidden_size,
-        model.num_heads,
-        model.ffn_size,
-        model.max_positions,
-        depths,
-        model.dropout,
-        model.attention_dropout,
-    )
+def chosen(names: Iterable[str]) -> list[System]:
+    """The declarations of systems, by their names."""
+    return [SYSTEMS[name] for name in names]
 
 
-def model_inputs(recipe, body):
-    """What of the recipe decides the architecture of `body`, for a job's record."""
-    config = body_config(recipe, body)
-    return {"model": recipe.model.model_dump(), "head_depths": list(config.head_depths)}
-
-
-def finetune_seeds(recipe):
-    """Seeds of the independent finetuning runs."""
-    return range(recipe.seed, recipe.seed + recipe.finetune.seeds)
+def bodies(names: Iterable[str]) -> list[System]:
+    """The systems whose bodies are pretrained and finetuned for the systems `names`, each once, in their order."""
+    return chosen(dict.fromkeys(SYSTEMS[name].body_name for name in names))

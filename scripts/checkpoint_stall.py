@@ -16,9 +16,12 @@ import torch
 
 from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
-from ds_minimodel.engine.ranks.world import start
-from ds_minimodel.engine.run import RunConfig
-from ds_minimodel.engine.zero.build import build_engine
+from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
+from ds_minimodel.engine.execution import Execution
+from ds_minimodel.engine.ranks.world import join_ranks
+from ds_minimodel.engine.run import Accounting, Optimizer, Run
+from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.engine.zero.engine import build_engine
 
 ROUNDS = 5
 
@@ -50,25 +53,13 @@ def main():
     parser.add_argument("--parameters", type=float, default=100e6)
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
-    world, width = start(), round(options.parameters**0.5)
-    run = RunConfig(
-        steps=1000,
-        batch_size=8,
-        lr=1e-4,
-        warmup_steps=0,
-        weight_decay=0.0,
-        beta1=0.9,
-        beta2=0.98,
-        eps=1e-6,
-        clip=0.0,
-        zero_stage=1,
-        precision="bf16",
-        micro_batch_size=8,
-        checkpoint_every=1,
-        keep_last=1,
-        keep_every=None,
-        tokens_per_step=1,
-        phases=((1000, 1.0, 1.0),),
+    world, width = join_ranks(), round(options.parameters**0.5)
+    run = Run(
+        Schedule(steps=1000, lr=1e-4),
+        Execution(batch_size=8, micro_batch_size=8, zero_stage=1, precision="bf16"),
+        Accounting(tokens_per_step=1, phases=((1000, 1.0, 1.0),)),
+        Optimizer(weight_decay=0.0),
+        CheckpointPolicy(every=1, keep_last=1),
     )
     engine = build_engine(torch.nn.Linear(width, width, bias=False).to(world.device), run, world)
     batch = torch.randn(8, width, dtype=torch.bfloat16, device=world.device)

@@ -139,36 +139,26 @@ def examples_per_second(options: argparse.Namespace) -> float:
 
 def ours(options: argparse.Namespace, sampler: "TaskSampler", vocab_size: int, num_labels: int, clock: Clock) -> None:
     """Train with the finetune step's own module, batches and loop."""
+    from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
+    from ds_minimodel.engine.execution import Execution
     from ds_minimodel.engine.loop import train
-    from ds_minimodel.engine.ranks.world import start
-    from ds_minimodel.engine.run import RunConfig
+    from ds_minimodel.engine.ranks.world import join_ranks
+    from ds_minimodel.engine.run import Accounting, Run
+    from ds_minimodel.engine.schedule import Schedule
     from ds_minimodel.model.parameters import train_only
     from ds_minimodel.model.transformer import BodyConfig
     from ds_minimodel.steps.task_data import task_module
     from ds_minimodel.steps.training import micro_batches
 
-    world, steps = start(), WARM_UP + options.steps + 1
+    world, steps = join_ranks(), WARM_UP + options.steps + 1
     module = task_module(options.kind, BodyConfig(12, 768, 12, 3072, 512), vocab_size, range(num_labels))
     train_only(module, lambda name: not name.startswith("pack."))
     module.register_forward_pre_hook(clock)
-    run = RunConfig(
-        steps=steps,
-        batch_size=options.batch_size,
-        lr=1e-5,
-        warmup_steps=1,
-        weight_decay=0.01,
-        beta1=0.9,
-        beta2=0.98,
-        eps=1e-6,
-        clip=0.0,
-        zero_stage=1,
-        precision="fp32",
-        micro_batch_size=options.batch_size,
-        checkpoint_every=10**9,
-        keep_last=1,
-        keep_every=None,
-        tokens_per_step=1,
-        phases=((steps, 0.0, 0.0),),
+    run = Run(
+        Schedule(steps=steps, lr=1e-5, warmup_steps=1),
+        Execution(options.batch_size, options.batch_size, zero_stage=1, precision="fp32"),
+        Accounting(tokens_per_step=1, phases=((steps, 0.0, 0.0),)),
+        checkpoints=CheckpointPolicy(every=10**9, keep_last=1),
     )
     with tempfile.TemporaryDirectory() as folder:
         train(module, micro_batches(sampler, run, world), run, world, folder, "finetune", "benchmark")

@@ -13,15 +13,18 @@ from pathlib import Path
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/engine"))
 
 import deepspeed
 import torch
+from measure import measure_step
 
 from ds_minimodel.benchmark.peaks import device_name
 from ds_minimodel.common.files import atomic_write, write_json
-from ds_minimodel.engine.measure import measure_step
-from ds_minimodel.engine.ranks.world import start
-from ds_minimodel.engine.run import RunConfig
+from ds_minimodel.engine.execution import Execution
+from ds_minimodel.engine.ranks.world import join_ranks
+from ds_minimodel.engine.run import Accounting, Run
+from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.transformer import BodyConfig
@@ -48,7 +51,7 @@ def batches(world):
                 "read": read,
                 "targets": tokens.gather(1, read),
                 "count": size * MASKED,
-                "keys": torch.arange(size, dtype=torch.int32),
+                "sample_keys": torch.arange(size, dtype=torch.int32),
             }
         ]
 
@@ -56,24 +59,10 @@ def batches(world):
 
 
 def measure(world, layers, trains, zero_stage):
-    run = RunConfig(
-        steps=10,
-        batch_size=SEQUENCES,
-        lr=1e-3,
-        warmup_steps=0,
-        weight_decay=0.01,
-        beta1=0.9,
-        beta2=0.98,
-        eps=1e-6,
-        clip=0.0,
-        zero_stage=zero_stage,
-        precision="bf16",
-        micro_batch_size=SEQUENCES,
-        checkpoint_every=1000,
-        keep_last=1,
-        keep_every=None,
-        tokens_per_step=SEQUENCES * LENGTH,
-        phases=((10, 1.0, 1.0),),
+    run = Run(
+        Schedule(steps=10, lr=1e-3),
+        Execution(SEQUENCES, micro_batch_size=SEQUENCES, zero_stage=zero_stage, precision="bf16"),
+        Accounting(tokens_per_step=SEQUENCES * LENGTH, phases=((10, 1.0, 1.0),)),
     )
     torch.manual_seed(0)
     module = MaskedLanguageModel(BodyConfig(layers, HIDDEN, 4, 4 * HIDDEN, LENGTH, (layers,)), VOCAB)
@@ -82,7 +71,7 @@ def measure(world, layers, trains, zero_stage):
 
 
 def main(out):
-    world, rows = start(), []
+    world, rows = join_ranks(), []
     for step, (layers, trains) in STEPS.items():
         for stage in range(4):
             frozen = measure(world, layers, trains, stage)

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from ds_minimodel.common.files import read_json_lines, read_manifest, write_json
-from ds_minimodel.recipe.schema import Recipe, load_recipe
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from ds_minimodel.engine.ranks.world import World
@@ -41,9 +42,9 @@ def main() -> None:
 
     from ds_minimodel.benchmark.peaks import device_name
     from ds_minimodel.data.reader import read_documents
-    from ds_minimodel.engine.ranks.world import start
+    from ds_minimodel.engine.ranks.world import join_ranks
 
-    recipe, world, out = load_recipe(options.recipe, options.overrides), start(), options.out
+    recipe, world, out = load_recipe(options.recipe, options.overrides), join_ranks(), options.out
     source, target = recipe.languages.source, recipe.languages.targets[0]
     common = [*options.overrides, "systems=[bl_base]", f"languages={{source: {source}, targets: [{target}]}}"]
     do("pretrain", load_recipe(options.recipe, [*common, f"workdir={out}/source"]), world)

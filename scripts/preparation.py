@@ -31,9 +31,9 @@ def prepare_here(text: str, tokenizer: str, out: str) -> None:
     if not mpi.started():
         prepare([text], tokenizer, out)
         return
-    from ds_minimodel.data.workers import Ranks
+    from ds_minimodel.data.workers import MpiRanks
 
-    ranks = Ranks(mpi.world())
+    ranks = MpiRanks(mpi.world())
     ranks.from_main(lambda: prepare([text], tokenizer, out, ranks=ranks))
     mpi.end()
 

@@ -37,7 +37,7 @@ def main() -> int:
     from ds_minimodel.benchmark.peaks import device_name
     from ds_minimodel.benchmark.record import Record
     from ds_minimodel.common.errors import UserError
-    from ds_minimodel.recipe.schema import load_recipe
+    from ds_minimodel.recipe.reading import load_recipe
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens, precisions, repeats = DEFAULTS[device]

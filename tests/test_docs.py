@@ -9,7 +9,8 @@ import yaml
 
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.files import write_json
-from ds_minimodel.recipe.schema import Recipe, load_recipe
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.yaml12 import Yaml12
 from ds_minimodel.results.comparison import settings_of
 from ds_minimodel.results.run_results import RunResults

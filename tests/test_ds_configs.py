@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from ds_minimodel.engine.run import deepspeed_config
+from ds_minimodel.engine.execution import Execution
+from ds_minimodel.engine.run import Accounting, Run
+from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.engine.zero.config import deepspeed_config
 
 FOLDER = Path(__file__).parent.parent / "ds_configs"
 STAGES, PRECISIONS = (0, 1, 2, 3), ("fp32", "bf16", "fp16")
@@ -73,7 +75,7 @@ def test_deepspeed_takes_it(facts_after_two_steps, stage, precision):
 def test_it_is_what_the_engine_writes(stage, precision):
     """But for the optimizer and the schedule, which the engine makes itself."""
     config = json.loads((FOLDER / f"zero{stage}_{precision}.json").read_text())
-    run = SimpleNamespace(batch_size=2048, micro_batch_size=32, clip=0.0, zero_stage=stage, precision=precision)
+    run = Run(Schedule(1, 1.0), Execution(2048, 32, stage, precision), Accounting(1, ()))
     own = {"optimizer": config["optimizer"], "scheduler": config["scheduler"]}
     assert (
         config

@@ -7,6 +7,7 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.jobs import Job, begin, fingerprint_of_text, finish, is_complete, move_aside_if_stale
+from ds_minimodel.steps.training import finished_checkpoints
 
 
 class Counter:
@@ -29,7 +30,8 @@ class Counter:
 
 
 def job_in(folder, inputs, parents=()):
-    return Job(folder, inputs, tuple(parent.folder for parent in parents), Counter(folder))
+    parents = tuple(parent.folder for parent in parents)
+    return Job(folder, inputs, parents, Counter(folder), finished_checkpoints(folder))
 
 
 def run(*jobs):

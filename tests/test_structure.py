@@ -19,12 +19,12 @@ ALLOWED = {
     "parallel": {"common", "ops"},
     "model": {"common", "ops", "parallel"},
     "data": {"common"},
-    "costs": {"common", "systems"},
+    "costs": set(),
     "tasks": LIBRARY | {"costs"},
-    "recipe": {"common", "systems", "tasks"},
+    "recipe": {"common", "systems", "costs", "tasks"},
     "engine": {"common", "ops", "parallel"},  # an nn.Module and an iterable; not the model or the data
-    "results": {"common", "systems", "costs"},  # reads records of runs, metrics.jsonl, scores
-    "jobs": {"common"},
+    "results": {"common", "systems", "costs", "recipe"},  # reads records of runs, metrics.jsonl, scores
+    "jobs": {"common", "systems"},
     "interop": LIBRARY | {"tasks"},
     "serve": LIBRARY | {"tasks"},
     "steps": LIBRARY | {"systems", "costs", "tasks", "recipe", "engine", "results", "jobs"},

@@ -115,10 +115,10 @@ class _SummedLoss(nn.Module):
 
 def _in_engine(module: nn.Module, work: Workload, recipe: Recipe) -> Step:
     from ds_minimodel.engine.loop import optimizer_step
-    from ds_minimodel.engine.ranks.world import start
-    from ds_minimodel.engine.zero.build import build_engine
+    from ds_minimodel.engine.ranks.world import join_ranks
+    from ds_minimodel.engine.zero.engine import build_engine
 
-    world = start()
+    world = join_ranks()
     run = resolved_run(work, recipe, world)
     engine = build_engine(module, run, world)
 

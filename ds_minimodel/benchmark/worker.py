@@ -66,7 +66,7 @@ def main(task: dict) -> None:
     from ds_minimodel.benchmark import kernels, peaks
     from ds_minimodel.benchmark.contestants import contestant
     from ds_minimodel.benchmark.workloads import workload
-    from ds_minimodel.recipe.schema import load_recipe
+    from ds_minimodel.recipe.reading import load_recipe
 
     torch.set_num_threads(task["threads"])
     clock = time.process_time if task["clock"] == "cpu" else time.perf_counter

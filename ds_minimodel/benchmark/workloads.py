@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ds_minimodel.costs.flops import Cost, Work, finetune_flops, step_flops
+from ds_minimodel.costs import Cost, Work, finetune_flops, step_flops
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.engine.run import RunConfig
+from ds_minimodel.engine.run import Run
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier
 from ds_minimodel.model.mini import is_layer_from
 from ds_minimodel.model.parameters import train_only
@@ -115,10 +115,10 @@ def make_batch(work: Workload, number: int) -> dict:
         targets = tokens.gather(1, read)
         tokens = tokens.scatter(1, read, work.vocab_size - 1)  # all masked: the kind of a piece costs nothing
     keys = torch.randint(-(2**31), 2**31 - 1, (work.batch_size,), generator=draw).to(torch.int32)
-    return {"tokens": tokens, "read": read, "targets": targets, "keys": keys, "count": targets.numel()}
+    return {"tokens": tokens, "read": read, "targets": targets, "sample_keys": keys, "count": targets.numel()}
 
 
-def resolved_run(work: Workload, recipe: Recipe, world: World) -> RunConfig:
+def resolved_run(work: Workload, recipe: Recipe, world: World) -> Run:
     """Run specification of the step, as the pipeline makes it; one micro-batch a rank."""
     sections: dict[str, MaskedLm | Finetune] = {
         "pretrain": recipe.pretrain,

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hosts, interop, sample, serve, steps
-from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.engine.ranks.launch import rank_of_environment
 
 USER_ERROR, FAILURE = 2, 1
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except UserError as error:
         print(f"ds-minimodel: {f'rank {rank}: ' if rank else ''}{error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    except Elsewhere as error:
+    except OtherRankFailed as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
     except KeyboardInterrupt:
         print("ds-minimodel: interrupted; the same command goes on from what is complete", file=sys.stderr)

@@ -4,43 +4,45 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.launch import name_the_cpu
+from ds_minimodel.pipeline.run import STEPS, RunsOn, Step, is_pending, report_several, run_step
 
-STEPS = {
-    "tokenizer": "train a SentencePiece vocabulary for each language",
-    "prepare": "tokenise the raw text into token stores",
-    "pretrain": "step 1: train the bodies with their heads on the source language",
-    "build-mini": "step 1b: train MiniPost's new layers",
-    "adapt": "step 2: train each target language's embeddings over a frozen mini-model",
-    "finetune": "step 3: finetune the bodies on the tasks in the source language",
-    "evaluate": "step 4: plug the languages in and score them",
-    "report": "write tables, curves and costs as one page",
-}
+if TYPE_CHECKING:
+    from ds_minimodel.recipe.schema import Recipe
+
+Commands = Any  # what argparse's add_subparsers gives, which it keeps private
+Options = argparse.Namespace
+
 INTERRUPTED = 1
 
 
-def add_arguments(commands):
+def add_arguments(commands: Commands) -> None:
     """`run` and the steps, added to argparse's `commands`."""
     _add_rank_options(add_recipe_command(commands, "run", "the whole pipeline; safe to interrupt and repeat", _run))
-    for step, text in STEPS.items():
-        command = add_recipe_command(commands, step, text, _report if step == "report" else _run_step)
+    for step in STEPS.values():
+        command = add_recipe_command(commands, step.name, step.help, _report if step.name == "report" else _run_step)
         command.set_defaults(step=step)
-        if step not in ("tokenizer", "prepare", "report"):
+        if step.runs_on is RunsOn.RANKS:
             _add_rank_options(command)
-    command.add_argument(
-        "--with",
-        dest="others",
-        metavar="[LABEL=]RUN",
-        action="append",
-        default=[],
-        help="workdir of another finished run for one report over all; may be repeated",
-    )
+        if step.name == "report":
+            command.add_argument(
+                "--with",
+                dest="others",
+                metavar="[LABEL=]RUN",
+                action="append",
+                default=[],
+                help="workdir of another finished run for one report over all; may be repeated",
+            )
 
 
-def add_recipe_command(commands, name, text, run):
+def add_recipe_command(
+    commands: Commands, name: str, text: str, run: Callable[[Options], int | None]
+) -> argparse.ArgumentParser:
     """A command that takes RECIPE and overrides; `run` does it."""
     command = commands.add_parser(name, help=text, description=text)
     command.add_argument("recipe", metavar="RECIPE", help="YAML file, see recipes/")
@@ -55,22 +57,22 @@ def add_recipe_command(commands, name, text, run):
     return command
 
 
-def _add_rank_options(command):
+def _add_rank_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ranks", type=number_of_ranks, metavar="N", help="ranks to start here, or on each host")
     command.add_argument("--hostfile", metavar="FILE", help="hosts to start ranks on; HOST slots=N a line")
     command.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
 
 
-def number_of_ranks(text):
+def number_of_ranks(text: str) -> int:
     """argparse's type of a count of ranks."""
     if not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks")
     return int(text)
 
 
-def recipe_of(options):
+def recipe_of(options: Options) -> "tuple[Recipe, list[str]]":
     """(recipe, overrides) of a recipe command's options; --zero S is an override like the others."""
-    from ds_minimodel.recipe.schema import load_recipe
+    from ds_minimodel.recipe.reading import load_recipe
 
     overrides = list(options.overrides)
     if getattr(options, "zero", None) is not None:
@@ -78,7 +80,7 @@ def recipe_of(options):
     return load_recipe(options.recipe, overrides), overrides
 
 
-def _run(options):
+def _run(options: Options) -> int:
     from ds_minimodel.engine.ranks.hosts import read_hostfile, survey
     from ds_minimodel.engine.ranks.launch import check_ranks, launched, restart_with_cpu_settings
 
@@ -95,22 +97,20 @@ def _run(options):
         restart_with_cpu_settings()
     from ds_minimodel.pipeline.check import check_ahead
 
-    for step in check_ahead(recipe, STEPS, ranks):
+    for step in check_ahead(recipe, STEPS.values(), ranks):
         code = _do(step, recipe, overrides, options)
         if code:
             return code
     return 0
 
 
-def _run_step(options):
+def _run_step(options: Options) -> int:
     recipe, overrides = recipe_of(options)
     return _do(options.step, recipe, overrides, options)
 
 
-def _report(options):
+def _report(options: Options) -> int:
     name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.pipeline.run import report_several
-
     recipe, overrides = recipe_of(options)
     code = _do(options.step, recipe, overrides, options)
     if options.others and not code:
@@ -118,58 +118,55 @@ def _report(options):
     return code
 
 
-def _do(step, recipe, overrides, options):
+def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) -> int:
     """One step, in this process or on ranks that it starts; returns the exit code."""
     from ds_minimodel.engine.ranks.launch import restart_with_cpu_settings
-    from ds_minimodel.pipeline import run as pipeline
 
-    if step not in pipeline.ON_RANKS:
+    if step.runs_on is not RunsOn.RANKS:
         return _do_without_ranks(step, recipe, options)
     if not options.hostfile:  # those are for the ranks, and their hosts may have GPUs
         restart_with_cpu_settings()
     if options.ranks is None and not options.hostfile:
         return _do_as_rank(step, recipe, options)
-    if not pipeline.is_pending(step, recipe, options.rebuild):
+    if not is_pending(step, recipe, options.rebuild):
         return 0
     return _start_ranks(step, recipe, overrides, options)
 
 
-def _do_without_ranks(step, recipe, options):
+def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
     from ds_minimodel.engine.ranks.launch import launched
-    from ds_minimodel.pipeline import run as pipeline
 
-    if mpi.started() and step in pipeline.UNDER_MPIRUN:
-        from ds_minimodel.data.workers import Ranks
+    if mpi.started() and step.runs_on is RunsOn.MPI_RANKS:
+        from ds_minimodel.data.workers import MpiRanks
 
-        pipeline.run_step(step, recipe, Ranks(mpi.world()), options.rebuild)
+        run_step(step, recipe, MpiRanks(mpi.world()), options.rebuild)
         mpi.end()  # not after an error: a process that ends without it makes mpirun end the others
         return 0
     if launched():
-        raise UserError(f"{step}: it runs in one process; start it without a launcher")
-    pipeline.run_step(step, recipe, rebuild=options.rebuild)
+        raise UserError(f"{step.name}: it runs in one process; start it without a launcher")
+    run_step(step, recipe, rebuild=options.rebuild)
     return 0
 
 
-def _start_ranks(step, recipe, overrides, options):
+def _start_ranks(step: Step, recipe: "Recipe", overrides: list[str], options: Options) -> int:
     from ds_minimodel.engine.ranks.hosts import launch_on_hosts, read_hostfile
     from ds_minimodel.engine.ranks.launch import STOP_NOTE, check_ranks, launch
 
     os.environ[STOP_NOTE] = os.path.abspath(os.path.join(recipe.workdir, f".stopped-{os.getpid()}"))
-    arguments = [step, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
+    arguments = [step.name, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
     if options.hostfile:
         return launch_on_hosts(arguments, read_hostfile(options.hostfile, options.ranks))
     check_ranks(options.ranks)
     return launch(arguments, options.ranks)
 
 
-def _do_as_rank(step, recipe, options):
+def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
     from ds_minimodel.engine.ranks.launch import note_stop
     from ds_minimodel.engine.ranks.signals import Stopped
-    from ds_minimodel.engine.ranks.world import start
-    from ds_minimodel.pipeline import run as pipeline
+    from ds_minimodel.engine.ranks.world import join_ranks
 
     try:
-        pipeline.run_step(step, recipe, start(recipe.engine.tensor_parallel), options.rebuild)
+        run_step(step, recipe, join_ranks(recipe.engine.tensor_parallel), options.rebuild)
     except Stopped as stopped:
         note_stop()
         print(f"ds-minimodel: {stopped}", file=sys.stderr)

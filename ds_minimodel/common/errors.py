@@ -9,7 +9,7 @@ class UserError(Exception):
     """
 
 
-class Elsewhere(Exception):
+class OtherRankFailed(Exception):
     """Another rank failed, and has said why; this one ends without a word."""
 
     def __init__(self, rank: int, is_users_mistake: bool) -> None:

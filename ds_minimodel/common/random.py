@@ -1,34 +1,94 @@
 """Counter-based randomness: a draw is a hash of what it is for, so nothing else can change it.
 
-No generator holds state. Masks, order and dropout depend on (seed, epoch, sample, position) only:
-not on the rank, on how a batch is split, or on what was drawn before. All arithmetic is uint32.
+No generator holds state. Masks, order and dropout depend on (seed, epoch, sample, position) only: not on the rank,
+on how a batch is split, or on what was drawn before. All arithmetic is uint32, here in numpy; the same hash is
+written for torch in ops/dropout.py and for the kernels in csrc/*/dropout.
+
+A sample's key is hashed with the number of what is drawn. The numbers are declared here and nowhere else: those of a
+network's dropouts (DropoutSites), all below FIRST_STREAM, and those of what the data draws (Stream), from there on.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-GOLDEN = 0x9E3779B9
-_ROUNDS = 8
-_ORDER = 0x20000  # stream of the permutation; no sample draws from it
+GOLDEN = 0x9E3779B9  # 2^32 / golden ratio, odd: its multiples are all different modulo 2^32
+HASH_MULTIPLIERS = 0x7FEB352D, 0x846CA68B  # of lowbias32 (Wellons, "Hash Prospector")
+FIRST_STREAM = 0x10000
+
+_FEISTEL_ROUNDS = 8
+
+UInt32s = NDArray[np.uint32]
 
 
-def _u32(value):
+class Stream(IntEnum):
+    """What the data draws: the numbers of its streams."""
+
+    MASK_COUNT = FIRST_STREAM  # how many positions of a sample are predicted
+    MASK_POSITIONS = FIRST_STREAM + 1  # which ones
+    MASK_KIND = FIRST_STREAM + 2  # what the model sees there: <mask>, a random piece or the token itself
+    MASK_PIECE = FIRST_STREAM + 3  # which random piece
+    EPOCH_ORDER = 0x20000  # order of the samples of an epoch, from the key of its sample 0
+
+
+class LayerSites(NamedTuple):
+    """Dropouts of one transformer layer: of each head's attention probabilities, and before the two residual sums."""
+
+    heads: range
+    attention_out: int
+    ffn_out: int
+
+
+@dataclass(frozen=True)
+class DropoutSites:
+    """What a network drops: the number of each of its dropouts, counted from the input to the output."""
+
+    num_layers: int
+    num_heads: int
+
+    def __post_init__(self) -> None:
+        assert self.task_head[-1] < FIRST_STREAM, "more dropouts than there are numbers for them"
+
+    @property
+    def embeddings(self) -> int:
+        return 0
+
+    def layer(self, index: int) -> LayerSites:
+        first = 1 + (self.num_heads + 2) * index
+        after_heads = first + self.num_heads
+        return LayerSites(range(first, after_heads), after_heads, after_heads + 1)
+
+    @property
+    def task_head(self) -> tuple[int, int]:
+        """Of a task's head: its input, and the output of its inner layer."""
+        first = self.layer(self.num_layers).heads.start
+        return first, first + 1
+
+
+def _u32(value: ArrayLike) -> Any:
     """`value` (integers, negative or wide ones too) modulo 2^32, in an array of its own."""
     return np.array(value).astype(np.uint32)
 
 
-def hash32(x):
-    """lowbias32, a bijection of the 32-bit integers that mixes well (Wellons, "Hash Prospector")."""
-    x = _u32(x)
+def hash32(values: ArrayLike) -> UInt32s:
+    """lowbias32 of each element: a bijection of the 32-bit integers that mixes well."""
+    first, second = HASH_MULTIPLIERS
+    x = _u32(values)
     x ^= x >> np.uint32(16)
-    x *= np.uint32(0x7FEB352D)
+    x *= np.uint32(first)
     x ^= x >> np.uint32(15)
-    x *= np.uint32(0x846CA68B)
+    x *= np.uint32(second)
     x ^= x >> np.uint32(16)
     return x
 
 
-def sample_key(seed, epoch, index):
-    """Key (uint32) of each sample; `epoch` and `index` are integers or arrays that broadcast."""
+def sample_key(seed: int, epoch: ArrayLike, index: ArrayLike) -> UInt32s:
+    """Key of each sample; `epoch` and `index` are integers or arrays that broadcast."""
     index = np.asarray(index, dtype=np.uint64)
     key = hash32(hash32(_u32(seed) + _u32(GOLDEN)) + _u32(epoch))
     key = hash32(key + _u32(index))
@@ -36,13 +96,13 @@ def sample_key(seed, epoch, index):
     return np.where(high != 0, hash32(key + high), key)
 
 
-def stream(key, number):
-    """Key of an independent stream of draws of each sample; `number` tells the streams apart."""
+def stream_key(key: ArrayLike, number: int) -> UInt32s:
+    """Key of one stream of draws of each sample; streams of different `number` are independent."""
     return hash32(_u32(key) + _u32(number * GOLDEN))
 
 
-def draws(key, first, count):
-    """Draws `first` … `first + count - 1` of each stream: (len(key), count) uint32.
+def draws(key: ArrayLike, first: int, count: int) -> UInt32s:
+    """Draws `first` … `first + count - 1` of each stream: (len(key), count).
 
     Within a row all are different, because hash32 is a bijection: ranking them has no ties.
     """
@@ -50,24 +110,24 @@ def draws(key, first, count):
     return hash32(_u32(key)[:, None] + counters)
 
 
-def uniform(bits):
-    """uint32 draws as float64 in [0, 1)."""
+def uniform(bits: UInt32s) -> NDArray[np.floating]:
+    """Draws as float64 in [0, 1)."""
     return bits * 2.0**-32
 
 
-def below(bits, bound):
-    """uint32 draws as int64 in [0, bound), by multiply and shift; the bias is below bound / 2^32."""
+def uniform_below(bits: UInt32s, bound: int) -> NDArray[np.int64]:
+    """Draws as integers in [0, bound), by multiply and shift; the bias is below bound / 2^32."""
     return (bits.astype(np.uint64) * np.uint64(bound) >> np.uint64(32)).astype(np.int64)
 
 
-def permute(index, n, seed, epoch):
+def permute(index: ArrayLike, n: int, seed: int, epoch: ArrayLike) -> NDArray[np.int64]:
     """Place of `index` in a pseudo-random permutation of range(n) that (seed, epoch) name.
 
     A Feistel network on the smallest power of two that holds n; a result outside range(n) goes
     through it again ("cycle walking", Black and Rogaway 2002), which keeps it a bijection. Nothing
-    of size n is ever held. `index` and `epoch` are integers or arrays that broadcast; int64 result.
+    of size n is ever held. `index` and `epoch` are integers or arrays that broadcast.
     """
-    key = stream(sample_key(seed, epoch, 0), _ORDER)
+    key = stream_key(sample_key(seed, epoch, 0), Stream.EPOCH_ORDER)
     place, key = np.broadcast_arrays(np.asarray(index, dtype=np.uint64), key)
     place = place.copy()
     assert (place < n).all()
@@ -79,12 +139,12 @@ def permute(index, n, seed, epoch):
     return place.astype(np.int64)
 
 
-def _feistel(x, key, bits):
+def _feistel(x: NDArray[np.uint64], key: UInt32s, bits: int) -> NDArray[np.uint64]:
     """A keyed bijection of range(2^bits); the halves may differ by one bit and swap at each round."""
     left_bits, right_bits = bits // 2, bits - bits // 2
     left = _u32(x >> np.uint64(right_bits))
     right = _u32(x & np.uint64((1 << right_bits) - 1))
-    for number in range(_ROUNDS):
+    for number in range(_FEISTEL_ROUNDS):
         mixed = hash32(hash32(key + _u32(number * GOLDEN)) + right)
         left, right = right, left ^ (mixed & _u32((1 << left_bits) - 1))
         left_bits, right_bits = right_bits, left_bits

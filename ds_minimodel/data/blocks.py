@@ -1,4 +1,4 @@
-"""Which tokens make a training sample: fairseq's block building (TokenBlockDataset).
+"""Blocks: which tokens make a training sample, as fairseq builds them (TokenBlockDataset).
 
 A block is at most seq_length - 1 consecutive tokens of a store; <s> is put before them later. Modes:
   complete      as many whole sentences as fit, across documents
@@ -9,16 +9,24 @@ A sentence longer than a block is cut (fairseq would pass it on and skip the sam
 it begins the next block. Blocks of a single token are left out, as fairseq does in complete_doc.
 """
 
+from __future__ import annotations
+
 import bisect
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import EOS
+from ds_minimodel.data.store import TokenStore
 
 CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
-_RECORD = np.dtype([("start", "<i8"), ("length", "<i4")])
+_RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
+
+Spans = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 class BlockTable:
@@ -29,7 +37,7 @@ class BlockTable:
     open it before the others, or each builds it (with the same result).
     """
 
-    def __init__(self, store, mode, seq_length):
+    def __init__(self, store: TokenStore, mode: str, seq_length: int):
         name = f"{store.folder.name}.{mode}-{seq_length}-{store.sha256[:16]}.blocks"
         path = store.folder.with_name(name)
         if not path.exists():
@@ -39,16 +47,16 @@ class BlockTable:
         self.seq_length = seq_length
         self._records = np.memmap(path, _RECORD, "r")
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._records)
 
-    def spans(self, numbers):
+    def spans(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First token and number of tokens (int64) of each of the blocks `numbers`."""
         records = self._records[numbers]
         return records["start"], records["length"].astype(np.int64)
 
 
-def _build(path, store, mode, limit):
+def _build(path: Path, store: TokenStore, mode: str, limit: int) -> None:
     with files.atomic_write(path) as file:
         for starts, lengths in (
             _even(store, limit) if mode == "none" else _whole_sentences(store, limit, mode == "complete_doc")
@@ -60,13 +68,13 @@ def _build(path, store, mode, limit):
             raise UserError(f"{store.folder}: holds no text of two tokens or more; prepare more text")
 
 
-def _even(store, limit):
+def _even(store: TokenStore, limit: int) -> Spans:
     for first in range(0, store.num_tokens, CHUNK_TOKENS * limit):
         starts = np.arange(first, min(first + CHUNK_TOKENS * limit, store.num_tokens), limit)
         yield starts, np.minimum(limit, store.num_tokens - starts)
 
 
-def _whole_sentences(store, limit, within_documents):
+def _whole_sentences(store: TokenStore, limit: int, within_documents: bool) -> Spans:
     """Starts and lengths, a chunk of the store at a time; each chunk is read from a block's start on."""
     assert CHUNK_TOKENS > limit
     start = 0
@@ -77,7 +85,9 @@ def _whole_sentences(store, limit, within_documents):
         start += done
 
 
-def _pack(tokens, limit, within_documents, is_last):
+def _pack(
+    tokens: NDArray[np.integer], limit: int, within_documents: bool, is_last: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Greedy packing of sentences: starts and ends of the blocks, and how many tokens are done with.
 
     Unless these are the last tokens, it stops where a block's end could depend on what follows.
@@ -87,7 +97,8 @@ def _pack(tokens, limit, within_documents, is_last):
     # The second of two </s> is the blank line after a document: a block may not go on past it.
     blanks = (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist() if within_documents else []
     blanks.append(len(tokens) + limit)  # never reached
-    borders, start, sentence, document = [], 0, 0, 0
+    borders: list[tuple[int, int]] = []
+    start, sentence, document = 0, 0, 0
     stop = len(tokens) if is_last else len(tokens) - limit
     while start < stop:
         furthest = min(start + limit, blanks[document])
@@ -99,5 +110,5 @@ def _pack(tokens, limit, within_documents, is_last):
         start = end
         if end == blanks[document]:
             start, document = end + 1, document + 1
-    starts, ends = np.array(borders, np.int64).reshape(-1, 2).T
-    return starts, ends, start
+    block_starts, block_ends = np.array(borders, np.int64).reshape(-1, 2).T
+    return block_starts, block_ends, start

@@ -1,13 +1,21 @@
 """Batches for masked language modelling: any sample of any epoch, computed from its number alone."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
-from ds_minimodel.common.random import below, draws, permute, sample_key, stream, uniform
-from ds_minimodel.common.vocabulary import BOS, IGNORED, NUM_SPECIAL, PAD
+from ds_minimodel.common.random import Stream, draws, permute, sample_key, stream_key, uniform, uniform_below
+from ds_minimodel.common.vocabulary import BOS, IGNORED, NUM_SPECIAL, PAD, mask_id
+from ds_minimodel.data.blocks import BlockTable
+from ds_minimodel.data.store import TokenStore
 
-# Streams of draws of a sample. Dropout takes small numbers (its operations) from the same key.
-_COUNT, _CHOICE, _KIND, _PIECE = range(0x10000, 0x10004)
 _MULTIPLE = 8  # batches are padded to a multiple: fewer shapes, faster matrices
+
+Integers = NDArray[np.int64]
+Keys = NDArray[np.uint32]  # of samples (common/random.py)
 
 
 class MlmSampler:
@@ -17,15 +25,16 @@ class MlmSampler:
     slice of any step, and a resumed run goes on at its number of samples with nothing to restore.
     """
 
-    def __init__(self, store, blocks, mask_prob, seed):
+    def __init__(self, store: TokenStore, blocks: BlockTable, mask_prob: float, seed: int):
         self.store, self.blocks, self.mask_prob, self.seed = store, blocks, mask_prob, seed
 
-    def rows(self, first, last):
+    def rows(self, first: int, last: int) -> dict[str, Any]:
         """The batch of the samples [first, last), B = last - first.
 
         tokens (B, S) int64, padded to the longest row rounded up to a multiple of 8, at most seq_length;
         lengths (B,) int32; read (B, M) int64, the masked positions in order, 0 where unused;
-        targets (B, M) int64, the ids there, -100 where unused; keys (B,) int32; count, the targets used.
+        targets (B, M) int64, the ids there, IGNORED where unused; sample_keys (B,) int32, for dropout;
+        count, the number of targets used.
         """
         epochs, places = np.divmod(np.arange(first, last), len(self.blocks))
         numbers = permute(places, len(self.blocks), self.seed, epochs)
@@ -39,11 +48,11 @@ class MlmSampler:
             "lengths": lengths.astype(np.int32),
             "read": read,
             "targets": targets,
-            "keys": keys.view(np.int32),
+            "sample_keys": keys.view(np.int32),
             "count": len(rows),
         }
 
-    def _read(self, numbers):
+    def _read(self, numbers: Integers) -> tuple[Integers, Integers]:
         """Tokens (B, S), each row <s> and a block and padding; lengths (B,)."""
         starts, sizes = self.blocks.spans(numbers)
         lengths = sizes + 1
@@ -55,17 +64,19 @@ class MlmSampler:
         return tokens, lengths
 
 
-def choose_positions(tokens, lengths, keys, mask_prob):
+def choose_positions(
+    tokens: Integers, lengths: Integers, keys: Keys, mask_prob: float
+) -> tuple[Integers, Integers, NDArray[np.bool_]]:
     """fairseq's choice of what to predict: int(mask_prob * length + U[0, 1)) positions of each row,
     without replacement; <s> and </s> may be among them.
 
     tokens (B, S), lengths (B,), keys (B,). Returns read (B, M), targets (B, M) and used (B, M) bool,
     with M the most of any row, but at least 1.
     """
-    counts = (mask_prob * lengths + uniform(draws(stream(keys, _COUNT), 0, 1))[:, 0]).astype(np.int64)
+    counts = (mask_prob * lengths + uniform(draws(stream_key(keys, Stream.MASK_COUNT), 0, 1))[:, 0]).astype(np.int64)
     width = tokens.shape[1]
     positions = np.arange(width, dtype=np.uint64)
-    ranks = draws(stream(keys, _CHOICE), 0, width).astype(np.uint64) << np.uint64(32) | positions
+    ranks = draws(stream_key(keys, Stream.MASK_POSITIONS), 0, width).astype(np.uint64) << np.uint64(32) | positions
     ranks[positions >= lengths[:, None]] = np.iinfo(np.uint64).max
     ranks.sort(axis=1)  # a row's positions in random order
     read = (ranks[:, : max(1, counts.max())] & np.uint64(0xFFFFFFFF)).astype(np.int64)
@@ -77,10 +88,12 @@ def choose_positions(tokens, lengths, keys, mask_prob):
     return read, targets, used
 
 
-def replacements(targets, keys, vocab_size):
-    """What the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece drawn
+def replacements(targets: Integers, keys: Keys, vocab_size: int) -> Integers:
+    """Tokens that the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece drawn
     uniformly from all that are not special for 10 %, the token itself for 10 %."""
     slots = targets.shape[1]
-    kind = uniform(draws(stream(keys, _KIND), 0, slots))
-    pieces = NUM_SPECIAL + below(draws(stream(keys, _PIECE), 0, slots), vocab_size - 1 - NUM_SPECIAL)
-    return np.where(kind < 0.8, vocab_size - 1, np.where(kind < 0.9, pieces, targets))
+    kind = uniform(draws(stream_key(keys, Stream.MASK_KIND), 0, slots))
+    mask = mask_id(vocab_size)
+    piece_draws = draws(stream_key(keys, Stream.MASK_PIECE), 0, slots)
+    pieces = NUM_SPECIAL + uniform_below(piece_draws, mask - NUM_SPECIAL)
+    return np.where(kind < 0.8, mask, np.where(kind < 0.9, pieces, targets))

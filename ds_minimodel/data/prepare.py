@@ -4,35 +4,47 @@ The text decides where a shard ends (after a fixed amount of it), not the tokens
 workers. So every shard can be made by itself, by any process on any machine, with the same bytes.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import itertools
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import EOS
-from ds_minimodel.data.reader import Position, documents, find_files, read_chunks
+from ds_minimodel.data.reader import Chunk, Position, documents, find_files, read_chunks
 from ds_minimodel.data.store import id_type, shard_name, write_shard
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.workers import ordered_map
+from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
+from ds_minimodel.data.workers import MpiRanks, ordered_map
 
 SHARD_BYTES = 1 << 28  # text of a shard
 
 
-def prepare(text, tokenizer_folder, out, min_words=0, workers=1, ranks=None, shard_bytes=SHARD_BYTES, progress=None):
+def prepare(
+    text: Sequence[str | Path],
+    tokenizer_folder: str | Path,
+    out: str | Path,
+    min_words: int = 0,
+    workers: int = 1,
+    ranks: MpiRanks | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> None:
     """Tokenise the files that the paths and globs `text` name into the token store `out`.
 
     Documents of fewer than `min_words` words are dropped. A killed run leaves OUT.partial with its
     complete shards and OUT.progress.json; the next one with the same text and settings goes on after
     them. The store is the same, byte for byte, however often the work was interrupted and whatever the
-    number of `workers`, or of `ranks` (ranks.py), which work instead of them where given.
+    number of `workers`, or of `ranks` (workers.py), which work instead of them where given.
     `progress(documents, tokens, tokens_per_second)` is called as work is done.
 
     Raises UserError for text that cannot be read (see reader.py), for text of which nothing is left,
@@ -52,9 +64,9 @@ def prepare(text, tokenizer_folder, out, min_words=0, workers=1, ranks=None, sha
     report = _reporter(journal.tokens, progress)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)
     with contextlib.closing(parts) as encoded:
-        for number, parts in itertools.groupby(encoded, key=lambda part: part.shard):
+        for number, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
             with write_shard(journal.folder, number, tokenizer.vocab_size, tokenizer.sha256) as add:
-                for part in parts:
+                for part in parts_of_shard:
                     add(part.tokens, part.lengths)
                     journal.count(part)
                     report(journal.documents, journal.tokens)
@@ -77,7 +89,7 @@ class _Part(NamedTuple):
     dropped: int
 
 
-def _in_shards(chunks, first, shard_bytes):
+def _in_shards(chunks: Iterable[Chunk], first: int, shard_bytes: int) -> Iterator[tuple[int, Chunk]]:
     """Number the chunks by shard, from `first` on; each shard holds shard_bytes of text or a bit more."""
     size = 0
     for chunk in chunks:
@@ -87,11 +99,13 @@ def _in_shards(chunks, first, shard_bytes):
             first, size = first + 1, 0
 
 
-def _encode_chunk(tokenizer_folder, min_words, job):
+def _encode_chunk(tokenizer_folder: str | Path, min_words: int, job: tuple[int, Chunk]) -> _Part:
     """Tokenise a (shard, chunk): each line ends in </s>, each document in one more."""
     shard, chunk = job
     tokenizer = _tokenizer_of_worker(tokenizer_folder)
-    tokens, lengths, dropped = [], [], 0
+    tokens: list[int] = []
+    lengths: list[int] = []
+    dropped = 0
     for document in documents(chunk):
         if min_words and sum(len(line.split()) for line in document) < min_words:
             dropped += 1
@@ -110,21 +124,21 @@ def _encode_chunk(tokenizer_folder, min_words, job):
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer_of_worker(folder):
+def _tokenizer_of_worker(folder: str | Path) -> Tokenizer:
     """Each worker process opens its tokenizer once."""
     return open_tokenizer(folder)
 
 
-def _version(path):
-    """What changes when a file of text is replaced."""
+def _version(path: Path) -> list:
+    """Path, size and time of a file of text: another list where the file was replaced."""
     facts = path.stat()
     return [str(path), facts.st_size, facts.st_mtime_ns]
 
 
-def _reporter(tokens_before, progress):
+def _reporter(tokens_before: int, progress: Callable[[int, int, float], None] | None) -> Callable[[int, int], None]:
     start = time.monotonic()
 
-    def report(documents, tokens):
+    def report(documents: int, tokens: int) -> None:
         if progress:
             progress(documents, tokens, (tokens - tokens_before) / max(time.monotonic() - start, 1e-9))
 
@@ -132,12 +146,12 @@ def _reporter(tokens_before, progress):
 
 
 class _Journal:
-    """What is done of a store: complete shards in OUT.partial, the rest in OUT.progress.json.
+    """Progress of the making of a store: complete shards in OUT.partial, the rest in OUT.progress.json.
 
     `job` describes the text and the settings; what another job left is thrown away.
     """
 
-    def __init__(self, out, job):
+    def __init__(self, out: str | Path, job: dict[str, Any]):
         self.out = Path(out)
         self.folder = self.out.with_name(f"{self.out.name}.partial")
         self.path = self.out.with_name(f"{self.out.name}.progress.json")
@@ -158,18 +172,18 @@ class _Journal:
         self.tokens = facts.get("tokens", 0)
         self.dropped = facts.get("dropped", 0)
 
-    def count(self, part):
+    def count(self, part: _Part) -> None:
         self.position = part.end
         self.documents += len(part.lengths)
         self.tokens += len(part.tokens)
         self.dropped += part.dropped
 
-    def commit(self):
+    def commit(self) -> None:
         """A shard is complete: a later run will start after it."""
         self.shards += 1
         files.write_json(self.path, {"job": self.job, "position": self.position, **self._totals()})
 
-    def finish(self, **facts):
+    def finish(self, **facts: Any) -> None:
         """All shards are complete: give the store its name, in place of an older one."""
         files.write_manifest(self.folder, **self._totals(), **facts)
         with files.clear_write_errors(self.out):
@@ -179,5 +193,5 @@ class _Journal:
             files.sync_folder(self.out.parent)
             self.path.unlink()
 
-    def _totals(self):
+    def _totals(self) -> dict[str, int]:
         return {"shards": self.shards, "documents": self.documents, "tokens": self.tokens, "dropped": self.dropped}

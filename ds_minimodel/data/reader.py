@@ -5,14 +5,17 @@ chunks can be worked on in parallel. Where a chunk ends depends on the text from
 nothing else: reading can begin again at any chunk's end and meets the same chunks.
 """
 
+from __future__ import annotations
+
 import codecs
 import glob
 import gzip
 import io
 import lzma
 import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
 
@@ -29,15 +32,17 @@ class Position(NamedTuple):
 
 
 class Chunk(NamedTuple):
+    """Some of a file's decompressed bytes, from `start` to `end`."""
+
     path: str
     start: Position
     end: Position
     data: bytes
 
 
-def find_files(patterns):
+def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     """Files that paths and globs (`**` too) name, in order, each once; UserError where there is none."""
-    found = []
+    found: list[Path] = []
     for pattern in map(str, patterns):
         is_glob = glob.has_magic(pattern) and not Path(pattern).exists()
         names = sorted(glob.glob(pattern, recursive=True)) if is_glob else [pattern]
@@ -53,7 +58,7 @@ def find_files(patterns):
     return found
 
 
-def read_chunks(files, start=Position()):
+def read_chunks(files: Sequence[Path], start: Position = Position()) -> Iterator[Chunk]:
     """Chunks of the files from `start` on. A document that a chunk cannot hold is cut at a line end,
     a line that it cannot hold at a space.
 
@@ -63,7 +68,7 @@ def read_chunks(files, start=Position()):
         yield from _chunks_of_file(files[number], start if number == start.file else Position(number))
 
 
-def documents(chunk):
+def documents(chunk: Chunk) -> Iterator[list[str]]:
     """Documents of a chunk, each a list of its non-empty lines without surrounding white space.
 
     Raises UserError where a line is not UTF-8.
@@ -72,11 +77,11 @@ def documents(chunk):
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        line = chunk.start.line + data.count(b"\n", 0, error.start)
+        line_number = chunk.start.line + data.count(b"\n", 0, error.start)
         raise UserError(
-            f"{chunk.path}:{line}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
+            f"{chunk.path}:{line_number}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
         ) from None
-    document = []
+    document: list[str] = []
     for line in text.split("\n"):  # not splitlines: form feeds, U+2028 … are no line ends here
         line = line.strip()
         if line:
@@ -88,13 +93,13 @@ def documents(chunk):
         yield document
 
 
-def read_documents(patterns):
+def read_documents(patterns: Iterable[str | Path]) -> Iterator[list[str]]:
     """All documents of the files that `patterns` name."""
     for chunk in read_chunks(find_files(patterns)):
         yield from documents(chunk)
 
 
-def _chunks_of_file(path, position):
+def _chunks_of_file(path: Path, position: Position) -> Iterator[Chunk]:
     blank = position.byte == 0  # nothing but white space so far
     buffer = b""
     try:
@@ -119,7 +124,7 @@ def _chunks_of_file(path, position):
         raise UserError(f"{path}: holds no text; fetch it again or leave it out")
 
 
-def _cut(buffer):
+def _cut(buffer: bytes) -> int:
     """Length of the longest good chunk that starts `buffer`."""
     for mark in _CUTS:
         at = buffer.rfind(mark)
@@ -131,7 +136,7 @@ def _cut(buffer):
     return size
 
 
-def _open(path):
+def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
     """The file's decompressed bytes; its suffix says how it is compressed."""
     if path.suffix == ".gz":
         return gzip.open(path)
@@ -149,26 +154,26 @@ class _ZstdFile(io.RawIOBase):
     EOFError.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: Path):
         try:
             import zstandard
         except ImportError:
             raise UserError(f"{path}: reading .zst needs the package zstandard; run pip install zstandard") from None
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
-        self._frame = None  # the open frame; None between frames
+        self._frame: Any = None  # the open frame; None between frames
         self._file = open(path, "rb")
         self._ready = memoryview(b"")
         self._position = 0
 
-    def readable(self):
+    def readable(self) -> bool:
         return True
 
-    def close(self):
+    def close(self) -> None:
         self._file.close()
         super().close()
 
-    def readinto(self, target):
+    def readinto(self, target: Any) -> int:
         while not self._ready:
             data = self._file.read(1 << 16)
             if not data:
@@ -181,20 +186,20 @@ class _ZstdFile(io.RawIOBase):
         self._position += size
         return size
 
-    def seek(self, offset, whence=io.SEEK_SET):
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Skip forward to the byte `offset`, as gzip and lzma do: by reading up to it."""
         assert whence == io.SEEK_SET and offset >= self._position
         while self._position < offset and self.readinto(bytearray(min(offset - self._position, 1 << 17))):
             pass
         return self._position
 
-    def tell(self):
+    def tell(self) -> int:
         return self._position
 
-    def seekable(self):
+    def seekable(self) -> bool:
         return True
 
-    def _decompress(self, data):
+    def _decompress(self, data: bytes) -> bytes:
         """Decompress `data` to the end, through the ends of frames."""
         parts = []
         try:

@@ -7,13 +7,17 @@ A document is its sentences, each ended by </s>, and one more </s>: the blank li
 fairseq too writes as an empty sentence.
 """
 
+from __future__ import annotations
+
 import bisect
 import contextlib
 import itertools
 import struct
+from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
@@ -23,17 +27,20 @@ _HEADER = struct.Struct("<8s I I Q Q Q 32s")  # magic, version, bytes an id, voc
 # SHA-256 of the tokenizer
 
 
-def id_type(vocab_size):
+def id_type(vocab_size: int) -> np.dtype:
     """The narrowest type on disk that holds every id of a vocabulary."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def shard_name(number):
+def shard_name(number: int) -> str:
+    """Name of a shard's two files, without .bin and .idx."""
     return f"{number:05d}"
 
 
 @contextlib.contextmanager
-def write_shard(folder, number, vocab_size, tokenizer_sha256):
+def write_shard(
+    folder: str | Path, number: int, vocab_size: int, tokenizer_sha256: str
+) -> Iterator[Callable[[ArrayLike, ArrayLike], None]]:
     """Yield a function add(tokens, lengths) that appends whole documents; the shard appears, complete,
     when the block ends without an error.
 
@@ -44,7 +51,7 @@ def write_shard(folder, number, vocab_size, tokenizer_sha256):
     lengths = [np.zeros(1, np.int64)]
     with files.atomic_write(path.with_suffix(".bin")) as file:
 
-        def add(tokens, document_lengths):
+        def add(tokens: ArrayLike, document_lengths: ArrayLike) -> None:
             file.write(np.asarray(tokens, dtype).tobytes())
             lengths.append(np.asarray(document_lengths, np.int64))
 
@@ -72,7 +79,7 @@ class TokenStore:
     the store is missing, incomplete, damaged, of another version or of another tokenizer.
     """
 
-    def __init__(self, folder, tokenizer_sha256=None):
+    def __init__(self, folder: str | Path, tokenizer_sha256: str | None = None):
         self.folder = Path(folder)
         manifest = files.read_manifest(folder)
         if manifest.get("kind") != "token_store":
@@ -85,7 +92,8 @@ class TokenStore:
                 f"{tokenizer_sha256[:12]}…); run the step prepare again"
             )
         self.sha256 = files.sha256_of_json(manifest["files"])
-        self._tokens, self._offsets = [], []  # memory maps, one a shard
+        self._tokens: list[NDArray[np.integer]] = []  # memory maps, one a shard
+        self._offsets: list[NDArray[np.int64]] = []
         for number in range(manifest["shards"]):
             self._open_shard(self.folder / shard_name(number))
         self._token_starts = _running_sum(self._tokens)
@@ -93,7 +101,7 @@ class TokenStore:
         self.num_tokens = self._token_starts[-1]
         self.num_documents = self._document_starts[-1]
 
-    def read(self, start, stop):
+    def read(self, start: int, stop: int) -> NDArray[np.integer]:
         """Ids of the tokens [start, stop), counted over all shards; a view where one shard holds them."""
         assert 0 <= start <= stop <= self.num_tokens
         shard = bisect.bisect_right(self._token_starts, start, hi=len(self._tokens)) - 1
@@ -106,14 +114,14 @@ class TokenStore:
                 return parts[0] if len(parts) == 1 else np.concatenate(parts)
             shard += 1
 
-    def document(self, number):
+    def document(self, number: int) -> tuple[int, int]:
         """(start, stop) of a document's tokens, its last </s> included."""
         shard = bisect.bisect_right(self._document_starts, number) - 1
         at = number - self._document_starts[shard]
         start, stop = self._offsets[shard][at : at + 2].tolist()
         return self._token_starts[shard] + start, self._token_starts[shard] + stop
 
-    def _open_shard(self, path):
+    def _open_shard(self, path: Path) -> None:
         index = path.with_suffix(".idx")
         with open(index, "rb") as file:
             header = file.read(_HEADER.size)
@@ -128,10 +136,10 @@ class TokenStore:
             raise UserError(f"{index}: of another vocabulary than the store; run the step prepare again")
         dtype = id_type(vocab_size)
         sizes = {index: _HEADER.size + 8 * (num_documents + 1), path.with_suffix(".bin"): num_tokens * dtype.itemsize}
-        for file, size in sizes.items():
-            if id_bytes != dtype.itemsize or file.stat().st_size != size:
+        for part, size in sizes.items():
+            if id_bytes != dtype.itemsize or part.stat().st_size != size:
                 raise UserError(
-                    f"{file}: not of the size that its header says ({size} bytes); run the step prepare again"
+                    f"{part}: not of the size that its header says ({size} bytes); run the step prepare again"
                 )
         self._tokens.append(
             np.memmap(path.with_suffix(".bin"), dtype, "r") if num_tokens else np.empty(0, dtype)
@@ -139,6 +147,6 @@ class TokenStore:
         self._offsets.append(np.memmap(index, "<i8", "r", offset=_HEADER.size))
 
 
-def _running_sum(parts):
+def _running_sum(parts: Sequence[Sized]) -> list[int]:
     """Where each part starts when they are laid end to end, and where the last one ends."""
     return [0, *itertools.accumulate(map(len, parts))]

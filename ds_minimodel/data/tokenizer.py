@@ -1,9 +1,12 @@
-"""One language's vocabulary, whatever it is made of: the interface, and the reader of both kinds."""
+"""Tokenizers: text to the ids of one language's vocabulary, SentencePiece unigram or byte-level BPE."""
+
+from __future__ import annotations
 
 import io
 import os
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -11,23 +14,12 @@ import tokenizers
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import BOS, EOS, MASK, PAD, UNK
+from ds_minimodel.common.vocabulary import BOS, EOS, MASK, PAD, SPECIAL, UNK, mask_id
 from ds_minimodel.data.reader import find_files, read_documents
 
 UNIGRAM_FILE = "tokenizer.model"
 BYTE_LEVEL_FILE = "tokenizer.json"
-
-
-def open_tokenizer(folder):
-    """The vocabulary in a folder (a tokenizer or a language pack); UserError where there is none."""
-    held = files.read_manifest(folder)["files"]
-    if UNIGRAM_FILE in held:
-        return UnigramTokenizer(folder)
-    if BYTE_LEVEL_FILE in held:
-        return ByteLevelTokenizer(folder)
-    raise UserError(
-        f"{folder}: holds neither {UNIGRAM_FILE} nor {BYTE_LEVEL_FILE}; it is not a tokenizer or a language pack"
-    )
+WORD_START = "▁"  # how a piece spells the space before a word
 
 
 class Tokenizer(ABC):
@@ -41,7 +33,7 @@ class Tokenizer(ABC):
     vocab_size: int
     mask_id: int
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | Path):
         """UserError where the file in `folder` is not the one that its manifest names."""
         self.path = Path(folder) / self.file_name
         facts = files.read_manifest(folder)["files"].get(self.file_name)
@@ -55,36 +47,68 @@ class Tokenizer(ABC):
             )
 
     @abstractmethod
-    def encode(self, texts):
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, a list of lists; nothing is put before or after them."""
 
     @abstractmethod
-    def encode_with_offsets(self, text):
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids of one text and, for each, the (start, end) of its characters in `text` as given.
 
         White space before a word belongs to no piece; pieces that one character is made of share it.
         """
 
     @abstractmethod
-    def decode(self, ids):
+    def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; <s>, <pad>, </s> and <mask> are left out."""
 
     @abstractmethod
-    def pieces(self):
+    def pieces(self) -> list[str]:
         """The string of each id, vocab_size in all, each different: text, with ▁ for a space.
 
-        Both kinds spell alike, so that the pieces that two vocabularies share are found by their strings.
+        Both kinds spell them the same way, so that the pieces that two vocabularies share are found by their strings.
         """
 
 
-# --- merged from ds_minimodel.data.tokenizer: SentencePiece's unigram vocabularies: trained here, or XLM-R's. <mask> stands after the last piece.
+# SentencePiece's unigram vocabularies, trained here or XLM-R's. <mask> stands after the last piece of the model.
 
-
-_WORD_START = "▁"
 _MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limit is 4192
 
 
-def train_tokenizer(text, out, vocab_size, character_coverage, input_sentences):
+class UnigramTokenizer(Tokenizer):
+    file_name = UNIGRAM_FILE
+
+    def __init__(self, folder: str | Path):
+        super().__init__(folder)
+        self._model = sentencepiece.SentencePieceProcessor(model_file=str(self.path))
+        self.mask_id = self._model.get_piece_size()
+        self.vocab_size = self.mask_id + 1
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._model.encode(texts, num_threads=1)
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        # SentencePiece's normalisation (NFKC, runs of white space) may change the text; its offsets are in
+        # the original. A piece that is nothing but a word's start is empty.
+        encoded = self._model.encode(text, return_type="offset_mapping")
+        spans, offsets = [], encoded["offsets"]
+        for number, (start, end) in enumerate(offsets):
+            while start < end and text[start].isspace():
+                start += 1
+            if start == end and encoded["pieces"][number] != WORD_START:
+                end = next((later for _, later in offsets[number:] if later > start), start)
+            spans.append((start, end))
+        return encoded["ids"], spans
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._model.decode([int(id) for id in ids if UNK <= id < self.mask_id])
+
+    def pieces(self) -> list[str]:
+        return [self._model.id_to_piece(id) for id in range(self.mask_id)] + [MASK]
+
+
+def train_tokenizer(
+    text: Sequence[str | Path], out: str | Path, vocab_size: int, character_coverage: float, input_sentences: int
+) -> None:
     """Train a vocabulary of `vocab_size` ids, <mask> included, into the artifact folder `out`.
 
     `text` are paths or globs of raw text. At most `input_sentences` of its lines, sampled over all of
@@ -131,11 +155,11 @@ def train_tokenizer(text, out, vocab_size, character_coverage, input_sentences):
 class _Lines:
     """The lines of a text, one at a time; keeps the error that ended them, if one did."""
 
-    def __init__(self, text):
+    def __init__(self, text: Sequence[str | Path]):
         self._documents = read_documents(text)
-        self.error = None
+        self.error: UserError | None = None
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         try:
             for document in self._documents:
                 for line in document:
@@ -145,8 +169,8 @@ class _Lines:
             raise
 
 
-def _explain(message, text, vocab_size):
-    """SentencePiece's message in our terms; it does not count <mask>."""
+def _explain(message: str, text: Sequence[str | Path], vocab_size: int) -> UserError:
+    """The error to raise for SentencePiece's message, in our terms; it does not count <mask>."""
     where = ", ".join(map(str, text))
     most = re.search(r"Vocabulary size too high .*value <= (\d+)", message)
     if most:
@@ -164,46 +188,14 @@ def _explain(message, text, vocab_size):
     return UserError(f"{where}: SentencePiece cannot train on this text ({message})")
 
 
-class UnigramTokenizer(Tokenizer):
-    file_name = UNIGRAM_FILE
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self._model = sentencepiece.SentencePieceProcessor(model_file=str(self.path))
-        self.mask_id = self._model.get_piece_size()
-        self.vocab_size = self.mask_id + 1
-
-    def encode(self, texts):
-        return self._model.encode(texts, num_threads=1)
-
-    def encode_with_offsets(self, text):
-        # SentencePiece's normalisation (NFKC, runs of white space) may change the text; its offsets are in
-        # the original. A piece that is nothing but a word's start is empty.
-        encoded = self._model.encode(text, return_type="offset_mapping")
-        spans, offsets = [], encoded["offsets"]
-        for number, (start, end) in enumerate(offsets):
-            while start < end and text[start].isspace():
-                start += 1
-            if start == end and encoded["pieces"][number] != _WORD_START:
-                end = next((later for _, later in offsets[number:] if later > start), start)
-            spans.append((start, end))
-        return encoded["ids"], spans
-
-    def decode(self, ids):
-        return self._model.decode([int(id) for id in ids if UNK <= id < self.mask_id])
-
-    def pieces(self):
-        return [self._model.id_to_piece(id) for id in range(self.mask_id)] + [MASK]
+# RoBERTa's byte-level BPE. In its file a piece is a string of stand-ins for bytes, one character each.
 
 
-# --- merged from ds_minimodel.data.tokenizer: RoBERTa's byte-level BPE. In its file a piece is a string of stand-ins for bytes, one character each.
+def _byte_of_character() -> dict[str, int]:
+    """The byte that each of GPT-2's stand-ins means.
 
-
-_SPECIAL = {"<s>", "<pad>", "</s>", "<unk>", MASK}
-
-
-def _byte_of_character():
-    """GPT-2's stand-ins: a printable Latin-1 character for its own byte, U+0100 … for the others in order."""
+    A printable Latin-1 character stands for its own byte, U+0100 … for the others in order.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {
@@ -218,20 +210,20 @@ BYTE_OF_CHARACTER = _byte_of_character()
 class ByteLevelTokenizer(Tokenizer):
     file_name = BYTE_LEVEL_FILE
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | Path):
         super().__init__(folder)
         # One thread, as SentencePiece's here: text is prepared by as many processes as there are cores.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._tokenizer = tokenizers.Tokenizer.from_file(str(self.path))
         self._tokenizer.encode_special_tokens = True  # "<s>" in text is three characters
         self.vocab_size = self._tokenizer.get_vocab_size()
-        self.mask_id = self.vocab_size - 1
+        self.mask_id = mask_id(self.vocab_size)
 
-    def encode(self, texts):
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def encode_with_offsets(self, text):
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         spans = []
         for start, end in encoding.offsets:
@@ -240,22 +232,35 @@ class ByteLevelTokenizer(Tokenizer):
             spans.append((start, end))
         return encoding.ids, spans
 
-    def decode(self, ids):
+    def decode(self, ids: Iterable[int]) -> str:
         # Halves of characters show as �.
         return self._tokenizer.decode([int(id) for id in ids if UNK < id < self.mask_id])
 
-    def pieces(self):
-        strings = map(self._tokenizer.id_to_token, range(self.vocab_size))
-        return [string if string in _SPECIAL else _spell(string) for string in strings]
+    def pieces(self) -> list[str]:
+        special = {*SPECIAL, MASK}
+        strings = [str(self._tokenizer.id_to_token(id)) for id in range(self.vocab_size)]
+        return [string if string in special else _spell(string) for string in strings]
 
 
-def _spell(piece):
+def _spell(piece: str) -> str:
     """Text of a piece; one that is no whole number of characters is spelt by its bytes: <0xE2><0x82>."""
     data = bytes(BYTE_OF_CHARACTER[character] for character in piece)
     try:
         text = data.decode()
     except UnicodeDecodeError:
         text = None
-    if text is None or "▁" in text:
+    if text is None or WORD_START in text:
         return "".join(f"<0x{byte:02X}>" for byte in data)
-    return text.replace(" ", "▁")
+    return text.replace(" ", WORD_START)
+
+
+def open_tokenizer(folder: str | Path) -> Tokenizer:
+    """The vocabulary in a folder (a tokenizer or a language pack); UserError where there is none."""
+    held = files.read_manifest(folder)["files"]
+    if UNIGRAM_FILE in held:
+        return UnigramTokenizer(folder)
+    if BYTE_LEVEL_FILE in held:
+        return ByteLevelTokenizer(folder)
+    raise UserError(
+        f"{folder}: holds neither {UNIGRAM_FILE} nor {BYTE_LEVEL_FILE}; it is not a tokenizer or a language pack"
+    )

@@ -1,35 +1,46 @@
-"""Static word vectors from files, two languages' brought into one space, and vectors of pieces of them."""
+"""Static vectors of words and pieces: read from files, aligned between two languages, or trained on a token store."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import EOS
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.data.tokenizer import Tokenizer
 
 MAX_WORDS = 200_000  # the first of a file, which are the most frequent
 _CHUNK = 10_000  # words that are tokenised at a time
+
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class WordVectors:
     """words: by falling frequency. vectors: (words, D) fp32."""
 
-    words: list
-    vectors: np.ndarray
+    words: list[str]
+    vectors: Floats
 
 
-def read_header(path):
+def read_header(path: str | Path) -> tuple[int, int]:
     """(words, D) of a file of vectors in fastText's text form; UserError where it is missing or another."""
     with _open(path) as file:
         return _header(file.readline(), path)
 
 
-def read_vectors(path):
+def read_vectors(path: str | Path) -> WordVectors:
     """The first MAX_WORDS words of a fastText `.vec` file: a header `words D`, then `word x1 … xD` a line."""
     with _open(path) as file:
         count, dimension = _header(file.readline(), path)
-        words, vectors = [], np.empty((min(count, MAX_WORDS), dimension), np.float32)
+        words: list[str] = []
+        vectors = np.empty((min(count, MAX_WORDS), dimension), np.float32)
         for number in range(len(vectors)):
             line = file.readline()
             word, *numbers = line.rstrip(" \n").rsplit(" ", dimension)
@@ -47,7 +58,7 @@ def read_vectors(path):
     return WordVectors(words, vectors)
 
 
-def read_dictionary(path):
+def read_dictionary(path: str | Path) -> list[tuple[str, str]]:
     """Pairs (source word, target word) of a dictionary: two words a line, a tab or space between."""
     pairs = []
     with _open(path) as file:
@@ -57,11 +68,11 @@ def read_dictionary(path):
                 continue
             if len(pair) != 2:
                 raise UserError(f"{path}:{number}: {len(pair)} words where two are expected, a source and a target")
-            pairs.append(tuple(pair))
+            pairs.append((pair[0], pair[1]))
     return pairs
 
 
-def align(source, target, dictionary, where):
+def align(source: WordVectors, target: WordVectors, dictionary: list[tuple[str, str]], where: str | Path) -> Floats:
     """The rotation R (D, D) for which source.vectors @ R lie nearest to their translations in `target`.
 
     Orthogonal Procrustes over the dictionary's pairs in three spellings each (as given, lower case, title
@@ -82,7 +93,7 @@ def align(source, target, dictionary, where):
     return (u @ vt).astype(np.float32)
 
 
-def piece_vectors(tokenizer, words):
+def piece_vectors(tokenizer: Tokenizer, words: WordVectors) -> Floats:
     """A vector of each piece (V, D): the mean of the words in whose tokenisation it is, by frequency.
 
     What WECHSEL (section 3) and OFA do where no vectors of character n-grams are at hand. A word is tokenised
@@ -106,14 +117,14 @@ def piece_vectors(tokenizer, words):
     return (sums / np.maximum(weights, 1e-30)[:, None]).astype(np.float32)
 
 
-def _open(path):
+def _open(path: str | Path) -> TextIO:
     try:
         return open(path, encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check the path in the recipe") from None
 
 
-def _header(line, path):
+def _header(line: str, path: str | Path) -> tuple[int, int]:
     fields = line.split()
     if len(fields) != 2 or not all(field.isdigit() for field in fields) or "0" in fields:
         raise UserError(
@@ -122,12 +133,12 @@ def _header(line, path):
     return int(fields[0]), int(fields[1])
 
 
-# --- merged from ds_minimodel.data.vectors: Static vectors of pieces, trained by fastText on a token store (gensim's implementation).
+# Vectors of pieces trained by fastText (gensim's implementation) on a token store.
 
 
 MAX_TOKENS = 20_000_000  # the first of the store
 # What FOCUS's published code sets; the rest is fastText's own. CBOW "is more closely aligned" with masked LM.
-_SETTINGS = {
+_FASTTEXT: dict[str, Any] = {
     "vector_size": 100,
     "epochs": 3,
     "min_count": 10,
@@ -142,7 +153,7 @@ _SETTINGS = {
 }
 
 
-def train_piece_vectors(store, tokenizer, seed):
+def train_piece_vectors(store: TokenStore, tokenizer: Tokenizer, seed: int) -> Floats:
     """A vector of each piece (V, 100) from the store's text; zero for pieces seen fewer than 10 times.
 
     One thread, so that the result is a function of store and seed. UserError where gensim is missing.
@@ -155,8 +166,8 @@ def train_piece_vectors(store, tokenizer, seed):
             "pip install 'ds_minimodel[focus]', or give adapt.word_vectors"
         ) from None
     pieces = tokenizer.pieces()
-    vectors = np.zeros((len(pieces), _SETTINGS["vector_size"]), np.float32)
-    model = FastText(seed=seed, workers=1, **_SETTINGS)
+    vectors = np.zeros((len(pieces), _FASTTEXT["vector_size"]), np.float32)
+    model = FastText(seed=seed, workers=1, **_FASTTEXT)
     model.build_vocab(_Sentences(store, pieces))
     if len(model.wv):
         model.train(_Sentences(store, pieces), total_examples=model.corpus_count, epochs=model.epochs)
@@ -167,12 +178,12 @@ def train_piece_vectors(store, tokenizer, seed):
 
 
 class _Sentences:
-    """The sentences of a store as lists of pieces, as often as they are asked for."""
+    """The sentences of a store as lists of pieces; can be iterated over more than once."""
 
-    def __init__(self, store, pieces):
+    def __init__(self, store: TokenStore, pieces: list[str]):
         self.store, self.pieces = store, pieces
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[list[str]]:
         for number in range(self.store.num_documents):
             start, stop = self.store.document(number)
             if start >= MAX_TOKENS:

@@ -1,19 +1,27 @@
-"""A parallel map over processes that keeps the order and holds few items at once."""
+"""Parallel maps that keep the order and hold few items at once: over processes of this host, or over MPI ranks."""
+
+from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import multiprocessing
 import os
 import signal
 import threading
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
 
-from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def ordered_map(function, items, workers):
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> Generator[Result, None, None]:
     """Yield function(item) for each item, in order, computed by `workers` processes (1: in this one).
 
     Two items a worker are under way at any time. Raises UserError where a worker was killed; an error
@@ -23,12 +31,12 @@ def ordered_map(function, items, workers):
         yield from map(function, items)
         return
     with process_pool(workers) as pool:
-        yield from in_order(functools.partial(pool.submit, function), items, 2 * workers)
+        yield from in_order(lambda item: pool.submit(function, item), items, 2 * workers)
 
 
-def in_order(submit, items, window):
+def in_order(submit: Callable[[Item], Future[Result]], items: Iterable[Item], window: int) -> Iterator[Result]:
     """Yield the results of submit(item), a Future, for each item, in order; `window` at most at a time."""
-    pending = collections.deque()
+    pending: collections.deque[Future[Result]] = collections.deque()
     try:
         for item in items:
             pending.append(submit(item))
@@ -42,7 +50,7 @@ def in_order(submit, items, window):
 
 
 @contextlib.contextmanager
-def process_pool(workers):
+def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of worker processes; UserError where one of them was killed."""
     context = multiprocessing.get_context("spawn")  # fork is not safe beside the threads of torch
     with ProcessPoolExecutor(workers, context, initializer=_follow_parent) as pool:
@@ -55,36 +63,40 @@ def process_pool(workers):
             ) from None
 
 
-def _follow_parent():
+def _follow_parent() -> None:
     """Leave Ctrl-C to the parent, and end when it ends: a killed one cannot tell its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
+    assert parent is not None
 
-    def watch():
+    def watch() -> None:
         parent.join()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-# --- merged from ds_minimodel.data.workers: Ranks under mpirun, on one host or many, that compute for the first of them; it alone reads and writes.
+# Ranks under mpirun, on one host or many, that compute for rank 0; it alone reads and writes.
 
 
-class Ranks:
-    """The processes of an MPI communicator. `is_main`: whether this one is the first."""
+class MpiRanks:
+    """The processes of an MPI communicator. `is_main`: whether this one is rank 0."""
 
-    def __init__(self, comm):
-        self.comm, self.is_main, self.executor = comm, comm.rank == 0, None
+    def __init__(self, comm: Any):
+        self.comm, self.is_main = comm, comm.rank == 0
+        self.executor: Any = None
 
-    def from_main(self, compute):
+    def from_main(self, compute: Callable[[], Result]) -> Result:
         """The picklable value that `compute()` gives on rank 0, on every rank.
 
         The other ranks wait for it, without load on their cores, and compute what it hands to `ordered_map`.
-        If it fails, every rank ends: rank 0 with the error, the others with Elsewhere.
+        If it fails, every rank ends: rank 0 with the error, the others with OtherRankFailed.
         """
         from mpi4py.futures import MPICommExecutor  # not above: a worker process must not meet MPI
 
-        state = value = error = None
+        state: Any = None
+        value: Any = None
+        error: BaseException | None = None
         with MPICommExecutor(self.comm) as self.executor:  # the others stay in here until rank 0 leaves
             if self.is_main:
                 try:
@@ -95,18 +107,18 @@ class Ranks:
         if error is not None:
             raise error
         if state != "ok":
-            raise Elsewhere(0, state == "user error")
+            raise OtherRankFailed(0, state == "user error")
         return value
 
-    def ordered_map(self, function, items):
+    def ordered_map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Yield function(item) for each item, in order, computed on all ranks; on rank 0, within `from_main`.
 
         Two items a rank are under way at any time. An error in `function` is raised here in its item's turn.
         """
-        here = []
-        with process_pool(1) as pool:  # for rank 0's share: itself it hands out, reads and writes
+        here: list[Future[Result]] = []  # what this rank's own worker computes
+        with process_pool(1) as pool:  # for rank 0's share: the rank itself hands out items, reads and writes
 
-            def submit(item):
+            def submit(item: Item) -> Future[Result]:
                 here[:] = [future for future in here if not future.done()]
                 if len(here) < 2 or self.comm.size == 1:
                     here.append(pool.submit(function, item))

@@ -1,12 +1,14 @@
-"""The one training loop."""
+"""The one training loop, and the thread that makes the batches of its coming steps."""
+
+from __future__ import annotations
 
 import queue
 import signal
 import threading
-from dataclasses import asdict
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-import deepspeed
 import torch
 
 from ds_minimodel import __version__
@@ -14,14 +16,34 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
 from ds_minimodel.engine.meter import Meter
-from ds_minimodel.engine.planning.planner import plan_run
+from ds_minimodel.engine.planning.planner import Plan, plan_run
 from ds_minimodel.engine.ranks.signals import Stopped, StopSignals
-from ds_minimodel.engine.zero.build import build_engine, destroy, missing_loss_scale
-from ds_minimodel.engine.zero.masters import read_masters
+from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.engine.run import Run
+from ds_minimodel.engine.zero import start
+from ds_minimodel.engine.zero.engine import backward_and_step, build_engine, destroy, set_learning_rate
+from ds_minimodel.engine.zero.state import read_masters
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+Batch = dict[str, Any]  # host tensors, and "count": the number of loss terms
+Batches = Callable[[int], list[Batch]]  # of a step: this rank's micro-batches
+Weights = dict[str, torch.Tensor]
 
 
-def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on_snapshot=None):
-    """Train the parameters of `module` that require gradients; return them when `run.steps` are done.
+def train(
+    module: torch.nn.Module,
+    batches: Batches,
+    run: Run,
+    world: World,
+    folder: Path | str,
+    label: str,
+    job: str,
+    snapshot_steps: Collection[int] = (),
+    on_snapshot: Callable[[int, Weights], object] = lambda *_: None,
+) -> Weights:
+    """Train the parameters of `module` that require gradients; return them when all steps of `run` are done.
 
     module: `module(batch)` gives one sum of losses for each of `module.loss_names`, a tensor (losses,).
     batches: `batches(step)` gives this rank's micro-batches of an optimizer step, a list of dicts of host
@@ -34,34 +56,34 @@ def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on
     (sum over all ranks and micro-batches) / (global count). Raises Stopped after SIGINT or SIGTERM.
     """
     plan = plan_run(module, batches, run, world)
-    engine = build_engine(module, run, world, plan)
+    engine = build_engine(module, run, world, plan.zero, plan.choice.replicated)
     checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
-    start = checkpoints.load_newest()
+    steps, first = run.schedule.steps, checkpoints.load_newest()
     world.from_main(lambda: write_json(Path(folder) / "run.json", _circumstances(run, world, plan)))
-    if start == 0 and 0 in snapshot_steps:
+    if first == 0 and 0 in snapshot_steps:
         on_snapshot(0, read_masters(engine))
 
-    def save(step):
+    def save(step: int) -> None:
         if checkpoints.saved < step:
             meter.report(step)  # never save a state whose loss nobody has looked at
             checkpoints.save(step)
 
-    def end_if(stopping, step):
+    def end_if(stopping: int, step: int) -> None:
         if stopping:
             save(step)
             checkpoints.wait()
             raise Stopped(
                 stop.received or signal.SIGTERM,
-                f"stopped after step {step} of {run.steps}; the same command goes on from there",
+                f"stopped after step {step} of {steps}; the same command goes on from there",
             )
 
     with (
-        Meter(module.loss_names, run, world, folder, label, start) as meter,
+        Meter(cast(list[str], module.loss_names), run, world, folder, label, first) as meter,
         StopSignals() as stop,
         checkpoints,
-        Prefetch(batches, start, run.steps) as stream,
+        Prefetch(batches, first, steps) as stream,
     ):
-        for step in range(start, run.steps):
+        for step in range(first, steps):
             micro_batches = next(stream)
             counted = sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
             count, stopping, failed = world.sum(counted, stop.received or 0, checkpoints.has_failed)
@@ -76,75 +98,77 @@ def train(module, batches, run, world, folder, label, job, snapshot_steps=(), on
                 meter.report(done)
             if done in snapshot_steps:
                 on_snapshot(done, read_masters(engine))
-            if done % run.checkpoint_every == 0 and done < run.steps:
+            if run.checkpoints.is_due(done) and done < steps:
                 save(done)
         checkpoints.wait()
-        end_if(*world.sum(stop.received or 0), run.steps)
+        (stopping,) = world.sum(stop.received or 0)
+        end_if(stopping, steps)
     weights = read_masters(engine)
     destroy(engine)
-    world.alike(lambda: _check_finite(weights, label))
+    world.same_on_all_ranks(lambda: _check_finite(weights, label))
     return weights
 
 
-def optimizer_step(engine, micro_batches, count, run, world, step):
+def optimizer_step(
+    engine: DeepSpeedEngine, micro_batches: list[Batch], count: int, run: Run, world: World, step: int
+) -> list[torch.Tensor]:
     """Forward, backward and update of one step; the sums of losses of each micro-batch, still on the device.
 
     count: loss terms of the whole batch on all ranks, at least 1. Nothing here waits for the device.
     """
     sums_of_batches = []
-    for group in engine.optimizer.param_groups:
-        group["lr"] = run.lr_at(step)
+    set_learning_rate(engine, run.schedule.lr_at(step))
     for batch in micro_batches:
         sums = engine(_to_device(batch, world.device))
         # DeepSpeed averages gradients over data ranks; the count is global, so undo that.
-        loss = sums.mean() * (world.data.size / count)
-        engine.backward(loss * missing_loss_scale(engine, run), scale_wrt_gas=False)
-        engine.step()
+        backward_and_step(engine, sums.mean() * (world.data.size / count), run)
         sums_of_batches.append(sums.detach())
     return sums_of_batches
 
 
-def _check_finite(weights, label):
+def _check_finite(weights: Weights, label: str) -> None:
     """The last update comes after the last look at the loss."""
     for name, weight in weights.items():
         if not weight.isfinite().all():
             raise UserError(f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or fp32")
 
 
-def _circumstances(run, world, plan):
+def _circumstances(run: Run, world: World, plan: Plan) -> dict[str, Any]:
     """What a run was done with, resolved: all its numbers, ranks, device and versions; and what was predicted."""
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
     return {
-        **asdict(run),
+        **run.record(),
         "world_size": world.size,
         "tensor_parallel": world.tensor.size,
         "device": device,
         "ds_minimodel": __version__,
         "torch": torch.__version__,
-        "deepspeed": deepspeed.__version__,
+        "deepspeed": start.version(),
         "plan": plan.summary(),
     }
 
 
-def _to_device(batch, device):
+def _to_device(batch: Batch, device: torch.device) -> Batch:
     return {
         name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
         for name, value in batch.items()
     }
 
 
-# --- merged from ds_minimodel.engine.loop: The batches of coming steps, made while the device works on the present one.
-
-
 class Prefetch:
-    """Computes the micro-batches of coming steps in a thread, two steps ahead of the loop."""
+    """Computes the micro-batches of coming steps in a thread, two steps ahead of the loop.
 
-    def __init__(self, batches, start, stop):
-        self.queue, self.done = queue.Queue(maxsize=2), threading.Event()
-        self.thread = threading.Thread(target=self._work, args=(batches, start, stop), daemon=True)
+    A context manager; `next` gives those of the steps from `first` on, below `end`, in order.
+    """
 
-    def _work(self, batches, start, stop):
-        for step in range(start, stop):
+    def __init__(self, batches: Batches, first: int, end: int):
+        self.queue: queue.Queue[list[Batch] | BaseException] = queue.Queue(maxsize=2)
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._work, args=(batches, first, end), daemon=True)
+
+    def _work(self, batches: Batches, first: int, end: int) -> None:
+        for step in range(first, end):
+            item: list[Batch] | BaseException
             try:
                 item = batches(step)
             except BaseException as error:  # handed to the loop, which raises it
@@ -158,16 +182,16 @@ class Prefetch:
             if self.done.is_set() or isinstance(item, BaseException):
                 return
 
-    def __enter__(self):
+    def __enter__(self) -> Prefetch:
         self.thread.start()
         return self
 
-    def __next__(self):
+    def __next__(self) -> list[Batch]:
         item = self.queue.get()
         if isinstance(item, BaseException):
             raise item
         return item
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.done.set()
         self.thread.join()

@@ -1,15 +1,23 @@
-"""Losses, rate and cost of a run while it trains."""
+"""Losses, rate and cost of a run while it trains: metrics.jsonl, TensorBoard events, progress."""
+
+from __future__ import annotations
 
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write, clear_write_errors, read_json_lines
 from ds_minimodel.common.progress import Progress
+from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.engine.run import Run
+
+Record = dict[str, float]  # one line of metrics.jsonl
 
 
 class Meter:
@@ -18,70 +26,74 @@ class Meter:
     A context manager: the files that it writes are open within.
     """
 
-    def __init__(self, names, run, world, folder, label, start):
+    def __init__(
+        self, names: Sequence[str], run: Run, world: World, folder: Path | str, label: str, start: int
+    ) -> None:
+        """names: of the losses. start: step that the run goes on from."""
         self.names, self.run, self.world, self.label = names, run, world, label
-        self.sums, self.last_step, self.last_time = 0, start, time.monotonic()
-        self.every = max(1, min(100, run.steps // 100))
+        self.last_step, self.last_time = start, time.monotonic()
+        self.sums: Any = 0  # a tensor from the first `add` on
+        self.every = max(1, min(100, run.schedule.steps // 100))
         self.metrics = Metrics(folder, start, enabled=world.is_main)
         if world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
-        self.progress = Progress(label, run.steps, "steps", start, quiet=not world.is_main)
+        self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
 
-    def add(self, sums, count):
+    def add(self, sums: torch.Tensor, count: int) -> None:
         """sums: (losses,) of one micro-batch on this rank. count: loss terms of the whole batch on all ranks."""
         self.sums = self.sums + sums / count
 
-    def is_due(self, step):
-        return step % self.every == 0 or step == self.run.steps
+    def is_due(self, step: int) -> bool:
+        return step % self.every == 0 or step == self.run.schedule.steps
 
-    def report(self, step):
+    def report(self, step: int) -> None:
         """Write the means over the steps since the last report; UserError where the loss is not finite."""
         if step == self.last_step:
             return
         record = self._read(step)
-        self.world.alike(lambda: self._check(record))
+        self.world.same_on_all_ranks(lambda: self._check(record))
         self.world.from_main(lambda: self.metrics.write(record))  # a full disk ends all ranks
         self.progress.update(step, f"loss {record['loss']:.3f}")
 
-    def _check(self, record):
+    def _check(self, record: Record) -> None:
         if not math.isfinite(record["loss"]):
             raise UserError(
                 f"{self.label}: the loss is not finite at step {record['step']}; lower lr, or use bf16 "
                 "or fp32; the last checkpoint is from before"
             )
 
-    def _read(self, step):
+    def _read(self, step: int) -> Record:
         steps, now = step - self.last_step, time.monotonic()
         if self.world.data.size > 1:
             torch.distributed.all_reduce(self.sums, group=self.world.data.handle)
         losses = (self.sums / steps).tolist()
         seconds = now - self.last_time
         self.sums, self.last_step, self.last_time = 0, step, now
-        run, previous = self.run, step - steps
-        formula, executed = run.flops_until(step)
-        record = {"step": step, "loss": sum(losses) / len(losses), "lr": run.lr_at(step - 1)}
+        run, accounting = self.run, self.run.accounting
+        formula, executed = accounting.flops_until(step)
+        record: Record = {"step": step, "loss": sum(losses) / len(losses), "lr": run.schedule.lr_at(step - 1)}
         if len(losses) > 1:
             record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses)}
         record |= {
-            "tokens_per_second": steps * run.tokens_per_step / seconds,
-            "tflops_per_second": (formula - run.flops_until(previous)[0]) / seconds / 1e12,
+            "tokens_per_second": steps * accounting.tokens_per_step / seconds,
+            "tflops_per_second": (formula - accounting.flops_until(step - steps)[0]) / seconds / 1e12,
             "eflops": formula / 1e18,
             "executed_eflops": executed / 1e18,
             "memory_gib": _peak_memory(self.world.device) / 2**30,
         }
         return record
 
-    def __enter__(self):
+    def __enter__(self) -> Meter:
         self.metrics.__enter__()
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error) -> None:
         self.metrics.__exit__(*error)
         if error[0] is None:
             self.progress.close()
 
 
-def _peak_memory(device):
+def _peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     import resource
@@ -89,16 +101,13 @@ def _peak_memory(device):
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
-# --- merged from ds_minimodel.engine.meter: metrics.jsonl and TensorBoard events of a run.
-
-
 class Metrics:
-    """Appends one record a call to `folder`/metrics.jsonl and to TensorBoard, on the rank where it is `enabled`.
+    """Appends a record to `folder`/metrics.jsonl and to TensorBoard, on the rank where it is `enabled`.
 
     A resumed run drops the records after `start_step`, which it is about to write again.
     """
 
-    def __init__(self, folder, start_step, enabled):
+    def __init__(self, folder: Path | str, start_step: int, enabled: bool) -> None:
         self.enabled = enabled
         if not enabled:
             return
@@ -111,7 +120,7 @@ class Metrics:
         self.file = open(path, "a", encoding="utf-8")
         self.events = SummaryWriter(Path(folder) / "events", purge_step=start_step + 1)
 
-    def write(self, record):
+    def write(self, record: Record) -> None:
         with clear_write_errors(self.file.name):
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()
@@ -119,10 +128,10 @@ class Metrics:
                 if name != "step":
                     self.events.add_scalar(name, value, record["step"])
 
-    def __enter__(self):
+    def __enter__(self) -> Metrics:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         if self.enabled:
             self.file.close()
             self.events.close()

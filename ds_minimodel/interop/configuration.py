@@ -1,6 +1,9 @@
-"""Hugging Face's config.json and our BodyConfig."""
+"""Conversion between Hugging Face's config.json and our BodyConfig."""
+
+from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json
@@ -30,7 +33,7 @@ _SIZES = (
 )
 
 
-def read_config(folder):
+def read_config(folder: str | Path) -> tuple[BodyConfig, int]:
     """(BodyConfig with its head on the last layer, vocabulary's size) of a RoBERTa or XLM-R folder.
 
     Raises UserError where the architecture is another or has a setting that the body does not have.
@@ -64,8 +67,8 @@ def read_config(folder):
     ), vocab_size
 
 
-def config_json(architecture, body, num_layers, vocab_size, **extra):
-    """What config.json says of Hugging Face's class `architecture` with the bottom `num_layers` of `body`."""
+def config_json(architecture: str, body: BodyConfig, num_layers: int, vocab_size: int, **extra: Any) -> dict[str, Any]:
+    """The content of config.json for Hugging Face's class `architecture` with the bottom `num_layers` of `body`."""
     return {
         "architectures": [architecture],
         "model_type": "roberta",

@@ -1,20 +1,30 @@
 """fairseq's RoBERTa and XLM-R as published: model.pt, dict.txt and the files of their tokenizers."""
 
+from __future__ import annotations
+
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json
-from ds_minimodel.common.vocabulary import MASK, UNKNOWN_LANGUAGE
+from ds_minimodel.common.vocabulary import MASK, SPECIAL, UNKNOWN_LANGUAGE
 from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, UNIGRAM_FILE
-from ds_minimodel.interop import byte_level, inert, unigram
-from ds_minimodel.interop.imported import Vocabulary, refuse_existing, save_imported
+from ds_minimodel.interop import inert
+from ds_minimodel.interop.imported import refuse_existing, save_imported
 from ds_minimodel.interop.names import from_foreign
-from ds_minimodel.interop.special import FIRST
-from ds_minimodel.interop.vocabulary import SENTENCEPIECE_FILE
+from ds_minimodel.interop.vocabularies import (
+    SENTENCEPIECE_FILE,
+    Vocabulary,
+    byte_level_from_merges,
+    byte_level_in_our_order,
+    unigram_from_sentencepiece,
+    unigram_pieces,
+)
 from ds_minimodel.model.transformer import FIRST_POSITION, BodyConfig
 
 WEIGHTS, DICTIONARY = "model.pt", "dict.txt"
@@ -28,7 +38,7 @@ _LAYER = {
 }
 
 
-def import_fairseq(folder, out, language=UNKNOWN_LANGUAGE):
+def import_fairseq(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE) -> None:
     """Read a published RoBERTa or XLM-R -> out/body and out/pack, in fp32. No code in model.pt is run.
 
     folder: model.pt, dict.txt, and sentencepiece.bpe.model (XLM-R) or GPT-2's encoder.json and vocab.bpe
@@ -47,8 +57,8 @@ def import_fairseq(folder, out, language=UNKNOWN_LANGUAGE):
     save_imported(out, config, ours, vocabulary, language, folder.name)
 
 
-def _read_checkpoint(path):
-    """(tensors of the model without what is not kept, settings of the training run as a dict)."""
+def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors of the model without copies and buffers, settings of the training run)."""
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=False, pickle_module=inert)
         tensors = {name: tensor for name, tensor in checkpoint["model"].items() if isinstance(tensor, torch.Tensor)}
@@ -80,7 +90,7 @@ def _read_checkpoint(path):
     return tensors, _plain(settings)
 
 
-def _plain(settings):
+def _plain(settings: Any) -> dict[str, Any]:
     """Settings as a dict, from a dict, a Namespace, or what is left of a DictConfig of omegaconf."""
     if isinstance(settings, dict):
         return settings
@@ -91,7 +101,7 @@ def _plain(settings):
     }
 
 
-def _body_config(tensors, settings, where):
+def _body_config(tensors: dict[str, Tensor], settings: dict[str, Any], where: Path) -> BodyConfig:
     """Sizes from the tensors' shapes; the number of heads and the dropouts from the settings."""
     layers = {int(name.split(".")[2]) for name in tensors if name.startswith(f"{_ENCODER}layers.")}
     needed = [f"{_ENCODER}{name}.weight" for name in ("embed_positions", "embed_tokens", "layers.0.fc1")]
@@ -115,7 +125,7 @@ def _body_config(tensors, settings, where):
     )
 
 
-def _names(tensors, num_layers):
+def _names(tensors: dict[str, Tensor], num_layers: int) -> dict[str, list[str]]:
     """Each of our parameters -> fairseq's, which joined along the first axis are ours."""
     modules = {
         "body.embedding_norm": f"{_ENCODER}emb_layer_norm",
@@ -139,7 +149,7 @@ def _names(tensors, num_layers):
     }
 
 
-def _vocabulary(folder):
+def _vocabulary(folder: Path) -> Vocabulary:
     """Ids of dict.txt: the four special tokens, its lines in order, <mask>."""
     path = folder / DICTIONARY
     try:
@@ -148,15 +158,15 @@ def _vocabulary(folder):
         raise UserError(f"{path}: missing or unreadable ({error}); it must lie beside {WEIGHTS}") from None
     model = folder / SENTENCEPIECE_FILE
     if model.is_file():
-        data, _ = unigram.from_sentencepiece(model.read_bytes(), model)
-        ids = {word: id for id, word in enumerate([*FIRST, *words, MASK])}
-        pieces = [*unigram.pieces(data), MASK]
+        data, _ = unigram_from_sentencepiece(model.read_bytes(), model)
+        ids = {word: id for id, word in enumerate([*SPECIAL, *words, MASK])}
+        pieces = [*unigram_pieces(data), MASK]
         missing = [piece for piece in pieces if piece not in ids]
         if missing:
             raise UserError(f"{path}: no line for {missing[0]!r} of {model.name}; they do not belong together")
         return Vocabulary(UNIGRAM_FILE, data, [ids[piece] for piece in pieces])
     encoder = {str(id): string for string, id in read_json(folder / "encoder.json").items()}
-    strings = [*FIRST, *(encoder.get(word, word) for word in words), MASK]
+    strings = [*SPECIAL, *(encoder.get(word, word) for word in words), MASK]
     ids = {string: id for id, string in enumerate(strings)}
-    tokenizer = byte_level.from_merges(ids, folder / "vocab.bpe")
-    return Vocabulary(BYTE_LEVEL_FILE, *byte_level.in_our_order(json.loads(tokenizer.to_str()), path))
+    tokenizer = byte_level_from_merges(ids, folder / "vocab.bpe")
+    return Vocabulary(BYTE_LEVEL_FILE, *byte_level_in_our_order(json.loads(tokenizer.to_str()), path))

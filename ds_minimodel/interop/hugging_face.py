@@ -1,11 +1,14 @@
 """RoBERTa and XLM-R of Hugging Face: in as body + source pack, out as a folder for `from_pretrained`."""
 
+from __future__ import annotations
+
 import pickle
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_json
@@ -13,14 +16,14 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.interop import names
 from ds_minimodel.interop.configuration import config_json, read_config
 from ds_minimodel.interop.imported import refuse_existing, save_imported
-from ds_minimodel.interop.vocabulary import read_vocabulary, tokenizer_of_pack, write_tokenizer
-from ds_minimodel.model.artifacts import load_body, load_pack
+from ds_minimodel.interop.vocabularies import read_vocabulary, tokenizer_of_pack, write_tokenizer
+from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack
 from ds_minimodel.model.transformer import FIRST_POSITION
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 
 
-def import_hf(folder, out, language=UNKNOWN_LANGUAGE):
+def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE) -> None:
     """Read a RoBERTa or XLM-R masked LM -> out/body and out/pack, in fp32.
 
     folder: config.json, model.safetensors or pytorch_model.bin, and sentencepiece.bpe.model, tokenizer.json
@@ -38,14 +41,14 @@ def import_hf(folder, out, language=UNKNOWN_LANGUAGE):
             f"{len(vocabulary.order)} ids; resize the embeddings to the tokenizer"
         )
     tensors, where = _read_weights(folder)
-    types = _drop_what_is_not_kept(tensors, where)
-    found = names.names(config.num_layers, names.masked_lm_head(config.num_layers))
+    types = _remove_unused(tensors, where)
+    found = names.parameter_names(config.num_layers, names.masked_lm_head(config.num_layers))
     ours = names.from_foreign(tensors, config, vocab_size, found, where)
     ours["body.positions"][FIRST_POSITION:] += types
     save_imported(out, config, ours, vocabulary, language, folder.name)
 
 
-def export_hf(artifact, out, pack=None, depth=None):
+def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = None, depth: int | None = None) -> None:
     """Write a body, mini-model or task model with a language pack as a Hugging Face folder.
 
     A body becomes RobertaForMaskedLM with its head of `depth` (default: the deepest) and the layers below it;
@@ -69,7 +72,7 @@ def export_hf(artifact, out, pack=None, depth=None):
         tensors = dict(body.tensors)
     for name, tensor in language.tensors.items():
         tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
-    theirs = names.to_hugging_face(tensors, names.names(num_layers, head))
+    theirs = names.to_hugging_face(tensors, names.parameter_names(num_layers, head))
     vocab_size = len(language.tensors["tokens"])
     tokenizer = tokenizer_of_pack(pack)
     with atomic_folder(out) as temporary:
@@ -79,7 +82,7 @@ def export_hf(artifact, out, pack=None, depth=None):
         write_tokenizer(temporary, tokenizer, body.config.max_positions)
 
 
-def _as_masked_lm(artifact, body, depth):
+def _as_masked_lm(artifact: Path, body: BodyArtifact, depth: int | None) -> tuple[str, dict[str, str], int, dict]:
     depths = body.config.head_depths
     depth = max(depths, default=0) if depth is None else depth
     if depth not in depths:
@@ -100,7 +103,7 @@ def _as_task(body):
     return "RobertaForSequenceClassification", names.CLASSIFIER_HEAD, num_layers, extra
 
 
-def _read_weights(folder):
+def _read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     """(tensors, path). A pickle is read with torch's unpickler for weights, which runs no code."""
     path = folder / SAFETENSORS
     try:
@@ -115,8 +118,8 @@ def _read_weights(folder):
     raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}; both may not be in parts")
 
 
-def _drop_what_is_not_kept(tensors, where):
-    """Take copies, buffers and the pooler out of Hugging Face's `tensors`; the token-type vector (H)."""
+def _remove_unused(tensors: dict[str, Tensor], where: Path) -> Tensor:
+    """Take copies, buffers and the pooler out of Hugging Face's `tensors`; return the token-type vector (H)."""
     types = tensors.pop(names.TYPES, torch.zeros(1, 1)).float()
     copies = {"lm_head.decoder.weight": names.TOKENS, "lm_head.decoder.bias": "lm_head.bias"}
     for copy, original in copies.items():

@@ -1,31 +1,28 @@
-"""What an import writes: a body and the pack of its language."""
+"""Writing of an imported model: a body and the pack of its language."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
 from pathlib import Path
 
 from safetensors.torch import save_file
+from torch import Tensor
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
+from ds_minimodel.interop.vocabularies import Vocabulary
 from ds_minimodel.model.artifacts import PACK_WEIGHTS, BodyArtifact, save_body, space_of
+from ds_minimodel.model.transformer import BodyConfig
 
 
-@dataclass
-class Vocabulary:
-    """A foreign vocabulary as our packs have it: name and bytes of its file, and its ids in our order."""
-
-    file_name: str
-    data: bytes
-    order: list
-
-
-def refuse_existing(out):
+def refuse_existing(out: str | Path) -> None:
     """UserError where there is something at `out`: nothing is overwritten."""
     if Path(out).exists():
         raise UserError(f"{out}: exists; give another folder")
 
 
-def save_imported(out, config, tensors, vocabulary, language, source):
+def save_imported(
+    out: str | Path, config: BodyConfig, tensors: dict[str, Tensor], vocabulary: Vocabulary, language: str, source: str
+) -> None:
     """Write out/body and out/pack, both or neither.
 
     tensors: fp32 under the names of MaskedLanguageModel, rows by the foreign ids. source: name of what was

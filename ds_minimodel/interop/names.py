@@ -1,9 +1,15 @@
 """Our parameters under the names that Hugging Face's RoBERTa gives them."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 import torch
+from torch import Tensor
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.transformer import BodyConfig
 
 _LAYER = {
     "attention_out": "attention.output.dense",
@@ -19,13 +25,13 @@ CLASSIFIER_HEAD = {"dense": "classifier.dense", "out": "classifier.out_proj"}
 SPAN_HEAD = {"out": "qa_outputs"}
 
 
-def masked_lm_head(depth):
+def masked_lm_head(depth: int) -> dict[str, str]:
     """Like the two tables above, for the masked-LM head that reads after `depth` layers."""
     return {f"body.heads.{depth}.dense": "lm_head.dense", f"body.heads.{depth}.norm": "lm_head.layer_norm"}
 
 
-def names(num_layers, head):
-    """Each parameter of our module -> Hugging Face's, which joined along the first axis are ours.
+def parameter_names(num_layers: int, head: dict[str, str]) -> dict[str, list[str]]:
+    """Each parameter of our module -> those of Hugging Face's that are ours when concatenated along the first axis.
 
     head: the modules of the model's head, one of the tables above. A masked-LM head brings the pack's bias.
     """
@@ -47,7 +53,7 @@ def names(num_layers, head):
     return found
 
 
-def to_hugging_face(tensors, found):
+def to_hugging_face(tensors: dict[str, Tensor], found: dict[str, list[str]]) -> dict[str, Tensor]:
     """Our state dict under Hugging Face's names, with the token types that RoBERTa has and never uses."""
     theirs = {TYPES: torch.zeros(1, tensors["pack.tokens"].shape[1])}
     for ours, parts in found.items():
@@ -55,8 +61,10 @@ def to_hugging_face(tensors, found):
     return theirs
 
 
-def from_foreign(tensors, config, vocab_size, found, where):
-    """Another library's state dict of a masked LM under our names, in fp32; `found` as names() gives it.
+def from_foreign(
+    tensors: dict[str, Tensor], config: BodyConfig, vocab_size: int, found: dict[str, list[str]], where: Path
+) -> dict[str, Tensor]:
+    """Another library's state dict of a masked LM under our names, in fp32; `found` as parameter_names gives it.
 
     where: the file, for messages. Raises UserError where a tensor is missing, of another shape than the
     architecture gives, or without a counterpart.

@@ -1,4 +1,4 @@
-"""What people exchange: bodies and language packs, as safetensors with a manifest; nothing is a pickle.
+"""Artifacts on disk: bodies, task models and language packs, as safetensors with a manifest, without pickles.
 
 Body, mini-model, task model: `config.json`, `model.safetensors`, `manifest.json`.
 Language pack: `tokenizer.model` (SentencePiece) or `tokenizer.json` (byte-level BPE),
@@ -7,13 +7,17 @@ All of one family carry the same `space`, the hash of the pretrained body and em
 from. A pack fits a body of its own space and no other.
 """
 
+from __future__ import annotations
+
 import hashlib
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
@@ -34,35 +38,35 @@ PACK_WEIGHTS = "embeddings.safetensors"
 
 @dataclass
 class BodyArtifact:
-    """A body as on disk. `tensors` has the names of the module's state dict; `task` is set on task models."""
+    """A body. `tensors` has the names of the module's state dict; `task` is set on task models."""
 
     config: BodyConfig
-    tensors: dict
+    tensors: dict[str, Tensor]
     space: str
     task: dict | None = None
 
 
 @dataclass
 class PackArtifact:
-    """A language as on disk: `tensors` tokens (V, H), bias (V), and what else was trained with them.
+    """A language: `tensors` tokens (V, H), bias (V), and what else was trained with them.
 
     A name that starts with `body.` replaces that tensor of the body while the pack is plugged in. steps,
     eflops: what its training took.
     """
 
     language: str
-    tensors: dict
+    tensors: dict[str, Tensor]
     space: str
     steps: int = 0
     eflops: float = 0.0
 
 
-def identity(folder):
+def identity(folder: str | Path) -> str:
     """Hash of an artifact's manifest, and so of all its files; children name their parents by it."""
     return sha256_of_file(Path(folder) / MANIFEST)
 
 
-def space_of(*tensor_dicts):
+def space_of(*tensor_dicts: dict[str, Tensor]) -> str:
     """Hash of named tensors (names, shapes and bits): the identity of an embedding space."""
     digest = hashlib.sha256()
     for tensors in tensor_dicts:
@@ -73,7 +77,7 @@ def space_of(*tensor_dicts):
     return digest.hexdigest()[:16]
 
 
-def save_body(folder, artifact, kind, **facts):
+def save_body(folder: str | Path, artifact: BodyArtifact, kind: str, **facts: Any) -> None:
     """Write a body (`kind`: body, mini-model or task-model); `facts` go into the manifest."""
     with atomic_folder(folder) as temporary:
         config = {"architecture": asdict(artifact.config), "space": artifact.space, "task": artifact.task}
@@ -82,7 +86,7 @@ def save_body(folder, artifact, kind, **facts):
         write_manifest(temporary, kind=kind, space=artifact.space, **facts)
 
 
-def load_body(folder):
+def load_body(folder: str | Path) -> BodyArtifact:
     """Read a body, mini-model or task model; UserError where it is missing or damaged."""
     read_manifest(folder, verify=True)
     config = read_json(Path(folder) / "config.json")
@@ -91,7 +95,7 @@ def load_body(folder):
     return BodyArtifact(BodyConfig(**architecture), _load(Path(folder) / BODY_WEIGHTS), config["space"], config["task"])
 
 
-def save_pack(folder, artifact, tokenizer_folder, **facts):
+def save_pack(folder: str | Path, artifact: PackArtifact, tokenizer_folder: str | Path, **facts: Any) -> None:
     """Write a language pack with the vocabulary in `tokenizer_folder`; `facts` go into the manifest."""
     with atomic_folder(folder) as temporary:
         _save(artifact.tensors, temporary / PACK_WEIGHTS)
@@ -109,7 +113,7 @@ def save_pack(folder, artifact, tokenizer_folder, **facts):
         )
 
 
-def load_pack(folder, space=None):
+def load_pack(folder: str | Path, space: str | None = None) -> PackArtifact:
     """Read a language pack; UserError where it is damaged or, with `space`, of another body."""
     manifest = read_manifest(folder, verify=True)
     if manifest.get("kind") != "language-pack":
@@ -128,7 +132,7 @@ def load_pack(folder, space=None):
     )
 
 
-def plug(model, pack):
+def plug(model: nn.Module, pack: PackArtifact) -> None:
     """Put a pack's tensors into `model` (its `pack` and, where the pack carries them, tensors of its body).
 
     The model's pack must already have the vocabulary's size.
@@ -143,11 +147,11 @@ def plug(model, pack):
         parameter.data.copy_(own_part(parameter, tensor))
 
 
-def _save(tensors, path):
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
 
 
-def _load(path):
+def _load(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

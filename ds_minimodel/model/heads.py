@@ -1,34 +1,44 @@
 """Models that are trained: the body with a language and a loss. `forward(batch)` gives sums of losses.
 
 A batch is a dict of tensors (shapes as in transformer.py): tokens (B,S), lengths (B), read (B,M), targets,
-keys (B), and real (T) where the padding is to be left out (packing.py). The sums are divided by the global
+sample_keys (B), and real (T) where the padding is to be left out (packing.py). The sums are divided by the global
 count of loss terms in the training loop, so that the result does not depend on how a batch is split.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.model.packing import Packing
-from ds_minimodel.model.transformer import Body, LanguagePack, Linear, first_site, init_weights
+from ds_minimodel.model.transformer import Body, BodyConfig, LanguagePack, Linear, init_weights
+
+Batch = Mapping[str, Any]
 
 
-def encode(pack, body, batch, depths=None):
+def encode(
+    pack: LanguagePack, body: Body, batch: Batch, depths: Sequence[int] | None = None
+) -> tuple[tuple[Tensor, ...], Tensor]:
     """(hidden states at the positions that `batch` reads, one tensor for each of `depths`; output projection)."""
     tokens_BS, packing = batch["tokens"], None
     if "real" in batch:
         packing = Packing(batch["real"], *tokens_BS.shape)
         tokens_BS = tokens_BS.flatten()[batch["real"], None]  # (T, 1)
     embedded_BSH, table = pack(tokens_BS)
-    hidden = body(embedded_BSH, batch.get("lengths"), body.noise(batch.get("keys")), batch.get("read"), depths, packing)
+    dropout = body.dropout(batch.get("sample_keys"))
+    hidden = body(embedded_BSH, batch.get("lengths"), dropout, batch.get("read"), depths, packing)
     return hidden, table
 
 
-def to_tensors(batch, device="cpu"):
+def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, Any]:
     """A batch of numpy arrays as tensors; without "lengths" where no row is padded, so that no mask is needed."""
-    tensors = {
+    tensors: dict[str, Any] = {
         name: value if isinstance(value, int) else torch.from_numpy(value).to(device) for name, value in batch.items()
     }
     if bool((tensors["lengths"] == tensors["tokens"].shape[1]).all()):
@@ -39,13 +49,13 @@ def to_tensors(batch, device="cpu"):
 class MaskedLanguageModel(nn.Module):
     """Body and language pack under the masked-language-model loss of every head (or of one depth)."""
 
-    def __init__(self, body_config, vocab_size):
+    def __init__(self, body_config: BodyConfig, vocab_size: int):
         super().__init__()
         self.pack = LanguagePack(vocab_size, body_config.hidden_size)
         self.body = Body(body_config)
         self.loss_names = [f"depth_{depth}" for depth in body_config.head_depths]
 
-    def forward(self, batch):
+    def forward(self, batch: Batch) -> Tensor:
         """Sum of cross-entropy over the targets for each head -> (heads,) fp32.
 
         batch["depth"], where given, selects the one head of that depth and the layers below it.
@@ -77,11 +87,10 @@ class SequenceClassifier(nn.Module):
     def logits(self, batch):
         """(B, labels)"""
         (x_B1H,), _ = encode(self.pack, self.body, batch)
-        config = self.body.config
-        noise, site = self.body.noise(batch.get("keys")), first_site(config, config.num_layers)
-        x_B1H = ops.dropout(x_B1H, noise.p, noise.rows(site, batch["read"]))
+        dropout, sites = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
+        x_B1H = ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[0], batch["read"]))
         x_B1H = torch.tanh(self.dense(x_B1H))
-        return self.out(ops.dropout(x_B1H, noise.p, noise.rows(site + 1, batch["read"])))[:, 0]
+        return self.out(ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["read"])))[:, 0]
 
     def forward(self, batch):
         """Sum of cross-entropy over the examples -> (1,) fp32."""

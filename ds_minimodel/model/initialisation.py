@@ -1,4 +1,4 @@
-"""First embeddings of a target language (step 2), made from those of the source.
+"""Initialisation of a target language's embeddings (step 2) from those of the source.
 
 pieces: a vocabulary as strings in id order, special tokens included. source: the source pack's tensors,
 tokens (V, H) and bias (V). vectors: a static vector of each piece (V, D), zero where a piece has none; both
@@ -7,13 +7,19 @@ combined takes it along. Where a method says nothing of a piece, its row is draw
 deviation.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from ds_minimodel.common.vocabulary import PAD
-from ds_minimodel.model.transformer import INIT_STD
+from ds_minimodel.common.vocabulary import special_ids
+from ds_minimodel.model.transformer import INIT_STD, zero_padding_row
+
+Source = Mapping[str, Tensor]  # tokens (V, H), bias (V)
 
 NEIGHBOURS, TEMPERATURE = 10, 0.1  # WECHSEL's and OFA's
 RANK = 400  # of OFA's factorised embeddings
@@ -24,45 +30,47 @@ _CHUNK = 1024  # rows that are compared with the source at a time
 class FirstPack:
     """tensors: tokens (V, H), bias (V). Rows copied from the source, or combined of several; others drawn."""
 
-    tensors: dict
+    tensors: dict[str, Tensor]
     rows_copied: int
     rows_combined: int = 0
 
 
-def random(num_pieces, source, seed):
+def random(num_pieces: int, source: Source, seed: int) -> FirstPack:
     """All rows N(0, 0.02), special tokens too (step 2 of language-model-plasticity)."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.empty(num_pieces, source["tokens"].shape[1]).normal_(0, INIT_STD, generator=generator)
-    tokens[PAD] = 0
+    zero_padding_row(tokens)
     return FirstPack({"tokens": tokens, "bias": torch.zeros(num_pieces)}, 0)
 
 
-def overlap(target_pieces, source_pieces, source, seed):
+def overlap(target_pieces: Sequence[str], source_pieces: Sequence[str], source: Source, seed: int) -> FirstPack:
     """Rows of pieces that the source has too are copied, the others N(0, 0.02) (the paper, footnote 1)."""
     tensors = random(len(target_pieces), source, seed).tensors
     into, out_of = _shared(target_pieces, source_pieces)
     for name, tensor in tensors.items():
         tensor[into] = source[name][out_of]
-    tensors["tokens"][PAD] = 0
+    zero_padding_row(tensors["tokens"])
     return FirstPack(tensors, len(into))
 
 
-def mean(num_pieces, source):
+def mean(num_pieces: int, source: Source) -> FirstPack:
     """Every piece the mean of the source's rows; special tokens are copied.
 
     Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models".
     """
-    rows = _joined(source)
+    rows = _rows_with_bias(source)
     return _copy_special(rows.mean(0).repeat(num_pieces, 1), rows, 0)
 
 
-def focus(target_pieces, source_pieces, source, target_vectors, seed):
+def focus(
+    target_pieces: Sequence[str], source_pieces: Sequence[str], source: Source, target_vectors: Tensor, seed: int
+) -> FirstPack:
     """Shared pieces are copied; another is their sparsemax-weighted mean, by cosine of the vectors.
 
     Dobler and de Melo 2023, "FOCUS: Effective Embedding Initialization for Monolingual Specialization of
     Multilingual Models", section 3.
     """
-    old = _joined(source)
+    old = _rows_with_bias(source)
     rows = _drawn(len(target_pieces), old, seed)
     into, out_of = _shared(target_pieces, source_pieces)
     rows[into] = old[out_of]
@@ -77,19 +85,26 @@ def focus(target_pieces, source_pieces, source, target_vectors, seed):
     return _first_pack(rows, len(into), int(new.sum()))
 
 
-def wechsel(source, target_vectors, source_vectors, seed):
+def wechsel(source: Source, target_vectors: Tensor, source_vectors: Tensor, seed: int) -> FirstPack:
     """Every piece the softmax-weighted mean of its 10 nearest of the source, by cosine of the vectors.
 
     Minixhofer et al. 2022, "WECHSEL: Effective initialization of subword embeddings for cross-lingual
     transfer of monolingual language models", section 3; special tokens are copied, as in its published code.
     """
-    old = _joined(source)
+    old = _rows_with_bias(source)
     rows = _drawn(len(target_vectors), old, seed)
     combined = _combine_nearest(rows, target_vectors.any(1), old, target_vectors, source_vectors)
     return _copy_special(rows, old, combined)
 
 
-def ofa(target_pieces, source_pieces, source, target_vectors, source_vectors, seed):
+def ofa(
+    target_pieces: Sequence[str],
+    source_pieces: Sequence[str],
+    source: Source,
+    target_vectors: Tensor,
+    source_vectors: Tensor,
+    seed: int,
+) -> FirstPack:
     """Shared pieces are copied, the others as in WECHSEL, all from source embeddings cut to their 400 largest
     principal directions, which changes nothing where they have no more.
 
@@ -97,7 +112,7 @@ def ofa(target_pieces, source_pieces, source, target_vectors, source_vectors, se
     Multilingual Continued Pretraining", section 3. Its training of the factors themselves is not done: a pack
     holds whole embeddings.
     """
-    old = low_rank(_joined(source), RANK)
+    old = low_rank(_rows_with_bias(source), RANK)
     rows = _drawn(len(target_pieces), old, seed)
     into, out_of = _shared(target_pieces, source_pieces)
     new = target_vectors.any(1)
@@ -107,7 +122,7 @@ def ofa(target_pieces, source_pieces, source, target_vectors, source_vectors, se
     return _first_pack(rows, len(into), combined)
 
 
-def sparsemax(scores_RN):
+def sparsemax(scores_RN: Tensor) -> Tensor:
     """Rows of weights that sum to 1, most of them 0 (Martins and Astudillo 2016, algorithm 1)."""
     sorted_RN = scores_RN.sort(1, descending=True).values
     excess_RN = sorted_RN.cumsum(1) - 1
@@ -116,16 +131,16 @@ def sparsemax(scores_RN):
     return (scores_RN - excess_RN.gather(1, support_R1 - 1) / support_R1).clamp(min=0)
 
 
-def low_rank(rows, rank):
+def low_rank(rows: Tensor, rank: int) -> Tensor:
     """The nearest matrix to `rows` (V, H) of at most that rank (its truncated SVD)."""
     if rank >= rows.shape[1]:
         return rows
     _, directions = torch.linalg.eigh(rows.T.double() @ rows.double())
-    kept = directions[:, -rank:].float()
-    return rows @ kept @ kept.T
+    largest = directions[:, -rank:].float()
+    return rows @ largest @ largest.T
 
 
-def _combine_nearest(rows, new, old, target_vectors, source_vectors):
+def _combine_nearest(rows: Tensor, new: Tensor, old: Tensor, target_vectors: Tensor, source_vectors: Tensor) -> int:
     """Fill `rows` where `new` (V) holds with means of their neighbours' rows in `old`; how many."""
     known = source_vectors.any(1).nonzero()[:, 0]
     if not len(known):
@@ -138,30 +153,31 @@ def _combine_nearest(rows, new, old, target_vectors, source_vectors):
     return int(new.sum())
 
 
-def _shared(target_pieces, source_pieces):
+def _shared(target_pieces: Sequence[str], source_pieces: Sequence[str]) -> tuple[Tensor, ...]:
     """Ids in the target and in the source of the pieces that both have; the special tokens are among them."""
     source_ids = {piece: id for id, piece in enumerate(source_pieces)}
     shared = [(id, source_ids[piece]) for id, piece in enumerate(target_pieces) if piece in source_ids]
     return tuple(torch.tensor(ids) for ids in zip(*shared))
 
 
-def _joined(source):
+def _rows_with_bias(source: Source) -> Tensor:
+    """Embeddings with the output bias as one more column (V, H + 1)."""
     return torch.cat([source["tokens"], source["bias"][:, None]], 1)
 
 
-def _drawn(num_pieces, old, seed):
+def _drawn(num_pieces: int, old: Tensor, seed: int) -> Tensor:
+    """Rows drawn from the mean and deviation of each column of `old`."""
     generator = torch.Generator().manual_seed(seed)
     return old.mean(0) + old.std(0) * torch.randn(num_pieces, old.shape[1], generator=generator)
 
 
-def _copy_special(rows, old, combined):
-    """<s>, <pad>, </s>, <unk> and <mask>, which every vocabulary has at 0 to 3 and last, are the source's."""
-    special = [0, 1, 2, 3, -1]
-    rows[special] = old[special]
+def _copy_special(rows: Tensor, old: Tensor, combined: int) -> FirstPack:
+    """The first pack of `rows` with the source's for the five special tokens."""
+    special, source_special = special_ids(len(rows)), special_ids(len(old))
+    rows[special] = old[source_special]
     return _first_pack(rows, len(special), combined)
 
 
-def _first_pack(rows, copied, combined=0):
-    tokens = rows[:, :-1].contiguous()
-    tokens[PAD] = 0
+def _first_pack(rows: Tensor, copied: int, combined: int = 0) -> FirstPack:
+    tokens = zero_padding_row(rows[:, :-1].contiguous())
     return FirstPack({"tokens": tokens, "bias": rows[:, -1].contiguous()}, copied, combined)

@@ -3,30 +3,32 @@
 Plain functions on names and tensors, applied to artifacts before a module is built.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import torch
 
 from ds_minimodel.model.artifacts import BodyArtifact
-from ds_minimodel.model.transformer import Body
+from ds_minimodel.model.transformer import Body, BodyConfig
 
 
-def without_heads(config):
+def without_heads(config: BodyConfig) -> BodyConfig:
     return replace(config, head_depths=())
 
 
-def prefix(body, depth):
+def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:
     """The bottom `depth` layers of `body` with the head that reads there, as a body of its own."""
     keep = {name: tensor for name, tensor in body.tensors.items() if _belongs(name, depth)}
     return BodyArtifact(replace(body.config, num_layers=depth, head_depths=(depth,)), keep, body.space)
 
 
-def with_new_layers(body, depth, new_layers, seed):
-    """MiniPost's mini-model: the bottom `depth` layers, `new_layers` random ones, the body's own head on top.
+def with_new_layers(body: BodyArtifact, depth: int, new_layers: int, seed: int) -> BodyArtifact:
+    """MiniPost's mini-model: the bottom `depth` layers, `new_layers` random ones, the body's last head on top.
 
     The random layers are a function of `seed`. Returns a body of depth + new_layers layers.
     """
-    (head_depth,) = body.config.head_depths
+    head_depth = max(body.config.head_depths)
     total = depth + new_layers
     config = replace(body.config, num_layers=total, head_depths=(total,))
     with torch.random.fork_rng(devices=[]):
@@ -40,12 +42,12 @@ def with_new_layers(body, depth, new_layers, seed):
     return BodyArtifact(config, tensors, body.space)
 
 
-def is_layer_from(name, first):
+def is_layer_from(name: str, first: int) -> bool:
     """Whether parameter `name` of a body belongs to a layer with index >= `first`."""
     part = name.split(".")
     return part[0] == "layers" and int(part[1]) >= first
 
 
-def _belongs(name, depth):
+def _belongs(name: str, depth: int) -> bool:
     part = name.split(".")
     return part[1] == str(depth) if part[0] == "heads" else not is_layer_from(name, depth)

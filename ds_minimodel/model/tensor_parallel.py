@@ -1,16 +1,21 @@
-"""How a model is split over the ranks of a tensor-parallel group.
+"""Splitting of a model over the ranks of a tensor-parallel group.
 
 Split: attention by heads, feed-forward by inner units, a masked-LM head's dense layer by outputs, the
 vocabulary by rows. Whole on every rank, with the same values and gradients: norms, positions, biases that are
 added after a sum over ranks, and the heads of tasks, which read one vector a sample or have two outputs.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
 from ds_minimodel.model.transformer import LanguagePack, Layer, MaskedLmHead
-from ds_minimodel.parallel import shard_parameter
+from ds_minimodel.parallel import Group, shard_parameter
 
 
-def shard(module, group):
-    """Keep of `module`, in place, what this rank of `group` computes; weights and what trains are set before.
+def shard(module: nn.Module, group: Group) -> None:
+    """Cut `module`, in place, to the part that this rank of `group` computes; set weights and requires_grad before.
 
     The numbers of heads and of inner units must be divisible by the size of the group; the size of the
     vocabulary need not be.
@@ -20,13 +25,14 @@ def shard(module, group):
     for part in module.modules():
         if type(part) in _SPLIT:
             _SPLIT[type(part)](part, group)
-            part.group = group
+            part.group = group  # type: ignore[assignment]
 
 
-def _split_layer(layer, group):
+def _split_layer(layer: Layer, group: Group) -> None:
     assert layer.num_heads % group.size == layer.ffn_out.in_features % group.size == 0
     heads = group.share(layer.num_heads)
-    layer.num_heads, layer.head_sites = len(heads), layer.head_sites[heads.start : heads.stop]
+    layer.num_heads = len(heads)
+    layer.sites = layer.sites._replace(heads=layer.sites.heads[heads.start : heads.stop])
     for name in ("weight", "bias"):
         shard_parameter(layer.qkv, name, group, dim=0, sections=3)
         shard_parameter(layer.ffn_in, name, group, dim=0)
@@ -34,15 +40,19 @@ def _split_layer(layer, group):
     shard_parameter(layer.ffn_out, "weight", group, dim=1)
 
 
-def _split_head(head, group):
+def _split_head(head: MaskedLmHead, group: Group) -> None:
     for name in ("weight", "bias"):
         shard_parameter(head.dense, name, group, dim=0)
 
 
-def _split_pack(pack, group):
+def _split_pack(pack: LanguagePack, group: Group) -> None:
     pack.rows = group.share(len(pack.bias))
     for name in ("tokens", "bias"):
         shard_parameter(pack, name, group, dim=0)
 
 
-_SPLIT = {Layer: _split_layer, MaskedLmHead: _split_head, LanguagePack: _split_pack}
+_SPLIT: dict[type, Callable[[Any, Group], None]] = {
+    Layer: _split_layer,
+    MaskedLmHead: _split_head,
+    LanguagePack: _split_pack,
+}

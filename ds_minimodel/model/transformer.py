@@ -10,15 +10,20 @@ Shapes: B batch, S sequence, M positions read, Q queries, H hidden, N heads, D =
 V vocabulary, P rows.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ds_minimodel import ops, parallel
-from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.common.random import DropoutSites
+from ds_minimodel.common.vocabulary import PAD
+from ds_minimodel.model.packing import Packing
 
-FIRST_POSITION = 2  # fairseq keeps rows 0 and 1 of the position table for padding
+FIRST_POSITION = PAD + 1  # fairseq's positions: row PAD is padding's, the rows before it are not used
 LAYER_NORM_EPS = 1e-5
 INIT_STD = 0.02
 
@@ -36,65 +41,77 @@ class BodyConfig:
     dropout: float = 0.1
     attention_dropout: float = 0.1
 
+    @property
+    def dropout_sites(self) -> DropoutSites:
+        return DropoutSites(self.num_layers, self.num_heads)
 
-class Noise:
+
+class Dropout:
     """Dropout of one forward pass: every bit is a function of (sample key, site, position, element).
 
-    `keys_B` are the samples' keys (int32). So the bits do not depend on how a batch is split over ranks and
-    micro-batches, nor on which positions a layer computes.
+    sample_keys_B: int32, a key for each sample; None without dropout. So the bits do not depend on how a batch is
+    split over ranks and micro-batches, nor on which positions a layer computes. p, attention_p: rates.
     """
 
-    def __init__(self, keys_B, p=0.0, attention_p=0.0):
-        self.keys_B, self.p, self.attention_p = keys_B, p, attention_p
+    def __init__(self, sample_keys_B: Tensor | None, p: float = 0.0, attention_p: float = 0.0):
+        self.sample_keys_B, self.p, self.attention_p = sample_keys_B, p, attention_p
 
-    def rows(self, site, positions):
+    def row_keys(self, site: int, positions: Tensor) -> Tensor | None:
         """Row keys (B, S) of dropout `site` at `positions` (S,) or (B, M); None without dropout."""
-        return ops.row_keys(self.keys_B, site, positions) if self.p else None
+        if not self.p:
+            return None
+        assert self.sample_keys_B is not None, "a batch that trains with dropout needs sample_keys"
+        return ops.row_keys(self.sample_keys_B, site, positions)
 
-    def attention_rows(self, sites, positions):
-        """Row keys (B, N, Q) of the attention probabilities, one of `sites` (a range) for each head."""
-        return ops.row_keys(self.keys_B, sites, positions) if self.attention_p else None
+    def attention_row_keys(self, sites: range, positions: Tensor) -> Tensor | None:
+        """Row keys (B, N, Q) of the attention probabilities, one of `sites` for each head; None without dropout."""
+        if not self.attention_p:
+            return None
+        assert self.sample_keys_B is not None, "a batch that trains with dropout needs sample_keys"
+        return ops.row_keys(self.sample_keys_B, sites, positions)
 
-    def of_tokens(self, row_T):
+    def of_tokens(self, row_T: Tensor) -> Dropout:
         """The same dropout for tokens that are rows of their own; `row_T` is the sample of each."""
-        return self if self.keys_B is None else Noise(self.keys_B[row_T], self.p, self.attention_p)
+        if self.sample_keys_B is None:
+            return self
+        return Dropout(self.sample_keys_B[row_T], self.p, self.attention_p)
 
 
-SILENT = Noise(None)  # no dropout: evaluation
+NO_DROPOUT = Dropout(None)  # evaluation
 
 
-def first_site(config, layer):
-    """Number of a layer's first dropout; site 0 is the embeddings'. A layer has one a head and two more."""
-    return 1 + (config.num_heads + 2) * layer
+def zero_padding_row(table: Tensor) -> Tensor:
+    """Set row <pad> of a table of embeddings or positions (rows, H) to zero, in place; returns the table."""
+    with torch.no_grad():
+        table[PAD] = 0
+    return table
 
 
-def gather_rows(x_BSH, read_BM):
+def gather_rows(x_BSH: Tensor, read_BM: Tensor) -> Tensor:
     """Rows of each sequence at the positions `read_BM` -> (B, M, H)."""
     return x_BSH.gather(1, read_BM[..., None].expand(-1, -1, x_BSH.shape[-1]))
 
 
-def _as_it_is(x):
+def _identity(x: Tensor) -> Tensor:
     return x
 
 
 class Linear(nn.Linear):
-    """nn.Linear by ops.linear."""
+    """nn.Linear by ops.linear, which is fast in bf16 on every CPU."""
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)
 
 
 class Layer(nn.Module):
     """One post-LN transformer layer."""
 
-    def __init__(self, config, index):
+    def __init__(self, config: BodyConfig, index: int):
         super().__init__()
         hidden, self.num_heads = config.hidden_size, config.num_heads
         self.head_size = hidden // self.num_heads
         self.group = parallel.SOLO
-        first = first_site(config, index)
-        self.head_sites = range(first, first + self.num_heads)
-        self.sites = (first + self.num_heads, first + self.num_heads + 1)
+        self.sites = config.dropout_sites.layer(index)
         self.qkv = Linear(hidden, 3 * hidden)
         self.attention_out = Linear(hidden, hidden)
         self.attention_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
@@ -102,13 +119,20 @@ class Layer(nn.Module):
         self.ffn_out = Linear(config.ffn_size, hidden)
         self.ffn_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
 
-    def forward(self, x_BSH, lengths_B, noise, read_BM=None, packing=None):
+    def forward(
+        self,
+        x_BSH: Tensor,
+        lengths_B: Tensor | None,
+        dropout: Dropout,
+        read_BM: Tensor | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
         """Hidden states after the layer: (B, S, H), or (B, M, H) at the positions `read_BM` alone.
 
         Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
         With `packing`, hidden states in and out are packed, (T, 1, H); at `read_BM` still (B, M, H).
         """
-        group, pad = self.group, packing.pad if packing else _as_it_is
+        group, pad = self.group, packing.pad if packing else _identity
         width = self.num_heads * self.head_size
         shared_BSH = parallel.copy(x_BSH, group)
         if read_BM is None:
@@ -122,36 +146,39 @@ class Layer(nn.Module):
             projected,
             self.num_heads,
             lengths_B,
-            noise.attention_p,
-            noise.attention_rows(self.head_sites, positions),
+            dropout.attention_p,
+            dropout.attention_row_keys(self.sites.heads, positions),
             queries_BQH,
         )
         if packing and read_BM is None:
             context_BQH = packing.pack(context_BQH)
-            noise, positions = noise.of_tokens(packing.row_T), packing.position_T1
+            dropout, positions = dropout.of_tokens(packing.row_T), packing.position_T1
         attended_BQH = parallel.row_linear(self.attention_out, context_BQH, group)
-        x_BQH = self._add_and_norm(self.attention_norm, attended_BQH, x_BQH, noise, self.sites[0], positions)
+        x_BQH = self._add_and_norm(
+            self.attention_norm, attended_BQH, x_BQH, dropout, self.sites.attention_out, positions
+        )
         inner_BQF = ops.bias_gelu(ops.linear(parallel.copy(x_BQH, group), self.ffn_in.weight), self.ffn_in.bias)
         outer_BQH = parallel.row_linear(self.ffn_out, inner_BQF, group)
-        return self._add_and_norm(self.ffn_norm, outer_BQH, x_BQH, noise, self.sites[1], positions)
+        return self._add_and_norm(self.ffn_norm, outer_BQH, x_BQH, dropout, self.sites.ffn_out, positions)
 
     @staticmethod
-    def _add_and_norm(norm, x, residual, noise, site, positions):
-        return ops.residual_layer_norm(
-            x, residual, norm.weight, norm.bias, norm.eps, noise.p, noise.rows(site, positions)
-        )
+    def _add_and_norm(
+        norm: nn.LayerNorm, x: Tensor, residual: Tensor, dropout: Dropout, site: int, positions: Tensor
+    ) -> Tensor:
+        row_keys = dropout.row_keys(site, positions)
+        return ops.residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps, dropout.p, row_keys)
 
 
 class MaskedLmHead(nn.Module):
     """dense -> GELU -> LayerNorm; the output projection is the language's embedding matrix."""
 
-    def __init__(self, hidden_size):
+    def __init__(self, hidden_size: int):
         super().__init__()
         self.dense = Linear(hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, eps=LAYER_NORM_EPS)
         self.group = parallel.SOLO
 
-    def forward(self, x_PH):
+    def forward(self, x_PH: Tensor) -> Tensor:
         inner = ops.bias_gelu(ops.linear(parallel.copy(x_PH, self.group), self.dense.weight), self.dense.bias)
         inner = parallel.gather(inner, self.group)
         return ops.residual_layer_norm(inner, None, self.norm.weight, self.norm.bias, self.norm.eps)
@@ -160,31 +187,29 @@ class MaskedLmHead(nn.Module):
 class LanguagePack(nn.Module):
     """A language: token embeddings, tied as output projection, and its own output bias."""
 
-    def __init__(self, vocab_size, hidden_size):
+    def __init__(self, vocab_size: int, hidden_size: int):
         super().__init__()
-        self.tokens = nn.Parameter(torch.empty(vocab_size, hidden_size).normal_(0, INIT_STD))
+        self.tokens = nn.Parameter(zero_padding_row(torch.empty(vocab_size, hidden_size).normal_(0, INIT_STD)))
         self.bias = nn.Parameter(torch.zeros(vocab_size))
-        with torch.no_grad():
-            self.tokens[PAD] = 0
         self.rows, self.group = range(vocab_size), parallel.SOLO
 
-    def forward(self, tokens_BS):
+    def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings of the tokens -> (B, S, H); and the table as output projection, for `cross_entropy`."""
         if self.group.size == 1:
             return ops.embedding(tokens_BS, self.tokens, PAD)
         return parallel.embedding(tokens_BS, self.tokens, self.rows, PAD, self.group), self.tokens
 
-    def cross_entropy(self, x_PH, table, targets_P):
+    def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
         if self.group.size == 1:
             return ops.linear_cross_entropy(x_PH, table, self.bias, targets_P)
-        return parallel.linear_cross_entropy(x_PH, table, self.bias, targets_P, self.rows, IGNORED, self.group)
+        return parallel.linear_cross_entropy(x_PH, table, self.bias, targets_P, self.rows, self.group)
 
 
 class Body(nn.Module):
     """Positions, embedding norm, layers and masked-LM heads: all that is not a language."""
 
-    def __init__(self, config):
+    def __init__(self, config: BodyConfig):
         super().__init__()
         self.config = config
         self.positions = nn.Parameter(torch.empty(config.max_positions + FIRST_POSITION, config.hidden_size))
@@ -193,13 +218,23 @@ class Body(nn.Module):
         self.heads = nn.ModuleDict({str(depth): MaskedLmHead(config.hidden_size) for depth in config.head_depths})
         self.apply(init_weights)
         with torch.no_grad():
-            self.positions.normal_(0, INIT_STD)[PAD] = 0
+            zero_padding_row(self.positions.normal_(0, INIT_STD))
 
-    def noise(self, keys_B):
+    def dropout(self, sample_keys_B: Tensor | None) -> Dropout:
         """Dropout for one forward pass in the module's present mode (training or evaluation)."""
-        return Noise(keys_B, self.config.dropout, self.config.attention_dropout) if self.training else SILENT
+        if not self.training:
+            return NO_DROPOUT
+        return Dropout(sample_keys_B, self.config.dropout, self.config.attention_dropout)
 
-    def forward(self, embedded_BSH, lengths_B, noise, read_BM=None, depths=None, packing=None):
+    def forward(
+        self,
+        embedded_BSH: Tensor,
+        lengths_B: Tensor | None,
+        dropout: Dropout,
+        read_BM: Tensor | None = None,
+        depths: Sequence[int] | None = None,
+        packing: Packing | None = None,
+    ) -> tuple[Tensor, ...]:
         """Hidden states at the positions read, a tuple of (B, M, H) for each of `depths`.
 
         embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is padded.
@@ -209,19 +244,19 @@ class Body(nn.Module):
         at padding.
         """
         depths = depths or (self.config.num_layers,)
-        x_BSH = self._embed(embedded_BSH, noise, packing)
-        pad = packing.pad if packing else _as_it_is
+        x_BSH = self._embed(embedded_BSH, dropout, packing)
+        pad = packing.pad if packing else _identity
         hidden = []
         for depth, layer in enumerate(self.layers[: depths[-1] - 1], 1):
-            x_BSH = layer(x_BSH, lengths_B, noise, None, packing)
+            x_BSH = layer(x_BSH, lengths_B, dropout, None, packing)
             if depth in depths:
                 hidden.append(pad(x_BSH) if read_BM is None else gather_rows(pad(x_BSH), read_BM))
-        x_BSH = self.layers[depths[-1] - 1](x_BSH, lengths_B, noise, read_BM, packing)
+        x_BSH = self.layers[depths[-1] - 1](x_BSH, lengths_B, dropout, read_BM, packing)
         return (*hidden, pad(x_BSH) if read_BM is None else x_BSH)
 
-    def _embed(self, embedded_BSH, noise, packing):
+    def _embed(self, embedded_BSH: Tensor, dropout: Dropout, packing: Packing | None) -> Tensor:
         if packing:
-            positions, noise = packing.position_T1, noise.of_tokens(packing.row_T)
+            positions, dropout = packing.position_T1, dropout.of_tokens(packing.row_T)
             added_BSH, _ = ops.embedding(FIRST_POSITION + positions, self.positions, PAD)
         else:
             positions = torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device)
@@ -229,10 +264,11 @@ class Body(nn.Module):
             added_BSH = added_SH[None].expand_as(embedded_BSH)
         norm = self.embedding_norm
         x_BSH = ops.residual_layer_norm(embedded_BSH, added_BSH, norm.weight, norm.bias, norm.eps)
-        return ops.dropout(x_BSH, noise.p, noise.rows(0, positions))
+        row_keys = dropout.row_keys(self.config.dropout_sites.embeddings, positions)
+        return ops.dropout(x_BSH, dropout.p, row_keys)
 
 
-def init_weights(module):
+def init_weights(module: nn.Module) -> None:
     """fairseq's initialisation of linear layers: N(0, 0.02), biases 0."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, 0, INIT_STD)

@@ -1,10 +1,16 @@
-"""Attention, by the fastest way that the device has.
+"""Scaled dot-product attention, by the fastest implementation that the device has.
 
 Shape legend: B batch, N heads, Q queries, S keys, D head width, C parts side by side (queries, keys, values).
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .library import accumulation_dtype, define, differentiate
 from .loading import backend
@@ -12,13 +18,13 @@ from .product import matmul
 from .softmax import masked_softmax
 
 
-def _split(packed, num_parts, num_heads, contiguous=False):
+def _split(packed: Tensor, num_parts: int, num_heads: int, contiguous: bool = False) -> tuple[Tensor, ...]:
     """(B,S,C*N*D) -> C tensors (B,N,S,D), views or contiguous."""
     parts_CBNSD = packed.unflatten(-1, (num_parts, num_heads, -1)).permute(2, 0, 3, 1, 4)
     return (parts_CBNSD.contiguous() if contiguous else parts_CBNSD).unbind(0)
 
 
-def _join(parts_BNSD):
+def _concatenate(parts_BNSD: Sequence[Tensor]) -> Tensor:
     """The inverse of _split."""
     batch, num_heads, length, width = parts_BNSD[0].shape
     packed_BSCND = parts_BNSD[0].new_empty(batch, length, len(parts_BNSD), num_heads, width)
@@ -28,15 +34,15 @@ def _join(parts_BNSD):
 
 
 class _SplitHeads(torch.autograd.Function):
-    """_split. Backward, each gradient is written to its place: autograd would join copies of them by one more copy."""
+    """`_split` with a gradient that is written in place: autograd would copy each part and then concatenate them."""
 
     @staticmethod
-    def forward(ctx, packed, num_parts, num_heads, contiguous):
+    def forward(ctx: Any, packed: Tensor, num_parts: int, num_heads: int, contiguous: bool) -> tuple[Tensor, ...]:
         return _split(packed, num_parts, num_heads, contiguous)
 
     @staticmethod
-    def backward(ctx, *grads):
-        return _join(grads), None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _concatenate(grads), None, None, None
 
 
 def _parts(projected, queries, num_heads, split=_split, contiguous=False):
@@ -76,8 +82,8 @@ def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_key
     grad_q, grad_k = grad_scores @ k.to(probs.dtype), grad_scores.mT @ q.to(probs.dtype)
     grads = [part.to(q.dtype) for part in (grad_q, grad_k, dropped.mT @ grad_BNQD)]
     if queries is None:
-        return _join(grads), projected.new_empty(0)
-    return _join(grads[1:]), _join(grads[:1])
+        return _concatenate(grads), projected.new_empty(0)
+    return _concatenate(grads[1:]), _concatenate(grads[:1])
 
 
 def _backward_fake(grad, projected, queries, num_heads, lengths, p, row_keys):
@@ -108,16 +114,16 @@ def _backward(ctx, grad):
     return grads[0], None if queries is None else grads[1], None, None, None, None
 
 
-_recomputing = differentiate(_forward, _setup_context, _backward)
+_compiled_attention = differentiate(_forward, _setup_context, _backward)
 
 
-def _by_products(projected, queries, num_heads, lengths, p, row_keys):
+def _unfused_attention(projected, queries, num_heads, lengths, p, row_keys):
     q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply, contiguous=True)
     probs_BNQS = masked_softmax(matmul(q, k.mT), lengths, q.shape[-1] ** -0.5, p, row_keys)
     return matmul(probs_BNQS, v).transpose(1, 2).flatten(2)
 
 
-def _by_flash(projected, queries, num_heads, lengths):
+def _torch_fused_attention(projected, queries, num_heads, lengths):
     q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply)
     mask = None
     if lengths is not None:
@@ -125,12 +131,19 @@ def _by_flash(projected, queries, num_heads, lengths):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
 
 
-def attention(projected, num_heads, lengths, p=0.0, row_keys=None, queries=None):
+def attention(
+    projected: Tensor,
+    num_heads: int,
+    lengths: Tensor | None,
+    p: float = 0.0,
+    row_keys: Tensor | None = None,
+    queries: Tensor | None = None,
+) -> Tensor:
     """softmax(q k^T / sqrt(D)) v over the keys before each sample's length -> (B,Q,N*D).
 
     projected: (B,S,3*N*D), queries, keys and values side by side; or, with `queries` (B,Q,N*D), the other two.
     lengths: (B,) int32, or None when every key is real.
-    p, row_keys: dropout of the probabilities, keys (B,N,Q) int32.
+    p, row_keys: dropout of the probabilities, its row keys (B,N,Q) int32.
 
     Compiled kernels on the CPU keep nothing that has a number for each pair of query and key: the backward pass
     computes the probabilities again. On CUDA torch's flash (no mask) or memory-efficient kernel serves, but for
@@ -139,7 +152,7 @@ def attention(projected, num_heads, lengths, p=0.0, row_keys=None, queries=None)
     if p == 0:
         row_keys = None
     if backend("attention", projected.device, projected.dtype).startswith("compiled"):
-        return _recomputing(projected, queries, num_heads, lengths, p, row_keys)
+        return _compiled_attention(projected, queries, num_heads, lengths, p, row_keys)
     if projected.is_cuda and row_keys is None:
-        return _by_flash(projected, queries, num_heads, lengths)
-    return _by_products(projected, queries, num_heads, lengths, p, row_keys)
+        return _torch_fused_attention(projected, queries, num_heads, lengths)
+    return _unfused_attention(projected, queries, num_heads, lengths, p, row_keys)

@@ -1,4 +1,4 @@
-"""What a CPU is fast at: which library makes its fp32 products, and whether it has bf16 products at all."""
+"""CPU settings: the library for fp32 matrix products, and whether the CPU has bf16 products."""
 
 import functools
 from pathlib import Path
@@ -10,7 +10,7 @@ CPUINFO = Path("/proc/cpuinfo")
 BF16_PRODUCTS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
-def configure_cpu():
+def configure_cpu() -> None:
     """Take the faster library for fp32 products: oneDNN on AMD's CPUs, torch's default, MKL, on Intel's.
 
     MKL reaches less than half of oneDNN's speed on the first, and is a tenth to two times faster on the second.
@@ -18,14 +18,14 @@ def configure_cpu():
     have none of the tiles (AMX) with which this setting would allow bf16 products.
     """
     if "AuthenticAMD" in _cpu_info():
-        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
 
 
 @functools.cache
-def has_bf16_products():
+def has_bf16_products() -> bool:
     """Whether the CPU multiplies bf16 itself, as far as the system tells."""
     return not BF16_PRODUCTS.isdisjoint(_cpu_info())
 
 
-def _cpu_info():
+def _cpu_info() -> set[str]:
     return set(CPUINFO.read_text(encoding="utf-8").split()) if CPUINFO.exists() else set()

@@ -1,4 +1,4 @@
-"""Linear layer and cross-entropy over a large vocabulary, never holding all logits.
+"""Linear layer and cross-entropy over a large vocabulary, of whose logits only a chunk exists at a time.
 
 Shape legend: P positions, H hidden, V vocabulary, R rows of one chunk.
 
@@ -7,12 +7,15 @@ one chunk, that gradient is kept and the backward pass makes its two products; o
 products are made chunk by chunk in the forward pass and only scaled in the backward pass.
 """
 
+from __future__ import annotations
+
 import torch
+from torch import Tensor
 
 from ds_minimodel.common.vocabulary import IGNORED
 
 from .library import accumulation_dtype, define, differentiate
-from .product import add_product_, product, widened
+from .product import add_product_, product, upcast_if_emulated
 
 # Rows of logits held at once. Fewer make the products too thin, more only cost memory.
 CHUNK_ROWS = {"cpu": 320, "cuda": 2048}
@@ -71,18 +74,38 @@ def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, nee
     grad_weight = weight.new_zeros(weight.shape if needs_weight else 0, dtype=dtype)
     grad_bias = weight.new_zeros(bias.shape if needs_bias else 0, dtype=dtype)
     buffer_RV = x.new_empty(_chunk_rows(x), weight.shape[0])
-    (weight,) = widened(weight)  # once, not for every product
+    (weight,) = upcast_if_emulated(weight)  # once, not for every product
     for start in range(0, x.shape[0], _chunk_rows(x)):
-        x_RH = x[start : start + _chunk_rows(x)]
+        chunk = slice(start, start + _chunk_rows(x))
+        x_RH = x[chunk]
         logits_RV = product(x_RH, weight.T, out=buffer_RV[: x_RH.shape[0]])
-        loss += _loss_and_logit_grad_(logits_RV, bias, targets[start : start + _chunk_rows(x)], needs_grad)
-        if needs_x:
-            product(logits_RV, weight, out=grad_x[start : start + _chunk_rows(x)])
-        if needs_weight:
-            add_product_(grad_weight, logits_RV.T, x_RH)
-        if needs_bias:
-            grad_bias += logits_RV.sum(0, dtype=dtype)
+        loss += _loss_and_logit_grad_(logits_RV, bias, targets[chunk], needs_grad)
+        add_chunk_gradients(
+            logits_RV,
+            x_RH,
+            weight,
+            grad_x[chunk] if needs_x else None,
+            grad_weight if needs_weight else None,
+            grad_bias if needs_bias else None,
+        )
     return loss, x.new_empty(0), grad_x, grad_weight, grad_bias
+
+
+def add_chunk_gradients(
+    grad_logits_RV: Tensor,
+    x_RH: Tensor,
+    weight_VH: Tensor,
+    grad_x_RH: Tensor | None,
+    grad_weight_VH: Tensor | None,
+    grad_bias_V: Tensor | None,
+) -> None:
+    """Write a chunk's gradient of x, and add its gradients of weight and bias; None: not wanted."""
+    if grad_x_RH is not None:
+        product(grad_logits_RV, weight_VH, out=grad_x_RH)
+    if grad_weight_VH is not None:
+        add_product_(grad_weight_VH, grad_logits_RV.T, x_RH)
+    if grad_bias_V is not None:
+        grad_bias_V += grad_logits_RV.sum(0, dtype=grad_bias_V.dtype)
 
 
 def _forward_fake(x, weight, bias, targets, needs_x, needs_weight, needs_bias):
@@ -148,10 +171,10 @@ def _backward(ctx, grad_loss):
 _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
-def linear_cross_entropy(x, weight, bias, targets):
+def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """Sum of cross-entropies of x @ weight.T + bias, a float32 scalar.
 
-    x: (P,H). weight: (V,H). bias: (V,). targets: (P,) int64, rows of -100 count nothing.
+    x: (P,H). weight: (V,H). bias: (V,). targets: (P,) int64, those equal to IGNORED give no loss.
     Gradients are made only for those of x, weight and bias that require them.
     """
     tracks = torch.is_grad_enabled()

@@ -3,67 +3,76 @@
 A counter-based hash (lowbias32) replaces the random generator: element j of a row is kept if and
 only if hash32(row_key + (j + 1) * GOLDEN) >= floor(p * 2^32), unsigned. So the same sample drops the
 same elements on any rank, in any split of the batch and after any resume, and the backward pass
-recomputes the mask where others store it. numpy has the same hash in ds_minimodel/common/random.py.
+recomputes the mask where others store it. The sites (which dropout of the network) are numbered in
+common/random.py, which has the same hash for numpy.
 
 uint32 arithmetic is done in int32, which wraps the same way; the shifts are made logical by masks.
 """
 
+from __future__ import annotations
+
 import torch
+from torch import Tensor
+
+from ds_minimodel.common.random import GOLDEN, HASH_MULTIPLIERS
 
 from .library import define, differentiate
 
-GOLDEN = 0x9E3779B9
 SIGN_BIT = -(2**31)
 
 
-def signed(value):
+def as_int32(value: int) -> int:
     """The int32 with the bits of `value` modulo 2^32."""
     value &= 0xFFFFFFFF
     return value - 2**32 if value >= 2**31 else value
 
 
-def hash32(x):
+_FIRST_MULTIPLIER, _SECOND_MULTIPLIER = map(as_int32, HASH_MULTIPLIERS)
+
+
+def hash32(x: Tensor) -> Tensor:
     """lowbias32 (Wellons) of each element of an int32 tensor, as int32."""
     x = x ^ ((x >> 16) & 0xFFFF)
-    x *= signed(0x7FEB352D)
+    x *= _FIRST_MULTIPLIER
     x ^= (x >> 15) & 0x1FFFF
-    x *= signed(0x846CA68B)
+    x *= _SECOND_MULTIPLIER
     x ^= (x >> 16) & 0xFFFF
     return x
 
 
-def row_keys(sample_keys, op, positions):
+def row_keys(sample_keys: Tensor, site: int | range, positions: Tensor) -> Tensor:
     """Keys of the rows that one dropout works on.
 
     sample_keys: (B,) int32. positions: (S,) or (B,S) integers, the place of each row in its sample.
-    op: the number of the dropout in the network; or a range of N of them (one for each attention
-    head), which adds an axis.
+    site: the number of the dropout in the network (common/random.py); or a range of N of them (one for
+    each attention head), which adds an axis.
     Returns (B,S) int32, or (B,N,S) for a range.
     """
     positions = positions.to(torch.int32)
-    if isinstance(op, range):
-        ops = torch.tensor([signed(number * GOLDEN) for number in op], dtype=torch.int32, device=sample_keys.device)
-        return hash32(hash32(sample_keys[:, None] + ops)[:, :, None] + positions.unsqueeze(-2))
-    return hash32(hash32(sample_keys + signed(op * GOLDEN))[:, None] + positions)
+    if isinstance(site, range):
+        steps = [as_int32(number * GOLDEN) for number in site]
+        steps_N = torch.tensor(steps, dtype=torch.int32, device=sample_keys.device)
+        return hash32(hash32(sample_keys[:, None] + steps_N)[:, :, None] + positions.unsqueeze(-2))
+    return hash32(hash32(sample_keys + as_int32(site * GOLDEN))[:, None] + positions)
 
 
-def kept(row_keys, width, p):
-    """Which elements survive: bool, the shape of row_keys with `width` appended."""
-    steps = torch.arange(1, width + 1, dtype=torch.int32, device=row_keys.device) * signed(GOLDEN)
+def keep_mask(row_keys: Tensor, width: int, p: float) -> Tensor:
+    """Which elements survive dropout: bool, the shape of row_keys with `width` appended."""
+    steps = torch.arange(1, width + 1, dtype=torch.int32, device=row_keys.device) * as_int32(GOLDEN)
     bits = hash32(row_keys[..., None] + steps)
     # With the sign bit flipped, the signed comparison orders as the unsigned one.
-    return (bits ^ SIGN_BIT) >= signed(int(p * 2**32)) ^ SIGN_BIT
+    return (bits ^ SIGN_BIT) >= as_int32(int(p * 2**32)) ^ SIGN_BIT
 
 
-def drop(x, p, row_keys):
-    """Zero the dropped elements of x (..., H) and scale the others by 1 / (1 - p)."""
+def dropout_reference(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
+    """Zero the dropped elements of x (..., H) and scale the others by 1 / (1 - p), in torch, without a gradient."""
     if row_keys is None or p == 0:
         return x
-    return torch.where(kept(row_keys, x.shape[-1], p), x * (1 / (1 - p)), 0)
+    return torch.where(keep_mask(row_keys, x.shape[-1], p), x * (1 / (1 - p)), 0)
 
 
 def _reference(x, p, row_keys):
-    return drop(x, p, row_keys).contiguous()
+    return dropout_reference(x, p, row_keys).contiguous()
 
 
 def _fake(x, p, row_keys):
@@ -86,10 +95,10 @@ def _backward(ctx, grad):
 _differentiable = differentiate(_dropout, _setup_context, _backward)
 
 
-def dropout(x, p, row_keys):
+def dropout(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
     """Dropout of x (..., H) with rate p; row_keys int32 of shape x.shape[:-1].
 
-    Without keys or with p == 0 this is the identity.
+    The identity where p == 0 or row_keys is None.
     """
     if row_keys is None or p == 0:
         return x

@@ -1,10 +1,15 @@
-"""Rows of an embedding table that may also serve as an output projection.
+"""Embedding lookup from a table that may also serve as the output projection.
 
 Shapes: tokens (...) int64, weight (V, H); R rows that the batch has.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .library import accumulation_dtype
 
@@ -19,14 +24,14 @@ class _TiedEmbedding(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, tokens, weight, padding):
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(tokens)
         ctx.shape, ctx.padding = weight.shape, padding
         return F.embedding(tokens, weight), weight.view_as(weight)
 
     @staticmethod
-    def backward(ctx, grad, grad_table):
+    def backward(ctx: Any, grad: Tensor | None, grad_table: Tensor | None) -> tuple[None, Tensor | None, None]:
         if grad is None:
             return None, grad_table, None
         (tokens,) = ctx.saved_tensors
@@ -41,7 +46,7 @@ class _TiedEmbedding(torch.autograd.Function):
         return None, grad_table.index_copy_(0, rows_R, sums_RH.to(grad_table.dtype)), None
 
 
-def embedding(tokens, weight, padding):
+def embedding(tokens: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
     """Rows of `weight` by token -> ((..., H), table (V, H)). Row `padding` gets no gradient from its rows.
 
     table: `weight`, to be used where it also is the output projection. On the CPU what its user returns as its

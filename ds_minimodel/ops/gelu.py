@@ -1,7 +1,10 @@
 """gelu(x + bias), exact (erf), as in RoBERTa. Shapes: x (..., F), bias (F,)."""
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .library import accumulation_dtype, define, differentiate
 
@@ -47,6 +50,6 @@ def _backward(ctx, grad):
 _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
-def bias_gelu(x, bias):
+def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
     """gelu(x + bias) with the exact erf; with a frozen bias the backward pass skips its reduction."""
     return _differentiable(x, bias)

@@ -1,4 +1,4 @@
-"""How an operator of this package is made known to torch.
+"""Registration of operators with torch: schema, reference, fake and gradient.
 
 Every operator lives in the namespace `dsmm`. Its torch reference serves any device and dtype (key
 CompositeExplicitAutograd); compiled code, where it is built, serves the dtypes that it knows on its
@@ -7,13 +7,17 @@ device (loading.py) and leaves the others to the reference, which it finds in th
 and replaced.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch import Tensor
 
 NAMESPACE = "dsmm"
 REFERENCE_NAMESPACE = "dsmm_reference"
 
 
-def define(schema, reference, fake):
+def define(schema: str, reference: Callable, fake: Callable) -> Callable:
     """Register one operator and return it as a callable.
 
     schema: the torch schema without namespace, `name(Tensor x, …) -> Tensor`.
@@ -29,37 +33,37 @@ def define(schema, reference, fake):
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
-def differentiate(op, setup_context, backward):
+def differentiate(op: Any, setup_context: Callable, backward: Callable) -> Callable:
     """Give `op` a gradient through its first output, and return a callable that gives that output.
 
     The other outputs only serve backward(ctx, grad).
     """
 
-    def save(ctx, inputs, output):
+    def save(ctx: Any, inputs: tuple, output: Any) -> None:
         # Else torch fills in zeros as gradients of the outputs that nothing but the backward reads.
         ctx.set_materialize_grads(False)
         if isinstance(output, tuple):
             ctx.mark_non_differentiable(*output[1:])
         setup_context(ctx, inputs, output)
 
-    def run(ctx, grad, *_):
+    def run(ctx: Any, grad: Tensor | None, *_: Any) -> tuple:
         return (None,) * len(op._schema.arguments) if grad is None else backward(ctx, grad)
 
     torch.library.register_autograd(op, run, setup_context=save)
 
     # That gradient serves tracing. Outside of it a Function of the older kind saves some 60 us of
     # Python for each forward and backward pass, more than the work on a small tensor.
-    def forward(ctx, *inputs):
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
         output = op(*inputs)
         ctx.set_materialize_grads(False)
         setup_context(ctx, inputs, output)
         return output[0] if isinstance(output, tuple) else output
 
-    function = type(
+    function: Any = type(
         op._schema.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(run)}
     )
 
-    def apply(*inputs):
+    def apply(*inputs: Any) -> Tensor:
         if not torch.compiler.is_compiling():
             return function.apply(*inputs)
         output = op(*inputs)
@@ -68,6 +72,6 @@ def differentiate(op, setup_context, backward):
     return apply
 
 
-def accumulation_dtype(dtype):
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype that sums are kept in: float64 for float64, else float32."""
     return torch.promote_types(dtype, torch.float32)

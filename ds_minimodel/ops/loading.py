@@ -1,10 +1,11 @@
-"""Finds the compiled kernels, which register themselves in the place of the torch references.
+"""Loading of the compiled kernels, which register themselves in the place of the torch references.
 
 The kernels are optional: without them, or where a build does not load, the references serve (for attention two
 products around masked_softmax), and `backend` says why. Dtypes that the kernels do not take go to the references too.
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -19,13 +20,13 @@ OPS = ("residual_layer_norm", "bias_gelu", "masked_softmax", "attention", "linea
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 
 
-_serving = {}  # not functools.cache, into which torch.compile would trace
+_serving: dict[str, str] = {}  # not functools.cache, into which torch.compile would trace
 _meta_device = ContextVar("meta_device", default="cpu")
 
 
 @contextmanager
-def meta_stands_for(device):
-    """Within it, tensors without memory (device "meta") are served as those of `device` ("cpu", "cuda") would be."""
+def meta_stands_for(device: str) -> Iterator[None]:
+    """Serve tensors without memory (device "meta") as those of `device` ("cpu", "cuda") would be, in this context."""
     token = _meta_device.set(device)
     try:
         yield
@@ -33,14 +34,14 @@ def meta_stands_for(device):
         _meta_device.reset(token)
 
 
-def load_kernels(device):
-    """Load the kernels for "cpu" or "cuda", once; returns what serves from then on, or why they do not."""
+def load_kernels(device: str) -> str:
+    """Load the kernels for "cpu" or "cuda", once; say in words what serves the operators there, and why."""
     if device not in _serving:
         _serving[device] = _load(device)
     return _serving[device]
 
 
-def _load(device):
+def _load(device: str) -> str:
     if os.environ.get("DSMM_OPS") == "reference":
         return "torch (kernels switched off by DSMM_OPS=reference)"
     library = next(Path(__file__).parent.parent.glob(f"{LIBRARIES[device]}*.so"), None)
@@ -53,7 +54,7 @@ def _load(device):
     return f"compiled ({INSTRUCTION_SETS[torch.ops.dsmm_cpu_isa.get()]})" if device == "cpu" else "compiled"
 
 
-def backend(op, device="cpu", dtype=torch.float32):
+def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> str:
     """What serves an operator, in words: compiled kernels with their instruction set, or torch and why."""
     if op not in OPS:
         raise KeyError(f"no operator {op}; there are {', '.join(OPS)}")

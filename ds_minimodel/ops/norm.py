@@ -1,12 +1,15 @@
-"""LayerNorm(residual + dropout(x)), the joint at the end of every sublayer, in one pass.
+"""LayerNorm(residual + dropout(x)), the end of every sublayer of the transformer, in one pass.
 
 Shapes: x, residual (..., H); weight, bias (H,); row_keys (...) int32.
 """
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from .dropout import drop
+from .dropout import dropout_reference
 from .library import accumulation_dtype, define, differentiate
 
 # Elements below which torch's own add and LayerNorm take less time on the CPU: the calls into this
@@ -25,7 +28,7 @@ def _parameters(total, *parameters):
 
 
 def _forward_reference(x, residual, weight, bias, eps, p, row_keys):
-    total = drop(x, p, row_keys)
+    total = dropout_reference(x, p, row_keys)
     if residual is not None:
         total = residual + total
     weight, bias = _parameters(total, weight, bias)
@@ -51,7 +54,7 @@ def _backward_reference(grad, total, statistics, weight, p, row_keys, has_residu
     grad_total, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
         grad.contiguous(), total, total.shape[-1:], mean, rstd, weight_like, weight_like, [True, trains, trains]
     )
-    grad_x = drop(grad_total, p, row_keys)
+    grad_x = dropout_reference(grad_total, p, row_keys)
     empty = grad.new_empty(0)
     return (
         grad_x if grad_x is not grad_total or not has_residual else empty,
@@ -114,7 +117,15 @@ def _backward(ctx, grad):
 _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
-def residual_layer_norm(x, residual, weight, bias, eps, p=0.0, row_keys=None):
+def residual_layer_norm(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    p: float = 0.0,
+    row_keys: Tensor | None = None,
+) -> Tensor:
     """LayerNorm(residual + dropout(x)) over the last axis; residual may be None.
 
     Statistics and sums are kept in float32 (float64 for float64). With frozen weight and bias the

@@ -8,7 +8,7 @@ from ds_minimodel.ops.cpu import has_bf16_products
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def resolve_precision(precision, device):
+def resolve_precision(precision: str, device: torch.device) -> str:
     """The precision that `auto` means on `device`; UserError for one that the device does not have.
 
     auto: bf16 where matrix products in it are fast (Ampere or newer; CPUs with AVX512-BF16, AMX or ARM's

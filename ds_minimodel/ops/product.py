@@ -1,17 +1,22 @@
 """Matrix products that are fast on every device.
 
-torch imitates bf16 products on a CPU that has none, at a third to a fifth of the speed of fp32 ones. There the
-operands are widened for the product, and its result is rounded. What the backward pass needs is kept in bf16.
+torch emulates bf16 products on a CPU that has none, at a third to a fifth of the speed of fp32 ones. There the
+operands are cast to fp32 for the product, and its result is rounded. What the backward pass needs is kept in bf16.
 """
+
+from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .cpu import has_bf16_products
 
 
-def is_imitated(x):
-    """Whether torch would have to imitate a product of `x`. Not where it traces: then the product stays whole."""
+def is_emulated(x: Tensor) -> bool:
+    """Whether torch would have to emulate a product of `x`. False where it traces: then the product stays whole."""
     return (
         x.dtype == torch.bfloat16
         and x.device.type == "cpu"
@@ -20,23 +25,23 @@ def is_imitated(x):
     )
 
 
-def widened(first, *others):
-    """The tensors, in fp32 where torch would have to imitate a product of the first. None stays None."""
+def upcast_if_emulated(first: Tensor, *others: Tensor | None) -> tuple:
+    """The tensors, in fp32 where torch would have to emulate a product of the first. None stays None."""
     tensors = (first, *others)
-    return tuple(t if t is None else t.float() for t in tensors) if is_imitated(first) else tensors
+    return tuple(t if t is None else t.float() for t in tensors) if is_emulated(first) else tensors
 
 
-def product(a, b, out=None):
-    """a @ b; without a gradient, but see `matmul`. Where a product is imitated, b may be fp32 already."""
-    if not is_imitated(a):
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """a @ b without a gradient (`matmul` has one). Where a product is emulated, b may be fp32 already."""
+    if not is_emulated(a):
         return torch.matmul(a, b, out=out)
-    wide = torch.matmul(*widened(a, b))
-    return wide.to(a.dtype) if out is None else out.copy_(wide)
+    in_fp32 = torch.matmul(*upcast_if_emulated(a, b))
+    return in_fp32.to(a.dtype) if out is None else out.copy_(in_fp32)
 
 
-def add_product_(total, a, b):
+def add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:
     """total += a @ b, in place where torch's product takes the dtypes."""
-    a, b = widened(a, b)
+    a, b = upcast_if_emulated(a, b)
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
@@ -45,26 +50,26 @@ def add_product_(total, a, b):
 
 class _Matmul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, a, b):
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
         needs_a, needs_b = ctx.needs_input_grad
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
         return product(a, b)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b = ctx.saved_tensors
         return (None if b is None else product(grad, b.mT)), (None if a is None else product(a.mT, grad))
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, bias):
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         needs_x, needs_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
-        return F.linear(*widened(x, weight, bias)).to(x.dtype)
+        return F.linear(*upcast_if_emulated(x, weight, bias)).to(x.dtype)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
         return (
@@ -74,11 +79,11 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def matmul(a, b):
-    """a @ b, with its gradient; a (..., N, K), b (..., K, M), no axis stretched."""
-    return _Matmul.apply(a, b) if is_imitated(a) else a @ b
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, with its gradient: a (..., N, K), b (..., K, M), no axis stretched."""
+    return _Matmul.apply(a, b) if is_emulated(a) else a @ b
 
 
-def linear(x, weight, bias=None):
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias; x (..., I), weight (O, I), bias (O,) -> (..., O)."""
-    return _Linear.apply(x, weight, bias) if is_imitated(x) else F.linear(x, weight, bias)
+    return _Linear.apply(x, weight, bias) if is_emulated(x) else F.linear(x, weight, bias)

@@ -3,11 +3,14 @@
 Shape legend: B batch, N heads, Q queries, K keys.
 """
 
+from __future__ import annotations
+
 import math
 
 import torch
+from torch import Tensor
 
-from .dropout import drop
+from .dropout import dropout_reference
 from .library import accumulation_dtype, define, differentiate
 
 # Elements below which torch's own softmax takes less time on the CPU: a call into this operator costs some 15 us
@@ -26,7 +29,7 @@ def _forward_reference(scores, lengths, scale, p, row_keys):
     probs = probs.to(scores.dtype)
     if row_keys is None:
         return probs, probs.new_empty(0)
-    return drop(probs, p, row_keys), probs
+    return dropout_reference(probs, p, row_keys), probs
 
 
 def _forward_fake(scores, lengths, scale, p, row_keys):
@@ -35,7 +38,7 @@ def _forward_fake(scores, lengths, scale, p, row_keys):
 
 def _backward_reference(grad, probs, lengths, scale, p, row_keys):
     dtype = accumulation_dtype(probs.dtype)
-    grad = drop(grad.to(dtype), p, row_keys)
+    grad = dropout_reference(grad.to(dtype), p, row_keys)
     return (torch._softmax_backward_data(grad, probs.to(dtype), -1, dtype) * scale).to(probs.dtype)
 
 
@@ -72,7 +75,9 @@ def _backward(ctx, grad):
 _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
-def masked_softmax(scores, lengths, scale, p=0.0, row_keys=None):
+def masked_softmax(
+    scores: Tensor, lengths: Tensor | None, scale: float, p: float = 0.0, row_keys: Tensor | None = None
+) -> Tensor:
     """dropout(softmax(scale * scores)) over the last axis, in float32 inside.
 
     scores: (B,N,Q,K). lengths: (B,) int32 or None: keys at or after a sample's length get

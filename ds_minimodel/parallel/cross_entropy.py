@@ -7,64 +7,68 @@ they hold it. The gradient is made chunk by chunk in the forward pass and only s
 ops/cross_entropy.py.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
+from torch import Tensor
 
-from ds_minimodel.ops.product import add_product_, product, widened
+from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.ops.cross_entropy import add_chunk_gradients
+from ds_minimodel.ops.library import accumulation_dtype
+from ds_minimodel.ops.product import product, upcast_if_emulated
 
+from .group import Group
 from .mappings import all_gather, copy
 
 CHUNK_ROWS = 1024  # rows of logits held at once, in float32
 
 
-def linear_cross_entropy(x, weight, bias, targets, rows, ignored, group):
+def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: range, group: Group) -> Tensor:
     """Sum of cross-entropies of x @ weight.T + bias over the whole vocabulary, a float32 scalar on every rank.
 
     x: (P,H), the same on every rank. weight: (V,H), bias: (V,): the entries in the range `rows`, which this rank
-    holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to `ignored` count nothing.
+    holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to IGNORED give no loss.
     """
-    return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, ignored, group)
+    return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, group)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, bias, targets, rows, ignored, group):
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: range, group: Group
+    ) -> Tensor:
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        dtype = torch.promote_types(x.dtype, torch.float32)
+        dtype = accumulation_dtype(x.dtype)
         loss = x.new_zeros((), dtype=dtype)
         grad_x = torch.empty_like(x) if needs_x else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
         ctx.dtypes = x.dtype, weight.dtype, bias.dtype
-        (weight,) = widened(weight)  # once, not for every product
+        (weight,) = upcast_if_emulated(weight)  # once, not for every product
         for start in range(0, len(x), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             logits_RV = product(x[chunk], weight.T)
-            chunk_loss, grad_RV = _loss_and_logit_grad(logits_RV, bias, targets[chunk], rows, ignored, group)
+            chunk_loss, grad_RV = _loss_and_logit_grad(logits_RV, bias, targets[chunk], rows, group)
             loss += chunk_loss
-            if needs_x:
-                product(grad_RV, weight, out=grad_x[chunk])
-            if needs_weight:
-                add_product_(grad_weight, grad_RV.T, x[chunk])
-            if needs_bias:
-                grad_bias += grad_RV.sum(0, dtype=dtype)
+            grad_x_RH = None if grad_x is None else grad_x[chunk]
+            add_chunk_gradients(grad_RV, x[chunk], weight, grad_x_RH, grad_weight, grad_bias)
         ctx.grads = grad_x, grad_weight, grad_bias
         return loss
 
     @staticmethod
-    def backward(ctx, grad_loss):
-        return (
-            *(grad if grad is None else (grad * grad_loss).to(dtype) for grad, dtype in zip(ctx.grads, ctx.dtypes)),
-            None,
-            None,
-            None,
-            None,
-        )
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        grads = (grad if grad is None else (grad * grad_loss).to(dtype) for grad, dtype in zip(ctx.grads, ctx.dtypes))
+        return *grads, None, None, None
 
 
-def _loss_and_logit_grad(logits_RV, bias, targets_R, rows, ignored, group):
+def _loss_and_logit_grad(
+    logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: range, group: Group
+) -> tuple[Tensor, Tensor]:
     """(sum of the losses, d sum / d logits) of a chunk; both equal those of the whole vocabulary."""
-    scores_RV = logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)) + bias
-    used = targets_R != ignored
+    scores_RV = logits_RV.to(accumulation_dtype(logits_RV.dtype)) + bias
+    used = targets_R != IGNORED
     own = used & (targets_R >= rows.start) & (targets_R < rows.stop)
     column = torch.where(own, targets_R - rows.start, 0)[:, None]
     parts = torch.stack((torch.logsumexp(scores_RV, -1), torch.where(own, scores_RV.gather(-1, column)[:, 0], 0)))

@@ -1,4 +1,6 @@
-"""Which ranks work together."""
+"""Groups of ranks that work together."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -11,26 +13,26 @@ class Group:
 
     rank: int = 0
     size: int = 1
-    handle: object = None
+    handle: dist.ProcessGroup | None = None
 
-    def __deepcopy__(self, _memo):
+    def __deepcopy__(self, _memo: dict) -> Group:
         """Copies of a module are of the same ranks."""
         return self
 
-    def shares(self, total):
+    def shares(self, total: int) -> list[range]:
         """The range of `total` consecutive things that each rank of the group holds; they differ by one at most."""
         ends = [rank * total // self.size for rank in range(self.size + 1)]
         return [range(first, last) for first, last in zip(ends, ends[1:])]
 
-    def share(self, total):
+    def share(self, total: int) -> range:
         """This rank's range."""
         return self.shares(total)[self.rank]
 
 
-SOLO = Group()
+SOLO = Group()  # of one rank: nothing is split
 
 
-def split_world(rank, size, tensor_parallel):
+def split_world(rank: int, size: int, tensor_parallel: int) -> tuple[Group, Group]:
     """(data, tensor) groups of `rank` among `size` ranks, of which `tensor_parallel` in a row share one replica.
 
     Ranks in a row are those of one host, where they exchange activations fastest. The ranks of `tensor` hold

@@ -1,10 +1,12 @@
 """Parameters of which each rank of a group holds a part. What is written to disk is always whole."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from .group import Group
 
@@ -22,13 +24,13 @@ class Shard:
     sections: int
     length: int
 
-    def take(self, whole):
+    def slice_of(self, whole: Tensor) -> Tensor:
         """This rank's part of a whole tensor, a copy."""
         share = self.group.share(self.length)
         blocks = whole.unflatten(self.dim, (self.sections, self.length))
         return blocks.narrow(self.dim + 1, share.start, len(share)).flatten(self.dim, self.dim + 1).clone()
 
-    def join(self, own):
+    def gather(self, own: Tensor) -> Tensor:
         """The whole tensor of which each rank of the group gives its own part; on every rank."""
         parts = []
         for rank, share in enumerate(self.group.shares(self.length)):
@@ -40,17 +42,18 @@ class Shard:
         return torch.cat(parts, self.dim + 1).flatten(self.dim, self.dim + 1)
 
 
-def shard_parameter(module, name, group, dim, sections=1):
-    """Replace a parameter of `module` by this rank's part of it, which knows what it is a part of."""
+def shard_parameter(module: nn.Module, name: str, group: Group, dim: int, sections: int = 1) -> None:
+    """Replace a parameter of `module` by this rank's part of it, whose attribute `shard` says which part that is."""
     whole = getattr(module, name)
     shard = Shard(group, dim, sections, whole.shape[dim] // sections)
-    own = nn.Parameter(shard.take(whole.detach()), requires_grad=whole.requires_grad)
-    own.shard = shard
-    own.tensor_model_parallel = True  # DeepSpeed: it counts in the gradient's norm on every rank
+    own = nn.Parameter(shard.slice_of(whole.detach()), requires_grad=whole.requires_grad)
+    own.shard = shard  # type: ignore[attr-defined]
+    # DeepSpeed reads it: this parameter counts in the gradient's norm on every rank.
+    own.tensor_model_parallel = True  # type: ignore[attr-defined]
     setattr(module, name, own)
 
 
-def full_shape(parameter):
+def full_shape(parameter: nn.Parameter) -> torch.Size:
     """Shape of the tensor that `parameter` is, or is a part of."""
     shape = list(parameter.shape)
     if hasattr(parameter, "shard"):
@@ -58,11 +61,11 @@ def full_shape(parameter):
     return torch.Size(shape)
 
 
-def own_part(parameter, whole):
-    """What `parameter` holds of the tensor `whole`."""
-    return parameter.shard.take(whole) if hasattr(parameter, "shard") else whole
+def own_part(parameter: nn.Parameter, whole: Tensor) -> Tensor:
+    """The part of the tensor `whole` that `parameter` holds."""
+    return parameter.shard.slice_of(whole) if hasattr(parameter, "shard") else whole
 
 
-def full_tensor(parameter, own):
+def full_tensor(parameter: nn.Parameter, own: Tensor) -> Tensor:
     """The whole of the tensor of which `own` (like `parameter`) is this rank's part; collective in its group."""
-    return parameter.shard.join(own) if hasattr(parameter, "shard") else own
+    return parameter.shard.gather(own) if hasattr(parameter, "shard") else own

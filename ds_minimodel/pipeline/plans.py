@@ -3,32 +3,33 @@
 Finetuning takes less than the pretraining of the same body at the same micro-batch.
 """
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
+from ds_minimodel.engine.execution import replicas_of
 from ds_minimodel.engine.planning import devices
-from ds_minimodel.engine.planning.memory import Sizes
+from ds_minimodel.engine.planning.memory_and_traffic import Sizes
 from ds_minimodel.engine.planning.planner import Planner, ranks_for_copy
-from ds_minimodel.engine.run import replicas_of
 from ds_minimodel.model.artifacts import BodyArtifact
 from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.mini import is_layer_from, with_new_layers
-from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.model.transformer import Body
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.parallel import Group
-from ds_minimodel.recipe.base import source_vocab_size
-from ds_minimodel.results.tables import Cell, Table
-from ds_minimodel.results.units import SYSTEM_NAMES
-from ds_minimodel.steps import adapt
-from ds_minimodel.systems import BODY_OF, body_config
+from ds_minimodel.recipe.schema import MaskedLm, Recipe
+from ds_minimodel.steps.adapt import adapted_model, is_scheduled
+from ds_minimodel.steps.build_mini import mini_model
+from ds_minimodel.steps.pretrain import pretrained_model
+from ds_minimodel.steps.training import body_config
+from ds_minimodel.systems import System
 
-KINDS_OF_BYTES = ("weights", "gradients", "optimizer", "activations", "buffers", "total")
+Batch = dict[str, Any]
 
 
-def plans(recipe, world_size, device_name, ranks_per_node=None):
+def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int | None = None) -> list[dict[str, Any]]:
     """Rows as JSON, one for each step of each system of the recipe.
 
     ranks_per_node: all ranks, up to 8, where not given. UserError for an unknown device and for ranks that do
@@ -44,14 +45,16 @@ def plans(recipe, world_size, device_name, ranks_per_node=None):
         if engine.precision == "auto"
         else engine.precision
     )
-    planners, rows = {}, []
-    for system, step, key, section, make in _steps(recipe):
+    planners: dict[Any, Planner] = {}  # steps of the same architecture, in which the same trains, have the same plan
+    rows = []
+    for step in _steps(recipe):
+        key = step.name, step.module.body.config
         if key not in planners:
-            planners[key] = _planner(make, engine.tensor_parallel, precision, device.type)
+            planners[key] = _planner(recipe, step, precision, device.type)
         sizes = Sizes(
             engine.zero_stage,
             precision,
-            section.batch_size,
+            step.section.batch_size,
             engine.micro_batch_size,
             replicas_of(world_size, engine.tensor_parallel),
             ranks_for_copy(ranks_per_node, engine.tensor_parallel),
@@ -60,8 +63,8 @@ def plans(recipe, world_size, device_name, ranks_per_node=None):
         plan = planners[key].plan(sizes)
         rows.append(
             {
-                "system": system,
-                "step": step,
+                "system": step.system.name,
+                "step": step.name,
                 "device": device.name,
                 **sizes._asdict(),
                 "world_size": world_size,
@@ -77,178 +80,62 @@ def plans(recipe, world_size, device_name, ranks_per_node=None):
     return rows
 
 
-def _planner(make, tensor_parallel, precision, device):
-    """For the rank of a replica that holds the largest parts: the last."""
+@dataclass(frozen=True)
+class _Step:
+    """A training step of a system. module: without memory. depth: the one head that is trained through, or None."""
+
+    system: System
+    name: str
+    section: MaskedLm
+    module: MaskedLanguageModel
+    depth: int | None = None
+
+
+def _steps(recipe: Recipe) -> list[_Step]:
+    found = []
     with torch.device("meta"):
-        module, batches_of = make()
-        shard(module, Group(tensor_parallel - 1, tensor_parallel))
-        return Planner(module, batches_of, precision, device)
+        for system in recipe.chosen_systems:
+            config = body_config(recipe, system)
+            body = BodyArtifact(config, Body(config).state_dict(), space="")
+            if recipe.base is None:
+                found.append(_Step(system, "pretrain", recipe.pretrain, pretrained_model(recipe, system)))
+            if system.builds_mini:
+                body, module = mini_model(recipe, body)
+                found.append(_Step(system, "build-mini", recipe.build_mini, module))
+            _, module = adapted_model(recipe, body, system, recipe.tokenizer.vocab_size)
+            deepest = recipe.adapt.depth_schedule[-1][0] if is_scheduled(recipe, system) else None
+            found.append(_Step(system, "adapt", recipe.adapt, module, deepest))
+    return found
 
 
-def _steps(recipe):
-    """(system, step, key, section, function that gives module and batches); those with the same key have the same
-    plan."""
-    for system in recipe.systems:
-        body = BODY_OF[system]
-        if recipe.base is None:
-            yield system, "pretrain", (body, "pretrain"), recipe.pretrain, lambda: _pretrain(recipe, body)
-        if system == "minipost":
-            yield system, "build-mini", "build-mini", recipe.build_mini, lambda: _build_mini(recipe)
-        yield (system, "adapt", (_frozen_config(recipe, system), "adapt"), recipe.adapt, lambda: _adapt(recipe, system))
+def _planner(recipe: Recipe, step: _Step, precision: str, device: str) -> Planner:
+    """For the rank of a replica that holds the largest parts: the last."""
+    tensor_parallel = recipe.engine.tensor_parallel
+    with torch.device("meta"):
+        shard(step.module, Group(tensor_parallel - 1, tensor_parallel))
+        return Planner(step.module, _batches(recipe, step), precision, device)
 
 
-def _masked_lm(recipe, config, vocab_size, section, trains, deepest=None):
-    module = MaskedLanguageModel(config, vocab_size)
-    train_only(module, trains)
+def _batches(recipe: Recipe, step: _Step) -> Callable[[int], list[Batch]]:
+    """A function of the micro-batch: one micro-batch, without memory, of the form that costs most."""
 
-    def batches_of(micro):
+    def batches(micro: int) -> list[Batch]:
+        section = step.section
         read = micro, int(section.mask_prob * section.seq_length) + 1  # the most that a row may have masked
-        batch = {
+        batch: Batch = {
             "tokens": _integers((micro, section.seq_length)),
-            "keys": _integers((micro,), torch.int32),
+            "sample_keys": _integers((micro,), torch.int32),
             "read": _integers(read),
             "targets": _integers(read),
         }
         if recipe.data.blocks != "complete":
             batch["lengths"] = _integers((micro,), torch.int32)
-        return [batch | ({"depth": deepest} if deepest else {})]
+        if step.depth is not None:
+            batch["depth"] = step.depth
+        return [batch]
 
-    return module, batches_of
+    return batches
 
 
-def _integers(shape, dtype=torch.int64):
+def _integers(shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype, device="meta")
-
-
-def _pretrain(recipe, body):
-    return _masked_lm(recipe, body_config(recipe, body), source_vocab_size(recipe), recipe.pretrain, lambda name: True)
-
-
-def _body(recipe, body):
-    """A body as an artifact without memory."""
-    config = body_config(recipe, body)
-    with torch.device("meta"):
-        return BodyArtifact(config, Body(config).state_dict(), space="")
-
-
-def _build_mini(recipe):
-    depth = recipe.mini.depth
-    mini = with_new_layers(_body(recipe, "bl_base"), depth, recipe.mini.new_layers, recipe.seed)
-    return _masked_lm(
-        recipe,
-        mini.config,
-        source_vocab_size(recipe),
-        recipe.build_mini,
-        lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth),
-    )
-
-
-def _frozen_config(recipe, system):
-    body = _body(recipe, BODY_OF[system])
-    if system == "minipost":
-        return with_new_layers(body, recipe.mini.depth, recipe.mini.new_layers, recipe.seed).config
-    return adapt.frozen_model(recipe, body, system).config
-
-
-def _adapt(recipe, system):
-    deepest = None
-    if system == "multijoint" and recipe.adapt.depth_schedule:
-        deepest = recipe.adapt.depth_schedule[-1][0]
-    return _masked_lm(
-        recipe,
-        _frozen_config(recipe, system),
-        recipe.tokenizer.vocab_size,
-        recipe.adapt,
-        lambda name: adapt.trains_in_adapt(name, recipe.adapt),
-        deepest,
-    )
-
-
-# --- As a page ---
-
-
-def tables(rows):
-    """Tables of the rows: one of the steps, one of the modules of each."""
-    first = rows[0]
-    notes = [
-        f"{first['world_size']} ranks, {first['ranks_per_node']} a node, on {first['device']} with "
-        f"{_size(first['device_memory'])} for each; ZeRO {first['zero_stage']}, {first['precision']}. Bytes on one "
-        "device at the fullest moment of a step, and sent by each rank in one step. Predicted, not measured."
-    ]
-    if first["tensor_parallel"] > 1:
-        notes.append(
-            f"{first['tensor_parallel']} ranks hold one replica between them; the activations that they "
-            "exchange are not in what is sent."
-        )
-    steps = [
-        [
-            *_name(row),
-            Cell(str(row["micro_batch_size"])),
-            *(Cell(_size(row["memory"][kind])) for kind in KINDS_OF_BYTES),
-            Cell(_size(row["wire"]["total"])),
-            Cell("yes" if row["fits"] else "NO"),
-            Cell(_or_none(row["smallest_zero_stage"])),
-            Cell(_or_none(row["largest_micro_batch"])),
-        ]
-        for row in rows
-    ]
-    parts = [
-        [
-            *_name(row),
-            Cell(part["name"]),
-            Cell(part["kind"]),
-            Cell(part["placement"]),
-            Cell(f"{part['parameters'] / 1e6:.2f}"),
-            *(Cell(_size(part[kind])) for kind in KINDS_OF_BYTES[:3]),
-        ]
-        for row in rows
-        for part in _runs(row["parts"])
-    ]
-    return [
-        Table(
-            "Steps",
-            [
-                "System",
-                "Step",
-                "micro-batch",
-                *KINDS_OF_BYTES,
-                "sent a step",
-                "fits",
-                "smallest ZeRO",
-                "largest micro-batch",
-            ],
-            steps,
-            notes=notes,
-        ),
-        Table("Modules", ["System", "Step", "module", "kind", "lives", "parameters, M", *KINDS_OF_BYTES[:3]], parts),
-    ]
-
-
-def _name(row):
-    return Cell(SYSTEM_NAMES[row["system"]]), Cell(row["step"])
-
-
-def _or_none(value):
-    return "none" if value is None else str(value)
-
-
-def _runs(parts):
-    """Parts with neighbours of the same list joined where they are alike: layers.0 … layers.3 as layers.0-3."""
-    joined = []
-    for part in parts:
-        head, _, number = part["name"].rpartition(".")
-        last = joined[-1] if joined else None
-        if last and number.isdigit() and (head, part["kind"], part["placement"]) == last["run"]:
-            last["name"] = f"{head}.{last['first']}-{number}"
-            for key in ("parameters", *KINDS_OF_BYTES[:3]):
-                last[key] += part[key]
-        else:
-            joined.append({**part, "run": (head, part["kind"], part["placement"]), "first": number})
-    return joined
-
-
-def _size(count):
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.2f} {name}" if count < 10 * unit else f"{count / unit:.0f} {name}"
-    return f"{count} B"

@@ -3,87 +3,119 @@
 import contextlib
 import importlib
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import lock
-from ds_minimodel.jobs import Layout, begin, finish, is_complete, lock_of, move_aside_if_stale
+from ds_minimodel.jobs import Job, Layout, begin, finish, is_complete, lock_of, move_aside_if_stale
 
-# In the order of the pipeline: step -> module of this package with its jobs.
-STEPS = {
-    "tokenizer": "tokenizer",
-    "prepare": "prepare",
-    "pretrain": "pretrain",
-    "build-mini": "build_mini",
-    "adapt": "adapt",
-    "finetune": "finetune",
-    "evaluate": "evaluate",
-    "report": "baselines",
+if TYPE_CHECKING:
+    from ds_minimodel.recipe.schema import Recipe
+
+OnMain = Callable[[Callable[[], Any]], Any]  # calls a function on the first rank, and gives its value on all
+
+
+class RunsOn(Enum):
+    """Which processes do a step's jobs."""
+
+    RANKS = "all ranks, under every launcher"
+    MPI_RANKS = "one process, or the ranks of mpirun"
+    ONE_PROCESS = "one process"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the pipeline and the command of its name; what it does: steps/NAME.py, with _ for -."""
+
+    name: str
+    help: str
+    runs_on: RunsOn
+    needs_tasks: bool = False
+
+    def jobs(self, recipe: "Recipe") -> list[Job]:
+        module = importlib.import_module(f"ds_minimodel.steps.{self.name.replace('-', '_')}")
+        return module.jobs(recipe, Layout(recipe.workdir))
+
+
+# In their order; --help shows them so.
+STEPS: dict[str, Step] = {
+    step.name: step
+    for step in (
+        Step("tokenizer", "train a SentencePiece vocabulary for each language", RunsOn.MPI_RANKS),
+        Step("prepare", "tokenise the raw text into token stores", RunsOn.MPI_RANKS),
+        Step("pretrain", "step 1: train the bodies with their heads on the source language", RunsOn.RANKS),
+        Step("build-mini", "step 1b: train MiniPost's new layers", RunsOn.RANKS),
+        Step("adapt", "step 2: train each target language's embeddings over a frozen mini-model", RunsOn.RANKS),
+        Step("finetune", "step 3: finetune the bodies on the tasks in the source language", RunsOn.RANKS, True),
+        Step("evaluate", "step 4: plug the languages in and score them", RunsOn.RANKS, True),
+        Step("report", "write tables, curves and costs as one page", RunsOn.ONE_PROCESS),
+    )
 }
-ON_RANKS = ("pretrain", "build-mini", "adapt", "finetune", "evaluate")
-UNDER_MPIRUN = ("tokenizer", "prepare")  # take ranks of mpirun too; what is in neither runs in one process
 
 
-def jobs(step, recipe):
-    return importlib.import_module(f"ds_minimodel.steps.{STEPS[step]}").jobs(recipe, Layout(recipe.workdir))
-
-
-def run_step(step, recipe, world=None, rebuild=False):
+def run_step(step: Step, recipe: "Recipe", world: Any = None, rebuild: bool = False) -> None:
     """Do what is not complete of one step.
 
-    world: the ranks (engine/world.py) for the steps in ON_RANKS; for the others None, or mpirun's
-    (data/ranks.py), of which the first does them. rebuild: move aside what was made from another recipe and
+    world: the ranks (engine/ranks/world.py) for a step that runs on ranks; for the others None, or mpirun's
+    (data/workers.py), of which the first does the work. rebuild: move aside what was made from another recipe and
     make it again, instead of refusing.
     """
-    is_main = world is None or world.is_main
-    on_main = _call if world is None else world.from_main
-    if rebuild:
-        from ds_minimodel.pipeline.check import NEEDS_TASKS, check_tasks
+    on_main: OnMain = _call if world is None else world.from_main
+    if rebuild and step.needs_tasks:  # now, and not when what was made from better files is moved aside
+        from ds_minimodel.pipeline.check import check_tasks
 
-        if step in NEEDS_TASKS:  # now, and not when what was made from better files is moved aside
-            on_main(lambda: check_tasks(recipe))
-    for job in jobs(step, recipe):
-        with contextlib.ExitStack() as held:
-            on_main(lambda job=job, held=held: held.enter_context(lock(lock_of(job))))
-            if rebuild:
-                on_main(lambda job=job: move_aside_if_stale(job))
-            if on_main(lambda job=job: begin(job)):
-                if step in ON_RANKS:
-                    job.make(world)
-                else:
-                    on_main(lambda job=job: job.make(world))
-                on_main(lambda job=job: finish(job))
-            elif is_main:
-                print(f"{job.folder}: complete", file=sys.stderr)
-    if step == "report":
+        on_main(lambda: check_tasks(recipe))
+    for job in step.jobs(recipe):
+        was_complete = _do(job, on_main, world, step.runs_on, rebuild)
+        if was_complete and (world is None or world.is_main):
+            print(f"{job.folder}: complete", file=sys.stderr)
+    if step.name == "report":
         _report(recipe)
 
 
-def _call(compute):
+def _do(job: Job, on_main: OnMain, world: Any, runs_on: RunsOn, rebuild: bool) -> bool:
+    """Do a job under its lock, unless it is complete; whether it was."""
+    with contextlib.ExitStack() as held:
+        on_main(lambda: held.enter_context(lock(lock_of(job))))
+        if rebuild:
+            on_main(lambda: move_aside_if_stale(job))
+        if not on_main(lambda: begin(job)):
+            return True
+        if runs_on is RunsOn.RANKS:
+            job.make(world)
+        else:
+            on_main(lambda: job.make(world))
+        on_main(lambda: finish(job))
+    return False
+
+
+def _call(compute: Callable[[], Any]) -> Any:
     return compute()
 
 
-def _report(recipe):
+def _report(recipe: "Recipe") -> None:
     from ds_minimodel.pipeline.check import check_plots
 
     check_plots()
     from ds_minimodel.steps import report
 
-    needed = [job for step in (*ON_RANKS, "report") for job in jobs(step, recipe)]
+    needed = [job for step in STEPS.values() if step.runs_on is not RunsOn.MPI_RANKS for job in step.jobs(recipe)]
     for job in needed:
         if not is_complete(job):
             raise UserError(f"{job.folder}: not complete; run that step first, or `ds-minimodel run`")
     print(report.write(recipe, Layout(recipe.workdir), needed) / "report.html", file=sys.stderr)
 
 
-def report_several(recipe, others):
+def report_several(recipe: "Recipe", others: Sequence[str]) -> None:
     """The report over this recipe's run, which has its own, and the runs in the workdirs `others`."""
     from ds_minimodel.steps import report
 
     print(report.write_joint(Layout(recipe.workdir), others) / "report.html", file=sys.stderr)
 
 
-def is_pending(step, recipe, rebuild=False):
+def is_pending(step: Step, recipe: "Recipe", rebuild: bool = False) -> bool:
     """Whether a step has anything to do; told without the ranks that would do it."""
-    if rebuild:
-        return True
-    return not all(is_complete(job) for job in jobs(step, recipe))
+    return rebuild or not all(is_complete(job) for job in step.jobs(recipe))

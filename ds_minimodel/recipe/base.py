@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json, read_manifest
@@ -11,12 +12,12 @@ from ds_minimodel.common.files import read_json, read_manifest
 class Base:
     """What a recipe must know of its base. model: the architecture, by the keys of the recipe's section `model`."""
 
-    model: dict
+    model: dict[str, Any]
     language: str
     vocab_size: int
 
 
-def read_base(folder):
+def read_base(folder: str | Path) -> Base:
     """The Base in `folder` as import-hf writes it; UserError where it is none or has heads at other depths."""
     body, pack = Path(folder) / "body", Path(folder) / "pack"
     if not body.is_dir() or not pack.is_dir():
@@ -32,8 +33,3 @@ def read_base(folder):
         )
     manifest = read_manifest(pack)
     return Base(model, manifest["language"], manifest["vocab_size"])
-
-
-def source_vocab_size(recipe):
-    """Pieces of the source language: the base's, or without one the recipe's."""
-    return recipe.tokenizer.vocab_size if recipe.base is None else read_base(recipe.base).vocab_size

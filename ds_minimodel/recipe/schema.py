@@ -4,36 +4,91 @@ Configuration flows one way, recipe -> plan -> DeepSpeed JSON. A recipe is froze
 a wrong type or values that contradict each other are refused with file, line and key.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    PrivateAttr,
     Strict,
-    ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import CoreSchema, core_schema
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
-from ds_minimodel.recipe.base import read_base
-from ds_minimodel.recipe.yaml12 import Yaml12, apply_override, refusal
+from ds_minimodel.recipe.base import Base
+from ds_minimodel.recipe.initialisations import INITIALISATIONS
+from ds_minimodel.systems import SYSTEMS, Depth, System
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-System = Literal["bl_base", "bl_small", "minijoint", "minipost", "multijoint"]
 OneOrMore = Annotated[list[str], Field(min_length=1)]
 
 
+@dataclass(frozen=True)
+class Decides:
+    """What a key of the recipe decides. Unmarked keys decide results: job records hold them, reports compare them.
+
+    recorded: in the record of a job, so that another value makes its artifacts stale. compared: in reports over
+    several runs, so that another value makes a run another variant.
+    """
+
+    recorded: bool = True
+    compared: bool = True
+
+
+# How the work is done, and where it lies; of files the content counts, which is recorded and compared by its hash.
+NOTHING = Decides(recorded=False, compared=False)
+# Which packs are kept on the way: part of what a job makes, but the last of them is the same.
+WHAT_IS_KEPT = Decides(compared=False)
+# Recorded in a form of its own: with the content of files, or with the task that it is the default of.
+RECORDED_ELSEWHERE = Decides(recorded=False)
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """Mark of a key whose value is one of the names in a registry, as they are when the recipe is read."""
+
+    registry: Mapping[str, object]
+
+    def check(self, name: str) -> str:
+        if name not in self.registry:
+            *names, last = map(repr, self.registry)
+            raise ValueError(f"Input should be {', '.join(names)} or {last}")
+        return name
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.registry)}
+
+
 class Section(BaseModel):
+    """A mapping of the recipe: frozen, of known keys only."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def recorded(self) -> dict[str, Any]:
+        """The keys that the record of a job holds, with their values."""
+        return self.model_dump(include={name for name in type(self).model_fields if decides(type(self), name).recorded})
+
+
+def decides(section: type[Section], key: str) -> Decides:
+    """What a key of `section` decides."""
+    marks = (mark for mark in section.model_fields[key].metadata if isinstance(mark, Decides))
+    return next(marks, Decides())
 
 
 class Languages(Section):
@@ -41,13 +96,13 @@ class Languages(Section):
     targets: OneOrMore
 
     @model_validator(mode="after")
-    def _differ(self):
+    def _differ(self) -> "Languages":
         if self.source in self.targets or len(set(self.targets)) < len(self.targets):
             raise ValueError("the source and the targets must all be different languages")
         return self
 
     @property
-    def all(self):
+    def all(self) -> list[str]:
         return [self.source, *self.targets]
 
 
@@ -58,14 +113,14 @@ class TokenizerSection(Section):
 
 
 class Data(Section):
-    text: dict[str, OneOrMore]  # language -> files or globs (.txt .gz .xz .zst)
+    text: Annotated[dict[str, OneOrMore], NOTHING]  # language -> files or globs (.txt .gz .xz .zst)
     blocks: Literal["complete", "complete_doc", "none"] = "complete"
-    min_words: dict[str, NonNegativeInt] = {}  # language -> documents with fewer words are dropped
-    workers: PositiveInt | None = None  # processes that tokenise; all cores where not given
+    min_words: Annotated[dict[str, NonNegativeInt], NOTHING] = {}  # language -> documents with fewer words are dropped
+    workers: Annotated[PositiveInt | None, NOTHING] = None  # processes that tokenise; all cores where not given
 
     @field_validator("text", mode="before")
     @classmethod
-    def _one_file_is_a_list(cls, text):
+    def _one_file_is_a_list(cls, text: Any) -> Any:
         if not isinstance(text, dict):
             return text
         return {language: [files] if isinstance(files, str) else files for language, files in text.items()}
@@ -81,7 +136,7 @@ class Model(Section):
     attention_dropout: Probability = 0.1
 
     @model_validator(mode="after")
-    def _heads_divide(self):
+    def _heads_divide(self) -> "Model":
         if self.hidden_size % self.num_heads:
             raise ValueError(f"num_heads {self.num_heads} does not divide hidden_size {self.hidden_size}")
         return self
@@ -114,28 +169,28 @@ class MaskedLm(Optimizer):
     mask_prob: Share = 0.15
 
     @model_validator(mode="after")
-    def _warmup_ends(self):
+    def _warmup_ends(self) -> "MaskedLm":
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be below steps {self.steps}")
         return self
 
 
 class Adapt(MaskedLm):
-    initialisation: Literal["overlap", "random", "mean", "focus", "wechsel", "ofa"] = "overlap"
-    word_vectors: dict[str, str] = {}  # language -> file of static word vectors (fastText's .vec)
-    dictionaries: dict[str, str] = {}  # target -> file of word pairs that turn the vectors
+    initialisation: Annotated[str, OneOf(INITIALISATIONS), RECORDED_ELSEWHERE] = "overlap"
+    word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}  # language -> static vectors (fastText's .vec)
+    dictionaries: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}  # target -> word pairs that turn the vectors
     train_output_bias: bool = True
     train_positions: bool = False
     train_embedding_norm: bool = False
     # (depth, share of the steps)
     depth_schedule: list[Annotated[tuple[PositiveInt, Share], Strict(False)]] = []
-    snapshot_every: PositiveInt | None = None  # packs kept for the training curves
-    snapshot_at: list[PositiveInt] = []
+    snapshot_every: Annotated[PositiveInt | None, WHAT_IS_KEPT] = None  # packs kept for the training curves
+    snapshot_at: Annotated[list[PositiveInt], WHAT_IS_KEPT] = []
 
     @model_validator(mode="after")
-    def _vectors_are_read(self):
-        readers = {"word_vectors": ("focus", "wechsel", "ofa"), "dictionaries": ("wechsel", "ofa")}
-        for key, methods in readers.items():
+    def _vectors_are_read(self) -> "Adapt":
+        for key in ("word_vectors", "dictionaries"):
+            methods = [method.name for method in INITIALISATIONS.values() if key in method.reads]
             if getattr(self, key) and self.initialisation not in methods:
                 raise ValueError(
                     f"{key}: the initialisation {self.initialisation} reads none, only {', '.join(methods)}"
@@ -143,7 +198,7 @@ class Adapt(MaskedLm):
         return self
 
     @model_validator(mode="after")
-    def _schedule_is_sound(self):
+    def _schedule_is_sound(self) -> "Adapt":
         if self.depth_schedule and abs(sum(share for _, share in self.depth_schedule) - 1) > 1e-6:
             raise ValueError("the shares of depth_schedule must sum to 1")
         depths = [depth for depth, _ in self.depth_schedule]
@@ -151,12 +206,12 @@ class Adapt(MaskedLm):
             raise ValueError("the depths of depth_schedule must rise")
         return self
 
-    def snapshots(self):
+    def snapshots(self) -> list[int]:
         """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""
         every = range(0, self.steps + 1, self.snapshot_every) if self.snapshot_every else []
         return sorted({0, self.steps, *every, *(step for step in self.snapshot_at if step < self.steps)})
 
-    def depth_at(self, step):
+    def depth_at(self, step: int) -> int:
         """Depth of the mini-model that `depth_schedule` gives for optimizer step `step` (from 0)."""
         end = 0.0
         for depth, share in self.depth_schedule:
@@ -168,8 +223,8 @@ class Adapt(MaskedLm):
 
 class Task(Section):
     kind: Literal["classification", "pair", "qa"]
-    train: str
-    test: dict[str, str]  # one file may serve several languages (XNLI)
+    train: Annotated[str, NOTHING]
+    test: Annotated[dict[str, str], NOTHING]  # one file may serve several languages (XNLI)
     labels: list[str] | None = None  # in id order; those of the training file where not given
     # What tables call text, sentence1, sentence2, label, language; not needed for the official files' forms.
     columns: dict[str, str] = {}
@@ -199,12 +254,12 @@ class Task(Section):
 
 
 class Finetune(Optimizer):
-    tasks: dict[str, Task] = {}
-    seeds: PositiveInt = 5
-    epochs: PositiveInt = 3
-    batch_size: PositiveInt = 32
-    max_length: PositiveInt = 512
-    lr: PositiveFloat = 1e-5
+    tasks: Annotated[dict[str, Task], RECORDED_ELSEWHERE] = {}
+    seeds: Annotated[PositiveInt, NOTHING] = 5
+    epochs: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 3
+    batch_size: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 32
+    max_length: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 512
+    lr: Annotated[PositiveFloat, RECORDED_ELSEWHERE] = 1e-5
     warmup_ratio: Probability = 0.06
 
     def of(self, task_name, key):
@@ -214,10 +269,10 @@ class Finetune(Optimizer):
 
 
 class Engine(Section):
-    zero_stage: Literal[0, 1, 2, 3] = 1
+    zero_stage: Annotated[Literal[0, 1, 2, 3], NOTHING] = 1
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    micro_batch_size: PositiveInt = 32  # sequences a rank and a forward pass
-    tensor_parallel: PositiveInt = 1  # ranks that hold one replica of the model between them
+    micro_batch_size: Annotated[PositiveInt, NOTHING] = 32  # sequences a rank and a forward pass
+    tensor_parallel: Annotated[PositiveInt, NOTHING] = 1  # ranks that hold one replica of the model between them
 
 
 class Checkpoint(Section):
@@ -226,18 +281,20 @@ class Checkpoint(Section):
     keep_every: PositiveInt | None = None  # steps; checkpoints at multiples of it are kept for good
 
     @model_validator(mode="after")
-    def _milestones_are_saved(self):
+    def _milestones_are_saved(self) -> "Checkpoint":
         if self.keep_every and self.keep_every % self.every:
             raise ValueError(f"keep_every {self.keep_every} must be a multiple of every {self.every}")
         return self
 
 
 class Recipe(Section):
-    workdir: str
-    seed: NonNegativeInt = 1
-    systems: Annotated[list[System], Field(min_length=1)]
-    languages: Languages
-    base: str | None = None  # folder of body and pack; where given, nothing is pretrained
+    """A whole recipe. One with a base is validated with that Base as its context, {"base": Base} (reading.py)."""
+
+    workdir: Annotated[str, NOTHING]
+    seed: Annotated[NonNegativeInt, Decides(compared=False)] = 1  # reports average over it
+    systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), NOTHING]
+    languages: Annotated[Languages, NOTHING]
+    base: Annotated[str | None, NOTHING] = None  # folder of body and pack; where given, nothing is pretrained
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
     model: Model = Model()
@@ -247,82 +304,109 @@ class Recipe(Section):
     adapt: Adapt = Adapt()
     finetune: Finetune = Finetune()
     engine: Engine = Engine()
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: Annotated[Checkpoint, NOTHING] = Checkpoint()
+
+    _base: Base | None = PrivateAttr(None)
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._base = (context or {}).get("base")
+        assert (self.base is None) == (self._base is None), "a recipe with a base is read by reading.py"
+
+    @property
+    def chosen_systems(self) -> list[System]:
+        return [SYSTEMS[name] for name in self.systems]
+
+    @property
+    def bodies(self) -> list[System]:
+        """The systems whose bodies are pretrained and finetuned, each once, in the order of the recipe's systems."""
+        return [SYSTEMS[name] for name in dict.fromkeys(system.body_name for system in self.chosen_systems)]
+
+    @property
+    def builds_minis(self) -> bool:
+        return any(system.builds_mini for system in self.chosen_systems)
+
+    @property
+    def source_vocab_size(self) -> int:
+        """Pieces of the source language: the base's, or without one the recipe's."""
+        return self.tokenizer.vocab_size if self._base is None else self._base.vocab_size
+
+    @property
+    def languages_of_text(self) -> list[str]:
+        """The languages whose text is trained on: not a source that is neither pretrained nor mini-modelled."""
+        return self.languages.all if self.base is None or self.builds_minis else self.languages.targets
 
     @model_validator(mode="before")
     @classmethod
-    def _model_is_the_bases(cls, values):
+    def _model_is_the_bases(cls, values: Any, info: ValidationInfo) -> Any:
         """The section `model` of a recipe with a base; what is given of it must agree."""
+        base = (info.context or {}).get("base")
         given = values.get("model", {}) if isinstance(values, dict) else None
-        if not isinstance(given, dict) or not isinstance(values.get("base"), str):
+        if base is None or not isinstance(given, dict):
             return values
-        model = read_base(values["base"]).model
-        for key in model.keys() & given.keys():
-            if given[key] != model[key]:
-                raise ValueError(f"model.{key} {given[key]} is not the base's {model[key]}; leave the key out")
-        return {**values, "model": {**given, **model}}
+        for key in base.model.keys() & given.keys():
+            if given[key] != base.model[key]:
+                raise ValueError(f"model.{key} {given[key]} is not the base's {base.model[key]}; leave the key out")
+        return {**values, "model": {**given, **base.model}}
 
     @model_validator(mode="after")
-    def _base_serves(self):
-        if self.base is None:
+    def _base_serves(self) -> "Recipe":
+        if self._base is None:
             return self
-        others = [system for system in self.systems if system not in ("bl_base", "minipost")]
+        able = [system.name for system in SYSTEMS.values() if system.starts_from_base]
+        others = [name for name in self.systems if name not in able]
         if others:
             raise ValueError(
-                f"{others[0]} cannot start from a base, it is pretrained with heads of its own; use bl_base or minipost"
+                f"{others[0]} cannot start from a base, it is pretrained with heads of its own; use {' or '.join(able)}"
             )
-        language = read_base(self.base).language
-        if language not in (UNKNOWN_LANGUAGE, self.languages.source):
-            raise ValueError(f"languages.source {self.languages.source}: the base's pack is of {language}")
+        if self._base.language not in (UNKNOWN_LANGUAGE, self.languages.source):
+            raise ValueError(f"languages.source {self.languages.source}: the base's pack is of {self._base.language}")
         return self
 
     @model_validator(mode="after")
-    def _vectors_are_there(self):
+    def _vectors_are_there(self) -> "Recipe":
         served = {"word_vectors": self.languages.all, "dictionaries": self.languages.targets}
         for key, languages in served.items():
             others = sorted(getattr(self.adapt, key).keys() - set(languages))
             if others:
                 raise ValueError(f"adapt.{key}: {others[0]} is not one of {', '.join(languages)}")
         missing = [language for language in self.languages.all if language not in self.adapt.word_vectors]
-        if missing and self.adapt.initialisation in ("wechsel", "ofa"):
+        if missing and INITIALISATIONS[self.adapt.initialisation].needs_vectors:
             raise ValueError(
                 f"adapt.word_vectors: no file for {missing[0]}; {self.adapt.initialisation} needs one "
                 "for the source and every target"
             )
         return self
 
-    @property
-    def languages_of_text(self):
-        """The languages whose text is trained on: not a source that is neither pretrained nor mini-modelled."""
-        if self.base is not None and "minipost" not in self.systems:
-            return self.languages.targets
-        return self.languages.all
+    @model_validator(mode="after")
+    def _depths_agree(self) -> "Recipe":
+        layers, mini, schedule = self.model.num_layers, self.mini, self.adapt.depth_schedule
+        systems = self.chosen_systems
+        if mini.depth > layers or (mini.depth == layers and any(system.needs_shallow_mini for system in systems)):
+            raise ValueError(f"mini.depth {mini.depth} must be below model.num_layers {layers}")
+        listed = [system for system in systems if Depth.LISTED in system.body_heads]
+        if listed and (mini.depths != sorted(set(mini.depths)) or mini.depths[-1] != layers):
+            raise ValueError(f"mini.depths {mini.depths} must rise and end at model.num_layers {layers}")
+        if schedule:
+            if not any(system.follows_schedule for system in systems):
+                able = [system.name for system in SYSTEMS.values() if system.follows_schedule]
+                raise ValueError(f"adapt.depth_schedule needs the system {' or '.join(able)}")
+            unknown = {depth for depth, _ in schedule} - set(mini.depths)
+            if unknown:
+                raise ValueError(f"adapt.depth_schedule: depth {min(unknown)} is not one of mini.depths")
+        elif any(system.adapts_at is Depth.MINI for system in listed) and mini.depth not in mini.depths:
+            raise ValueError(f"mini.depth {mini.depth} is not one of mini.depths, and no adapt.depth_schedule is given")
+        return self
 
     @model_validator(mode="after")
-    def _parts_agree(self):
-        layers, depth = self.model.num_layers, self.mini.depth
-        if depth > layers or (depth == layers and {"bl_small", "minipost"} & set(self.systems)):
-            raise ValueError(f"mini.depth {depth} must be below model.num_layers {layers}")
-        if "multijoint" in self.systems and (
-            self.mini.depths != sorted(set(self.mini.depths)) or self.mini.depths[-1] != layers
-        ):
-            raise ValueError(f"mini.depths {self.mini.depths} must rise and end at model.num_layers {layers}")
+    def _sizes_agree(self) -> "Recipe":
         for key in ("num_heads", "ffn_size"):
             if getattr(self.model, key) % self.engine.tensor_parallel:
                 raise ValueError(
                     f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide model.{key} "
                     f"{getattr(self.model, key)}"
                 )
-        if self.adapt.depth_schedule:
-            if "multijoint" not in self.systems:
-                raise ValueError("adapt.depth_schedule needs the system multijoint")
-            unknown = {depth for depth, _ in self.adapt.depth_schedule} - set(self.mini.depths)
-            if unknown:
-                raise ValueError(f"adapt.depth_schedule: depth {min(unknown)} is not one of mini.depths")
-        elif "multijoint" in self.systems and depth not in self.mini.depths:
-            raise ValueError(f"mini.depth {depth} is not one of mini.depths, and no adapt.depth_schedule is given")
         lengths = {"pretrain": self.pretrain.seq_length} if self.base is None else {}
-        lengths |= {"build_mini": self.build_mini.seq_length} if "minipost" in self.systems else {}
+        lengths |= {"build_mini": self.build_mini.seq_length} if self.builds_minis else {}
         lengths |= {"adapt": self.adapt.seq_length}
         lengths |= {f"finetune.tasks.{name}": self.finetune.of(name, "max_length") for name in self.finetune.tasks}
         for name, length in lengths.items():
@@ -330,6 +414,10 @@ class Recipe(Section):
                 raise ValueError(
                     f"{name}: sequences of {length} tokens do not fit model.max_positions {self.model.max_positions}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _languages_have_text(self) -> "Recipe":
         served = {*self.data.text, *({*self.languages.all} - {*self.languages_of_text})}
         named = {"languages": self.languages_of_text, "data.min_words": self.data.min_words}
         named |= {f"finetune.tasks.{name}.test": task.test for name, task in self.finetune.tasks.items()}
@@ -340,31 +428,21 @@ class Recipe(Section):
         return self
 
 
-def load_recipe(path, overrides=()):
-    """Read the recipe at `path` and apply `key=value` overrides (`adapt.lr=1e-3`).
+def compared_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """{dotted key: value} of all in a recipe, as JSON, that decides results and is compared between runs."""
+    return dict(_flat("", recipe, Recipe))
 
-    Paths inside a recipe are relative to the current folder. Raises UserError for anything wrong.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        values, tree = yaml.load(text, Yaml12), yaml.compose(text, Yaml12)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such recipe; those that come with the sources lie in recipes/") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: a folder; name the recipe's YAML file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot read the recipe ({error})") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise UserError(
-            f"{path}:{mark.line + 1 if mark else 1}: not valid YAML ({getattr(error, 'problem', error)})"
-        ) from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: a recipe is a mapping of keys to values; see recipes/quickstart.yaml")
-    for override in overrides:
-        apply_override(values, override)
-    try:
-        return Recipe.model_validate(values)
-    except ValidationError as error:
-        raise UserError(refusal(path, tree, error, Recipe, overrides)) from None
+
+def _flat(name: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any]]:
+    """("adapt.word_vectors.de", value), …: what concerns one language or task has a key of its own."""
+    if not isinstance(value, Mapping):
+        yield name, value
+        return
+    section = annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+    for key, part in value.items():
+        inner = get_args(annotation)[1:] or (None,)  # of a mapping of names to parts
+        if section is not None and key in section.model_fields:
+            if not decides(section, key).compared:
+                continue
+            inner = (section.model_fields[key].annotation,)
+        yield from _flat(f"{name}.{key}" if name else key, part, inner[0])

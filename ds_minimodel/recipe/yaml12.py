@@ -2,8 +2,12 @@
 
 import difflib
 import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
 from ds_minimodel.common.errors import UserError
 
@@ -11,7 +15,7 @@ from ds_minimodel.common.errors import UserError
 class Yaml12(yaml.SafeLoader):
     """YAML 1.2 scalars: `no` stays a language code, 7e-4 is a number. A key given twice is refused."""
 
-    def compose_mapping_node(self, anchor):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
@@ -32,10 +36,16 @@ for _tag, _pattern, _first in (
     ("float", r"^[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$", "-+.0123456789"),
 ):
     Yaml12.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
-Yaml12.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
 
 
-def apply_override(values, override):
+def _integer(loader: Yaml12, node: yaml.ScalarNode) -> int:
+    return int(loader.construct_scalar(node))
+
+
+Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)
+
+
+def apply_override(values: dict[str, Any], override: str) -> None:
     """Put `key=value` (`adapt.lr=1e-3`) into nested dicts; UserError where it has another form."""
     key, equals, text = override.partition("=")
     if not equals or not key:
@@ -52,7 +62,13 @@ def apply_override(values, override):
         raise UserError(f"{override}: {text!r} is not a valid YAML value") from None
 
 
-def refusal(path, tree, error, schema, overrides=()):
+def refusal(
+    path: str | Path,
+    tree: yaml.Node | None,
+    error: ValidationError,
+    schema: type[BaseModel],
+    overrides: Sequence[str] = (),
+) -> str:
     """pydantic's `error` on values for `schema` as one line: the override, or file and line; key, what is wrong."""
     # An unknown key first: where it is a misspelt one, the missing one follows from it.
     first, *others = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
@@ -66,13 +82,15 @@ def refusal(path, tree, error, schema, overrides=()):
     if where:
         what = f"{'.'.join(where)}: {message}"
     else:  # of the whole: such a message begins with a key, where it is about one
-        key = re.match(r"[\w.]*", message)[0].rstrip(".")
+        key = re.split(r"[^\w.]", message, maxsplit=1)[0].rstrip(".")
         where = key.split(".") if key.split(".")[0] in schema.model_fields else []
         what = message if where else f"recipe: {message}"
     return _placed(path, tree, where, message, what, overrides)
 
 
-def _placed(path, tree, where, message, what, overrides):
+def _placed(
+    path: str | Path, tree: yaml.Node | None, where: list[str], message: str, what: str, overrides: Sequence[str]
+) -> str:
     """`what` is wrong with the key path `where`, after the override that gave it, or after file and line."""
     given = {override: override.partition("=")[0] for override in reversed(overrides)}  # the last one counts
     for override, dotted in given.items():
@@ -85,8 +103,8 @@ def _placed(path, tree, where, message, what, overrides):
     return f"{path}{f':{line}' if line else ''}: {what}{f' (with {concerned[0]})' if concerned else ''}"
 
 
-def _suggestion(where, schema):
-    section = schema
+def _suggestion(where: list[str], schema: type[BaseModel]) -> str:
+    section: Any = schema
     for name in where[:-1]:
         field = getattr(section, "model_fields", {}).get(name)
         section = field.annotation if field else None
@@ -95,7 +113,7 @@ def _suggestion(where, schema):
     return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
 
 
-def _line_of(node, where):
+def _line_of(node: yaml.Node | None, where: list[str]) -> int | None:
     """Line (from 1) of the key path `where` in the composed YAML, or of the deepest part that is there."""
     line = None
     for part in where:

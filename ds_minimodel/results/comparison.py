@@ -6,20 +6,19 @@ in the mini-model's depth alone "minijoint N=2", any other one by the run that i
 "minijoint (wide)".
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.results.curves import BASELINE, Row
+from ds_minimodel.recipe.schema import compared_settings
+from ds_minimodel.results.curves import Row
 from ds_minimodel.results.losses import LossRow
 from ds_minimodel.results.run_results import RunResults
 from ds_minimodel.results.units import name_of
+from ds_minimodel.systems import SYSTEMS, Depth
 
-DEPTH = "mini.depth"
-_SECTIONS = ("tokenizer", "model", "mini", "pretrain", "build_mini", "adapt", "finetune")
-# Keys that decide which results are measured, not what they are.
-_NEUTRAL = {"adapt.snapshot_every", "adapt.snapshot_at", "finetune.seeds"}
+DEPTH = Depth.MINI.value
 _MOST_DIFFERENCES = 4  # named for a run
 
 
@@ -107,30 +106,16 @@ def _incomparable(one: RunResults, other: RunResults) -> str | None:
 
 
 def settings_of(run: RunResults, system: str) -> dict[str, Any]:
-    """Return {key: value} of all that decides the results of `system` in `run`, its seed aside."""
-    recipe, drop = run.recipe, set(_NEUTRAL)
-    flat = {key: value for section in _SECTIONS for key, value in _flat(section, recipe[section])}
-    flat |= {"data.blocks": recipe["data"]["blocks"], "engine.precision": recipe["engine"]["precision"]}
-    scheduled = system == "multijoint" and flat["adapt.depth_schedule"]
-    if system != "minipost":
-        drop |= {"mini.new_layers", *(key for key in flat if key.startswith("build_mini."))}
-    if system != "multijoint":
-        drop |= {"mini.depths", "adapt.depth_schedule"}
-    if system == BASELINE or scheduled:
-        drop.add(DEPTH)
-    if run.data["base"]:
-        drop |= {key for key in flat if key.startswith("pretrain.")}
-    files = tuple(f"finetune.tasks.{task}.{key}" for task in recipe["finetune"]["tasks"] for key in ("train", "test."))
-    return run.data | {key: value for key, value in flat.items() if key not in drop and not key.startswith(files)}
+    """{key: value} of all that decides the results of `system` in `run`, its seed aside."""
+    settings = compared_settings(run.recipe)
+    ignored = SYSTEMS[system].keys_not_read(bool(settings["adapt.depth_schedule"]))
+    ignored |= {"pretrain"} if run.data["base"] else set()
+    return run.data | {key: value for key, value in settings.items() if not _is_below(key, ignored)}
 
 
-def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield ("adapt.word_vectors.de", value), …: what concerns one language or task has a key of its own."""
-    if not isinstance(value, dict):
-        yield name, value
-        return
-    for part, inner in value.items():
-        yield from _flat(f"{name}.{part}", inner)
+def _is_below(key: str, parts: set[str]) -> bool:
+    """Whether a dotted key is one of `parts`, or lies in one."""
+    return any(key == part or key.startswith(f"{part}.") for part in parts)
 
 
 def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-BASELINE = "bl_base"
+from ds_minimodel.systems import BASELINE
+
 NEAR_MAXIMAL = 0.95  # share of the baseline's final score
 AVERAGE = "avg"  # stands as the language of an average over languages
 

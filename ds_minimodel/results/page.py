@@ -28,7 +28,8 @@ from ds_minimodel.results.tables import (
     seeds_table,
     tasks_of,
 )
-from ds_minimodel.results.units import SYSTEM_NAMES, paper_label
+from ds_minimodel.results.units import paper_label
+from ds_minimodel.systems import SYSTEMS
 
 TITLE = "Mini-model adaptation: report"
 _COLUMNS = ("system", "task", "language", "seed", "step", "eflops", "score", "exact_match")
@@ -83,7 +84,7 @@ def _curves(rows: Iterable[Row], metric: str = "score") -> dict[Key, list[Point]
 def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     """Summary, Figures 1 and 3, Tables 2 and 3 (A1 and A2 for XQuAD) and 5; other depths are Figure 4's."""
     other_depths = {variant for depths in comparison.depths.values() for variant in depths.values()}
-    rows = [row for row in comparison.scores if row["system"] not in other_depths - {*SYSTEM_NAMES}]
+    rows = [row for row in comparison.scores if row["system"] not in other_depths - SYSTEMS.keys()]
     curves = _curves(rows)
     estimates, tasks = near_maximal(curves), tasks_of(curves)
     blocks = _speedup_blocks(comparison, curves, estimates, left_out)
@@ -155,7 +156,7 @@ def _depth_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         )
     blocks: list[Block] = []
     for system, depths in comparison.depths.items():
-        name = SYSTEM_NAMES[system]
+        name = SYSTEMS[system].title
         curves = depth_curves(comparison.scores, depths)
         if not curves:
             left_out.append(f"Figure 4, Tables A3 and A4 for {name}: its depths have no task and language in common.")

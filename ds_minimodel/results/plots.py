@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.typing import LineStyleType
 
-from ds_minimodel.costs.flops import EFLOPS_PER_V100_DAY
-from ds_minimodel.results.curves import AVERAGE, BASELINE, Curves, Estimates, Point, Row, near_maximal_targets, speedup
+from ds_minimodel.costs import EFLOPS_PER_V100_DAY
+from ds_minimodel.results.curves import AVERAGE, Curves, Estimates, Point, Row, near_maximal_targets, speedup
 from ds_minimodel.results.tables import languages_of, systems_of, tasks_of
 from ds_minimodel.results.units import Unit, in_order, name_of, system_of, v100_unit
+from ds_minimodel.systems import BASELINE, SYSTEMS
 
 RC_PARAMS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -57,13 +58,6 @@ class LineStyle(NamedTuple):
     fill: str = "full"  # of the marker
 
 
-_SYSTEMS: dict[str, tuple[str, LineStyleType, str]] = {
-    "bl_base": ("#000000", "-", "o"),
-    "bl_small": ("#E69F00", "--", "s"),
-    "minipost": ("#0072B2", "-.", "^"),
-    "minijoint": ("#D55E00", "-", "D"),
-    "multijoint": ("#009E73", (0, (4, 1, 1, 1, 1, 1)), "v"),
-}
 # Dashes and markers of a system's second, third, … variant.
 _VARIANTS: list[tuple[LineStyleType, str]] = [
     ((0, (1, 1)), "o"),
@@ -81,7 +75,8 @@ def system_styles(variants: Iterable[str]) -> dict[str, LineStyle]:
     counts: dict[str, int] = {}
     for variant in in_order(variants):
         system = system_of(variant)
-        color, dashes, marker = _SYSTEMS[system]
+        drawn = SYSTEMS[system]
+        color, dashes, marker = drawn.color, drawn.line, drawn.marker
         number = counts[system] = counts.get(system, -1) + 1
         if variant == system:
             styles[variant] = LineStyle(name_of(variant), color, dashes, marker)
@@ -100,7 +95,7 @@ def depth_styles(depths: Mapping[int, str]) -> dict[str, LineStyle]:
         )
         for rank, ((depth, variant), shade) in enumerate(zip(depths.items(), shades, strict=True))
     }
-    return styles | {BASELINE: LineStyle(name_of(BASELINE), _SYSTEMS[BASELINE][0], "--", "o", "none")}
+    return styles | {BASELINE: LineStyle(name_of(BASELINE), SYSTEMS[BASELINE].color, "--", "o", "none")}
 
 
 # --- figures

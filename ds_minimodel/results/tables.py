@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from ds_minimodel.results.curves import (
     AVERAGE,
-    BASELINE,
     Curves,
     Estimate,
     Estimates,
@@ -23,6 +22,7 @@ from ds_minimodel.results.curves import (
 from ds_minimodel.results.losses import LAST_SHARE
 from ds_minimodel.results.render import EMPTY, Cell, Table
 from ds_minimodel.results.units import Unit, flops_unit, in_order, name_of, paper_label, system_of, v100_unit
+from ds_minimodel.systems import BASELINE
 
 
 def tasks_of(curves: Curves) -> list[str]:

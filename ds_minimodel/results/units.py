@@ -3,26 +3,19 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ds_minimodel.costs.flops import EFLOPS_PER_V100_DAY
-
-SYSTEM_NAMES = {  # in the order of the paper's tables
-    "bl_base": "BL_BASE",
-    "bl_small": "BL_SMALL",
-    "minipost": "MiniPost",
-    "minijoint": "MiniJoint",
-    "multijoint": "MultiJoint",
-}
+from ds_minimodel.costs import EFLOPS_PER_V100_DAY
+from ds_minimodel.systems import SYSTEMS
 
 
 def system_of(variant: str) -> str:
-    """System of a variant: "minijoint" of "minijoint N=2" (see comparison.py)."""
+    """System of a variant: what stands before the space of "SYSTEM N=2" (comparison.py)."""
     return variant.partition(" ")[0]
 
 
 def name_of(variant: str) -> str:
     """Printed name of a variant: "MiniJoint N=2"."""
     system, space, rest = variant.partition(" ")
-    return SYSTEM_NAMES[system] + space + rest
+    return SYSTEMS[system].title + space + rest
 
 
 class Unit(NamedTuple):
@@ -67,7 +60,7 @@ def _largest_that_fits(units: list[Unit], eflops: float) -> Unit:
     return next((unit for unit in units if eflops * unit.per_eflop >= 1), units[-1])
 
 
-def in_order(names: Iterable[str], order: Iterable[str] = SYSTEM_NAMES) -> list[str]:
+def in_order(names: Iterable[str], order: Iterable[str] = SYSTEMS) -> list[str]:
     """Distinct `names` in `order`, a system's variants behind it; those not in `order` last, as they come."""
     names, ranks = list(dict.fromkeys(names)), {name: rank for rank, name in enumerate(order)}
     return sorted(names, key=lambda name: ranks.get(system_of(name), len(ranks)))

@@ -3,100 +3,119 @@
 Packs are also kept at the recipe's snapshot steps, from step 0 (as initialised) on, for the training curves.
 """
 
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 from ds_minimodel.common.files import read_manifest
+from ds_minimodel.costs import Cost
 from ds_minimodel.engine.loop import train
-from ds_minimodel.jobs import Job, inputs_hash
-from ds_minimodel.model.artifacts import PackArtifact, identity, load_body, load_pack, plug, save_pack
+from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.jobs import Job, Layout, inputs_hash
+from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, identity, load_body, load_pack, plug, save_pack
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import prefix
-from ds_minimodel.model.parameters import load_into, train_only
+from ds_minimodel.model.parameters import Tensors, load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
-from ds_minimodel.steps.initial import first_pack, initial_inputs
-from ds_minimodel.steps.training import masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
-from ds_minimodel.systems import BODY_OF
+from ds_minimodel.recipe.schema import Adapt, Recipe
+from ds_minimodel.steps.first_pack import first_pack, initial_inputs
+from ds_minimodel.steps.training import (
+    Batches,
+    finished_checkpoints,
+    masked_lm_cost,
+    masked_lm_run,
+    masked_lm_sampler,
+    micro_batches,
+)
+from ds_minimodel.systems import System
 
 
-def jobs(recipe, layout):
+def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     source, found = recipe.languages.source, []
-    for system in recipe.systems:
-        settings = recipe.adapt.model_dump(exclude={"initialisation", "word_vectors", "dictionaries"})
-        inputs = {
-            "seed": recipe.seed,
-            "adapt": settings,
-            "blocks": recipe.data.blocks,
-            "precision": recipe.engine.precision,
-        }
-        if system in ("minijoint", "multijoint"):
-            inputs["depth"] = recipe.mini.depth
-        parents = [layout.pretrain(BODY_OF[system]), layout.tokenizer(source)]
-        parents += [layout.build_mini()] if system == "minipost" else []
+    shared = {"seed": recipe.seed, "adapt": recipe.adapt.recorded()}
+    shared |= recipe.data.recorded() | recipe.engine.recorded()
+    for system in recipe.chosen_systems:
+        inputs = shared | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
+        parents = [layout.pretrain(system), layout.tokenizer(source)]
+        parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
+            folder = layout.adapt(system, language)
             found.append(
                 Job(
-                    layout.adapt(system, language),
+                    folder,
                     {**inputs, "language": language, **initial_inputs(recipe, language)},
                     (*parents, layout.tokenizer(language), layout.tokens(language)),
-                    lambda world, system=system, language=language: _adapt(recipe, layout, system, language, world),
+                    partial(_adapt, recipe, layout, system, language),
+                    finished_checkpoints(folder),
                 )
             )
     return found
 
 
-def _adapt(recipe, layout, system, language, world):
+def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world: World) -> None:
     section, folder = recipe.adapt, layout.adapt(system, language)
     sampler = masked_lm_sampler(recipe, section, layout, language, world)
-    mini_folder = layout.build_mini() / "mini" if system == "minipost" else layout.pretrain(BODY_OF[system]) / "body"
-    source_folder = layout.pretrain(BODY_OF[system]) / "pack"
-    mini = frozen_model(recipe, load_body(mini_folder), system)
+    vocab_size = sampler.store.vocab_size
+    body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
+    source_folder = layout.pretrain(system) / "pack"
+    frozen, module = adapted_model(recipe, load_body(body_folder), system, vocab_size)
     facts = {
         "initialisation": section.initialisation,
-        "parents": {"body": identity(mini_folder), "source": identity(source_folder)},
+        "parents": {"body": identity(body_folder), "source": identity(source_folder)},
     }
     first_folder = folder / "snapshots" / "step-00000000"
-    source = load_pack(source_folder, mini.space)
-    world.from_main(lambda: _save_first(recipe, layout, language, mini, source, first_folder, facts))
-    initial = load_pack(first_folder, mini.space)
+    source = load_pack(source_folder, frozen.space)
+    world.from_main(lambda: _save_first(recipe, layout, language, frozen, source, first_folder, facts))
+    initial = load_pack(first_folder, frozen.space)
     facts |= {name: read_manifest(first_folder)[name] for name in ("rows_copied", "rows_combined")}
-    module = MaskedLanguageModel(mini.config, sampler.store.vocab_size)
-    load_into(module, mini.tensors, "body.")
     plug(module, initial)
-    train_only(module, lambda name: trains_in_adapt(name, section))
     shard(module, world.tensor)
 
-    scheduled = system == "multijoint" and section.depth_schedule
-    run = masked_lm_run(recipe, section, world, _phases(recipe, sampler.store.vocab_size, mini.config, scheduled))
+    run = masked_lm_run(recipe, section, world, _phases(recipe, system, vocab_size))
     batches = micro_batches(sampler, run, world)
+    if is_scheduled(recipe, system):
+        batches = _at_scheduled_depth(batches, section)
 
-    def save(step, weights, target):
+    def save(step: int, weights: Tensors, target: Path) -> None:
         tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
-        pack = PackArtifact(language, tensors, mini.space, step, run.flops_until(step)[0] / 1e18)
+        pack = PackArtifact(language, tensors, frozen.space, step, run.accounting.flops_until(step)[0] / 1e18)
         world.from_main(lambda: save_pack(target, pack, layout.tokenizer(language), **facts))
 
     weights = train(
         module,
-        _at_scheduled_depth(batches, section) if scheduled else batches,
+        batches,
         run,
         world,
         folder / "run",
-        f"adapt {system} {language}",
+        f"adapt {system.name} {language}",
         inputs_hash(folder),
         section.snapshots()[1:-1],
         lambda step, weights: save(step, weights, folder / "snapshots" / f"step-{step:08}"),
     )
-    save(run.steps, weights, folder / "pack")
+    save(run.schedule.steps, weights, folder / "pack")
 
 
-def _save_first(recipe, layout, language, mini, source, out, facts):
-    """The pack of step 0, with what else trains as the mini-model has it; a run that is resumed finds it made."""
+def _save_first(
+    recipe: Recipe,
+    layout: Layout,
+    language: str,
+    frozen: BodyArtifact,
+    source: PackArtifact,
+    out: Path,
+    facts: dict[str, Any],
+) -> None:
+    """The pack of step 0, with what else trains as the frozen model has it; a run that is resumed finds it made."""
     if out.exists():
         return
     first = first_pack(recipe, layout, language, source.tensors)
     trained = {
-        f"body.{name}": tensor for name, tensor in mini.tensors.items() if trains_in_adapt(f"body.{name}", recipe.adapt)
+        f"body.{name}": tensor
+        for name, tensor in frozen.tensors.items()
+        if trains_in_adapt(f"body.{name}", recipe.adapt)
     }
     save_pack(
         out,
-        PackArtifact(language, first.tensors | trained, mini.space),
+        PackArtifact(language, first.tensors | trained, frozen.space),
         layout.tokenizer(language),
         rows_copied=first.rows_copied,
         rows_combined=first.rows_combined,
@@ -104,14 +123,35 @@ def _save_first(recipe, layout, language, mini, source, out, facts):
     )
 
 
-def frozen_model(recipe, body, system):
-    """What embeddings are trained over: the mini-model in `body`, or all of it for the baselines and MiniPost."""
-    if system == "minijoint" or (system == "multijoint" and not recipe.adapt.depth_schedule):
-        return prefix(body, recipe.mini.depth)
-    return body
+def adapted_model(
+    recipe: Recipe, body: BodyArtifact, system: System, vocab_size: int
+) -> tuple[BodyArtifact, MaskedLanguageModel]:
+    """What embeddings are trained over, and the model of step 2 with it, in which a pack of `vocab_size` trains.
+
+    body: the mini-model of step 1b where the system builds one, else the system's body, of which the layers up to
+    the system's depth are taken, or all where a schedule changes the depth.
+    """
+    frozen = body
+    if not is_scheduled(recipe, system):
+        ((depth, _),) = adapt_depths(recipe, system)
+        frozen = prefix(body, depth)
+    module = MaskedLanguageModel(frozen.config, vocab_size)
+    load_into(module, frozen.tensors, "body.")
+    train_only(module, lambda name: trains_in_adapt(name, recipe.adapt))
+    return frozen, module
 
 
-def trains_in_adapt(name, section):
+def is_scheduled(recipe: Recipe, system: System) -> bool:
+    """Whether the number of layers that step 2 runs changes as adapt.depth_schedule says."""
+    return system.follows_schedule and bool(recipe.adapt.depth_schedule)
+
+
+def adapt_depths(recipe: Recipe, system: System) -> list[tuple[int, float]]:
+    """(layers that step 2 runs, share of its steps), in order."""
+    return system.adapt_depths(recipe.model.num_layers, recipe.mini, recipe.adapt.depth_schedule)
+
+
+def trains_in_adapt(name: str, section: Adapt) -> bool:
     """Whether step 2 trains the model's parameter of this name."""
     if name.startswith("pack."):
         return name == "pack.tokens" or section.train_output_bias
@@ -120,19 +160,20 @@ def trains_in_adapt(name, section):
     )
 
 
-def _phases(recipe, vocab_size, config, scheduled):
+def _phases(recipe: Recipe, system: System, vocab_size: int) -> list[tuple[int, Cost]]:
     """(steps, Cost of one step) for each depth that step 2 trains at."""
     section = recipe.adapt
-    if not scheduled:
-        return [(section.steps, masked_lm_cost(recipe, section, vocab_size, "adapt", config.head_depths))]
+    costs = {
+        depth: masked_lm_cost(recipe, section, vocab_size, "adapt", (depth,))
+        for depth, _ in adapt_depths(recipe, system)
+    }
+    if not is_scheduled(recipe, system):
+        return [(section.steps, cost) for cost in costs.values()]
     depths = [section.depth_at(step) for step in range(section.steps)]
-    return [
-        (depths.count(depth), masked_lm_cost(recipe, section, vocab_size, "adapt", (depth,)))
-        for depth, _ in section.depth_schedule
-    ]
+    return [(depths.count(depth), cost) for depth, cost in costs.items()]
 
 
-def _at_scheduled_depth(batches, section):
+def _at_scheduled_depth(batches: Batches, section: Adapt) -> Batches:
     """The batches of a step with the depth that the schedule gives it.
 
     What trains stays the same over a switch of depth, so the optimizer's state goes on untouched.

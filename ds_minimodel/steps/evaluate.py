@@ -21,13 +21,13 @@ from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.steps.task_data import read_examples, task_inputs, task_module
-from ds_minimodel.systems import BODY_OF, finetune_seeds
+from ds_minimodel.steps.training import finetune_seeds
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS
 
 
 def jobs(recipe, layout):
     found = []
-    for system, (name, task) in product(recipe.systems, recipe.finetune.tasks.items()):
+    for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
         languages = [language for language in recipe.languages.all if language in task.test]
         inputs = {
             "task": task_inputs(recipe, name, [task.test[language] for language in languages]),
@@ -37,7 +37,7 @@ def jobs(recipe, layout):
         }
         targets = [language for language in languages if language != recipe.languages.source]
         parents = (
-            *(layout.finetune(BODY_OF[system], name, seed) for seed in finetune_seeds(recipe)),
+            *(layout.finetune(system, name, seed) for seed in finetune_seeds(recipe)),
             *(layout.adapt(system, language) for language in targets),
             *(layout.tokenizer(language) for language in languages),
         )
@@ -75,7 +75,7 @@ def _score_packs(recipe, layout, system, name, world):
     ][world.data.rank :: world.data.size]
     dtype = DTYPES[resolve_precision(recipe.engine.precision, world.device)]
     progress = Progress(
-        f"evaluate {system} {name}", len(packs) * recipe.finetune.seeds, "scores", quiet=not world.is_main
+        f"evaluate {system.name} {name}", len(packs) * recipe.finetune.seeds, "scores", quiet=not world.is_main
     )
     rows = []
     for language, of_language in groupby(packs, key=itemgetter(0)):
@@ -83,7 +83,7 @@ def _score_packs(recipe, layout, system, name, world):
         tokenizer = open_tokenizer(layout.tokenizer(language))
         data = None
         for seed in finetune_seeds(recipe):
-            model = load_body(layout.finetune(BODY_OF[system], name, seed) / "model")
+            model = load_body(layout.finetune(system, name, seed) / "model")
             labels = model.task["labels"]
             data = data or read_examples(recipe, name, task.test[language], language, tokenizer, labels)
             module = task_module(task.kind, model.config, tokenizer.vocab_size, labels)
@@ -96,7 +96,7 @@ def _score_packs(recipe, layout, system, name, world):
                 in_source = language == recipe.languages.source
                 rows.append(
                     {
-                        "system": system,
+                        "system": system.name,
                         "task": name,
                         "language": language,
                         "seed": seed,
@@ -113,7 +113,7 @@ def _score_packs(recipe, layout, system, name, world):
 def _packs(recipe, layout, system, language):
     """Folders of a language's packs, by rising step."""
     if language == recipe.languages.source:
-        return [layout.pretrain(BODY_OF[system]) / "pack"]
+        return [layout.pretrain(system) / "pack"]
     folder = layout.adapt(system, language)
     return [*sorted((folder / "snapshots").glob("step-*")), folder / "pack"]
 

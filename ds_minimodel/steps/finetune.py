@@ -1,28 +1,25 @@
 """Step 3: finetune each body on each task in the source language, embeddings frozen -> a task model a seed."""
 
-from dataclasses import replace
-
 import torch
 
 from ds_minimodel import tasks
-from ds_minimodel.costs.flops import Work, finetune_flops
+from ds_minimodel.costs import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.engine.loop import train
-from ds_minimodel.engine.run import fill_batch
 from ds_minimodel.jobs import Job, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.steps.task_data import labels_of, read_examples, task_inputs, task_module
-from ds_minimodel.steps.training import micro_batches, run_config
-from ds_minimodel.systems import bodies, finetune_seeds
+from ds_minimodel.steps.training import finetune_seeds, micro_batches, run_config
 
 
 def jobs(recipe, layout):
     found = []
     optimizer = recipe.finetune.model_dump(exclude={"tasks", "seeds", "epochs", "batch_size", "lr", "max_length"})
-    for body in bodies(recipe):
+    for body in recipe.bodies:
         for name, task in recipe.finetune.tasks.items():
             inputs = {
                 "finetune": optimizer,
@@ -41,7 +38,7 @@ def jobs(recipe, layout):
     return found
 
 
-def _finetune(recipe, layout, body_name, name, seed, world):
+def _finetune(recipe, layout, system, name, seed, world):
     section, task, source = recipe.finetune, recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
     labels = None if task.kind == "qa" else labels_of(task, source)
@@ -51,8 +48,8 @@ def _finetune(recipe, layout, body_name, name, seed, world):
     slots, micro_batch_size = fill_batch(batch_size, recipe.engine.micro_batch_size, world.data.size)
     sampler = tasks.TaskSampler(examples, batch_size, seed, slots)
 
-    body = load_body(layout.pretrain(body_name) / "body")
-    pack = load_pack(layout.pretrain(body_name) / "pack", body.space)
+    body = load_body(layout.pretrain(system) / "body")
+    pack = load_pack(layout.pretrain(system) / "pack", body.space)
     config = without_heads(body.config)
     torch.manual_seed(seed)
     module = task_module(task.kind, config, tokenizer.vocab_size, labels)
@@ -75,16 +72,16 @@ def _finetune(recipe, layout, body_name, name, seed, world):
         warmup_steps=round(section.warmup_ratio * steps),
         tokens_per_step=batch_size * mean_length,
         phases=((steps, cost.formula, cost.executed),),
+        micro_batch_size=micro_batch_size,
     )
-    run = replace(run, micro_batch_size=micro_batch_size)
-    folder = layout.finetune(body_name, name, seed)
+    folder = layout.finetune(system, name, seed)
     weights = train(
         module,
         micro_batches(sampler, run, world),
         run,
         world,
         folder / "run",
-        f"finetune {body_name} {name} seed {seed}",
+        f"finetune {system.body_name} {name} seed {seed}",
         inputs_hash(folder),
     )
     trained = BodyArtifact(config, weights, body.space, {"name": name, "kind": task.kind, "labels": labels})
@@ -95,7 +92,7 @@ def _finetune(recipe, layout, body_name, name, seed, world):
             "task-model",
             seed=seed,
             steps=steps,
-            eflops=run.flops_until(steps)[0] / 1e18,
-            parents={"body": identity(layout.pretrain(body_name) / "body")},
+            eflops=run.accounting.flops_until(steps)[0] / 1e18,
+            parents={"body": identity(layout.pretrain(system) / "body")},
         )
     )

@@ -1,38 +1,39 @@
 """A token store for each language: raw text + tokenizer -> memory-mapped tokens."""
 
 import os
+from functools import partial
 
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import find_files
-from ds_minimodel.jobs import Job, fingerprint_of_text
+from ds_minimodel.data.workers import MpiRanks
+from ds_minimodel.jobs import Job, Layout, fingerprint_of_text
+from ds_minimodel.recipe.schema import Recipe
 
 
-def jobs(recipe, layout):
-    found = []
-    for language in recipe.languages_of_text:
-        text, min_words = recipe.data.text[language], recipe.data.min_words.get(language, 0)
-        found.append(
-            Job(
-                layout.tokens(language),
-                {"text": fingerprint_of_text(find_files(text)), "min_words": min_words},
-                (layout.tokenizer(language),),
-                lambda ranks, language=language, text=text, min_words=min_words: _prepare(
-                    recipe, layout, language, text, min_words, ranks
-                ),
-            )
+def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+    return [
+        Job(
+            layout.tokens(language),
+            {
+                "text": fingerprint_of_text(find_files(recipe.data.text[language])),
+                "min_words": recipe.data.min_words.get(language, 0),
+            },
+            (layout.tokenizer(language),),
+            partial(_prepare, recipe, layout, language),
         )
-    return found
+        for language in recipe.languages_of_text
+    ]
 
 
-def _prepare(recipe, layout, language, text, min_words, ranks):
+def _prepare(recipe: Recipe, layout: Layout, language: str, ranks: MpiRanks | None) -> None:
     progress = Progress(f"prepare {language}", None, "tokens")
     prepare(
-        text,
+        recipe.data.text[language],
         layout.tokenizer(language),
         layout.tokens(language),
-        min_words,
-        recipe.data.workers or os.cpu_count(),
+        recipe.data.min_words.get(language, 0),
+        recipe.data.workers or os.cpu_count() or 1,
         ranks,
         progress=lambda documents, tokens, _: progress.update(tokens, f"{documents:,} documents"),
     )

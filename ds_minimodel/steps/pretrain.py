@@ -1,13 +1,15 @@
 """Step 1: pretrain each body with its heads on the source language -> body + source pack; or take over a base."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ds_minimodel.common.files import atomic_folder
 from ds_minimodel.engine.loop import train
-from ds_minimodel.jobs import Job, inputs_hash
+from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import (
     BodyArtifact,
     PackArtifact,
@@ -19,42 +21,50 @@ from ds_minimodel.model.artifacts import (
     space_of,
 )
 from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.parameters import below
+from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.model.tensor_parallel import shard
-from ds_minimodel.steps.training import masked_lm_cost, masked_lm_run, masked_lm_sampler, micro_batches
-from ds_minimodel.systems import bodies, body_config, model_inputs
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.training import (
+    body_config,
+    finished_checkpoints,
+    masked_lm_cost,
+    masked_lm_run,
+    masked_lm_sampler,
+    micro_batches,
+)
+from ds_minimodel.systems import System
 
 
-def jobs(recipe, layout):
+def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     source = recipe.languages.source
     if recipe.base is not None:
-        hashes = {part: identity(Path(recipe.base) / part) for part in ("body", "pack")}
+        base = Path(recipe.base)
+        (body,) = recipe.bodies
+        inputs = {"base": {part: identity(base / part) for part in ("body", "pack")}}
+        out = layout.pretrain(body)
         return [
-            Job(
-                layout.pretrain("bl_base"),
-                {"base": hashes},
-                (layout.tokenizer(source),),
-                lambda world: world.from_main(lambda: _take_over(Path(recipe.base), layout.pretrain("bl_base"))),
-            )
+            Job(out, inputs, (layout.tokenizer(source),), lambda world: world.from_main(partial(_take_over, base, out)))
         ]
-    inputs = {
-        "seed": recipe.seed,
-        "pretrain": recipe.pretrain.model_dump(),
-        "blocks": recipe.data.blocks,
-        "precision": recipe.engine.precision,
-    }
+    shared = {"seed": recipe.seed, "pretrain": recipe.pretrain.recorded()}
+    shared |= recipe.data.recorded() | recipe.engine.recorded()
     return [
         Job(
             layout.pretrain(body),
-            {**inputs, **model_inputs(recipe, body)},
+            {**shared, "model": recipe.model.recorded(), "head_depths": list(body_config(recipe, body).head_depths)},
             (layout.tokenizer(source), layout.tokens(source)),
-            lambda world, body=body: _pretrain(recipe, layout, body, world),
+            partial(_pretrain, recipe, layout, body),
+            finished_checkpoints(layout.pretrain(body)),
         )
-        for body in bodies(recipe)
+        for body in recipe.bodies
     ]
 
 
-def _take_over(base, out):
+def pretrained_model(recipe: Recipe, body: System) -> MaskedLanguageModel:
+    """The model of step 1 with random weights, all of which train."""
+    return MaskedLanguageModel(body_config(recipe, body), recipe.source_vocab_size)
+
+
+def _take_over(base: Path, out: Path) -> None:
     """Copy the base's body and pack as they are; UserError where they are damaged or not of one space."""
     load_pack(base / "pack", load_body(base / "body").space)
     for part in ("body", "pack"):
@@ -62,27 +72,27 @@ def _take_over(base, out):
             shutil.copytree(base / part, folder, dirs_exist_ok=True)
 
 
-def _pretrain(recipe, layout, body, world):
+def _pretrain(recipe: Recipe, layout: Layout, body: System, world: World) -> None:
     section, source, folder = recipe.pretrain, recipe.languages.source, layout.pretrain(body)
     sampler = masked_lm_sampler(recipe, section, layout, source, world)
     torch.manual_seed(recipe.seed)
-    module = MaskedLanguageModel(body_config(recipe, body), sampler.store.vocab_size)
+    module = pretrained_model(recipe, body)
     config = module.body.config
     shard(module, world.tensor)
-    cost = masked_lm_cost(recipe, section, sampler.store.vocab_size, "pretrain", config.head_depths)
+    cost = masked_lm_cost(recipe, section, recipe.source_vocab_size, "pretrain", config.head_depths)
     run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
-    weights = train(
-        module, micro_batches(sampler, run, world), run, world, folder / "run", f"pretrain {body}", inputs_hash(folder)
-    )
+    batches = micro_batches(sampler, run, world)
+    weights = train(module, batches, run, world, folder / "run", f"pretrain {body.name}", inputs_hash(folder))
 
-    def save():
-        body_tensors, pack_tensors = below(weights, "body."), below(weights, "pack.")
+    def save() -> None:
+        body_tensors, pack_tensors = tensors_under(weights, "body."), tensors_under(weights, "pack.")
         space = space_of(body_tensors, pack_tensors)
-        eflops = run.flops_until(run.steps)[0] / 1e18
-        save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=run.steps, eflops=eflops)
+        steps = run.schedule.steps
+        eflops = run.accounting.flops_until(steps)[0] / 1e18
+        save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=steps, eflops=eflops)
         save_pack(
             folder / "pack",
-            PackArtifact(source, pack_tensors, space, run.steps, eflops),
+            PackArtifact(source, pack_tensors, space, steps, eflops),
             layout.tokenizer(source),
             parents={"body": identity(folder / "body")},
         )

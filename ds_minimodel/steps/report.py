@@ -4,13 +4,13 @@ from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json, sha256_of_json
-from ds_minimodel.costs.recipe import costs
 from ds_minimodel.jobs import record_of
+from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.results.losses import read_losses
 from ds_minimodel.results.page import write_report
 from ds_minimodel.results.run_results import RunResults, read_run_results
+from ds_minimodel.steps.baselines import jobs  # noqa: F401
 from ds_minimodel.steps.task_data import task_inputs
-from ds_minimodel.systems import BODY_OF
 
 METRICS = {"classification": "accuracy", "pair": "accuracy", "qa": "F1"}
 
@@ -39,7 +39,7 @@ def _run(recipe, layout, jobs):
     scores, references = [], []
     for task in recipe.finetune.tasks:
         references += read_json(layout.baselines(task) / "baselines.json")
-    for system in recipe.systems:
+    for system in recipe.chosen_systems:
         for task in recipe.finetune.tasks:
             path = layout.evaluate(system, task) / "scores.json"
             if not path.is_file():
@@ -53,7 +53,7 @@ def _run(recipe, layout, jobs):
         _data(recipe, layout),
         _tests(recipe),
         scores,
-        costs(recipe),
+        recipe_costs(recipe),
         references,
         _losses(recipe, layout),
         _facts(recipe, layout),
@@ -63,7 +63,7 @@ def _run(recipe, layout, jobs):
 
 def _data(recipe, layout):
     """Identities of the base, of the text that each language's tokens were made from, of the training data."""
-    found = {"base": read_json(record_of(layout.pretrain(BODY_OF[recipe.systems[0]])))["inputs"].get("base")}
+    found = {"base": read_json(record_of(layout.pretrain(recipe.chosen_systems[0])))["inputs"].get("base")}
     for language in recipe.languages_of_text:
         inputs = read_json(record_of(layout.tokens(language)))["inputs"]
         found[f"text of {language}"] = sha256_of_json({**inputs, "parents": None})[:16]
@@ -85,7 +85,7 @@ def _tests(recipe):
 
 
 def _facts(recipe, layout):
-    first = layout.adapt(recipe.systems[0], recipe.languages.targets[0])
+    first = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0])
     model, run = recipe.model, read_json(first / "run" / "run.json")
     origin = (
         {}
@@ -105,11 +105,12 @@ def _facts(recipe, layout):
 
 def _losses(recipe, layout):
     source, rows = recipe.languages.source, []
-    for system in recipe.systems:
-        runs = [("pretrain", layout.pretrain(BODY_OF[system]), source)]
-        runs += [("build-mini", layout.build_mini(), source)] if system == "minipost" else []
+    for system in recipe.chosen_systems:
+        runs = [("pretrain", layout.pretrain(system), source)]
+        runs += [("build-mini", layout.build_mini(system), source)] if system.builds_mini else []
         runs += [("adapt", layout.adapt(system, language), language) for language in recipe.languages.targets]
         rows += [
-            read_losses(folder / "run" / "metrics.jsonl", system, stage, language) for stage, folder, language in runs
+            read_losses(folder / "run" / "metrics.jsonl", system.name, stage, language)
+            for stage, folder, language in runs
         ]
     return [row for row in rows if row]

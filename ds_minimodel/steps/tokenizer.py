@@ -1,16 +1,18 @@
 """A vocabulary for each language: raw text -> SentencePiece model; that of a base is taken over."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
-from ds_minimodel.jobs import Job, fingerprint_of_text
+from ds_minimodel.jobs import Job, Layout, fingerprint_of_text
 from ds_minimodel.model.artifacts import identity
+from ds_minimodel.recipe.schema import Recipe
 
 
-def jobs(recipe, layout):
+def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     if recipe.base is None:
         return [_training(recipe, layout, language) for language in recipe.languages.all]
     pack, source = Path(recipe.base) / "pack", layout.tokenizer(recipe.languages.source)
@@ -20,19 +22,15 @@ def jobs(recipe, layout):
     ]
 
 
-def _training(recipe, layout, language):
+def _training(recipe: Recipe, layout: Layout, language: str) -> Job:
     section, text = recipe.tokenizer, recipe.data.text[language]
-    return Job(
-        layout.tokenizer(language),
-        {"tokenizer": section.model_dump(), "text": fingerprint_of_text(find_files(text))},
-        (),
-        lambda _: train_tokenizer(
-            text, layout.tokenizer(language), section.vocab_size, section.character_coverage, section.input_sentences
-        ),
-    )
+    inputs = {"tokenizer": section.recorded(), "text": fingerprint_of_text(find_files(text))}
+    out = layout.tokenizer(language)
+    train = partial(train_tokenizer, text, out, section.vocab_size, section.character_coverage, section.input_sentences)
+    return Job(out, inputs, (), lambda _: train())
 
 
-def _take_over(pack, out):
+def _take_over(pack: Path, out: Path) -> None:
     tokenizer = open_tokenizer(pack)
     with atomic_folder(out) as folder:
         shutil.copyfile(tokenizer.path, folder / tokenizer.file_name)

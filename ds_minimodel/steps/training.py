@@ -1,41 +1,94 @@
-"""What the training steps share: a resolved run, batches as tensors, a module's parameters as they train."""
+"""What the training steps share: a body's architecture, the samples of a text, a resolved run, its batches."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
-from ds_minimodel.costs.flops import Work, step_flops
+from ds_minimodel.costs import Cost, step_flops
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.mlm import MlmSampler
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.engine.run import RunConfig, split_batch
+from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy, drop_all_but_milestones
+from ds_minimodel.engine.execution import Execution
+from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.engine.run import Accounting, Optimizer, Run
+from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.jobs import Layout
 from ds_minimodel.model.heads import to_tensors
+from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.ops.precision import resolve_precision
+from ds_minimodel.recipe.costs import step_work
+from ds_minimodel.recipe.schema import MaskedLm, Recipe
+from ds_minimodel.recipe.schema import Optimizer as OptimizerSection
+from ds_minimodel.systems import System
+
+Phases = tuple[tuple[int, float, float], ...]  # (steps, FLOPs of one by formula, as executed) each
+Batches = Callable[[int], list[dict[str, Any]]]  # step -> this rank's micro-batches
 
 
-def run_config(recipe, section, world, *, steps, batch_size, lr, warmup_steps, tokens_per_step, phases):
-    """A RunConfig from a recipe's section (optimizer values), its engine and checkpoint settings."""
-    return RunConfig(
-        steps=steps,
-        batch_size=batch_size,
-        lr=lr,
-        warmup_steps=warmup_steps,
-        weight_decay=section.weight_decay,
-        beta1=section.beta1,
-        beta2=section.beta2,
-        eps=section.eps,
-        clip=section.clip,
-        zero_stage=recipe.engine.zero_stage,
-        precision=world.alike(lambda: resolve_precision(recipe.engine.precision, world.device)),
-        micro_batch_size=recipe.engine.micro_batch_size,
-        checkpoint_every=recipe.checkpoint.every,
-        keep_last=recipe.checkpoint.keep_last,
-        keep_every=recipe.checkpoint.keep_every,
-        tokens_per_step=tokens_per_step,
-        phases=phases,
+class Sampler(Protocol):
+    """Samples by their global numbers."""
+
+    def rows(self, first: int, last: int) -> dict[str, Any]: ...
+
+
+def body_config(recipe: Recipe, system: System) -> BodyConfig:
+    """Architecture of a system's body with its masked-LM heads."""
+    model = recipe.model
+    depths = system.head_depths(model.num_layers, recipe.mini)
+    return BodyConfig(
+        depths[-1],
+        model.hidden_size,
+        model.num_heads,
+        model.ffn_size,
+        model.max_positions,
+        depths,
+        model.dropout,
+        model.attention_dropout,
     )
 
 
-def masked_lm_sampler(recipe, section, layout, language, world):
+def finetune_seeds(recipe: Recipe) -> range:
+    """Seeds of the independent finetuning runs."""
+    return range(recipe.seed, recipe.seed + recipe.finetune.seeds)
+
+
+def finished_checkpoints(folder: Path) -> Callable[[], None]:
+    """Removes what a finished training run in `folder` does not need any more (Job.clean_up)."""
+    return partial(drop_all_but_milestones, folder / "run" / "checkpoints")
+
+
+def run_config(
+    recipe: Recipe,
+    section: OptimizerSection,
+    world: World,
+    *,
+    steps: int,
+    batch_size: int,
+    lr: float,
+    warmup_steps: int,
+    tokens_per_step: int,
+    phases: Phases,
+    micro_batch_size: int | None = None,
+) -> Run:
+    """The Run of a recipe's section (optimizer values), its engine and checkpoint settings.
+
+    micro_batch_size: where it is not the recipe's.
+    """
+    engine, kept = recipe.engine, recipe.checkpoint
+    precision = world.same_on_all_ranks(lambda: resolve_precision(engine.precision, world.device))
+    return Run(
+        Schedule(steps, lr, warmup_steps),
+        Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
+        Accounting(tokens_per_step, phases),
+        Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip),
+        CheckpointPolicy(kept.every, kept.keep_last, kept.keep_every),
+    )
+
+
+def masked_lm_sampler(recipe: Recipe, section: MaskedLm, layout: Layout, language: str, world: World) -> MlmSampler:
     """Samples of a masked-LM step on one language's text."""
     tokenizer = open_tokenizer(layout.tokenizer(language))
     store = TokenStore(layout.tokens(language), tokenizer.sha256)
@@ -44,8 +97,8 @@ def masked_lm_sampler(recipe, section, layout, language, world):
     return MlmSampler(store, table(), section.mask_prob, recipe.seed)
 
 
-def masked_lm_run(recipe, section, world, phases):
-    """RunConfig of a masked-LM step. `phases`: (steps, Cost of one step) each."""
+def masked_lm_run(recipe: Recipe, section: MaskedLm, world: World, phases: Sequence[tuple[int, Cost]]) -> Run:
+    """The Run of a masked-LM step. `phases`: (steps, Cost of one step) each."""
     return run_config(
         recipe,
         section,
@@ -59,30 +112,24 @@ def masked_lm_run(recipe, section, world, phases):
     )
 
 
-def masked_lm_cost(recipe, section, vocab_size, step, depths, frozen_layers=0):
+def masked_lm_cost(
+    recipe: Recipe, section: MaskedLm, vocab_size: int, step: str, depths: Sequence[int], frozen_layers: int = 0
+) -> Cost:
     """Cost of one optimizer step of a masked-LM step of the pipeline."""
-    work = Work(
-        recipe.model.hidden_size,
-        recipe.model.ffn_size,
-        vocab_size,
-        section.seq_length,
-        section.mask_prob,
-        section.batch_size,
-    )
-    return step_flops(step, work, depths, frozen_layers)
+    return step_flops(step, step_work(recipe, section, vocab_size), depths, frozen_layers)
 
 
-def micro_batches(sampler, run, world):
+def micro_batches(sampler: Sampler, run: Run, world: World) -> Batches:
     """A function of the step: this rank's micro-batches of it, as torch tensors.
 
     `sampler.rows(first, last)` gives the samples with these global numbers; step s takes the numbers
     [s * batch_size, (s + 1) * batch_size), whatever the number of ranks and the size of a micro-batch.
     """
-    data = world.data
-    micro, accumulation = world.alike(lambda: split_batch(run.batch_size, run.micro_batch_size, data.size))
+    data, batch_size = world.data, run.execution.batch_size
+    micro, accumulation = world.same_on_all_ranks(lambda: run.execution.split(data.size))
 
-    def batches(step):
-        first = step * run.batch_size + data.rank * micro
+    def batches(step: int) -> list[dict[str, Any]]:
+        first = step * batch_size + data.rank * micro
         starts = (first + index * data.size * micro for index in range(accumulation))
         return [to_tensors(sampler.rows(start, start + micro)) for start in starts]
 

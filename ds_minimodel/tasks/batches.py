@@ -49,7 +49,7 @@ class Examples:
             "tokens": tokens,
             "lengths": lengths.astype(np.int32),
             "targets": targets,
-            "keys": np.asarray(keys, dtype=np.uint32).view(np.int32),
+            "sample_keys": np.asarray(keys, dtype=np.uint32).view(np.int32),
             "count": len(index) - (0 if ignored is None else int(ignored.sum())),
         }
         if real.mean() < 1 - PADDING_THAT_PAYS:

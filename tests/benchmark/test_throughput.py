@@ -11,7 +11,7 @@ from ds_minimodel.benchmark import STEPS
 from ds_minimodel.benchmark.contestants import hugging_face
 from ds_minimodel.benchmark.rounds import Failed, time_in_turns
 from ds_minimodel.benchmark.workloads import our_module, workload
-from ds_minimodel.recipe.schema import load_recipe
+from ds_minimodel.recipe.reading import load_recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes/paper.yaml"

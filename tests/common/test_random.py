@@ -3,7 +3,19 @@
 import numpy as np
 import pytest
 
-from ds_minimodel.common.random import GOLDEN, below, draws, hash32, permute, sample_key, stream, uniform
+from ds_minimodel.common.random import (
+    FIRST_STREAM,
+    GOLDEN,
+    DropoutSites,
+    Stream,
+    draws,
+    hash32,
+    permute,
+    sample_key,
+    stream_key,
+    uniform,
+    uniform_below,
+)
 
 
 def plain_hash32(x):
@@ -37,7 +49,7 @@ def test_keys_broadcast_over_epochs():
 
 
 def test_draws_do_not_depend_on_where_one_starts():
-    keys = stream(sample_key(1, 0, np.arange(5)), 7)
+    keys = stream_key(sample_key(1, 0, np.arange(5)), 7)
     whole = draws(keys, 0, 20)
     assert (draws(keys, 8, 5) == whole[:, 8:13]).all()
     assert (draws(keys[2:3], 0, 20) == whole[2:3]).all()
@@ -49,14 +61,14 @@ def test_draws_of_a_row_are_all_different():
 
 
 def test_draws_are_uniform_and_independent_of_each_other():
-    bits = draws(stream(sample_key(1, 0, np.arange(2000)), 3), 0, 100)
+    bits = draws(stream_key(sample_key(1, 0, np.arange(2000)), 3), 0, 100)
     values = uniform(bits)
     assert values.min() >= 0 and values.max() < 1
     assert abs(values.mean() - 0.5) < 0.003  # 5 standard errors of 200,000 draws
-    counts = np.bincount(below(bits, 10).ravel(), minlength=10)
+    counts = np.bincount(uniform_below(bits, 10).ravel(), minlength=10)
     assert (abs(counts - 20_000) < 5 * np.sqrt(18_000)).all()
     assert abs(np.corrcoef(values[:, 0], values[:, 1])[0, 1]) < 0.12
-    other = uniform(draws(stream(sample_key(1, 0, np.arange(2000)), 4), 0, 100))
+    other = uniform(draws(stream_key(sample_key(1, 0, np.arange(2000)), 4), 0, 100))
     assert abs(np.corrcoef(values.ravel(), other.ravel())[0, 1]) < 0.012
 
 
@@ -93,3 +105,23 @@ def test_permutation_broadcasts_over_epochs():
     index, epoch = [5, 5, 6], [0, 1, 1]
     places = permute(np.array(index), 100, seed=1, epoch=np.array(epoch))
     assert places.tolist() == [int(permute(i, 100, 1, e)) for i, e in zip(index, epoch)]
+
+
+@pytest.mark.parametrize("layers, heads", [(1, 1), (3, 2), (24, 16), (96, 96)])
+def test_no_two_dropouts_and_streams_share_a_number(layers, heads):
+    sites = DropoutSites(layers, heads)
+    numbers = [sites.embeddings, *sites.task_head]
+    for index in range(layers):
+        layer = sites.layer(index)
+        assert len(layer.heads) == heads
+        numbers += [*layer.heads, layer.attention_out, layer.ffn_out]
+    assert sorted(numbers) == list(range(1 + layers * (heads + 2) + 2))  # each number once, without a gap
+    assert max(numbers) < FIRST_STREAM <= min(Stream) and len(Stream) == len(Stream.__members__)
+    keys = {int(stream_key(12345, number)) for number in [*numbers, *Stream]}
+    assert len(keys) == len(numbers) + len(Stream)
+
+
+def test_a_network_with_more_dropouts_than_numbers_is_refused():
+    with pytest.raises(AssertionError, match="more dropouts"):
+        DropoutSites(num_layers=256, num_heads=254)
+    DropoutSites(num_layers=255, num_heads=254)

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from ds_minimodel.cli.main import USER_ERROR
-from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.data import prepare, reader
-from ds_minimodel.data.workers import Ranks
+from ds_minimodel.data.workers import MpiRanks
 from ds_minimodel.engine.ranks import mpi
 
 
@@ -32,7 +32,7 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     comm = mpi.world()
     if rank is not None and comm.rank == int(rank):
         kill_after(int(after), Path(f"{out}.partial"))
-    ranks = Ranks(comm)
+    ranks = MpiRanks(comm)
     slowly = (lambda *_: time.sleep(0.05)) if rank is not None else None
     try:
         ranks.from_main(
@@ -42,7 +42,7 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(USER_ERROR)
-    except Elsewhere:
+    except OtherRankFailed:
         sys.exit(USER_ERROR)
     mpi.end()
 

@@ -26,7 +26,7 @@ def samples(batch):
             batch["tokens"][row, :length].tolist(),
             batch["read"][row, used].tolist(),
             batch["targets"][row, used].tolist(),
-            int(batch["keys"][row]),
+            int(batch["sample_keys"][row]),
         )
 
 
@@ -47,7 +47,7 @@ def test_shapes_and_types(sampler):
     assert batch["count"] == (batch["targets"] != IGNORED).sum()
     assert (batch["targets"] != IGNORED).any(axis=0).all()  # no column is all padding
     types = {name: str(value.dtype) for name, value in batch.items() if name != "count"}
-    assert types == {"tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64", "keys": "int32"}
+    assert types == {"tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64", "sample_keys": "int32"}
 
 
 def test_rows_are_blocks_after_bos(sampler, store):
@@ -57,7 +57,7 @@ def test_rows_are_blocks_after_bos(sampler, store):
     for row, number in enumerate(numbers):
         start, size = (int(part) for part in sampler.blocks.spans(number))
         assert originals(batch)[row, : size + 1].tolist() == [BOS, *store.read(start, start + size)]
-        assert batch["keys"][row] == sample_key(5, (last - 10 + row) // last, number).view(np.int32)
+        assert batch["sample_keys"][row] == sample_key(5, (last - 10 + row) // last, number).view(np.int32)
 
 
 def test_samples_do_not_depend_on_the_slice(sampler):

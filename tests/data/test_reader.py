@@ -9,7 +9,7 @@ import zstandard
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data import reader
-from ds_minimodel.data.reader import Position, documents, find_files, read_chunks, read_documents
+from ds_minimodel.data.reader import Position, find_files, read_chunks, read_documents
 
 COMPRESS = {
     "": bytes,

@@ -14,10 +14,10 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 def world():
     import torch
 
-    from ds_minimodel.engine.ranks.world import start
+    from ds_minimodel.engine.ranks.world import join_ranks
 
     before, matmul = dict(os.environ), torch.backends.mkldnn.matmul.fp32_precision
-    yield start()
+    yield join_ranks()
     torch.distributed.destroy_process_group()
     torch.backends.mkldnn.matmul.fp32_precision = matmul
     for name in os.environ.keys() - before.keys():

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+from measure import measure_step
 from synthetic import BODY, STEPS, TRAINS, Sampler, model, run_config, same, signal_self
 
 from ds_minimodel.common.files import write_json
 from ds_minimodel.engine import loop
-from ds_minimodel.engine.measure import measure_step
 from ds_minimodel.engine.ranks.signals import Stopped
-from ds_minimodel.engine.ranks.world import start
+from ds_minimodel.engine.ranks.world import join_ranks
 from ds_minimodel.ops import product
 from ds_minimodel.steps.training import micro_batches
 
@@ -80,7 +80,7 @@ def other_start():
 
 
 def main(folder):
-    world = start()
+    world = join_ranks()
     results = {"costs": {name: measure(world, what, run) for name, (what, run) in cases().items()}}
     results["rising"] = {
         f"{precision} zero{stage}": resumed_over_a_switch(

@@ -24,12 +24,12 @@ from synthetic import (
     weights_of,
 )
 
-from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.ranks.signals import Stopped
-from ds_minimodel.engine.ranks.world import start
-from ds_minimodel.engine.zero.build import build_engine
-from ds_minimodel.engine.zero.masters import read_masters
+from ds_minimodel.engine.ranks.world import join_ranks
+from ds_minimodel.engine.zero.engine import build_engine
+from ds_minimodel.engine.zero.state import read_masters
 
 WHOLE, SPLIT = 8, 2  # micro-batch sizes: without and with gradient accumulation
 RESUMED = {
@@ -70,7 +70,8 @@ def resumed_equals_uninterrupted(world, folder, run):
             on_snapshot=signal_self(signal.SIGTERM) if world.is_main else lambda *_: None,
         )
     except Stopped as stopped:
-        numbers = world.gather(lambda: int(stopped.signal_number))
+        number = int(stopped.signal_number)
+    numbers = world.gather(lambda: number)
     return numbers == [signal.SIGTERM] * 2 and same(resume(world, folder / "stopped", run), weights)
 
 
@@ -93,7 +94,7 @@ def odd_masters_survive(world, stage):
 def refusals(world, folder, run):
     try:
         train(world, folder, run, model(), job="another")
-    except (UserError, Elsewhere) as error:
+    except (UserError, OtherRankFailed) as error:
         message = str(error)
     return world.gather(lambda: message)
 
@@ -105,7 +106,7 @@ def crash():
 def shared_error(world):
     try:
         world.from_main(crash)
-    except (UserError, Elsewhere) as error:
+    except (UserError, OtherRankFailed) as error:
         message = str(error)
     return world.gather(lambda: message)
 
@@ -124,7 +125,7 @@ def kill_rank_1_in_second_save(world, folder):
 
 
 def main(folder):
-    world = start()
+    world = join_ranks()
     results = {"cases": observe_cases(world, folder)}
     results["resumed"] = {
         name: resumed_equals_uninterrupted(world, folder / name, run) for name, run in RESUMED.items()

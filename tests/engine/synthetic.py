@@ -11,8 +11,11 @@ import torch
 
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.engine import loop
-from ds_minimodel.engine.run import RunConfig
-from ds_minimodel.engine.zero import build
+from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
+from ds_minimodel.engine.execution import Execution
+from ds_minimodel.engine.run import Accounting, Optimizer, Run
+from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.engine.zero import engine as zero_engine
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.transformer import BodyConfig
@@ -45,37 +48,51 @@ class Sampler:
                     "lengths": SEQ_LENGTH,
                     "read": random.permutation(SEQ_LENGTH)[:5],
                     "targets": targets,
-                    "keys": index * 7919,
+                    "sample_keys": index * 7919,
                 }
             )
         batch = {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
-        batch |= {name: batch[name].astype(np.int32) for name in ("lengths", "keys")}
+        batch |= {name: batch[name].astype(np.int32) for name in ("lengths", "sample_keys")}
         return batch | {"count": int((batch["targets"] >= 0).sum())}
 
 
+RUN = {
+    "steps": STEPS,
+    "batch_size": BATCH_SIZE,
+    "lr": 1e-2,
+    "warmup_steps": 2,
+    "weight_decay": 0.01,
+    "beta1": 0.9,
+    "beta2": 0.98,
+    "eps": 1e-6,
+    "clip": 0.0,
+    "zero_stage": 0,
+    "precision": "fp32",
+    "micro_batch_size": BATCH_SIZE,
+    "checkpoint_every": 1000,
+    "keep_last": 2,
+    "keep_every": None,
+    "tokens_per_step": BATCH_SIZE * SEQ_LENGTH,
+    "phases": ((STEPS, 1e9, 2e9),),
+}
+
+
 def run_config(**changes):
-    return RunConfig(
-        **dict(
-            steps=STEPS,
-            batch_size=BATCH_SIZE,
-            lr=1e-2,
-            warmup_steps=2,
-            weight_decay=0.01,
-            beta1=0.9,
-            beta2=0.98,
-            eps=1e-6,
-            clip=0.0,
-            zero_stage=0,
-            precision="fp32",
-            micro_batch_size=BATCH_SIZE,
-            checkpoint_every=1000,
-            keep_last=2,
-            keep_every=None,
-            tokens_per_step=BATCH_SIZE * SEQ_LENGTH,
-            phases=((STEPS, 1e9, 2e9),),
-        )
-        | changes
+    """A Run, by the names that run.json has for its numbers."""
+    assert changes.keys() <= RUN.keys(), changes.keys() - RUN.keys()
+    run = SimpleNamespace(**RUN | changes)
+    return Run(
+        Schedule(run.steps, run.lr, run.warmup_steps),
+        Execution(run.batch_size, run.micro_batch_size, run.zero_stage, run.precision),
+        Accounting(run.tokens_per_step, run.phases),
+        Optimizer(run.weight_decay, run.beta1, run.beta2, run.eps, run.clip),
+        CheckpointPolicy(run.checkpoint_every, run.keep_last, run.keep_every),
     )
+
+
+def changed(run, **changes):
+    """A Run like another but for these numbers."""
+    return run_config(**{**run.record(), **changes})
 
 
 def model(what="pretrain", seed=0):
@@ -91,7 +108,7 @@ def weights_of(module):
     return {name: tensor.detach().clone() for name, tensor in tensors}
 
 
-def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=None, sampler=Sampler, job="test"):
+def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=lambda *_: None, sampler=Sampler, job="test"):
     """loop.train on the batches of `sampler`."""
     return loop.train(
         module or model(),
@@ -131,9 +148,9 @@ def observe(world, folder, run, what):
             seen.parameters = weights_of(module)
 
     with mock.patch.object(loop, "build_engine", keep_engine):
-        weights = train(world, folder, run, module, (run.steps,), look)
+        weights = train(world, folder, run, module, (run.schedule.steps,), look)
     frozen = original.keys() - weights.keys()
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[run.precision]
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[run.execution.precision]
     return {
         "losses": losses(folder),
         "trained": sorted(weights),
@@ -161,15 +178,15 @@ def _state_size(optimizer):
 @contextlib.contextmanager
 def small_parameters_partitioned():
     """Engines without a plan leave parameters as small as these on every rank unless told otherwise."""
-    original = build.deepspeed_config
+    original = zero_engine.deepspeed_config
 
     def config(run, world_size, zero=None):
         config = original(run, world_size, zero)
-        if run.zero_stage == 3:
+        if run.execution.zero_stage == 3:
             config["zero_optimization"]["stage3_param_persistence_threshold"] = 0
         return config
 
-    with mock.patch.object(build, "deepspeed_config", config):
+    with mock.patch.object(zero_engine, "deepspeed_config", config):
         yield
 
 

@@ -11,16 +11,16 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from measure import measure_step
 from safetensors.torch import save_file
 from synthetic import SEQ_LENGTH, TRAINS, Sampler, losses, same, train
 from synthetic import run_config as six_steps
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import parallel
-from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
-from ds_minimodel.engine.measure import measure_step
-from ds_minimodel.engine.ranks.world import start
+from ds_minimodel.engine.ranks.world import join_ranks
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor, to_tensors
 from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.tensor_parallel import shard
@@ -30,7 +30,7 @@ from ds_minimodel.steps.training import micro_batches
 
 VOCAB_SIZE = 67  # four ranks have 16, 17, 17 and 17 rows
 BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=4, ffn_size=64, max_positions=SEQ_LENGTH, head_depths=(1, 3))
-NOT_SILENT, SILENT = dict(dropout=0.2, attention_dropout=0.3), dict(dropout=0.0, attention_dropout=0.0)
+DROPOUT, NO_DROPOUT = dict(dropout=0.2, attention_dropout=0.3), dict(dropout=0.0, attention_dropout=0.0)
 # Large eps: else Adam would hide a wrong norm of the gradients, as it does not see their scale.
 CLIPPED = dict(clip=0.02, eps=1.0, lr=0.5)
 
@@ -63,7 +63,7 @@ class AtDepth1(Sampler):
 
 def model(what, dropout, seed=0):
     torch.manual_seed(seed)
-    module = MaskedLanguageModel(replace(BODY, **(NOT_SILENT if dropout else SILENT)), VOCAB_SIZE)
+    module = MaskedLanguageModel(replace(BODY, **(DROPOUT if dropout else NO_DROPOUT)), VOCAB_SIZE)
     train_only(module, TRAINS[what.split()[0]])
     return module
 
@@ -116,7 +116,7 @@ def measured(world):
 def refusal(world, folder, run):
     try:
         train_case(world, folder, (0, "pretrain", True, run))
-    except (UserError, Elsewhere) as error:
+    except (UserError, OtherRankFailed) as error:
         return str(error)
 
 
@@ -130,7 +130,7 @@ def task_batch():
 def modules():
     """{name: (module, batch)} in double precision, with large weights, which hide no mistake."""
     torch.manual_seed(0)
-    config, batch = replace(BODY, **NOT_SILENT), to_tensors(Sampler.rows(0, 4))
+    config, batch = replace(BODY, **DROPOUT), to_tensors(Sampler.rows(0, 4))
     bare, answers = replace(config, head_depths=()), torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
     chosen = {
         "masked LM": (MaskedLanguageModel(config, VOCAB_SIZE), batch),
@@ -219,12 +219,12 @@ def largest_tensor_of_the_loss(group):
     weight, bias = torch.randn(len(share), hidden, requires_grad=True), torch.zeros(len(share), requires_grad=True)
     x, targets = torch.randn(rows, hidden, requires_grad=True), torch.arange(rows)
     with mock.patch.object(cross_entropy, "CHUNK_ROWS", 16), Largest() as largest:
-        parallel.linear_cross_entropy(x, weight, bias, targets, share, -100, group).backward()
+        parallel.linear_cross_entropy(x, weight, bias, targets, share, group).backward()
     return largest.elements, rows * len(share)
 
 
 def main(folder):
-    two = start(2)
+    two = join_ranks(2)
     four = replace(two, **dict(zip(("data", "tensor"), parallel.split_world(two.rank, two.size, 4))))
     worlds = {2: two, 4: four}
     results = {

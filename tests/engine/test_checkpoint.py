@@ -18,8 +18,8 @@ from synthetic import CrashingSampler, model, resume, run_config, same, small_pa
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json, sha256_of_file, sha256_of_json, write_json
 from ds_minimodel.engine.checkpoints.storage import drop_all_but_milestones
-from ds_minimodel.engine.zero import build
-from ds_minimodel.engine.zero.masters import read_masters
+from ds_minimodel.engine.zero import engine as zero_engine
+from ds_minimodel.engine.zero.state import read_masters
 
 EACH_STEP = {"checkpoint_every": 1, "keep_last": 3}
 
@@ -174,9 +174,8 @@ def test_deepspeed_loads_them_by_itself(world, uninterrupted, tmp_path, stage):
     module = model(seed=1)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1.0)
     with small_parameters_partitioned():
-        engine, *_ = deepspeed.initialize(
-            model=module, optimizer=optimizer, dist_init_required=False, config=build.deepspeed_config(run, world.size)
-        )
+        config = zero_engine.deepspeed_config(run, world.size)
+    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, dist_init_required=False, config=config)
     path, client_state = engine.load_checkpoint(tmp_path / "checkpoints")
     assert "step-00000004" in path and client_state["step"] == 4
     weights = read_masters(engine)

@@ -13,7 +13,7 @@ import pytest
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.engine.checkpoints.storage import step_of
 from ds_minimodel.pipeline.run import run_step
-from ds_minimodel.recipe.schema import load_recipe
+from ds_minimodel.recipe.reading import load_recipe
 
 RECIPE = """
 workdir: {folder}/run

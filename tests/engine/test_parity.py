@@ -58,8 +58,8 @@ each_size = pytest.mark.parametrize("ranks", [1, 2])
 @each_case
 def test_losses_are_those_of_stage_0_on_one_rank(seen, ranks, case):
     what, run = cases()[case]
-    expected = seen[1][f"{what} {run.precision} zero0 {run.micro_batch_size}"]["losses"]
-    assert seen[ranks][case]["losses"] == pytest.approx(expected, abs=BOUNDS[run.precision], rel=0)
+    expected = seen[1][f"{what} {run.execution.precision} zero0 {run.execution.micro_batch_size}"]["losses"]
+    assert seen[ranks][case]["losses"] == pytest.approx(expected, abs=BOUNDS[run.execution.precision], rel=0)
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -108,7 +108,7 @@ def test_only_what_trains_has_optimizer_state(seen, ranks, case):
 @each_size
 @each_case
 def test_the_result_is_the_fp32_masters(seen, ranks, case):
-    facts, precision = seen[ranks][case], cases()[case][1].precision
+    facts, precision = seen[ranks][case], cases()[case][1].execution.precision
     assert facts["dtypes"] == ["torch.float32"]
     assert facts["masters_round_to_parameters"] and facts["snapshot_is_result"]
     assert precision == "fp32" or not facts["rounded"]
@@ -168,6 +168,6 @@ def test_fp16_is_the_same_at_every_stage(world, tmp_path):
     """On a CPU only here: DeepSpeed says that it has no fp16, but it computes it."""
     with mock.patch.object(type(get_accelerator()), "is_fp16_supported", lambda self: True):
         runs = [run_config(zero_stage=stage, precision="fp16") for stage in range(4)]
-        losses = [observe(world, tmp_path / str(run.zero_stage), run, "pretrain")["losses"] for run in runs]
+        losses = [observe(world, tmp_path / str(run.execution.zero_stage), run, "pretrain")["losses"] for run in runs]
     for stage in range(1, 4):
         assert losses[stage] == pytest.approx(losses[0], abs=1e-3, rel=0)

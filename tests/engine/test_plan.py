@@ -4,14 +4,14 @@ import copy
 
 import pytest
 import torch
+from measure import measure_step, saved_bytes
 from synthetic import BATCH_SIZE, Sampler, model, run_config, train
 from torch import nn
 
-from ds_minimodel.engine.measure import measure_step, saved_bytes
-from ds_minimodel.engine.planning.memory import IN_NODE, Sizes, ring
+from ds_minimodel.engine.planning.memory_and_traffic import IN_NODE, Sizes, ring
 from ds_minimodel.engine.planning.planner import Planner
 from ds_minimodel.engine.planning.trace import PASS_THROUGH, PREFIX, TRAINABLE, on_meta, trace
-from ds_minimodel.engine.run import deepspeed_config
+from ds_minimodel.engine.zero.config import deepspeed_config
 from ds_minimodel.model.heads import to_tensors
 from ds_minimodel.model.parameters import train_only
 from ds_minimodel.steps.training import micro_batches

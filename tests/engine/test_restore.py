@@ -79,7 +79,7 @@ def test_the_loss_scale_goes_along(world, tmp_path, fp16_on_cpu):
         load = Checkpoints.load_newest
 
         def look(self, stage=stage):
-            start = load(self)
+            load(self)
             scales[stage] = self.engine.optimizer.loss_scale
             raise RuntimeError("seen")
 

@@ -97,7 +97,7 @@ def test_metrics_say_what_the_run_costs(world, tmp_path):
     records = read_json_lines(tmp_path / "metrics.jsonl")
     assert [record["eflops"] for record in records] == pytest.approx([1, 2, 2.1, 2.2, 2.3, 2.4])
     assert [record["executed_eflops"] for record in records] == pytest.approx([2, 4, 4.3, 4.6, 4.9, 5.2])
-    assert [record["lr"] for record in records] == [run.lr_at(step) for step in range(STEPS)]
+    assert [record["lr"] for record in records] == [run.schedule.lr_at(step) for step in range(STEPS)]
     for record in records:
         assert record["loss"] == pytest.approx((record["loss/depth_1"] + record["loss/depth_3"]) / 2)
         assert record["tokens_per_second"] > 0 and record["memory_gib"] > 0

@@ -1,16 +1,16 @@
 """A model split over ranks computes and trains what a whole one does, at every ZeRO stage, dropout included."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tensor_ranks
 import torch
 from safetensors.torch import load_file
+from synthetic import changed
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.engine.run import replicas_of
+from ds_minimodel.engine.execution import replicas_of
 
 HERE = Path(__file__).parent
 RANKS = 4
@@ -31,7 +31,7 @@ def whole(world, launched, tmp_path_factory):
     folder, done = tmp_path_factory.mktemp("whole"), {}
 
     def result(what, dropout, run):
-        plain = replace(run, zero_stage=0, precision="fp32", micro_batch_size=run.batch_size)
+        plain = changed(run, zero_stage=0, precision="fp32", micro_batch_size=run.execution.batch_size)
         key = (what, dropout, plain)
         if key not in done:
             done[key] = tensor_ranks.train_case(world, folder / str(len(done)), (1, *key))
@@ -57,7 +57,7 @@ def test_losses_and_weights_are_those_of_one_rank(whole, seen, case):
     folder, results = seen
     _, what, dropout, run = tensor_ranks.cases()[case]
     weights, losses = whole(what, dropout, run)
-    assert results["cases"][case]["losses"] == pytest.approx(losses, abs=LOSS_BOUNDS[run.precision], rel=0)
+    assert results["cases"][case]["losses"] == pytest.approx(losses, abs=LOSS_BOUNDS[run.execution.precision], rel=0)
     trained = load_file(folder / f"{case}.safetensors")
     assert trained.keys() == weights.keys()
     for name, weight in weights.items():
@@ -65,7 +65,7 @@ def test_losses_and_weights_are_those_of_one_rank(whole, seen, case):
             trained[name],
             weight,
             rtol=0,
-            atol=WEIGHT_BOUNDS[run.precision],
+            atol=WEIGHT_BOUNDS[run.execution.precision],
             msg=lambda text, name=name: f"{name}: {text}",
         )
 
@@ -74,7 +74,7 @@ def test_clipping_and_dropout_show_in_the_losses(whole):
     """Else the comparisons above would prove nothing about them."""
     pretrain = tensor_ranks.run_config()
     plain, silent, clipped, unclipped = (
-        whole("pretrain", dropout, replace(pretrain, **changes))[1][-1]
+        whole("pretrain", dropout, changed(pretrain, **changes))[1][-1]
         for dropout, changes in (
             (True, {}),
             (False, {}),

@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 
-from ds_minimodel.engine.ranks.world import start
+from ds_minimodel.engine.ranks.world import join_ranks
 
 
 def main(rank=None, number=None):
-    world = start()
+    world = join_ranks()
     (total,) = world.sum(world.rank + 1)
     facts = world.gather(lambda: [world.rank, world.size, int(os.environ["LOCAL_RANK"]), total])
     if world.is_main:

@@ -37,10 +37,10 @@ def _train(folder, rank, changes):
     import torch
     from synthetic import resume, run_config
 
-    from ds_minimodel.common.errors import Elsewhere, UserError
+    from ds_minimodel.common.errors import OtherRankFailed, UserError
     from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
     from ds_minimodel.engine.ranks.signals import Stopped
-    from ds_minimodel.engine.ranks.world import start
+    from ds_minimodel.engine.ranks.world import join_ranks
 
     load_newest = Checkpoints.load_newest
 
@@ -52,7 +52,7 @@ def _train(folder, rank, changes):
 
     try:
         with mock.patch.object(Checkpoints, "load_newest", load_and_tell):
-            weights = resume(start(), folder / "run", run_config(**changes))
+            weights = resume(join_ranks(), folder / "run", run_config(**changes))
         torch.save(weights, folder / f"weights-{rank}.pt")
         return 0
     except Stopped:
@@ -60,7 +60,7 @@ def _train(folder, rank, changes):
     except UserError as error:
         print(f"user error: {error}", flush=True)
         return 2
-    except Elsewhere as error:
+    except OtherRankFailed as error:
         return 2 if error.is_users_mistake else 1
     except BaseException:
         traceback.print_exc()

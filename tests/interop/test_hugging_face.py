@@ -60,7 +60,7 @@ def logits_of_ours(body, pack, tokens, lengths, depth):
         | {f"pack.{name}": tensor for name, tensor in pack.tensors.items()}
     )
     with torch.no_grad():
-        (x_BSH,) = model.body(model.pack(tokens)[0], lengths, model.body.noise(None), None, (depth,))
+        (x_BSH,) = model.body(model.pack(tokens)[0], lengths, model.body.dropout(None), None, (depth,))
         inner = model.body.heads[str(depth)](x_BSH.flatten(0, 1)).view_as(x_BSH)
         return inner @ model.pack.tokens.T + model.pack.bias
 

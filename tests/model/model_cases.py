@@ -36,7 +36,7 @@ def mlm_batch(padded=True, seed=0):
         read[row, :count] = torch.randperm(length, generator=draw)[:count].sort().values
         targets[row, :count] = torch.randint(VOCAB_SIZE, (count,), generator=draw)
     keys = torch.randint(-(2**31), 2**31 - 1, (len(LENGTHS),), generator=draw).to(torch.int32)
-    batch = {"tokens": tokens, "lengths": lengths, "read": read, "targets": targets, "keys": keys}
+    batch = {"tokens": tokens, "lengths": lengths, "read": read, "targets": targets, "sample_keys": keys}
     return batch if padded else {name: value for name, value in batch.items() if name != "lengths"}
 
 

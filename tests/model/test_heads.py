@@ -10,7 +10,7 @@ from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.model.heads import SequenceClassifier, SpanExtractor
 from ds_minimodel.model.mini import without_heads
-from ds_minimodel.model.transformer import INIT_STD, first_site
+from ds_minimodel.model.transformer import INIT_STD
 
 NUM_LABELS = 3
 CLASSIFIER_HEAD = (("dense", "classifier.dense"), ("out", "classifier.out_proj"))
@@ -76,7 +76,7 @@ def test_dropout_depends_on_the_examples_alone_and_is_off_in_evaluation(kind, se
     expected = losses_and_gradients(model, batch)
     parts = rows(batch, [2], width=5), rows(batch, [3, 0, 1], width=13)
     assert_same(losses_and_gradients(model, *parts), expected, 1e-5)
-    other = losses_and_gradients(model, {**batch, "keys": batch["keys"] + 1})
+    other = losses_and_gradients(model, {**batch, "sample_keys": batch["sample_keys"] + 1})
     assert (other[0] - expected[0]).abs() > 1e-3
     model.eval()
     torch.testing.assert_close(model.logits(batch), make(kind, *settings).logits(batch))
@@ -89,9 +89,8 @@ def test_the_classifiers_own_dropouts_are_two_more():
     for linear in (model.dense, model.out):
         linear.register_forward_pre_hook(lambda _, inputs: dropped.append(inputs[0][:, 0] == 0))
     model.logits(batch)
-    first = first_site(model.body.config, 3)
-    for site, zeros in zip((first, first + 1), dropped, strict=True):
-        row_keys = ops.row_keys(batch["keys"], site, batch["read"])
+    for site, zeros in zip(model.body.config.dropout_sites.task_head, dropped, strict=True):
+        row_keys = ops.row_keys(batch["sample_keys"], site, batch["read"])
         assert zeros.equal(ops.dropout(torch.ones(4, 1, 16), 0.4, row_keys)[:, 0] == 0)
     assert not dropped[0].equal(dropped[1])
 

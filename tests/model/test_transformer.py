@@ -17,9 +17,9 @@ from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED, PAD
-from ds_minimodel.engine.planning.ledger import saving_to
+from ds_minimodel.engine.planning.trace import saving_to
 from ds_minimodel.model.heads import MaskedLanguageModel, encode
-from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD, first_site
+from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}  # float32: compiled kernels where built
 
@@ -73,18 +73,22 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
     model = make_model(body_config(dropout=0.2, attention_dropout=0.3))
     found = hugging_face.names(3, 3)
     theirs = hugging_face.twin(RobertaForMaskedLM, model, found)
-    noise, config, positions = model.body.noise(batch["keys"]), model.body.config, torch.arange(11)
+    dropout, sites, positions = (
+        model.body.dropout(batch["sample_keys"]),
+        model.body.config.dropout_sites,
+        torch.arange(11),
+    )
 
     def drop_rows(site):
-        return lambda module, inputs, output: ops.dropout(inputs[0], 0.2, noise.rows(site, positions))
+        return lambda module, inputs, output: ops.dropout(inputs[0], 0.2, dropout.row_keys(site, positions))
 
-    theirs.roberta.embeddings.dropout.register_forward_hook(drop_rows(0))
+    theirs.roberta.embeddings.dropout.register_forward_hook(drop_rows(sites.embeddings))
     attention_rows = []
     for index, layer in enumerate(theirs.roberta.encoder.layer):
-        first = first_site(config, index)
-        attention_rows.append(noise.attention_rows(range(first, first + 2), positions))
-        layer.attention.output.dropout.register_forward_hook(drop_rows(first + 2))
-        layer.output.dropout.register_forward_hook(drop_rows(first + 3))
+        heads, attention_out, ffn_out = sites.layer(index)
+        attention_rows.append(dropout.attention_row_keys(heads, positions))
+        layer.attention.output.dropout.register_forward_hook(drop_rows(attention_out))
+        layer.output.dropout.register_forward_hook(drop_rows(ffn_out))
     plain = torch.nn.functional.dropout
     monkeypatch.setattr(
         torch.nn.functional,
@@ -127,21 +131,14 @@ def test_dropout_is_a_function_of_the_keys_and_off_in_evaluation(dropout, attent
     batch = mlm_batch()
     plain = losses_and_gradients(make_model(body_config()), batch)
     first, again = losses_and_gradients(model, batch), losses_and_gradients(model, batch)
-    other = losses_and_gradients(model, {**batch, "keys": batch["keys"] + 1})
+    other = losses_and_gradients(model, {**batch, "sample_keys": batch["sample_keys"] + 1})
     assert_same(first, again, 0)
     for different in (plain, other):
         assert (first[0] - different[0]).abs() > 1e-3
         assert (first[1]["pack.tokens"] - different[1]["pack.tokens"]).abs().max() > 1e-3
     model.eval()
     assert_same(losses_and_gradients(model, batch), plain)
-    assert_same(losses_and_gradients(model, {name: batch[name] for name in batch if name != "keys"}), plain)
-
-
-def test_no_two_dropouts_share_a_site():
-    model = MaskedLanguageModel(body_config(), VOCAB_SIZE)
-    sites = [0, *(site for layer in model.body.layers for site in (*layer.head_sites, *layer.sites))]
-    assert len(sites) == len(set(sites)) == 1 + 3 * (2 + 2)
-    assert max(sites) < first_site(model.body.config, 3)  # where the sites of a task's head begin
+    assert_same(losses_and_gradients(model, {name: batch[name] for name in batch if name != "sample_keys"}), plain)
 
 
 def test_initialisation_is_fairseqs():

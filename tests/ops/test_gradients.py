@@ -7,7 +7,7 @@ from torch.autograd import gradcheck
 
 from ds_minimodel import ops
 from ds_minimodel.ops import cross_entropy
-from ds_minimodel.ops.attention import _by_products, _recomputing
+from ds_minimodel.ops.attention import _compiled_attention, _unfused_attention
 
 B, N, S, H = 2, 3, 5, 7
 
@@ -41,7 +41,7 @@ def test_bias_gelu():
 
 
 # What kernels serve, and two products around masked_softmax.
-WAYS = pytest.mark.parametrize("attend", [_recomputing, _by_products])
+WAYS = pytest.mark.parametrize("attend", [_compiled_attention, _unfused_attention])
 
 
 @WAYS

@@ -10,9 +10,9 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.pipeline.plans import plans
-from ds_minimodel.pipeline.run import run_step
+from ds_minimodel.pipeline.run import STEPS, run_step
 from ds_minimodel.recipe.base import read_base
-from ds_minimodel.recipe.schema import load_recipe
+from ds_minimodel.recipe.reading import load_recipe
 
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from .conftest import make_world, refused, run
@@ -142,7 +142,7 @@ def test_the_baseline_alone_needs_no_text_of_the_source(recipe, tmp_path):
 
 
 def test_a_damaged_base(recipe, tmp_path):
-    run_step("tokenizer", load_recipe(recipe))
+    run_step(STEPS["tokenizer"], load_recipe(recipe))
     weights = tmp_path / "base/body/model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
@@ -152,8 +152,8 @@ def test_a_damaged_base(recipe, tmp_path):
 
 
 def test_another_base_in_the_same_workdir(recipe, tmp_path, roberta):  # noqa: F811
-    run_step("tokenizer", load_recipe(recipe))
+    run_step(STEPS["tokenizer"], load_recipe(recipe))
     shutil.rmtree(tmp_path / "base")
     import_hf(roberta, tmp_path / "base", "en")
     with pytest.raises(UserError, match=r"made from another recipe or other data \(base"):
-        run_step("tokenizer", load_recipe(recipe))
+        run_step(STEPS["tokenizer"], load_recipe(recipe))

@@ -12,8 +12,8 @@ from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs import Layout
 from ds_minimodel.pipeline.run import is_pending, run_step
-from ds_minimodel.recipe.schema import load_recipe
-from ds_minimodel.steps.initial import check_vectors, first_pack
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.steps.first_pack import check_vectors, first_pack
 
 from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world, run
 

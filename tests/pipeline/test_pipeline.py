@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 import signal
 
 import pytest

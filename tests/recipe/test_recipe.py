@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.recipe.schema import load_recipe
+from ds_minimodel.recipe.reading import load_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 RECIPE = """\

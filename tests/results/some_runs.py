@@ -1,8 +1,9 @@
 """Runs of a small recipe with made-up scores, as `report` keeps them in run.json."""
 
-from ds_minimodel.costs.flops import recipe_costs
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.results.run_results import RunResults
+
+from ..recipes import recipe_of
 
 TASKS = {"topic": "classification", "qa": "qa"}
 FINAL = {"bl_base": 60.0, "bl_small": 50.0, "minijoint": 58.0, "minipost": 59.0, "multijoint": 59.0}
@@ -24,19 +25,7 @@ def some_run(
     changes: sections of the recipe. data: what differs in it from {"text of de": "1", …}.
     """
     recipe = _recipe(name, list(systems), source, list(languages), tasks, seed, changes)
-    costs = recipe_costs(
-        systems,
-        num_layers=recipe.model.num_layers,
-        hidden_size=64,
-        ffn_size=256,
-        vocab_size=1000,
-        mini_depth=recipe.mini.depth,
-        new_layers=1,
-        depths=recipe.mini.depths,
-        pretrain=recipe.pretrain.model_dump(),
-        build_mini=recipe.build_mini.model_dump(),
-        adapt=recipe.adapt.model_dump(),
-    )
+    costs = recipe_costs(recipe)
     spent = {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
     scores = [
         row | ({"exact_match": row["score"] - 20} if row["task"] == "qa" else {})
@@ -100,9 +89,11 @@ def _recipe(name, systems, source, languages, tasks, seed, changes):
     files = {language: f"{language}.txt" for language in (source, *languages)}
     step = {"steps": 10, "batch_size": 8, "seq_length": 32, "warmup_steps": 1}
     sections = {
-        "model": {"num_layers": 4, "max_positions": 512},
-        "mini": {"depth": 2, "depths": [2, 4]},
+        "tokenizer": {"vocab_size": 1000},
+        "model": {"num_layers": 4, "hidden_size": 64, "num_heads": 4, "ffn_size": 256, "max_positions": 512},
+        "mini": {"depth": 2, "new_layers": 1, "depths": [2, 4]},
         "pretrain": step,
+        "build_mini": step,
         "adapt": step,
         "data": {"text": files},
         "finetune": {
@@ -115,12 +106,4 @@ def _recipe(name, systems, source, languages, tasks, seed, changes):
     }
     for section, values in changes.items():
         sections[section] = sections[section] | values
-    return Recipe.model_validate(
-        {
-            "workdir": f"runs/{name}",
-            "seed": seed,
-            "systems": systems,
-            "languages": {"source": source, "targets": languages},
-            **sections,
-        }
-    )
+    return recipe_of(systems, languages, source, workdir=f"runs/{name}", seed=seed, **sections)

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from ds_minimodel.costs.flops import EFLOPS_PER_V100_DAY
+from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 from ds_minimodel.results import curves
 
 INF = math.inf

@@ -1,6 +1,6 @@
 """Tables A3, A4 and A5: the paper's own figures for Arabic and German, and what is left out of an average."""
 
-from ds_minimodel.costs.flops import EFLOPS_PER_V100_DAY
+from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 from ds_minimodel.results import tables
 from ds_minimodel.results.comparison import compare_runs
 from ds_minimodel.results.curves import near_maximal

@@ -2,28 +2,16 @@
 
 import pytest
 
-from ds_minimodel.costs import flops
+from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.results import curves, tables
 from ds_minimodel.results.render import EMPTY
 from ds_minimodel.results.tables import adapt_costs
 from ds_minimodel.results.units import Unit
 
+from ..recipes import recipe_of
 from .test_curves import TABLE_3, rows_that_reach_target_after
 
-STEP = {"steps": 125000, "batch_size": 2048, "seq_length": 512, "mask_prob": 0.15}
-COSTS = flops.recipe_costs(
-    ["bl_base", "bl_small", "minipost", "minijoint"],
-    num_layers=12,
-    hidden_size=768,
-    ffn_size=3072,
-    vocab_size=50000,
-    mini_depth=4,
-    new_layers=2,
-    depths=[4, 8, 12],
-    pretrain=STEP,
-    build_mini=STEP,
-    adapt=STEP,
-)
+COSTS = recipe_costs(recipe_of(["bl_base", "bl_small", "minipost", "minijoint"]))
 EFLOPS = adapt_costs(COSTS)
 PAWS_X = {
     "bl_base": [84.7, 85.8, 86.0, 77.3],
@@ -179,19 +167,10 @@ def test_compute_has_three_significant_digits(value, text):
 
 
 def test_costs_of_a_small_run_are_printed_in_units_that_fit():
-    few = {**STEP, "steps": 10, "batch_size": 8}
-    small = flops.recipe_costs(
-        ["bl_base"],
-        num_layers=2,
-        hidden_size=64,
-        ffn_size=256,
-        vocab_size=1000,
-        mini_depth=1,
-        new_layers=1,
-        depths=[1, 2],
-        pretrain=few,
-        build_mini=few,
-        adapt=few,
+    few = {"steps": 10, "batch_size": 8, "warmup_steps": 1}
+    sizes = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "ffn_size": 256}
+    small = recipe_costs(
+        recipe_of(["bl_base"], tokenizer={"vocab_size": 1000}, model=sizes, mini={"depth": 1}, pretrain=few, adapt=few)
     )
     table = tables.cost_table(small)
     assert table.columns[2:5] == ["formula, GFLOPs", "V100 milliseconds", "executed, GFLOPs"]

@@ -27,13 +27,13 @@ def test_batch_form(examples):
     assert batch["tokens"].tolist() == [[0, 103, 103, 103, 103, 103, 2], [0, 100, 100, 2, 1, 1, 1]]
     assert batch["lengths"].tolist() == [7, 4] and batch["targets"].tolist() == [[3], [0]]
     assert batch["read"].tolist() == [[0], [0]] and batch["count"] == 2
-    assert batch["keys"].view(np.uint32).tolist() == sample_key(1, 0, [3, 0]).tolist()
+    assert batch["sample_keys"].view(np.uint32).tolist() == sample_key(1, 0, [3, 0]).tolist()
     assert {name: str(array.dtype) for name, array in batch.items() if name != "count"} == {
         "tokens": "int64",
         "lengths": "int32",
         "read": "int64",
         "targets": "int64",
-        "keys": "int32",
+        "sample_keys": "int32",
         "real": "int64",
     }
 
@@ -64,7 +64,7 @@ def test_an_epoch_meets_each_example_once_and_fills_its_last_batch(examples):
             real = batch["targets"][:, 0] >= 0
             assert (who(batch) == batch["targets"][:, 0])[real].all()
             expected = sample_key(5, epoch, batch["targets"][real, 0])
-            assert (batch["keys"][real].view(np.uint32) == expected).all()
+            assert (batch["sample_keys"][real].view(np.uint32) == expected).all()
         orders.append(tuple(targets))
     assert len(set(orders)) == 3
     assert TaskSampler(examples, 8, seed=6).rows(0, 8)["targets"].tolist() != [[t] for t in orders[0][:8]]
@@ -75,7 +75,7 @@ def test_any_split_gives_the_same_samples(examples, cuts):
     sampler = TaskSampler(examples, batch_size=8, seed=5)
     whole = sampler.rows(0, 48)
     parts = [sampler.rows(first, last) for first, last in zip(cuts[:-1], cuts[1:], strict=True)]
-    for name in ("targets", "keys", "lengths"):
+    for name in ("targets", "sample_keys", "lengths"):
         assert np.array_equal(np.concatenate([part[name] for part in parts]), whole[name])
     assert np.array_equal(np.concatenate([who(part) for part in parts]), who(whole))
     assert sum(part["count"] for part in parts) == whole["count"] == 2 * N
@@ -88,7 +88,7 @@ def test_slots_beyond_the_batch_change_nothing_but_fillers(examples, slots):
     for update in range(7):
         expected = plain.rows(8 * update, 8 * update + 8)
         rows = wide.rows(slots * update, slots * update + slots)
-        for name in ("targets", "lengths", "keys"):
+        for name in ("targets", "lengths", "sample_keys"):
             assert np.array_equal(rows[name][:8], expected[name])
         assert (rows["targets"][8:] == -100).all() and rows["count"] == expected["count"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.pipeline.check import check_ahead
-from ds_minimodel.recipe.schema import load_recipe
+from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.steps.task_data import labels_of, read_records
 
 PAPER = Path(__file__).parents[2] / "recipes" / "paper.yaml"

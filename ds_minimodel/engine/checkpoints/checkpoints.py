@@ -6,24 +6,31 @@ they are in the artifacts that the step reads. Everything else that a run needs 
 done, because data and dropout are functions of it.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed as dist
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import clear_write_errors, read_manifest
-from ds_minimodel.engine.checkpoints import storage as on_disk
-from ds_minimodel.engine.checkpoints.host_copies import HostCopies, is_finite, wait_for_copies, write_verified
-from ds_minimodel.engine.checkpoints.restore import restore
-from ds_minimodel.engine.ranks.world import HOST_TIMEOUT
-from ds_minimodel.engine.zero.fragments import loss_scaler_of, trainable
+from ds_minimodel.engine.checkpoints import storage
+from ds_minimodel.engine.checkpoints.host_copies import is_finite, to_host, wait_for_copies, write_verified
+from ds_minimodel.engine.ranks.world import HOST_TIMEOUT, World
+from ds_minimodel.engine.run import Run
+from ds_minimodel.engine.zero.files import EngineFiles
+from ds_minimodel.engine.zero.state import optimizer_class, read_loss_scale, trainable_shapes, write_loss_scale
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
 
 log = logging.getLogger(__name__)
-
-LOSS_SCALE = ("cur_scale", "cur_iter", "last_overflow_iter")
 
 
 class Checkpoints:
@@ -32,31 +39,31 @@ class Checkpoints:
     Every method is called on all ranks. `saved` is the step of the newest one.
     """
 
-    def __init__(self, engine, folder, run, world, job):
+    def __init__(self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str):
         """job: hash of all that decides the run's outcome; a checkpoint of another job is refused."""
-        self.engine, self.folder, self.run, self.world = engine, Path(folder), run, world
-        self.binding = {
+        self.engine, self.folder, self.policy, self.world = engine, Path(folder), run.checkpoints, world
+        # What a checkpoint must agree in with the run that goes on from it.
+        self.binding: dict[str, Any] = {
             "job": job,
-            "precision": run.precision,
+            "precision": run.execution.precision,
             "tensor_parallel": world.tensor.size,
-            "parameters": [
-                [name, list(getattr(parameter, "ds_shape", parameter.shape))] for name, parameter in trainable(engine)
-            ],
+            "parameters": trainable_shapes(engine),
         }
+        # What decides how its files are cut; those of another layout are converted.
         self.layout = {
             "world_size": world.size,
-            "zero_stage": run.zero_stage,
-            "optimizer": type(engine.optimizer).__name__,
+            "zero_stage": run.execution.zero_stage,
+            "optimizer": optimizer_class(engine),
         }
         # A group of their own for the threads: collectives of two threads on one group would mix.
         group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT) if world.size > 1 else None
         self.writers = replace(world, host_group=group)
-        self.copies = engine.checkpoint_engine = HostCopies()
-        # DeepSpeed copies a script beside the checkpoints: on a full disk rank 0 alone would fail.
-        engine._copy_recovery_script = lambda _folder: None
-        self.thread, self.error, self.saved = None, None, 0
+        self.files = EngineFiles(engine, to_host)
+        self.thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+        self.saved = 0
 
-    def load_newest(self):
+    def load_newest(self) -> int:
         """Go on from the newest undamaged checkpoint; the number of steps it had done, or 0 without any.
 
         Damaged ones are named in the log and passed over. UserError where all are damaged, or where the
@@ -67,48 +74,37 @@ class Checkpoints:
             manifest = self.world.from_main(lambda: self._manifest_of_this_job(name))
             self.saved = manifest["step"]
             if self._is_same_layout(manifest):
-                path, _ = self.engine.load_checkpoint(self.folder, tag=name, load_module_strict=False)
-                assert path is not None, f"{name}: DeepSpeed did not load this checkpoint"
+                self.files.load(self.folder, name)
             else:
-                restore(self.engine, self.folder / name, manifest, self.world.tensor.rank)
-                self._say(
+                self.files.load_other_layout(self.folder / name, manifest, self.world.tensor.rank)
+                self._warn(
                     "going on from step %d, saved by %s, with %s", self.saved, _text(manifest), _text(self.layout)
                 )
-            if loss_scaler_of(self.engine) is not None:
-                vars(loss_scaler_of(self.engine)).update(manifest["loss_scale"])
+            write_loss_scale(self.engine, manifest["loss_scale"])
         return self.saved
 
-    def save(self, step):
+    def save(self, step: int) -> None:
         """Take the state after `step` steps and begin to write it, once the former one is on disk."""
         self.wait()
         self.world.from_main(lambda: self._start_partial(step))
-        # Into host memory, by HostCopies.
-        self.engine.save_checkpoint(
-            self.folder,
-            tag=on_disk.name_of(step) + on_disk.PARTIAL,
-            save_latest=False,
-            client_state={"step": step},
-            exclude_frozen_parameters=True,
-        )
+        states = self.files.take(self.folder, storage.name_of(step) + storage.PARTIAL, step)
         wait_for_copies()
-        states, self.copies.taken = self.copies.taken, {}
-        scaler = loss_scaler_of(self.engine)
         facts = {
             **self.binding,
             **self.layout,
-            "milestone": on_disk.is_milestone(step, self.run.keep_every),
-            "loss_scale": {key: getattr(scaler, key) for key in LOSS_SCALE} if scaler else None,
+            "milestone": self.policy.is_milestone(step),
+            "loss_scale": read_loss_scale(self.engine),
         }
         self.thread = threading.Thread(target=self._write, args=(step, states, facts), daemon=True)
         self.thread.start()
         self.saved = step
 
     @property
-    def has_failed(self):
+    def has_failed(self) -> bool:
         """Whether a save in the background has failed; `wait` raises what happened."""
         return self.error is not None
 
-    def wait(self):
+    def wait(self) -> None:
         """Until the last save is on disk; UserError where it could not be written."""
         if self.thread is not None:
             self.thread.join()
@@ -116,10 +112,12 @@ class Checkpoints:
         if self.error is not None:
             raise self.error
 
-    def __enter__(self):
+    def __enter__(self) -> Checkpoints:
         return self
 
-    def __exit__(self, kind, error, _traceback):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
         if kind is None:
             self.wait()
         elif self.thread is not None and not issubclass(kind, KeyboardInterrupt):
@@ -127,11 +125,11 @@ class Checkpoints:
         if self.writers.host_group is not None and (self.thread is None or not self.thread.is_alive()):
             dist.destroy_process_group(self.writers.host_group)
 
-    def _start_partial(self, step):
+    def _start_partial(self, step: int) -> None:
         with clear_write_errors(self.folder):
-            on_disk.start_partial(self.folder, step)
+            storage.start_partial(self.folder, step)
 
-    def _write(self, step, states, facts):
+    def _write(self, step: int, states: dict[Path, Any], facts: dict[str, Any]) -> None:
         """In the thread: this rank's files, then on rank 0 all that makes them a checkpoint."""
         try:
             written = self.writers.gather(lambda: self._write_files(step, states))
@@ -140,7 +138,7 @@ class Checkpoints:
         except BaseException as error:  # raised by `wait`
             self.error = error
 
-    def _write_files(self, step, states):
+    def _write_files(self, step: int, states: dict[Path, Any]) -> dict[str, dict]:
         if not is_finite(list(states.values())):
             raise UserError(
                 f"{self.folder}: the training state is not finite after step {step} and is not "
@@ -149,33 +147,33 @@ class Checkpoints:
         with clear_write_errors(self.folder):
             return {path.name: write_verified(path, state) for path, state in states.items()}
 
-    def _complete(self, step, written, facts):
+    def _complete(self, step: int, written: list[dict[str, dict]], facts: dict[str, Any]) -> None:
         with clear_write_errors(self.folder):
             files = {name: facts_of_file for each in written for name, facts_of_file in each.items()}
-            on_disk.complete_partial(self.folder, step, files, facts)
-            on_disk.drop_all_but(self.folder, step, self.run.keep_last, self.run.keep_every)
+            storage.complete_partial(self.folder, step, files, facts)
+            storage.drop_old(self.folder, step, self.policy)
 
-    def _newest_undamaged(self):
-        names, damages = self.world.from_main(lambda: on_disk.newest_first(self.folder)), []
+    def _newest_undamaged(self) -> str | None:
+        names = self.world.from_main(lambda: storage.newest_first(self.folder))
+        damages: list[str | None] = []
         for name in names:
             # Each rank reads and hashes its share of the files.
-            found = self.world.gather(
-                lambda name=name: on_disk.damage(self.folder / name, self.world.rank, self.world.size)
-            )
+            examine = partial(storage.damage, self.folder / name, self.world.rank, self.world.size)
+            found = self.world.gather(examine)
             damages.append(next(filter(None, found), None))
             if damages[-1] is None:
                 return name
-            self._say("passing over a damaged checkpoint: %s", damages[-1])
+            self._warn("passing over a damaged checkpoint: %s", damages[-1])
         return self.world.from_main(lambda: self._refuse(damages))
 
-    def _refuse(self, damages):
+    def _refuse(self, damages: list[str | None]) -> None:
         if damages:
             raise UserError(
-                f"no checkpoint is left undamaged: {'; '.join(damages)}; put one back from a copy, "
+                f"no checkpoint is left undamaged: {'; '.join(filter(None, damages))}; put one back from a copy, "
                 f"or delete {self.folder} to start again from step 0"
             )
 
-    def _manifest_of_this_job(self, name):
+    def _manifest_of_this_job(self, name: str) -> dict[str, Any]:
         manifest = read_manifest(self.folder / name)
         for key, here in self.binding.items():
             saved = manifest.get(key)
@@ -188,15 +186,15 @@ class Checkpoints:
                 )
         return manifest
 
-    def _is_same_layout(self, manifest):
+    def _is_same_layout(self, manifest: dict[str, Any]) -> bool:
         return {key: manifest[key] for key in self.layout} == self.layout
 
-    def _say(self, *message):
+    def _warn(self, message: str, *arguments: object) -> None:
         if self.world.is_main:
-            log.warning(*message)
+            log.warning(message, *arguments)
 
 
-def _first_difference(saved, here):
+def _first_difference(saved: dict[str, list[int]], here: dict[str, list[int]]) -> tuple[object, object]:
     """Two texts on the first parameter of which {name: shape} differ, or on their order."""
     for name in sorted({*saved, *here}):
         if saved.get(name) != here.get(name):
@@ -204,6 +202,6 @@ def _first_difference(saved, here):
     return list(saved), list(here)
 
 
-def _text(layout):
+def _text(layout: dict[str, Any]) -> str:
     ranks = layout["world_size"]
     return f"{ranks} rank{'s' if ranks > 1 else ''} at ZeRO stage {layout['zero_stage']}"

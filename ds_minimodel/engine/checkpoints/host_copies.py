@@ -1,48 +1,26 @@
-"""What DeepSpeed would write, copied to host memory; and such copies on disk, verified."""
+"""Training state in host memory, which training no longer changes; and such copies on disk, verified."""
 
 import copy
 import hashlib
 import os
 from pathlib import Path
+from typing import IO, Any, cast
 
 import torch
-from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 
 from ds_minimodel.common.files import sha256_of_file
-from ds_minimodel.engine.checkpoints.restore import load_file
 
 
-class HostCopies(CheckpointEngine):
-    """DeepSpeed's reader and writer of files: keeps what it is to write in `taken`, {path: state}."""
+def to_host(state: Any) -> Any:
+    """A copy of nested containers in host memory; copies from a GPU may still run (`wait_for_copies`).
 
-    def __init__(self):
-        super().__init__()
-        self.taken = {}
-
-    def create(self, info):
-        self.taken = {}
-
-    def save(self, state_dict, path):
-        self.taken[Path(path)] = _to_host(state_dict, {})
-
-    def load(self, path, map_location=None):
-        return load_file(path)
-
-    def commit(self, info):
-        return True
-
-
-def wait_for_copies():
-    """Copies from a GPU run beside the host's work: wait until they are there."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def _to_host(value, copies):
-    """A copy of nested containers that training no longer changes; tensors that are one stay one.
-
-    Views become compact: torch.save would else write all that they are views of.
+    Tensors that are one stay one. Views become compact: torch.save would else write all that they are views of.
     """
+    return _to_host(state, {})
+
+
+def _to_host(value: Any, copies: dict) -> Any:
+    """copies: those made so far, by the memory that they are of."""
     if isinstance(value, torch.Tensor):
         key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
         if key not in copies:
@@ -56,7 +34,13 @@ def _to_host(value, copies):
     return copy.deepcopy(value)
 
 
-def is_finite(state):
+def wait_for_copies() -> None:
+    """Copies from a GPU run beside the host's work: wait until they are there."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def is_finite(state: Any) -> bool:
     """Whether all tensors of nested containers are finite; reads them without making another."""
     if isinstance(state, torch.Tensor):
         return (
@@ -68,17 +52,17 @@ def is_finite(state):
     return all(map(is_finite, items))
 
 
-def write_verified(path, state):
+def write_verified(path: Path, state: Any) -> dict[str, int | str]:
     """torch.save with fsync; {"bytes", "sha256"} of what was written.
 
     OSError where it does not read back the same.
     """
     with open(path, "wb") as file:
         hashed = _Hashed(file)
-        torch.save(state, hashed)
+        torch.save(state, cast(IO[bytes], hashed))
         file.flush()
         os.fsync(file.fileno())
-    written = {"bytes": hashed.size, "sha256": hashed.sha256.hexdigest()}
+    written: dict[str, int | str] = {"bytes": hashed.size, "sha256": hashed.sha256.hexdigest()}
     if sha256_of_file(path) != written["sha256"]:
         raise OSError(f"{path}: does not read back as it was written; the disk may be failing")
     return written
@@ -87,13 +71,13 @@ def write_verified(path, state):
 class _Hashed:
     """A file for torch.save that hashes what goes into it."""
 
-    def __init__(self, file):
+    def __init__(self, file: IO[bytes]):
         self.file, self.sha256, self.size = file, hashlib.sha256(), 0
 
-    def write(self, data):
+    def write(self, data: bytes) -> int:
         self.sha256.update(data)
         self.size += len(data)
         return self.file.write(data)
 
-    def flush(self):
+    def flush(self) -> None:
         self.file.flush()

@@ -8,7 +8,9 @@ latest                  name of the newest complete one, as DeepSpeed's load_che
 import contextlib
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
@@ -26,15 +28,34 @@ PARTIAL = ".partial"
 _COMPLETE = re.compile(r"step-\d+")  # copies that a user has put beside them have other names
 
 
-def name_of(step):
+@dataclass(frozen=True)
+class CheckpointPolicy:
+    """When a run's checkpoints are written, and which stay.
+
+    every: optimizer steps from one to the next. keep_last: so many of the newest stay. keep_every: those at multiples
+    of so many steps (milestones) stay for good; None: none outlives its run.
+    """
+
+    every: int = 1000
+    keep_last: int = 2
+    keep_every: int | None = None
+
+    def is_due(self, step: int) -> bool:
+        return step % self.every == 0
+
+    def is_milestone(self, step: int) -> bool:
+        return bool(self.keep_every) and step % (self.keep_every or 1) == 0
+
+
+def name_of(step: int) -> str:
     return f"step-{step:08}"
 
 
-def step_of(name):
+def step_of(name: str) -> int:
     return int(name.removeprefix("step-"))
 
 
-def newest_first(folder):
+def newest_first(folder: Path) -> list[str]:
     """Names of the complete checkpoints, damaged or not; also what `latest` names, where it is gone."""
     names = {path.name for path in folder.glob("step-*")}
     latest = folder / LATEST
@@ -43,7 +64,7 @@ def newest_first(folder):
     return sorted(filter(_COMPLETE.fullmatch, names), key=step_of, reverse=True)
 
 
-def damage(checkpoint, share=0, shares=1):
+def damage(checkpoint: Path, share: int = 0, shares: int = 1) -> str | None:
     """What is wrong with a checkpoint, in one line, or None.
 
     Of the files every `shares`-th is read, from number `share` on.
@@ -69,14 +90,14 @@ def damage(checkpoint, share=0, shares=1):
     return None
 
 
-def start_partial(folder, step):
+def start_partial(folder: Path, step: int) -> None:
     """An empty folder for the checkpoint of `step`; left-overs of kills are removed."""
     folder.mkdir(parents=True, exist_ok=True)
     _remove_partials(folder)
     (folder / (name_of(step) + PARTIAL)).mkdir()
 
 
-def complete_partial(folder, step, files, facts):
+def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dict[str, Any]) -> None:
     """Make the partial checkpoint of `step` the newest one.
 
     files: {name: {"bytes", "sha256"}} as written by all ranks. UserError where one is not here.
@@ -99,19 +120,19 @@ def complete_partial(folder, step, files, facts):
     _point_to(folder, complete.name)
 
 
-def drop_all_but(folder, step, keep_last, keep_every):
-    """Remove all checkpoints but the newest `keep_last` up to `step` and those at multiples of `keep_every`.
+def drop_old(folder: Path, step: int, policy: CheckpointPolicy) -> None:
+    """Remove all checkpoints but those up to `step` that `policy` keeps.
 
     What is newer than `step` was damaged and passed over.
     """
     old = [name for name in newest_first(folder) if step_of(name) <= step]
     for name in newest_first(folder):
-        if name not in old[:keep_last] and not (name in old and is_milestone(step_of(name), keep_every)):
+        if name not in old[: policy.keep_last] and not (name in old and policy.is_milestone(step_of(name))):
             _remove(folder / name)
 
 
-def drop_all_but_milestones(folder):
-    """What stays of a finished run's checkpoints: those kept at multiples of `keep_every`."""
+def drop_all_but_milestones(folder: Path | str) -> None:
+    """Leave of a finished run's checkpoints the milestones alone."""
     folder = Path(folder)
     _remove_partials(folder)
     left = []
@@ -128,18 +149,14 @@ def drop_all_but_milestones(folder):
             folder.rmdir()
 
 
-def _is_marked(checkpoint):
+def _is_marked(checkpoint: Path) -> bool:
     try:
         return read_json(checkpoint / MANIFEST).get("milestone", False)
     except UserError:
         return False
 
 
-def is_milestone(step, keep_every):
-    return bool(keep_every) and step % keep_every == 0
-
-
-def _remove(checkpoint):
+def _remove(checkpoint: Path) -> None:
     """Take it away at once: a kill leaves no half of a checkpoint under a complete one's name."""
     partial = checkpoint.with_name(checkpoint.name + PARTIAL)
     if checkpoint.exists():
@@ -147,11 +164,11 @@ def _remove(checkpoint):
         shutil.rmtree(partial)
 
 
-def _remove_partials(folder):
+def _remove_partials(folder: Path) -> None:
     for path in folder.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(path)
 
 
-def _point_to(folder, name):
+def _point_to(folder: Path, name: str) -> None:
     with atomic_write(folder / LATEST, "w") as file:
         file.write(name)

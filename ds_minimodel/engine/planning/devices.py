@@ -19,11 +19,11 @@ class Device(NamedTuple):
     precision: str
 
     @property
-    def type(self):
+    def type(self) -> str:
         return "cpu" if self.name == "cpu" else "cuda"
 
 
-def _gpu(name, gib, precision):
+def _gpu(name: str, gib: int, precision: str) -> Device:
     return Device(name, (gib << 30) - CUDA_RESERVE, precision)
 
 
@@ -38,7 +38,7 @@ GPUS = {
 }
 
 
-def named(name, ranks_per_node):
+def named(name: str, ranks_per_node: int) -> Device:
     """The Device of that name; UserError for an unknown one. `cpu` is this machine's, shared by its ranks."""
     if name == "cpu":
         return Device(name, machine_memory() // ranks_per_node, "bf16")
@@ -47,12 +47,12 @@ def named(name, ranks_per_node):
     return GPUS[name]
 
 
-def memory_of(device, ranks_per_node):
+def memory_of(device: torch.device, ranks_per_node: int) -> int:
     """Bytes that one rank has on `device` (torch.device), where `ranks_per_node` ranks share the machine."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory - CUDA_RESERVE
     return machine_memory() // ranks_per_node
 
 
-def machine_memory():
+def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

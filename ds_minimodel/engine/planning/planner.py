@@ -1,17 +1,26 @@
-"""What every part of a module is, where it lives and what that costs, decided before anything is started."""
+"""Plan memory placement and ZeRO settings of a run: what each part of a module is, where it lives, what it costs."""
+
+from __future__ import annotations
 
 import socket
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ds_minimodel.engine.planning import memory
+from ds_minimodel.engine.planning import memory_and_traffic as formulas
 from ds_minimodel.engine.planning.devices import memory_of
-from ds_minimodel.engine.planning.memory import Choice, Element, Memory
-from ds_minimodel.engine.planning.trace import PASS_THROUGH, on_meta, trace
+from ds_minimodel.engine.planning.memory_and_traffic import Choice, Element, Memory, Sizes
+from ds_minimodel.engine.planning.trace import PASS_THROUGH, Trace, on_meta, trace
+from ds_minimodel.engine.zero.config import zero_settings
 from ds_minimodel.ops.precision import DTYPES
+
+if TYPE_CHECKING:
+    from ds_minimodel.engine.ranks.world import World
+    from ds_minimodel.engine.run import Run
 
 REPLICATED, PARTITIONED, IN_NODE = "replicated", "partitioned", "partitioned, copy in node"
 
@@ -34,22 +43,23 @@ class Plan:
     """A run at `sizes`. wire: {collective: bytes that each rank sends a step}. zero: what DeepSpeed's
     configuration has to say under "zero_optimization" so that this is what runs."""
 
-    sizes: memory.Sizes
+    sizes: Sizes
     parts: tuple[Part, ...]
     memory: Memory
-    wire: dict
+    wire: dict[str, int]
     choice: Choice
-    zero: dict
+    zero: dict[str, int | bool]
 
     @property
-    def fits(self):
+    def fits(self) -> bool:
         return self.memory.total <= self.sizes.device_memory
 
     @property
-    def between_nodes(self):
-        return sum(sent for collective, sent in self.wire.items() if collective != memory.IN_NODE)
+    def between_nodes(self) -> int:
+        """Bytes that each rank sends to other nodes a step."""
+        return sum(sent for collective, sent in self.wire.items() if collective != formulas.IN_NODE)
 
-    def summary(self):
+    def summary(self) -> dict[str, Any]:
         """What is predicted, as JSON."""
         return {
             "fits": self.fits,
@@ -66,11 +76,17 @@ class Planner:
     batches_of: for a micro-batch size, one micro-batch of each form that the run has. device: "cpu" or "cuda".
     """
 
-    def __init__(self, module, batches_of, precision, device):
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        batches_of: Callable[[int], Iterable[dict[str, Any]]],
+        precision: str,
+        device: str,
+    ):
         self.module, self.batches_of, self.device = on_meta(module, DTYPES[precision]), batches_of, device
-        self._traces = {}
+        self._traces: dict[tuple[int, bool], Trace] = {}
 
-    def plan(self, sizes):
+    def plan(self, sizes: Sizes) -> Plan:
         """The plan that fits with the fewest bytes on the wire between nodes, then with the least memory; where
         none fits, the one of least memory."""
         traced = self._trace(sizes)
@@ -83,11 +99,11 @@ class Planner:
             return min(fitting, key=lambda plan: (plan.between_nodes, plan.memory.total))
         return min(plans, key=lambda plan: plan.memory.total)
 
-    def smallest_stage(self, sizes):
+    def smallest_stage(self, sizes: Sizes) -> int | None:
         """The lowest ZeRO stage at which `sizes` fit, or None."""
         return next((stage for stage in range(4) if self.plan(sizes._replace(zero_stage=stage)).fits), None)
 
-    def largest_micro_batch(self, sizes):
+    def largest_micro_batch(self, sizes: Sizes) -> int | None:
         """The largest micro-batch that divides a rank's samples and fits, or None."""
         per_rank = sizes.batch_size // sizes.world_size
         divisors = [micro for micro in range(1, per_rank + 1) if per_rank % micro == 0]
@@ -100,7 +116,7 @@ class Planner:
                 high = middle
         return divisors[low - 1] if low else None
 
-    def _trace(self, sizes):
+    def _trace(self, sizes: Sizes) -> Trace:
         leaves = sizes.zero_stage > 0 or sizes.accumulation > 1
         key = sizes.micro, leaves
         if key not in self._traces:
@@ -110,65 +126,51 @@ class Planner:
                 self._traces[key] = self._traces[key].joined(other)
         return self._traces[key]
 
-    def _with(self, choice, sizes, elements, traced):
-        groups = {}
+    def _with(self, choice: Choice, sizes: Sizes, elements: list[Element], traced: Trace) -> Plan:
+        groups: dict[tuple[str, str], list[Element]] = {}
         for element in elements:
             groups.setdefault((part_of(element.name), element.kind), []).append(element)
         parts = tuple(_part(name, kind, group, sizes, choice) for (name, kind), group in groups.items())
         return Plan(
             sizes,
             parts,
-            memory.memory(sizes, elements, traced, choice),
-            memory.wire(sizes, elements, choice),
+            formulas.memory_of_step(sizes, elements, traced, choice),
+            formulas.traffic_of_step(sizes, elements, choice),
             choice,
             self._zero(sizes, elements, choice),
         )
 
-    def _zero(self, sizes, elements, choice):
-        if sizes.zero_stage == 0:
-            return {}
-        bucket = memory.bucket_elements(elements)
-        settings = {"reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
-        if sizes.zero_stage < 3:
-            return settings
-        # DeepSpeed's own linear keeps every input, also where weights are frozen; partitioned ones need it.
-        linear = any(
+    def _zero(self, sizes: Sizes, elements: list[Element], choice: Choice) -> dict[str, int | bool]:
+        partitions_linear = any(
             isinstance(module, torch.nn.Linear) and f"{name}.weight" not in choice.replicated
             for name, module in self.module.named_modules()
         )
-        settings |= {
-            "stage3_param_persistence_threshold": 0,
-            "stage3_prefetch_bucket_size": memory.BUCKET,
-            "memory_efficient_linear": linear,
-        }
-        if choice.node_copy > 1:
-            settings["zero_hpz_partition_size"] = choice.node_copy
-        return settings
+        return zero_settings(sizes.zero_stage, formulas.bucket_elements(elements), partitions_linear, choice.node_copy)
 
 
-def part_of(name):
+def part_of(name: str) -> str:
     """The module that a parameter is shown under: the entry of a list or dict that it lies in, or its parent."""
     path = name.split(".")
     ends = next((index + 1 for index, word in enumerate(path) if word.isdigit()), len(path) - 1)
     return ".".join(path[:ends])
 
 
-def _part(name, kind, group, sizes, choice):
+def _part(name: str, kind: str, group: list[Element], sizes: Sizes, choice: Choice) -> Part:
     placement = REPLICATED
-    if not memory.is_whole(group[0], sizes, choice):
+    if not formulas.is_whole(group[0], sizes, choice):
         placement = IN_NODE if choice.node_copy > 1 else PARTITIONED
     return Part(
         name,
         kind,
         placement,
         sum(element.numel for element in group),
-        sum(memory.weight_bytes(element, sizes, choice) for element in group),
-        sum(memory.gradient_bytes(element, sizes) for element in group),
-        sum(memory.optimizer_bytes(element, sizes) for element in group),
+        sum(formulas.weight_bytes(element, sizes, choice) for element in group),
+        sum(formulas.gradient_bytes(element, sizes) for element in group),
+        sum(formulas.optimizer_bytes(element, sizes) for element in group),
     )
 
 
-def _choices(sizes, elements):
+def _choices(sizes: Sizes, elements: list[Element]) -> list[Choice]:
     """What stage 3 can do: keep any number of frozen modules whole on each rank, those that the backward pass
     reads first; and hold a copy of the other weights in each node."""
     if sizes.zero_stage < 3:
@@ -186,7 +188,7 @@ def _choices(sizes, elements):
     return choices
 
 
-def ranks_for_copy(ranks_per_node, tensor_parallel):
+def ranks_for_copy(ranks_per_node: int, tensor_parallel: int) -> int:
     """Sizes.ranks_per_node: ranks of a node that may hold a copy of the weights between them (hpZ).
 
     Its groups are of ranks in a row, which with tensor parallelism would be parts of one replica.
@@ -194,25 +196,26 @@ def ranks_for_copy(ranks_per_node, tensor_parallel):
     return ranks_per_node if tensor_parallel == 1 else 1
 
 
-def plan_run(module, batches, run, world):
-    """The plan of a run (arguments as of train.train), the same on every rank; of a module that is split, that of the
+def plan_run(module: torch.nn.Module, batches: Callable[[int], list[dict[str, Any]]], run: Run, world: World) -> Plan:
+    """The plan of a run (arguments as of loop.train), the same on every rank; of a module that is split, that of the
     rank with the largest parts."""
+    execution = run.execution
     ranks_of_hosts = Counter(world.gather(socket.gethostname)).values()
     device_memory = memory_of(world.device, max(ranks_of_hosts))
     ranks_per_node = ranks_for_copy(min(ranks_of_hosts), world.tensor.size)
 
-    def make():
-        sizes = memory.Sizes(
-            run.zero_stage,
-            run.precision,
-            run.batch_size,
-            run.micro_batch_size,
+    def make() -> Plan:
+        sizes = Sizes(
+            execution.zero_stage,
+            execution.precision,
+            execution.batch_size,
+            execution.micro_batch_size,
             world.data.size,
             ranks_per_node,
             device_memory,
         )
-        firsts = accumulate((steps for steps, *_ in run.phases[:-1]), initial=0)
+        firsts = accumulate((steps for steps, *_ in run.accounting.phases[:-1]), initial=0)
         batch_of_each_phase = [batches(step)[0] for step in firsts]
-        return Planner(module, lambda _: batch_of_each_phase, run.precision, world.device.type).plan(sizes)
+        return Planner(module, lambda _: batch_of_each_phase, execution.precision, world.device.type).plan(sizes)
 
     return world.gather(make)[-1]  # the last rank's share is never less than another's (Group.shares)

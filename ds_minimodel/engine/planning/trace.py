@@ -1,43 +1,46 @@
 """One forward and backward pass on meta tensors: which parameters do what, and what the pass allocates."""
 
+from __future__ import annotations
+
 import copy
-from dataclasses import dataclass
+import weakref
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
-from ds_minimodel.engine.planning.ledger import Ledger, saving_to, storage_bytes, tensors_in
 
 # What a parameter is, by what trains; in rising order where it is read at several places.
 PREFIX, PASS_THROUGH, TRAINABLE = "prefix", "pass-through", "trainable"
 RANK = {PREFIX: 0, PASS_THROUGH: 1, TRAINABLE: 2}
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(NamedTuple):
     """kinds: {name of parameter: kind}. The rest in bytes, for one micro-batch.
 
     activations: what autograd keeps from the forward for the backward pass, parameters left out.
     peak: the most that the two passes allocate at once, activations and gradients included.
     """
 
-    kinds: dict
+    kinds: dict[str, str]
     activations: int
     peak: int
 
-    def joined(self, other):
+    def joined(self, other: Trace) -> Trace:
         """Of two batches of one run: the higher kinds and the larger numbers."""
-        kinds = {name: max(kind, other.kinds[name], key=RANK.get) for name, kind in self.kinds.items()}
+        kinds = {name: max(kind, other.kinds[name], key=RANK.__getitem__) for name, kind in self.kinds.items()}
         return Trace(kinds, max(self.activations, other.activations), max(self.peak, other.peak))
 
 
-def on_meta(module, dtype):
+def on_meta(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """A copy of `module` without memory: parameters and buffers on the meta device, floating ones as `dtype`."""
 
-    def empty(tensor):
+    def empty(tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, device="meta", dtype=dtype if tensor.is_floating_point() else tensor.dtype)
 
-    memo = {
+    memo: dict[int, torch.Tensor] = {
         id(parameter): torch.nn.Parameter(empty(parameter), parameter.requires_grad)
         for parameter in module.parameters()
     }
@@ -45,7 +48,7 @@ def on_meta(module, dtype):
     return copy.deepcopy(module, memo)
 
 
-def trace(module, batch, gradients_leave, device):
+def trace(module: torch.nn.Module, batch: dict[str, Any], gradients_leave: bool, device: str) -> Trace:
     """Trace of one micro-batch through `module`, which is on the meta device with `requires_grad` set.
 
     module: `module(batch)` gives one sum of losses or several. batch: dict of tensors, on any device; only
@@ -56,7 +59,7 @@ def trace(module, batch, gradients_leave, device):
     batch = {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
     parameters = dict(module.named_parameters())
     trainable = [parameter for parameter in parameters.values() if parameter.requires_grad]
-    saved = []
+    saved: list[torch.Tensor] = []
     with ops.meta_stands_for(device), _Reader(parameters) as reader, saving_to(saved):
         loss = module(batch).mean()
     activations = storage_bytes(saved, without=parameters.values())
@@ -73,24 +76,87 @@ def trace(module, batch, gradients_leave, device):
     return Trace(reader.kinds(), activations, reader.peak)
 
 
-def _forget_gradient(parameter):
+def _forget_gradient(parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
-class _Reader(Ledger):
-    """A ledger that also sees what each parameter is read together with.
+class Allocations(TorchDispatchMode):
+    """Counts what code allocates: under it every new tensor counts until it is freed; those from before count nothing.
+
+    live, peak: bytes now, and the most at once. A kernel's own scratch memory is not seen. Works on meta tensors too,
+    which have sizes but no memory.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._known: dict[int, weakref.finalize] = {}  # address of a storage -> what forgets it when it is freed
+
+    def __torch_dispatch__(self, op, types, arguments=(), options=None):
+        for tensor in tensors_in((arguments, options)):
+            self._notice(tensor, 0)
+        result = op(*arguments, **(options or {}))
+        for tensor in tensors_in(result):
+            self._notice(tensor, tensor.untyped_storage().nbytes())
+        return result
+
+    def _notice(self, tensor: torch.Tensor, size: int) -> None:
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address not in self._known:
+            self.live += size
+            self.peak = max(self.peak, self.live)
+            self._known[address] = weakref.finalize(storage, self._forget, address, size)
+            self._known[address].atexit = False
+
+    def _forget(self, address: int, size: int) -> None:
+        del self._known[address]
+        self.live -= size
+
+
+def tensors_in(nested: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists, tuples and dicts. (torch's pytree does it in five times the time.)"""
+    if isinstance(nested, torch.Tensor):
+        return [nested]
+    if isinstance(nested, dict):
+        nested = nested.values()
+    elif not isinstance(nested, (list, tuple)):
+        return []
+    return [tensor for value in nested for tensor in tensors_in(value)]
+
+
+def storage_bytes(tensors: Iterable[torch.Tensor], without: Iterable[torch.Tensor] = ()) -> int:
+    """Bytes of the storages of `tensors`, each counted once; those of the tensors `without` are left out."""
+    sizes = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+    for tensor in without:
+        sizes.pop(tensor.untyped_storage()._cdata, None)
+    return sum(sizes.values())
+
+
+def saving_to(saved: list[torch.Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
+    """Context in which what autograd keeps for the backward pass is added to the list `saved`, too."""
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor.detach())
+        return tensor
+
+    return torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+
+
+class _Reader(Allocations):
+    """Counts allocations, and sees what each parameter is read together with.
 
     A frozen parameter belongs to the prefix as long as no operator that reads it gets a tensor that has a
     gradient: then nothing below it trains.
     """
 
-    def __init__(self, parameters):
+    def __init__(self, parameters: dict[str, torch.nn.Parameter]):
         super().__init__()
         self.parameters = parameters
-        self.passing = set()
+        self.passing: set[str] = set()
         # Storage -> parameters that it is made of and of nothing else: their views, and copies in another type.
         self.made_of = {parameter.untyped_storage()._cdata: {name} for name, parameter in parameters.items()}
-        self.copies = []  # kept, so that no other storage gets their addresses
+        self.copies: list[torch.Tensor] = []  # kept, so that no other storage gets their addresses
 
     def __torch_dispatch__(self, op, types, arguments=(), options=None):
         inputs = tensors_in((arguments, options))
@@ -105,7 +171,7 @@ class _Reader(Ledger):
                 self.copies.append(tensor)
         return result
 
-    def kinds(self):
+    def kinds(self) -> dict[str, str]:
         return {
             name: TRAINABLE if parameter.requires_grad else PASS_THROUGH if name in self.passing else PREFIX
             for name, parameter in self.parameters.items()

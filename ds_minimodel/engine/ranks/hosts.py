@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -52,6 +53,9 @@ EXPORTED = (
 )
 
 
+Process = subprocess.Popen
+
+
 class Host(NamedTuple):
     """A line of a hostfile. `where` is FILE:LINE, for messages."""
 
@@ -60,14 +64,14 @@ class Host(NamedTuple):
     where: str
 
 
-def read_hostfile(path, ranks=None):
+def read_hostfile(path: Path | str, ranks: int | None = None) -> list[Host]:
     """Hosts of a file with lines `HOST slots=N`, with `ranks` slots each where given.
 
     UserError for a missing file, a wrong line, a host named twice, fewer slots than ranks.
     """
     if not Path(path).is_file():
         raise UserError(f"--hostfile {path}: no such file; a line of it reads `HOST slots=N`")
-    hosts = {}
+    hosts: dict[str, Host] = {}
     text = Path(path).read_text(encoding="utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.partition("#")[0].strip()
@@ -88,7 +92,7 @@ def read_hostfile(path, ranks=None):
     return [host._replace(slots=ranks or host.slots) for host in hosts.values()]
 
 
-def survey(hosts):
+def survey(hosts: Sequence[Host]) -> list[dict]:
     """Facts (on_host.py) of every host, asked at once over ssh.
 
     UserError for one that is not reached, cannot run this program in this folder, or has fewer cores (GPUs,
@@ -110,7 +114,7 @@ def survey(hosts):
     return found
 
 
-def launch_on_hosts(arguments, hosts):
+def launch_on_hosts(arguments: Sequence[str], hosts: Sequence[Host]) -> int:
     """Run `python -m ds_minimodel ARGUMENTS` in every slot of the hosts (of read_hostfile).
 
     Returns the exit code, after all hosts have ended: 2 where the first that failed did so by the user's
@@ -132,7 +136,7 @@ def launch_on_hosts(arguments, hosts):
     return exit_code(code)
 
 
-def _wait(hosts, processes, received):
+def _wait(hosts: Sequence[Host], processes: Sequence[Process], received: list[int]) -> int:
     """Wait until all hosts have ended; return the code of the first that failed, 0 where none did."""
     failed = None
     while any(process.poll() is None for process in processes):
@@ -153,15 +157,16 @@ def _wait(hosts, processes, received):
     return failed or next(filter(None, codes), 0)
 
 
-def _end(processes, at_once):
+def _end(processes: Sequence[Process], at_once: bool) -> None:
     """Ask the hosts' launchers to end their ranks, which save first; at_once: do not wait for them."""
     for process in processes:
+        assert process.stdin is not None  # a pipe, by launch_on_hosts
         process.stdin.close()
         if at_once and process.poll() is None:
             process.kill()
 
 
-def _facts_of(host):
+def _facts_of(host: Host) -> dict:
     command = _ssh(host, [sys.executable, "-m", "ds_minimodel.engine.ranks.on_host", "facts"])
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SURVEY_TIMEOUT)
@@ -181,7 +186,7 @@ def _facts_of(host):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _ssh(host, command):
+def _ssh(host: Host, command: Sequence[str]) -> list[str]:
     """`command` as one that runs it on a host, in this folder, with this environment."""
     there = ["env", *(f"{name}={value}" for name, value in environment().items()), *command]
     return [
@@ -192,7 +197,7 @@ def _ssh(host, command):
     ]
 
 
-def environment():
+def environment() -> dict[str, str]:
     """Variables for the ranks: those of EXPORTED, and those of the .deepspeed_env files that DeepSpeed reads."""
     chosen = {name: value for name, value in os.environ.items() if name.startswith(EXPORTED)}
     for folder in (Path.home(), Path()):
@@ -203,7 +208,7 @@ def environment():
     return chosen
 
 
-def _master_address(found):
+def _master_address(found: Sequence[dict]) -> str | None:
     """Address of the first host that the others reach."""
     if "MASTER_ADDR" in os.environ:
         return os.environ["MASTER_ADDR"]

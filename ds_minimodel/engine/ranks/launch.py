@@ -1,18 +1,18 @@
 """Start of ranks with the deepspeed launcher, and the environment that training processes need."""
 
-import base64
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.rendezvous import free_port
+from ds_minimodel.engine.zero.start import launcher_arguments
 
 # What a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at every
 # step unless told otherwise: a fifth to a half of the time of a training step on a CPU. OpenMP's threads spin
@@ -37,23 +37,23 @@ STOP_NOTE = "DSMM_STOP_NOTE"
 GRACE = 45
 
 
-def launched():
+def launched() -> bool:
     """Whether a launcher started this process as one of several ranks."""
     return "RANK" in os.environ or mpi.started()
 
 
-def rank_of_environment():
+def rank_of_environment() -> int:
     """This process's rank as its launcher says it; 0 without a launcher."""
     names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
     return int(next((os.environ[name] for name in names if name in os.environ), 0))
 
 
-def has_gpu():
+def has_gpu() -> bool:
     """Whether this machine has an NVIDIA GPU, told without loading torch."""
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
 
 
-def gpus():
+def gpus() -> list[str]:
     """Names, for CUDA_VISIBLE_DEVICES, of the GPUs that a process here sees; told without loading torch."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name not in ("", "-1")]
@@ -61,7 +61,7 @@ def gpus():
     return [str(number) for number in range(sum(map(str.isdigit, devices)))]
 
 
-def check_ranks(ranks):
+def check_ranks(ranks: int) -> None:
     """UserError for more ranks than this host has GPUs, if it has any and is to use them."""
     if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < len(gpus()) < ranks:
         raise UserError(
@@ -70,13 +70,13 @@ def check_ranks(ranks):
         )
 
 
-def name_the_cpu():
+def name_the_cpu() -> None:
     """Without a GPU, name the CPU to DeepSpeed, which else warns on standard output, where tables and JSON go."""
     if not has_gpu():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
-def restart_with_cpu_settings():
+def restart_with_cpu_settings() -> None:
     """Where there is no GPU, replace this process by one with the settings of CPU, unless it has them.
 
     A rank that a launcher started without OMP_NUM_THREADS gets its share of the host's cores.
@@ -84,14 +84,14 @@ def restart_with_cpu_settings():
     wanted = dict(CPU)
     ranks_here = next((int(os.environ[name]) for name in _RANKS_HERE if name in os.environ), None)
     if ranks_here:
-        share = max(1, os.cpu_count() // ranks_here)
+        share = max(1, (os.cpu_count() or 1) // ranks_here)
         wanted["OMP_NUM_THREADS"] = str(min(share, len(os.sched_getaffinity(0))))
     if not has_gpu() and not wanted.keys() <= os.environ.keys():
         command = [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]]
         os.execve(sys.executable, command, {**wanted, **os.environ})
 
 
-def launch(arguments, ranks):
+def launch(arguments: Sequence[str], ranks: int) -> int:
     """Run `python -m ds_minimodel ARGUMENTS` on ranks here under DeepSpeed's launcher; return its exit code.
 
     SIGINT and SIGTERM go on to the ranks, which save and end; this process waits for them and exits. They
@@ -100,7 +100,7 @@ def launch(arguments, ranks):
     environment = dict(os.environ)
     if not has_gpu():
         environment = CPU | environment
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, os.cpu_count() // ranks)))
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
     devices = (gpus() or [str(number) for number in range(ranks)])[:ranks]
     # A session of its own: the launcher would else die of Ctrl-C before its ranks have saved.
     process = subprocess.Popen(
@@ -110,7 +110,7 @@ def launch(arguments, ranks):
         start_new_session=True,
     )
 
-    def pass_on(number, count):
+    def pass_on(number: int, count: int) -> None:
         # SIGTERM first, always: of SIGINT DeepSpeed's launcher dies with a traceback. To the ranks, SIGINT
         # after SIGTERM means to end at once.
         os.killpg(process.pid, number if count > 1 else signal.SIGTERM)
@@ -127,33 +127,28 @@ def launch(arguments, ranks):
     return exit_code(code)
 
 
-def launcher_command(devices, node_rank, address, port, program):
+def launcher_command(
+    devices: Mapping[str, Sequence[object]],
+    node_rank: int,
+    address: str | None,
+    port: object,
+    program: Sequence[object],
+) -> list:
     """Command that runs a program on the ranks of one host, and ends them when its standard input is closed.
 
     devices: {host: names of its devices, one for each rank}. node_rank: number of the host among them. address,
     port: where the ranks meet. program: what DeepSpeed's launcher takes, THIS_PROGRAM or a script, and arguments.
     """
-    world_info = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
-    return [
-        sys.executable,
-        "-u",
-        "-m",
-        "ds_minimodel.engine.ranks.on_host",
-        f"--world_info={world_info}",
-        f"--node_rank={node_rank}",
-        f"--master_addr={address}",
-        f"--master_port={port}",
-        "--log_level=warning",
-        *program,
-    ]
+    options = launcher_arguments(devices, node_rank, address, port)
+    return [sys.executable, "-u", "-m", "ds_minimodel.engine.ranks.on_host", *options, *program]
 
 
-def exit_code(code):
+def exit_code(code: int) -> int:
     """What a launcher's code means here: 2 a user's mistake, 1 for whatever else it or ssh (255) has."""
     return code if code in (0, 2) else 1
 
 
-def code_after(received, code):
+def code_after(received: Sequence[int], code: int) -> int:
     """Exit code after signals: 0 where the first was SIGTERM and rank 0 has noted that the state is on disk.
 
     received: signals, in order. code: of the launcher, which knows nothing of how its ranks ended.
@@ -169,19 +164,19 @@ def code_after(received, code):
     return 0 if saved and received[0] == signal.SIGTERM else 1
 
 
-def note_stop():
+def note_stop() -> None:
     """On rank 0: note for the process that launched the ranks that their state is saved."""
     if STOP_NOTE in os.environ and rank_of_environment() == 0:
         Path(os.environ[STOP_NOTE]).touch()
 
 
 @contextlib.contextmanager
-def passing_on(send):
+def passing_on(send: Callable[[int, int], object]) -> Iterator[list[int]]:
     """Within the block call send(number, count) for the count-th SIGINT or SIGTERM, instead of dying of it.
 
     They are for the ranks, which save and end. Yields the list of the signals received so far.
     """
-    received = []
+    received: list[int] = []
 
     def receive(number, _frame):
         received.append(number)
@@ -195,7 +190,7 @@ def passing_on(send):
             signal.signal(number, handler)
 
 
-def _alive(group):
+def _alive(group: int) -> bool:
     """Whether a process of the group runs; one that only waits to be reaped does not."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A lost host is noticed: its silence alone would not end a wait for it for hours.
+"""Notice a lost rank or host, and end: its silence alone would not end a wait for it for hours.
 
 Every rank holds a TCP connection to rank 0. The kernel probes them and breaks those to a host that does not
 answer; a process that is killed breaks its own.
@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import threading
+from typing import cast
 
 import torch.distributed as dist
 
@@ -19,7 +20,7 @@ GRACE = 60  # seconds to end in, after another rank ended by itself
 _RANK, _GOODBYE = struct.Struct("!I"), b"."
 
 
-def hold_lifeline(rank, group):
+def end_with_lost_ranks(rank: int, group: dist.ProcessGroup | None) -> None:
     """From now on end this process, with one line and exit code 1, when another rank is lost.
 
     Lost is who is killed or whose host or network goes down: noticed at once where a process was killed, else
@@ -27,13 +28,13 @@ def hold_lifeline(rank, group):
     after GRACE seconds. group: a process group of all ranks on a host backend.
     """
     address, size = os.environ["MASTER_ADDR"], dist.get_world_size()
-    server = None
+    server: socket.socket | None = None
     if rank == 0:
         server = socket.create_server(("", 0), family=socket.getaddrinfo(address, None)[0][0], backlog=size)
-    facts = [None] * size
+    facts: list = [None] * size
     dist.all_gather_object(facts, (socket.gethostname(), server and server.getsockname()[1]), group=group)
     names = [f"rank {number} on {host}" for number, (host, _) in enumerate(facts)]
-    if rank == 0:
+    if server is not None:
         with server:
             lines = dict(_accept(server, names) for _ in range(size - 1))
     else:
@@ -52,12 +53,12 @@ def hold_lifeline(rank, group):
     threading.Thread(target=_watch, args=(lines,), daemon=True).start()
 
 
-def _accept(server, names):
+def _accept(server: socket.socket, names: list[str]) -> tuple[socket.socket, str]:
     line, _ = server.accept()
     return line, names[_RANK.unpack(line.recv(_RANK.size, socket.MSG_WAITALL))[0]]
 
 
-def _say_goodbye(lines):
+def _say_goodbye(lines: list[socket.socket]) -> None:
     for line in lines:
         try:
             line.sendall(_GOODBYE)
@@ -65,28 +66,29 @@ def _say_goodbye(lines):
             pass
 
 
-def _watch(lines):
+def _watch(lines: dict[socket.socket, str]) -> None:
     with selectors.DefaultSelector() as selector:
         for line in lines:
             selector.register(line, selectors.EVENT_READ)
         while selector.get_map():
             for key, _ in selector.select():
-                name = lines[key.fileobj]
-                if _last_word(key.fileobj) != _GOODBYE:
+                line = cast(socket.socket, key.fileobj)
+                name = lines[line]
+                if _last_word(line) != _GOODBYE:
                     _end(f"{name} is lost (it was killed, or its host or network is down)")
-                selector.unregister(key.fileobj)
+                selector.unregister(line)
                 timer = threading.Timer(GRACE, _end, [f"{name} has ended, and this rank waits for it"])
                 timer.daemon = True
                 timer.start()
 
 
-def _last_word(line):
+def _last_word(line: socket.socket) -> bytes:
     try:
         return line.recv(1)
     except OSError:  # reset by the other host, or the kernel's probes were not answered
         return b""
 
 
-def _end(reason):
+def _end(reason: str) -> None:
     print(f"ds-minimodel: {reason}; the same command goes on from the last checkpoint", file=sys.stderr, flush=True)
     os._exit(1)

@@ -1,18 +1,19 @@
 """Processes that mpirun started. mpi4py is imported here alone, and only under mpirun."""
 
 import os
+from typing import Any
 
 from ds_minimodel.common.errors import UserError
 
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # Open MPI; MPICH and its kin
 
 
-def started():
+def started() -> bool:
     """Whether mpirun started this process."""
     return any(name in os.environ for name in _SIZES)
 
 
-def world():
+def world() -> Any:
     """MPI's communicator of all processes; UserError where mpi4py is missing or of another MPI than mpirun.
 
     Call `end` where all processes end well; one that ends without it makes mpirun end the others.
@@ -36,12 +37,12 @@ def world():
     return MPI.COMM_WORLD
 
 
-def end():
+def end() -> None:
     """Take leave of MPI; returns when all processes have come here."""
     from mpi4py import MPI
 
     MPI.Finalize()
 
 
-def _line(text):
+def _line(text: object) -> str:
     return str(text).strip().splitlines()[0]

@@ -13,9 +13,10 @@ import threading
 from ds_minimodel import __version__
 from ds_minimodel.engine.ranks.launch import gpus
 from ds_minimodel.engine.ranks.rendezvous import free_port
+from ds_minimodel.engine.zero.start import run_launcher
 
 
-def facts():
+def facts() -> dict:
     """What the head must know of a host. `address`: that at which ssh reached it."""
     return {
         "version": __version__,
@@ -27,16 +28,14 @@ def facts():
     }
 
 
-def run_ranks():
+def run_ranks() -> None:
     """DeepSpeed's launcher of one host's ranks. When the head closes this process's input, they save and end."""
-    from deepspeed.launcher import launch
-
     threading.Thread(target=_end_with_head, args=(os.dup(0),), daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the ranks must not hold the head's line
-    launch.main()
+    run_launcher()
 
 
-def _end_with_head(line):
+def _end_with_head(line: int) -> None:
     while os.read(line, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

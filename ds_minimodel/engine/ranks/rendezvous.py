@@ -11,7 +11,7 @@ from ds_minimodel.engine.ranks import mpi
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of a network interface
 
 
-def prepare_rendezvous():
+def prepare_rendezvous() -> None:
     """Set what torch.distributed reads from the environment, where the launcher has not."""
     if "RANK" not in os.environ:
         _ask_mpi()
@@ -21,7 +21,7 @@ def prepare_rendezvous():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
-def source_address(destination):
+def source_address(destination: str) -> str | None:
     """This host's IPv4 address on the way to `destination` (nothing is sent); None where there is no way."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -31,13 +31,13 @@ def source_address(destination):
         return probe.getsockname()[0]
 
 
-def free_port():
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]
 
 
-def _ask_mpi():
+def _ask_mpi() -> None:
     """RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT from MPI, which is then left alone."""
     comm = mpi.world()
     names = comm.allgather(socket.gethostname())
@@ -62,12 +62,12 @@ def _ask_mpi():
     }
 
 
-def _own_address(names):
+def _own_address(names: list[str]) -> str | None:
     other = next((name for name in names if name != names[0]), "127.0.0.1")
     return source_address(other)
 
 
-def _interface_of(address):
+def _interface_of(address: str | None) -> str | None:
     """Name of the network interface with this IPv4 address; None where there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

@@ -1,24 +1,27 @@
-"""Start of the ranks, whoever started the process: ourselves, deepspeed, torchrun or mpirun."""
+"""The ranks that train together, whoever started their processes: ourselves, deepspeed, torchrun or mpirun."""
 
-import logging
 import os
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-from ds_minimodel.common.errors import Elsewhere, UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.engine.execution import replicas_of
 from ds_minimodel.engine.ranks.launch import launched
-from ds_minimodel.engine.ranks.lifeline import hold_lifeline
+from ds_minimodel.engine.ranks.lifeline import end_with_lost_ranks
 from ds_minimodel.engine.ranks.rendezvous import prepare_rendezvous
-from ds_minimodel.engine.run import replicas_of
+from ds_minimodel.engine.zero import start
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.parallel import SOLO, Group, split_world
 
 # Of collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
 HOST_TIMEOUT = timedelta(days=7)
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,15 @@ class World:
     rank: int
     size: int
     device: torch.device
-    host_group: object
+    host_group: dist.ProcessGroup | None
     data: Group
     tensor: Group
 
     @property
-    def is_main(self):
+    def is_main(self) -> bool:
         return self.rank == 0
 
-    def sum(self, *numbers):
+    def sum(self, *numbers: int) -> tuple[int, ...]:
         """Sums over ranks of host integers; never waits for the device."""
         if self.size == 1:
             return numbers
@@ -48,14 +51,14 @@ class World:
         dist.all_reduce(total, group=self.host_group)
         return tuple(total.tolist())
 
-    def from_main(self, compute):
+    def from_main(self, compute: Callable[[], Value]) -> Value:
         """The picklable value that `compute()` gives on rank 0, on every rank; if it fails, every rank ends."""
-        return self.gather(lambda: compute() if self.is_main else None)[0]
+        return self.gather(lambda: compute() if self.is_main else None)[0]  # type: ignore[return-value]
 
-    def gather(self, compute):
+    def gather(self, compute: Callable[[], Value]) -> list[Value]:
         """The picklable values that `compute()` gives on each rank, in the order of ranks, on every rank.
 
-        Where it fails on some ranks, every rank ends: those with their error, the others with Elsewhere, so
+        Where it fails on some ranks, every rank ends: those with their error, the others with OtherRankFailed, so
         that none waits for another that is gone.
         """
         if self.size == 1:
@@ -65,54 +68,47 @@ class World:
             value = compute()
         except Exception as caught:
             error = caught
-        outcomes = [None] * self.size
+        outcomes: list = [None] * self.size
         state = "ok" if error is None else "user error" if isinstance(error, UserError) else "failed"
         dist.all_gather_object(outcomes, (state, value), group=self.host_group)
         if error is not None:
             raise error
         for rank, (state, _) in enumerate(outcomes):
             if state != "ok":
-                raise Elsewhere(rank, state == "user error")
+                raise OtherRankFailed(rank, state == "user error")
         return [value for _, value in outcomes]
 
-    def alike(self, compute):
-        """What `compute()` gives on this rank. A UserError that it raises on every rank is for rank 0 to say."""
+    def same_on_all_ranks(self, compute: Callable[[], Value]) -> Value:
+        """The value of `compute()`, which comes out the same on every rank: a UserError is raised on rank 0 alone.
+
+        Nothing is exchanged; the other ranks raise OtherRankFailed.
+        """
         try:
             return compute()
         except UserError:
             if self.is_main:
                 raise
-            raise Elsewhere(0, is_users_mistake=True) from None
+            raise OtherRankFailed(0, is_users_mistake=True) from None
 
-    def barrier(self):
+    def barrier(self) -> None:
         if self.size > 1:
             dist.barrier(group=self.host_group)
 
 
-def start(tensor_parallel=1):
+def join_ranks(tensor_parallel: int = 1) -> World:
     """Join the ranks (a world of one where no launcher is involved) and return the World.
 
     tensor_parallel: how many ranks hold one replica; UserError where it does not divide the ranks.
     """
-    import deepspeed
-
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # torch says at every step of ZeRO 3 that the collectives that DeepSpeed calls have new names.
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    # On CPUs DeepSpeed would compile a shared-memory all-reduce at start: a minute of work that fails without
-    # a compiler, hangs on a stale lock and leaks /dev/shm. gloo gives the same sums.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    accelerator = deepspeed.get_accelerator()
+    start.configure()
     if not dist.is_initialized():
         if not launched():
-            dist.init_process_group(
-                accelerator.communication_backend_name(), store=dist.HashStore(), rank=0, world_size=1
-            )
+            dist.init_process_group(start.backend(), store=dist.HashStore(), rank=0, world_size=1)
             os.environ.setdefault("LOCAL_RANK", "0")
         else:
             prepare_rendezvous()
-        deepspeed.init_distributed(verbose=False)
-    device = torch.device(accelerator.device_name(int(os.environ["LOCAL_RANK"])))
+        start.init_distributed()
+    device = start.device(int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
@@ -121,7 +117,7 @@ def start(tensor_parallel=1):
     host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
     world = World(rank, size, device, host_group, Group(rank, size), SOLO)
     if size > 1:
-        hold_lifeline(rank, host_group)
-    world.alike(lambda: replicas_of(size, tensor_parallel))
+        end_with_lost_ranks(rank, host_group)
+    world.same_on_all_ranks(lambda: replicas_of(size, tensor_parallel))
     data, tensor = split_world(rank, size, tensor_parallel)
     return replace(world, data=data, tensor=tensor)

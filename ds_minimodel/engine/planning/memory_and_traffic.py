@@ -2,25 +2,24 @@
 
 Symbols: W ranks, A micro-batches a step, b bytes of a parameter (4 in fp32, else 2), T elements that train,
 P elements that stage 3 partitions. Partitions are padded to equal lengths, which is counted. What DeepSpeed
-0.19 does is what the formulas describe; tests/engine/test_costs.py holds them against it.
+0.19 does is what the formulas describe (its constants: zero/config.py); tests/engine/test_costs.py holds them
+against it.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ds_minimodel.engine.planning.trace import TRAINABLE
-from ds_minimodel.engine.run import accumulates_in_fp32, split_batch
+from ds_minimodel.engine.execution import split_batch
+from ds_minimodel.engine.planning.trace import TRAINABLE, Trace
+from ds_minimodel.engine.zero.config import BUCKET, KEPT_LIVE, accumulates_in_fp32, accumulates_in_place
 from ds_minimodel.ops.precision import DTYPES
 
-# At most so many elements are reduced at once, or gathered ahead of their use. DeepSpeed's own 500 million are
-# allocated whatever trains: 1 GB of memory, 2 in fp32.
-BUCKET = 50_000_000
-KEPT_LIVE = 10**9  # elements that stage 3 keeps gathered between the passes: DeepSpeed's default
 IN_NODE = "all-gather in a node"
 
 
 class Sizes(NamedTuple):
-    """What a plan is made for. device_memory: bytes that one rank has."""
+    """What a plan is made for: a run's sizes and its ranks. device_memory: bytes that one rank has."""
 
     zero_stage: int
     precision: str
@@ -31,21 +30,25 @@ class Sizes(NamedTuple):
     device_memory: int
 
     @property
-    def micro(self):
+    def micro(self) -> int:
         return split_batch(self.batch_size, self.micro_batch_size, self.world_size)[0]
 
     @property
-    def accumulation(self):
+    def accumulation(self) -> int:
         return split_batch(self.batch_size, self.micro_batch_size, self.world_size)[1]
 
     @property
-    def width(self):
+    def width(self) -> int:
         """b: bytes of a parameter, and of its gradient as it comes."""
         return DTYPES[self.precision].itemsize
 
     @property
-    def accumulates_in_fp32(self):
+    def accumulates_in_fp32(self) -> bool:
         return accumulates_in_fp32(self.precision, self.zero_stage, self.accumulation)
+
+    @property
+    def accumulates_in_place(self) -> bool:
+        return accumulates_in_place(self.precision, self.zero_stage, self.accumulation)
 
 
 class Choice(NamedTuple):
@@ -56,7 +59,7 @@ class Choice(NamedTuple):
     1: there is none.
     """
 
-    replicated: frozenset = frozenset()
+    replicated: frozenset[str] = frozenset()
     node_copy: int = 1
 
 
@@ -68,13 +71,13 @@ class Element(NamedTuple):
     numel: int
 
     @property
-    def trains(self):
+    def trains(self) -> bool:
         return self.kind == TRAINABLE
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one device in a step.
+    """Bytes on one device in a step, by kind.
 
     optimizer: fp32 copies of the weights and Adam's two moments. activations: what one micro-batch keeps for
     its backward pass. buffers: all else: gradients on their way, gathered weights, values in passing. total: at the
@@ -89,12 +92,12 @@ class Memory:
     total: int
 
 
-def is_whole(element, sizes, choice):
+def is_whole(element: Element, sizes: Sizes, choice: Choice) -> bool:
     """Whether each rank holds all of a parameter between steps."""
     return sizes.zero_stage < 3 or element.name in choice.replicated
 
 
-def weight_bytes(element, sizes, choice):
+def weight_bytes(element: Element, sizes: Sizes, choice: Choice) -> int:
     """Of one parameter on one device, with hpZ's copy; without padding at stages 1 and 2."""
     if is_whole(element, sizes, choice):
         return sizes.width * element.numel
@@ -102,7 +105,7 @@ def weight_bytes(element, sizes, choice):
     return sizes.width * (_share(element.numel, sizes.world_size) + copy)
 
 
-def optimizer_bytes(element, sizes):
+def optimizer_bytes(element: Element, sizes: Sizes) -> int:
     """12 for an element that trains (fp32 copy, two moments), a share of them from stage 1 on; the copy is the
     weight itself in fp32 at stage 0."""
     if not element.trains:
@@ -112,7 +115,7 @@ def optimizer_bytes(element, sizes):
     return 12 * _share(element.numel, sizes.world_size)
 
 
-def gradient_bytes(element, sizes):
+def gradient_bytes(element: Element, sizes: Sizes) -> int:
     """Of one parameter through the backward pass; from stage 2 on it is those that a rank keeps."""
     if not element.trains:
         return 0
@@ -122,7 +125,7 @@ def gradient_bytes(element, sizes):
     return (sizes.width + (4 if sizes.accumulates_in_fp32 else 0)) * element.numel
 
 
-def bucket_elements(elements):
+def bucket_elements(elements: Collection[Element]) -> int:
     """Elements of the buffer through which gradients are reduced: all that train, up to BUCKET.
 
     The largest parameter fits: DeepSpeed would allocate another buffer for one that does not.
@@ -131,11 +134,11 @@ def bucket_elements(elements):
     return _even(max(max(counts), min(BUCKET, sum(counts))))
 
 
-def memory(sizes, elements, traced, choice):
+def memory_of_step(sizes: Sizes, elements: Collection[Element], traced: Trace, choice: Choice) -> Memory:
     """Memory at the fullest moment: within the passes of the last micro-batch, in the reduction of its gradients
     or in the update.
 
-    traced: Trace (trace.py) of one micro-batch, in which gradients leave their parameters as soon as they are
+    traced: of one micro-batch, in which gradients leave their parameters as soon as they are
     whole, but for stage 0 without accumulation.
     """
     b, stage = sizes.width, sizes.zero_stage
@@ -144,10 +147,10 @@ def memory(sizes, elements, traced, choice):
     optimizer = sum(optimizer_bytes(element, sizes) for element in elements)
     gradients = sum(gradient_bytes(element, sizes) for element in elements)
     share = _share(sum(trained), sizes.world_size)
-    bucket = b * bucket_elements(elements) if stage > 0 and not _accumulates_in_place(sizes) else 0
+    bucket = b * bucket_elements(elements) if stage > 0 and not sizes.accumulates_in_place else 0
 
     # Beside the passes stand the gradients of earlier micro-batches, the bucket and gathered weights.
-    if _accumulates_in_place(sizes):
+    if sizes.accumulates_in_place:
         earlier = gradients
     else:
         earlier = gradients if sizes.accumulation > 1 or stage == 3 else 0
@@ -156,7 +159,7 @@ def memory(sizes, elements, traced, choice):
     if stage == 0:
         reduction = gradients if sizes.world_size == 1 else 2 * gradients
         update = gradients + (4 * sum(trained) if b == 2 else 0)
-    elif _accumulates_in_place(sizes):
+    elif sizes.accumulates_in_place:
         reduction, update = gradients + b * sum(trained), gradients
     elif stage == 2 and sizes.accumulation > 1:
         reduction = gradients + 2 * bucket + (4 * max(trained) if sizes.accumulates_in_fp32 else gradients)
@@ -175,19 +178,14 @@ def memory(sizes, elements, traced, choice):
     )
 
 
-def _accumulates_in_place(sizes):
-    """DeepSpeed's BF16_Optimizer: stage 1, added up in fp32 beside each parameter, no bucket."""
-    return sizes.zero_stage == 1 and sizes.accumulates_in_fp32
-
-
-def _gathered(sizes, elements, choice):
+def _gathered(sizes: Sizes, elements: Collection[Element], choice: Choice) -> int:
     """Weights that stage 3 has gathered, and the flat copy that they arrive in."""
     partitioned = [element.numel for element in elements if not is_whole(element, sizes, choice)]
     arriving = min(sum(partitioned), max(BUCKET, max(partitioned, default=0)))
     return sizes.width * (min(sum(partitioned), KEPT_LIVE) + arriving)
 
 
-def wire(sizes, elements, choice):
+def traffic_of_step(sizes: Sizes, elements: Collection[Element], choice: Choice) -> dict[str, int]:
     """{collective: bytes that each rank sends in one step}.
 
     By the ring algorithm, for n bytes: all-reduce 2 n (W-1)/W, all-gather and reduce-scatter n (W-1)/W.
@@ -214,18 +212,18 @@ def wire(sizes, elements, choice):
     return sent
 
 
-def ring(size, ranks, collective):
+def ring(size: int, ranks: int, collective: str) -> int:
     """Bytes that each of `ranks` sends in a ring collective over tensors of `size` bytes."""
     return (2 if collective == "all-reduce" else 1) * size * (ranks - 1) // ranks
 
 
-def _padded_bytes(elements, sizes):
+def _padded_bytes(elements: Collection[Element], sizes: Sizes) -> int:
     return sizes.width * sum(sizes.world_size * _share(element.numel, sizes.world_size) for element in elements)
 
 
-def _share(numel, ranks):
+def _share(numel: int, ranks: int) -> int:
     return -(-numel // ranks)
 
 
-def _even(numel):
+def _even(numel: int) -> int:
     return numel + numel % 2

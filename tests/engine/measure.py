@@ -4,13 +4,14 @@ import copy
 import gc
 
 import torch
+from torch.distributed import ProcessGroup
 
 from ds_minimodel.engine.loop import optimizer_step
-from ds_minimodel.engine.planning.ledger import Ledger, saving_to, storage_bytes, tensors_in
-from ds_minimodel.engine.planning.memory import ring
+from ds_minimodel.engine.planning.memory_and_traffic import ring
 from ds_minimodel.engine.planning.planner import plan_run
-from ds_minimodel.engine.zero.build import build_engine, destroy
-from ds_minimodel.engine.zero.fragments import adamw_of, vectors
+from ds_minimodel.engine.planning.trace import Allocations, saving_to, storage_bytes, tensors_in
+from ds_minimodel.engine.zero.engine import build_engine, destroy
+from ds_minimodel.engine.zero.state import adamw_of, vectors
 from ds_minimodel.ops.precision import DTYPES
 
 COLLECTIVES = {
@@ -23,20 +24,43 @@ COLLECTIVES = {
 SMALL = 64
 
 
+class Ledger(Allocations):
+    """Counts what code sends, too. sent: (collective, bytes of the whole tensor, ranks) in order, as c10d's operators
+    are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent = []
+
+    def __torch_dispatch__(self, op, types, arguments=(), options=None):
+        result = super().__torch_dispatch__(op, types, arguments, options)
+        if op.namespace == "c10d":
+            sizes = [sum(map(bytes_of, tensors_in(argument))) for argument in arguments]
+            group = next(
+                ProcessGroup.unbox(argument) for argument in arguments if isinstance(argument, torch.ScriptObject)
+            )
+            self.sent.append((op._overloadpacket.__name__, max(sizes, default=0), group.size()))
+        return result
+
+
+def bytes_of(tensor):
+    return tensor.numel() * tensor.element_size()
+
+
 def measure_step(module, batches, run, world, plan=None):
     """Train three steps; of the third {"measured": …, "planned": …}, bytes on this rank by kind.
 
-    Arguments as of train.train; plan: another one than the run would make for itself. `weights` and `optimizer` are
+    Arguments as of loop.train; plan: another one than the run would make for itself. `weights` and `optimizer` are
     the storages that hold them between steps, `activations` what autograd keeps of one micro-batch, parameters left
     out, `total` all tensors at the fullest moment, `rest` what of it is none of these: gradients and buffers.
     `sent` counts the collectives by the ring algorithm; the plan does not know those within a replica.
     """
     plan = plan or plan_run(module, batches, run, world)
-    activations = saved_bytes(copy.deepcopy(module).to(DTYPES[run.precision]), batches(0)[0])
+    activations = saved_bytes(copy.deepcopy(module).to(DTYPES[run.execution.precision]), batches(0)[0])
     own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     # Held, so that what an earlier engine has left behind is not freed in the meantime.
     standing = [tensor for tensor in _all_tensors() if tensor.untyped_storage()._cdata not in own]
-    engine = build_engine(module, run, world, plan)
+    engine = build_engine(module, run, world, plan.zero, plan.choice.replicated)
     for step in range(3):
         micro_batches = batches(step)
         (count,) = world.sum(sum(batch["count"] for batch in micro_batches))

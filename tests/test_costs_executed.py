@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ds_minimodel.costs import flops
+from ds_minimodel import costs as flops
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor
 from ds_minimodel.model.transformer import BodyConfig
 
@@ -13,7 +13,7 @@ TOKENS = torch.arange(40).reshape(2, 20) + 4
 KEYS = torch.tensor([1, 2], dtype=torch.int32)
 MASKED = {
     "tokens": TOKENS,
-    "keys": KEYS,
+    "sample_keys": KEYS,
     "read": torch.tensor([[1, 5, 9], [0, 7, 19]]),
     "targets": torch.tensor([[4, 5, 6], [7, 8, 9]]),
 }
@@ -80,12 +80,12 @@ def test_layers_above_the_depth_in_use_cost_nothing():
 def test_finetuning(kind, num_outputs):
     if kind == "qa":
         module = SpanExtractor(config(3), WORK.vocab_size)
-        batch = {"tokens": TOKENS, "keys": KEYS, "targets": torch.tensor([[1, 3], [2, 5]])}
+        batch = {"tokens": TOKENS, "sample_keys": KEYS, "targets": torch.tensor([[1, 3], [2, 5]])}
     else:
         module = SequenceClassifier(config(3), WORK.vocab_size, num_outputs)
         batch = {
             "tokens": TOKENS,
-            "keys": KEYS,
+            "sample_keys": KEYS,
             "targets": torch.tensor([[0], [2]]),
             "read": torch.zeros(2, 1, dtype=torch.long),
         }

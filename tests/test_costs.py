@@ -2,26 +2,18 @@
 
 import pytest
 
-from ds_minimodel.costs import flops
+from ds_minimodel import costs as flops
+from ds_minimodel.recipe.costs import recipe_costs
+
+from .recipes import recipe_of
 
 PAPER = flops.Work(
     hidden_size=768, ffn_size=3072, vocab_size=50000, seq_length=512, mask_prob=0.15, batch_size=2048, steps=125000
 )
-STEP = {"steps": 125000, "batch_size": 2048, "seq_length": 512, "mask_prob": 0.15}
 
 
-def paper_costs(systems, adapt=STEP, **changes):
-    sizes = {
-        "num_layers": 12,
-        "hidden_size": 768,
-        "ffn_size": 3072,
-        "vocab_size": 50000,
-        "mini_depth": 4,
-        "new_layers": 2,
-        "depths": [4, 8, 12],
-        **changes,
-    }
-    rows = flops.recipe_costs(systems, **sizes, pretrain=STEP, build_mini=STEP, adapt=adapt)
+def paper_costs(systems, **sections):
+    rows = recipe_costs(recipe_of(systems, **sections))
     return {(row["system"], row["step"]): row for row in rows}
 
 
@@ -72,7 +64,7 @@ def test_recipe_costs_of_the_paper():
 
 def test_depth_schedule_weighs_depths_by_their_share():
     schedule = [[4, 0.5], [8, 0.25], [12, 0.25]]
-    row = paper_costs(["multijoint"], adapt={**STEP, "depth_schedule": schedule})["multijoint", "adapt"]
+    row = paper_costs(["multijoint"], adapt={"depth_schedule": schedule})["multijoint", "adapt"]
     for name, function in (("formula_eflops", flops.adapt_flops), ("executed_eflops", flops.executed_adapt)):
         expected = sum(share * function(PAPER, depth) for depth, share in schedule)
         assert row[name] == pytest.approx(expected / flops.EFLOP)

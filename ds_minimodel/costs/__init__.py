@@ -1,1 +1,0 @@
-"""FLOPs of every step, by the paper's formulas and as executed."""

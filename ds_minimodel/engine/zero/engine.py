@@ -1,0 +1,149 @@
+"""DeepSpeed's engine around a module, with what its version leaves wrong put right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.engine.run import Run
+from ds_minimodel.engine.zero.config import deepspeed_config
+from ds_minimodel.engine.zero.state import write_masters
+from ds_minimodel.ops.precision import DTYPES
+
+if TYPE_CHECKING:
+    from ds_minimodel.engine.ranks.world import World
+
+LINEAR = torch.nn.functional.linear
+
+
+def build_engine(
+    module: torch.nn.Module, run: Run, world: World, zero: dict | None = None, replicated: Collection[str] = ()
+) -> deepspeed.DeepSpeedEngine:
+    """DeepSpeed's engine that trains the parameters of `module` that require gradients, with torch's AdamW.
+
+    zero: of a plan, for DeepSpeed's configuration; its own sizes of buffers where it is not given. replicated: names of
+    frozen parameters that stay whole on each rank at stage 3; they become buffers of `module`.
+    """
+    precision, stage, rule = run.execution.precision, run.execution.zero_stage, run.optimizer
+    _hide(module, replicated, world.device, DTYPES[precision])
+    original = {
+        name: parameter.detach().clone() for name, parameter in module.named_parameters() if parameter.requires_grad
+    }
+    # Frozen parameters are not handed over: a group without one that trains is an IndexError at stages 1 and 2. The
+    # optimizer is made here: DeepSpeed would compile one of its own.
+    optimizer = torch.optim.AdamW(
+        [parameter for parameter in module.parameters() if parameter.requires_grad],
+        lr=run.schedule.lr,
+        betas=(rule.beta1, rule.beta2),
+        eps=rule.eps,
+        weight_decay=rule.weight_decay,
+        fused=True,
+    )
+    engine, *_ = deepspeed.initialize(
+        model=module,
+        optimizer=optimizer,
+        dist_init_required=False,
+        config=deepspeed_config(run, world.data.size, zero),
+        mpu=world.same_on_all_ranks(lambda: model_parallel_unit(run, world)),
+    )
+    if stage == 0 and world.data.size == 1:
+        # It would copy all gradients out and back. It also makes those that are missing: all that trains must get one.
+        engine.enable_backward_allreduce = False
+    if stage == 0 and precision != "fp32":
+        # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151): undo it.
+        engine.optimizer.optimizer.state.clear()
+    if precision != "fp32":
+        write_masters(engine, original)
+    engine.train()
+    return engine
+
+
+def destroy(engine: deepspeed.DeepSpeedEngine) -> None:
+    """End an engine. DeepSpeed puts a linear function of its own in torch's place at stage 3 and leaves it there; it
+    would keep what other engines need not keep."""
+    engine.destroy()
+    torch.nn.functional.linear = LINEAR
+
+
+def set_learning_rate(engine: deepspeed.DeepSpeedEngine, lr: float) -> None:
+    """Set the rate of the coming step, for all parameters."""
+    for group in engine.optimizer.param_groups:
+        group["lr"] = lr
+
+
+def backward_and_step(engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run: Run) -> None:
+    """Gradients of one micro-batch; after the last one of a step, the update.
+
+    loss: this micro-batch's share of the step's loss. DeepSpeed would divide it by the number of micro-batches.
+    """
+    engine.backward(loss * _missing_loss_scale(engine, run), scale_wrt_gas=False)
+    engine.step()
+
+
+def _missing_loss_scale(engine: deepspeed.DeepSpeedEngine, run: Run) -> float:
+    """What the loss must be multiplied by: in fp16 at stage 0 DeepSpeed 0.19.8 divides gradients by the loss
+    scale, but does not multiply the loss by it (DeepSpeed#8393)."""
+    lacks_scale = run.execution.precision == "fp16" and run.execution.zero_stage == 0
+    return engine.optimizer.loss_scale if lacks_scale else 1.0
+
+
+def _hide(module: torch.nn.Module, names: Collection[str], device: torch.device, dtype: torch.dtype) -> None:
+    """Make buffers of the parameters `names`, which stage 3 would partition and gather again at every step.
+
+    DeepSpeed neither moves nor casts buffers there.
+    """
+    hidden = {id(parameter) for name, parameter in module.named_parameters() if name in names}
+    for owner in module.modules():
+        for name, parameter in list(owner._parameters.items()):
+            if parameter is not None and id(parameter) in hidden:
+                del owner._parameters[name]
+                owner.register_buffer(name, parameter.detach().to(device, dtype), persistent=False)
+
+
+def model_parallel_unit(run: Run, world: World) -> ModelParallelUnit | None:
+    """DeepSpeed's `mpu` for `world`, None where every rank holds a replica of its own."""
+    if world.tensor.size == 1:
+        return None
+    if run.execution.zero_stage == 0 and run.execution.precision != "fp32" and run.optimizer.clip:
+        # DeepSpeed 0.19.8 asks the gradients, not the parameters, whether they are parts: the norm comes out wrong.
+        raise UserError(
+            f"engine.zero_stage: stage 0 cannot clip {run.execution.precision} gradients with "
+            f"engine.tensor_parallel {world.tensor.size}; use stage 1, which costs no more"
+        )
+    return ModelParallelUnit(world)
+
+
+class ModelParallelUnit:
+    """DeepSpeed's `mpu`: it divides optimizer state and sums gradients over `data`, and norms over `tensor` too.
+
+    A parameter with the attribute `tensor_model_parallel` counts in the norm on every rank, all others on one.
+    """
+
+    def __init__(self, world: World):
+        self.data, self.tensor = world.data, world.tensor
+
+    def get_data_parallel_rank(self) -> int:
+        return self.data.rank
+
+    def get_data_parallel_world_size(self) -> int:
+        return self.data.size
+
+    def get_data_parallel_group(self) -> Any:
+        return self.data.handle
+
+    def get_data_parallel_group_ranks(self) -> list[int]:
+        return dist.get_process_group_ranks(self.get_data_parallel_group())
+
+    def get_model_parallel_rank(self) -> int:
+        return self.tensor.rank
+
+    def get_model_parallel_world_size(self) -> int:
+        return self.tensor.size
+
+    def get_model_parallel_group(self) -> Any:
+        return self.tensor.handle

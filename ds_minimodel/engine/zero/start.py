@@ -1,0 +1,79 @@
+"""DeepSpeed in a process that starts: device, process group, launcher. Neither it nor torch is loaded before."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def configure() -> None:
+    """Load DeepSpeed, quiet, and without its shared-memory collectives. Before `init_distributed`."""
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # torch says at every step of ZeRO 3 that the collectives that DeepSpeed calls have new names.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    # On CPUs DeepSpeed would compile a shared-memory all-reduce at start: a minute of work that fails without
+    # a compiler, hangs on a stale lock and leaks /dev/shm. gloo gives the same sums.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def backend() -> str:
+    """Name of torch.distributed's backend for this machine's devices: "nccl", "gloo"."""
+    import deepspeed
+
+    return deepspeed.get_accelerator().communication_backend_name()
+
+
+def init_distributed() -> None:
+    """Join the process group that the environment describes, or tell DeepSpeed of the one that there is."""
+    import deepspeed
+
+    deepspeed.init_distributed(verbose=False)
+
+
+def device(local_rank: int) -> torch.device:
+    """This rank's device."""
+    import deepspeed
+    import torch
+
+    return torch.device(deepspeed.get_accelerator().device_name(local_rank))
+
+
+def version() -> str:
+    """DeepSpeed's version."""
+    import deepspeed
+
+    return deepspeed.__version__
+
+
+def launcher_arguments(
+    devices: Mapping[str, Sequence[object]], node_rank: int, address: str | None, port: object
+) -> list[str]:
+    """Options for `run_launcher`, to which the program and its arguments are added.
+
+    devices: {host: names of its devices, one for each rank}. node_rank: number of the host among them. address,
+    port: where the ranks meet.
+    """
+    world_info = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
+    return [
+        f"--world_info={world_info}",
+        f"--node_rank={node_rank}",
+        f"--master_addr={address}",
+        f"--master_port={port}",
+        "--log_level=warning",
+    ]
+
+
+def run_launcher() -> None:
+    """Run DeepSpeed's launcher of one host's ranks with the options of this process; it ends the process."""
+    from deepspeed.launcher import launch
+
+    launch.main()

@@ -1,0 +1,282 @@
+"""Vocabularies of other libraries: read into the form that our packs have, and written out of it.
+
+Every vocabulary here has the special tokens at fairseq's ids (common/vocabulary.py). Of another library's, the ids
+in that order are kept beside the vocabulary's file, so that the rows of its embeddings can be put in order too.
+
+A SentencePiece unigram model gives the same ids as the tokenizer of Hugging Face's that it becomes, but for two
+things. Hugging Face's `Precompiled` normaliser loses a mark where a letter carries two that are written apart
+(decomposed Unicode, as in NFD Vietnamese; normalise such text to NFC). And SentencePiece adds scores up in fp32, so a
+tie of two segmentations may be broken differently ("....").
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import BOS, EOS, MASK, NUM_SPECIAL, PAD, SPECIAL, UNK
+from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, BYTE_OF_CHARACTER, UNIGRAM_FILE, WORD_START
+
+SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
+_BOS, _PAD, _EOS, _UNK = SPECIAL
+_XLMR_SPECIAL = [_UNK, _BOS, _EOS]  # ids 0 to 2 of XLM-R's SentencePiece model
+protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time
+_PIECE = protobuf.ModelProto.SentencePiece
+
+
+@dataclass
+class Vocabulary:
+    """A foreign vocabulary as our packs have it: name and bytes of its file, and its ids in our order."""
+
+    file_name: str
+    data: bytes
+    order: list[int]
+
+
+def read_vocabulary(folder: Path) -> Vocabulary:
+    """The Vocabulary of a Hugging Face folder; UserError where it has none or one that is not supported."""
+    path = folder / SENTENCEPIECE_FILE
+    if path.is_file():
+        return Vocabulary(UNIGRAM_FILE, *unigram_from_sentencepiece(path.read_bytes(), path))
+    path = folder / BYTE_LEVEL_FILE
+    if path.is_file():
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the Rust library raises nothing narrower
+            raise UserError(f"{path}: not a tokenizer ({error})") from None
+    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        tokenizer, path = _byte_level_from_vocabulary(folder), folder / "vocab.json"
+    else:
+        raise UserError(
+            f"{folder}: no tokenizer; it must hold {SENTENCEPIECE_FILE}, {BYTE_LEVEL_FILE}, or "
+            "vocab.json and merges.txt"
+        )
+    content = json.loads(tokenizer.to_str())
+    kind = content["model"]["type"]
+    if kind == "Unigram":
+        return Vocabulary(UNIGRAM_FILE, *_unigram_from_tokenizer_json(content, path))
+    if kind == "BPE":
+        return Vocabulary(BYTE_LEVEL_FILE, *byte_level_in_our_order(content, path))
+    raise UserError(f"{path}: a {kind} vocabulary; import-hf takes XLM-R's unigram and RoBERTa's byte-level BPE")
+
+
+def tokenizer_of_pack(pack: Path) -> Tokenizer:
+    """The vocabulary of a language pack as a `tokenizers.Tokenizer`, with <s> and </s> put around texts."""
+    path = pack / BYTE_LEVEL_FILE
+    if path.is_file():
+        tokenizer = Tokenizer.from_file(str(path))
+    else:
+        path = pack / UNIGRAM_FILE
+        tokenizer = _unigram_to_hugging_face(path.read_bytes(), path)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{_BOS} $A {_EOS}", pair=f"{_BOS} $A {_EOS} {_EOS} $B {_EOS}", special_tokens=[(_BOS, BOS), (_EOS, EOS)]
+    )
+    return tokenizer
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_positions: int) -> None:
+    """Write what `AutoTokenizer` reads; texts are cut at `max_positions` ids where a user asks for it."""
+    (folder / BYTE_LEVEL_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
+    files.write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": max_positions,
+            "bos_token": _BOS,
+            "cls_token": _BOS,
+            "eos_token": _EOS,
+            "sep_token": _EOS,
+            "pad_token": _PAD,
+            "unk_token": _UNK,
+            "mask_token": MASK,
+            "model_input_names": ["input_ids", "attention_mask"],
+        },
+    )
+
+
+# Order of ids.
+
+
+def _our_order(ids: dict[str, int], where: Path) -> list[int]:
+    """Ids of a Hugging Face vocabulary in the order of ours: four special tokens, the pieces, <mask>.
+
+    ids: {string: id}, all of it. Raises UserError where a special token is missing or ids are not 0 … n-1.
+    """
+    for token in (*SPECIAL, MASK):
+        if token not in ids:
+            raise UserError(f"{where}: no {token} in the vocabulary; it must have the tokens of RoBERTa")
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise UserError(f"{where}: the ids are not 0 … {len(ids) - 1}, each once")
+    special = {ids[token] for token in (*SPECIAL, MASK)}
+    return [*(ids[token] for token in SPECIAL), *(id for id in range(len(ids)) if id not in special), ids[MASK]]
+
+
+def _add_special_tokens(tokenizer: Tokenizer, mask_takes_space: bool = True) -> Tokenizer:
+    """Let a Hugging Face tokenizer whose model has the special tokens find them in text.
+
+    mask_takes_space: <mask> takes the white space before it, as in the published RoBERTa and XLM-R.
+    """
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    tokenizer.add_special_tokens([AddedToken(MASK, special=True, normalized=False, lstrip=mask_takes_space)])
+    return tokenizer
+
+
+# SentencePiece's unigram models.
+
+
+def _parse_unigram(data: bytes, where: Path) -> Any:
+    """The SentencePiece model (protobuf) in `data`; UserError for a kind that is not supported."""
+    try:
+        model = protobuf.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise UserError(f"{where}: not a SentencePiece model ({error})") from None
+    kinds = {piece.type for piece in model.pieces} - {_PIECE.NORMAL, _PIECE.CONTROL, _PIECE.UNKNOWN}
+    if model.trainer_spec.model_type != protobuf.TrainerSpec.UNIGRAM or kinds:
+        raise UserError(
+            f"{where}: only SentencePiece models of type unigram, without bytes or own symbols, are supported"
+        )
+    return model
+
+
+def unigram_from_sentencepiece(data: bytes, where: Path) -> tuple[bytes, list[int]]:
+    """XLM-R's sentencepiece.bpe.model as (model in fairseq's order: bytes, XLM-R's ids in that order).
+
+    <pad> is added. The order is XLM-R's own, whose ids are SentencePiece's plus 1. Raises UserError for other
+    kinds of model.
+    """
+    model = _parse_unigram(data, where)
+    if [piece.piece for piece in model.pieces if piece.type != _PIECE.NORMAL] != _XLMR_SPECIAL:
+        raise UserError(f"{where}: its special pieces must be {' '.join(_XLMR_SPECIAL)}, as in XLM-R's model")
+    pieces = [(piece.piece, piece.score) for piece in model.pieces[len(_XLMR_SPECIAL) :]]
+    return _unigram_model(pieces, model.normalizer_spec, where), list(range(NUM_SPECIAL + len(pieces) + 1))
+
+
+def unigram_pieces(data: bytes) -> list[str]:
+    """The strings of a SentencePiece model's ids."""
+    return [piece.piece for piece in protobuf.ModelProto.FromString(data).pieces]
+
+
+def _unigram_from_tokenizer_json(content: dict[str, Any], where: Path) -> tuple[bytes, list[int]]:
+    """A tokenizer.json's unigram model as (SentencePiece model in fairseq's order, ids in that order)."""
+    vocabulary = content["model"]["vocab"]
+    ids = {piece: id for id, (piece, _) in enumerate(vocabulary)}
+    ids |= {token["content"]: token["id"] for token in content["added_tokens"]}
+    order = _our_order(ids, where)
+    parts = content["normalizer"] or {"type": "Sequence", "normalizers": []}
+    parts = parts["normalizers"] if parts["type"] == "Sequence" else [parts]
+    others = {part["type"] for part in parts[1:]} | {part["type"] for part in parts[:1]} - {"Precompiled"}
+    if others - {"Replace", "Strip"} or content["model"].get("byte_fallback"):
+        raise UserError(f"{where}: not the tokenizer of a SentencePiece unigram model like XLM-R's")
+    spec = protobuf.NormalizerSpec(add_dummy_prefix=True, remove_extra_whitespaces=True, escape_whitespaces=True)
+    if parts and parts[0]["type"] == "Precompiled":
+        try:
+            spec.precompiled_charsmap = base64.b64decode(parts[0]["precompiled_charsmap"], validate=True)
+        except binascii.Error as error:
+            raise UserError(f"{where}: damaged precompiled_charsmap ({error})") from None
+    return _unigram_model([tuple(vocabulary[id]) for id in order[NUM_SPECIAL:-1]], spec, where), order
+
+
+def _unigram_model(pieces: Sequence[tuple[str, float]], normalizer_spec: Any, where: Path) -> bytes:
+    """A SentencePiece model of the special tokens and `pieces`, (string, score) each, serialised."""
+    trainer = protobuf.TrainerSpec(
+        model_type=protobuf.TrainerSpec.UNIGRAM,
+        vocab_size=NUM_SPECIAL + len(pieces),
+        bos_id=BOS,
+        pad_id=PAD,
+        eos_id=EOS,
+        unk_id=UNK,
+    )
+    model = protobuf.ModelProto(trainer_spec=trainer, normalizer_spec=normalizer_spec)
+    for id, token in enumerate(SPECIAL):
+        model.pieces.add(piece=token, score=0, type=_PIECE.UNKNOWN if id == UNK else _PIECE.CONTROL)
+    for piece, score in pieces:
+        model.pieces.add(piece=piece, score=score)
+    data = model.SerializeToString()
+    try:
+        sentencepiece.SentencePieceProcessor(model_proto=data)
+    except RuntimeError as error:
+        raise UserError(f"{where}: SentencePiece cannot load this vocabulary ({error})") from None
+    return data
+
+
+def _unigram_to_hugging_face(data: bytes, where: Path) -> Tokenizer:
+    """A pack's tokenizer.model as a `tokenizers.Tokenizer` that gives the same ids, <mask> included.
+
+    Raises UserError where SentencePiece's settings have no counterpart.
+    """
+    model = _parse_unigram(data, where)
+    spec = model.normalizer_spec
+    if not (spec.add_dummy_prefix and spec.remove_extra_whitespaces and spec.escape_whitespaces):
+        raise UserError(
+            f"{where}: a SentencePiece model without dummy prefix or that keeps white space cannot be exported"
+        )
+    vocabulary = [(piece.piece, piece.score) for piece in model.pieces] + [(MASK, 0.0)]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=UNK, byte_fallback=False))
+    spaces = [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    charsmap = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
+    tokenizer.normalizer = normalizers.Sequence([*charsmap, *spaces])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(WORD_START, prepend_scheme="always")
+    return _add_special_tokens(tokenizer)
+
+
+# RoBERTa's byte-level BPE, as Hugging Face writes it.
+
+
+def _byte_level_from_vocabulary(folder: Path) -> Tokenizer:
+    """The tokenizer of vocab.json and merges.txt, as RoBERTa's class builds it."""
+    config = folder / "tokenizer_config.json"
+    prefix = config.is_file() and files.read_json(config).get("add_prefix_space", False)
+    return byte_level_from_merges(files.read_json(folder / "vocab.json"), folder / "merges.txt", bool(prefix))
+
+
+def byte_level_from_merges(vocab: dict[str, int], path: Path, add_prefix_space: bool = False) -> Tokenizer:
+    """The tokenizer of {string: id} and a file of merges, one pair a line."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        pairs: list[Any] = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=pairs))
+    except Exception as error:  # the Rust library raises nothing narrower
+        raise UserError(f"{path}: missing, damaged or of another vocabulary ({error})") from None
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    return tokenizer
+
+
+def byte_level_in_our_order(content: dict[str, Any], where: Path) -> tuple[bytes, list[int]]:
+    """(a byte-level BPE's tokenizer.json with our order of ids: bytes, the old ids in that order).
+
+    Raises UserError where it is not as RoBERTa's: a normaliser, another splitter, pieces that are not bytes.
+    """
+    model, splitter = content["model"], content["pre_tokenizer"] or {}
+    if content["normalizer"] or splitter.get("type") != "ByteLevel" or not splitter["use_regex"]:
+        raise UserError(f"{where}: not a byte-level BPE like RoBERTa's")
+    ids = model["vocab"] | {token["content"]: token["id"] for token in content["added_tokens"]}
+    order = _our_order(ids, where)
+    strings = {id: string for string, id in ids.items()}
+    for id in order[NUM_SPECIAL:-1]:
+        if not BYTE_OF_CHARACTER.keys() >= set(strings[id]):
+            raise UserError(f"{where}: {strings[id]!r} is not a piece of a byte-level BPE")
+    new = {
+        **content,
+        "added_tokens": [],
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+        "model": {**model, "vocab": {strings[id]: number for number, id in enumerate(order)}},
+    }
+    tokenizer = Tokenizer.from_str(json.dumps(new, ensure_ascii=False))
+    tokenizer.decoder = decoders.ByteLevel()
+    takes_space = {token["content"]: token["lstrip"] for token in content["added_tokens"]}
+    return _add_special_tokens(tokenizer, takes_space.get(MASK, True)).to_str().encode(), order

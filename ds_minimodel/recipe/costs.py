@@ -1,0 +1,61 @@
+"""What the steps of a recipe cost, for each of its systems."""
+
+from typing import TYPE_CHECKING, Any
+
+from ds_minimodel.costs import EFLOP, EFLOPS_PER_V100_DAY, Cost, Work, step_flops
+
+if TYPE_CHECKING:
+    from ds_minimodel.recipe.schema import MaskedLm, Recipe
+    from ds_minimodel.systems import System
+
+
+def recipe_costs(recipe: "Recipe") -> list[dict[str, Any]]:
+    """Rows {"system", "step", "formula_eflops", "executed_eflops", "v100_days"}; V100 days are by formula.
+
+    adapt is the cost of one language. The pretraining of a body that two systems share is paid once, though both have
+    a row. None for the pretraining of a base.
+    """
+    return [
+        {
+            "system": system.name,
+            "step": step,
+            "formula_eflops": cost.formula / EFLOP,
+            "executed_eflops": cost.executed / EFLOP,
+            "v100_days": cost.formula / EFLOP / EFLOPS_PER_V100_DAY,
+        }
+        for system in recipe.chosen_systems
+        for step, cost in _system_costs(recipe, system).items()
+    ]
+
+
+def _system_costs(recipe: "Recipe", system: "System") -> dict[str, Cost]:
+    num_layers, mini, adapt = recipe.model.num_layers, recipe.mini, recipe.adapt
+    source_vocab_size, costs = recipe.source_vocab_size, {}
+    if recipe.base is None:
+        work = whole_work(recipe, recipe.pretrain, source_vocab_size)
+        costs["pretrain"] = step_flops("pretrain", work, system.head_depths(num_layers, mini))
+    if system.builds_mini:
+        work = whole_work(recipe, recipe.build_mini, source_vocab_size)
+        costs["build-mini"] = step_flops("build-mini", work, [mini.depth + mini.new_layers], mini.depth)
+    work = whole_work(recipe, adapt, recipe.tokenizer.vocab_size)
+    parts = [
+        (share, step_flops("adapt", work, [depth]))
+        for depth, share in system.adapt_depths(num_layers, mini, adapt.depth_schedule)
+    ]
+    costs["adapt"] = Cost(
+        sum(share * cost.formula for share, cost in parts), sum(share * cost.executed for share, cost in parts)
+    )
+    return costs
+
+
+def step_work(recipe: "Recipe", section: "MaskedLm", vocab_size: int, steps: int = 1) -> Work:
+    """The Work of `steps` optimizer steps of a masked-LM section of the recipe."""
+    model = recipe.model
+    return Work(
+        model.hidden_size, model.ffn_size, vocab_size, section.seq_length, section.mask_prob, section.batch_size, steps
+    )
+
+
+def whole_work(recipe: "Recipe", section: "MaskedLm", vocab_size: int) -> Work:
+    """The Work of all its steps."""
+    return step_work(recipe, section, vocab_size, section.steps)

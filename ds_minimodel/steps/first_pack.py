@@ -1,0 +1,135 @@
+"""The pack that step 2 starts from: the recipe's way of initialising it, with the static vectors that it needs.
+
+What each way reads is declared in recipe/initialisations.py; how it works, in model/initialisation.py.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import sha256_of_file
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
+from ds_minimodel.data.vectors import (
+    align,
+    piece_vectors,
+    read_dictionary,
+    read_header,
+    read_vectors,
+    train_piece_vectors,
+)
+from ds_minimodel.jobs import Layout
+from ds_minimodel.model import initialisation
+from ds_minimodel.model.initialisation import FirstPack
+from ds_minimodel.model.parameters import Tensors
+from ds_minimodel.recipe.initialisations import INITIALISATIONS
+from ds_minimodel.recipe.schema import Adapt, Recipe
+
+
+def check_vectors(recipe: Recipe) -> None:
+    """UserError where a file of vectors or a dictionary is missing, or the dimensions differ, or gensim is missing."""
+    section, method = recipe.adapt, INITIALISATIONS[recipe.adapt.initialisation]
+    sizes = {path: read_header(path)[1] for path in section.word_vectors.values()}
+    if not method.trains_vectors and len(set(sizes.values())) > 1:
+        raise UserError(
+            "adapt.word_vectors: "
+            + ", ".join(f"{path} has {size} dimensions" for path, size in sizes.items())
+            + "; they must be of one size"
+        )
+    for path in section.dictionaries.values():
+        read_dictionary(path)
+    trains = method.trains_vectors and set(recipe.languages.targets) - section.word_vectors.keys()
+    if trains and importlib.util.find_spec("gensim") is None:
+        raise UserError(
+            f"adapt.initialisation: {method.name} trains its vectors with gensim; "
+            "pip install 'ds_minimodel[focus]', or give adapt.word_vectors"
+        )
+
+
+def initial_inputs(recipe: Recipe, language: str) -> dict[str, Any]:
+    """What of the recipe and its files decides the first pack of a language, for a job's record.
+
+    Nothing for the default, which records did not name before there were others.
+    """
+    section = recipe.adapt
+    if section.initialisation == Adapt.model_fields["initialisation"].default:
+        return {}
+    used = {name: section.word_vectors.get(name) for name in (language, recipe.languages.source)}
+    used["dictionary"] = section.dictionaries.get(language)
+    return {
+        "initialisation": section.initialisation,
+        "initialised_from": {name: sha256_of_file(path)[:16] for name, path in used.items() if path},
+    }
+
+
+def first_pack(recipe: Recipe, layout: Layout, language: str, source: Tensors) -> FirstPack:
+    """The FirstPack of a target language. source: the tensors of the source pack. UserError as check_vectors."""
+    check_vectors(recipe)
+    return _METHODS[recipe.adapt.initialisation](_Request(recipe, layout, language, source))
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a method may ask for; read when it does."""
+
+    recipe: Recipe
+    layout: Layout
+    language: str
+    source: Tensors
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.seed
+
+    @cached_property
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Of the target and of the source."""
+        target, source = (
+            open_tokenizer(self.layout.tokenizer(name)) for name in (self.language, self.recipe.languages.source)
+        )
+        return target, source
+
+    @property
+    def pieces(self) -> tuple[list[str], list[str]]:
+        target, source = self.tokenizers
+        return target.pieces(), source.pieces()
+
+    @property
+    def num_pieces(self) -> int:
+        return self.tokenizers[0].vocab_size
+
+    def target_vectors(self) -> torch.Tensor:
+        """Vectors of the target's pieces (V, D): of the given word vectors, else trained on its text."""
+        path, (tokenizer, _) = self.recipe.adapt.word_vectors.get(self.language), self.tokenizers
+        if path is not None:
+            return torch.from_numpy(piece_vectors(tokenizer, read_vectors(path)))
+        store = TokenStore(self.layout.tokens(self.language), tokenizer.sha256)
+        return torch.from_numpy(train_piece_vectors(store, tokenizer, self.seed))
+
+    def both_vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Vectors of the pieces of target and source (V, D) in one space: turned there by a dictionary, if given."""
+        section = self.recipe.adapt
+        words = [read_vectors(section.word_vectors[name]) for name in (self.language, self.recipe.languages.source)]
+        of_target, of_source = (
+            torch.from_numpy(piece_vectors(tokenizer, of_language))
+            for tokenizer, of_language in zip(self.tokenizers, words, strict=True)
+        )
+        path = section.dictionaries.get(self.language)
+        if path is not None:
+            of_source = of_source @ torch.from_numpy(align(words[1], words[0], read_dictionary(path), path))
+        return of_target, of_source
+
+
+_METHODS: dict[str, Callable[[_Request], FirstPack]] = {
+    "overlap": lambda ask: initialisation.overlap(*ask.pieces, ask.source, ask.seed),
+    "random": lambda ask: initialisation.random(ask.num_pieces, ask.source, ask.seed),
+    "mean": lambda ask: initialisation.mean(ask.num_pieces, ask.source),
+    "focus": lambda ask: initialisation.focus(*ask.pieces, ask.source, ask.target_vectors(), ask.seed),
+    "wechsel": lambda ask: initialisation.wechsel(ask.source, *ask.both_vectors(), ask.seed),
+    "ofa": lambda ask: initialisation.ofa(*ask.pieces, ask.source, *ask.both_vectors(), ask.seed),
+}

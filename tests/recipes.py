@@ -1,0 +1,16 @@
+"""Recipes in one line: the paper's sizes but for what is given."""
+
+from ds_minimodel.recipe.schema import Recipe
+
+
+def recipe_of(systems, targets=("de",), source="en", **sections):
+    """A Recipe of `systems`; sections: those of the recipe that differ from the defaults, which are the paper's."""
+    return Recipe.model_validate(
+        {
+            "workdir": "runs/test",
+            "systems": list(systems),
+            "languages": {"source": source, "targets": list(targets)},
+            "data": {"text": {language: f"{language}.txt" for language in (source, *targets)}},
+            **sections,
+        }
+    )
