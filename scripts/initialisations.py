@@ -83,11 +83,11 @@ def main() -> None:
 
 def do(last: str, recipe: Recipe, world: "World") -> None:
     """Run what is not complete of the recipe, up to the step `last`."""
-    from ds_minimodel.pipeline.run import run_step
+    from ds_minimodel.pipeline.run import STEPS, run_step
 
-    for step in ("tokenizer", "prepare", "pretrain", "adapt"):
-        run_step(step, recipe, world)
-        if step == last:
+    for name in ("tokenizer", "prepare", "pretrain", "adapt"):
+        run_step(STEPS[name], recipe, world)
+        if name == last:
             break
 
 

@@ -1,16 +1,16 @@
 """`ds-minimodel hosts` on the command line."""
 
-import argparse
+from ds_minimodel.cli.steps import Commands, Options
 
 
-def add_arguments(commands: argparse._SubParsersAction) -> None:
+def add_arguments(commands: Commands) -> None:
     """Add the command to argparse's `commands`."""
     hosts = commands.add_parser("hosts", help="check a hostfile: hosts reached, programs, slots")
     hosts.add_argument("hostfile", metavar="FILE", help="lines of HOST slots=N")
     hosts.set_defaults(run=_hosts)
 
 
-def _hosts(options: argparse.Namespace) -> None:
+def _hosts(options: Options) -> None:
     from ds_minimodel.engine.ranks.hosts import read_hostfile, survey
 
     hosts = read_hostfile(options.hostfile)

@@ -1,16 +1,16 @@
 """`ds-minimodel import-hf`, `import-fairseq` and `export-hf` on the command line."""
 
-import argparse
 import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
 
+from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 
 
-def add_arguments(commands: argparse._SubParsersAction) -> None:
+def add_arguments(commands: Commands) -> None:
     """Add the three commands to argparse's `commands`."""
     for name, text, run in (
         ("import-hf", "read a RoBERTa or XLM-R folder of Hugging Face's", _import_hf),
@@ -31,19 +31,19 @@ def add_arguments(commands: argparse._SubParsersAction) -> None:
     exporting.set_defaults(run=_export_hf)
 
 
-def _import_hf(options: argparse.Namespace) -> None:
+def _import_hf(options: Options) -> None:
     folder = _existing(options.folder, "give that of a downloaded model: config.json, weights and tokenizer files")
     _module("hugging_face").import_hf(folder, options.out, options.language)
     _say_written(f"{options.out}/body and {options.out}/pack")
 
 
-def _import_fairseq(options: argparse.Namespace) -> None:
+def _import_fairseq(options: Options) -> None:
     folder = _existing(options.folder, "give that of a published model: model.pt, dict.txt and tokenizer files")
     _module("fairseq").import_fairseq(folder, options.out, options.language)
     _say_written(f"{options.out}/body and {options.out}/pack")
 
 
-def _export_hf(options: argparse.Namespace) -> None:
+def _export_hf(options: Options) -> None:
     artifact = _existing(options.artifact, "give that of a body, mini-model or task model")
     _module("hugging_face").export_hf(artifact, options.out, options.pack, options.depth)
     _say_written(options.out)
