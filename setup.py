@@ -1,4 +1,4 @@
-"""Builds the optional compiled kernels; everything else is in pyproject.toml.
+"""Build the optional compiled kernels; everything else is in pyproject.toml.
 
 DSMM_BUILD_OPS=auto (default): build what this machine can, say so where that is nothing.
 DSMM_BUILD_OPS=0: build nothing.   cpu: the CPU kernels only.   1: a failure to build is fatal.
@@ -9,9 +9,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
 MODE = os.environ.get("DSMM_BUILD_OPS", "auto")
@@ -21,22 +22,24 @@ CPU_FLAGS = ["-fno-math-errno", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-m
 ARCHITECTURES = ("7.0", "8.0", "9.0")
 
 
-def say(message):
+def say(message: str) -> None:
     print(f"ds_minimodel: {message}", file=sys.stderr)
 
 
-def module(device):
-    """The name of a library, as ds_minimodel/ops/loading.py looks for it."""
+def module(device: str) -> str:
+    """Name of a library, as ds_minimodel/ops/loading.py looks for it."""
     loading = (ROOT / "ds_minimodel/ops/loading.py").read_text()
-    return "ds_minimodel." + re.search(rf"_kernels_{device}_v\d+", loading)[0]
+    found = re.search(rf"_kernels_{device}_v\d+", loading)
+    assert found
+    return "ds_minimodel." + found[0]
 
 
-def sources(folder, *patterns):
+def sources(folder: str, *patterns: str) -> list[str]:
     found = (path for pattern in patterns for path in (ROOT / folder).glob(pattern))
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
-def extensions():
+def extensions() -> Iterator[Extension]:
     import torch
     from torch.utils.cpp_extension import CUDA_HOME, CppExtension, CUDAExtension
 
@@ -56,7 +59,7 @@ def extensions():
         )
 
 
-def build_arguments():
+def build_arguments() -> dict:
     if MODE not in ("auto", "0", "1", "cpu"):
         sys.exit(f"DSMM_BUILD_OPS is {MODE!r}; it must be auto, 0, 1 or cpu")
     if MODE == "0":
@@ -72,7 +75,7 @@ def build_arguments():
     class Build(BuildExtension):
         """A build that may fail: the package works without its kernels."""
 
-        def build_extension(self, extension):
+        def build_extension(self, extension: Extension) -> None:
             try:
                 super().build_extension(extension)
             except Exception as error:

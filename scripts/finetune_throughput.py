@@ -16,17 +16,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import TYPE_CHECKING
 
 from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.ranks.launch import CPU
+
+if TYPE_CHECKING:
+    from ds_minimodel.tasks.batches import TaskSampler
 
 LENGTHS = {"classification": 128, "pair": 128, "qa": 384}  # run_glue's and run_qa's max_seq_length
 WARM_UP = 1  # optimizer steps that are not counted
 CONTESTANTS = ("ds_minimodel", "hf max_length", "hf dynamic", "hf max_length frozen", "hf dynamic frozen")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    """Time all contestants, or be one of them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kind", choices=LENGTHS, required=True)
     parser.add_argument("--train", required=True, help="task file in the source language")
     parser.add_argument("--tokenizer", required=True, help="folder of a tokenizer or language pack")
@@ -39,7 +44,7 @@ def main():
     if options.contestant:
         print(json.dumps(examples_per_second(options)))
         return
-    rounds = []
+    rounds: list[dict[str, float]] = []
     for _ in range(options.rounds):
         rounds.append({name: run_worker(name) for name in CONTESTANTS})
         result = summary(options, rounds)
@@ -48,7 +53,7 @@ def main():
             write_json(options.out, result)
 
 
-def run_worker(name):
+def run_worker(name: str) -> float:
     """Examples a second of one contestant."""
     environment = {**CPU, **os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
@@ -61,7 +66,8 @@ def run_worker(name):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def summary(options, rounds):
+def summary(options: argparse.Namespace, rounds: list[dict[str, float]]) -> dict:
+    """Medians over the rounds, and the circumstances."""
     import deepspeed
     import torch
     import transformers
@@ -95,20 +101,22 @@ class Enough(Exception):
 class Clock:
     """CPU time at the start of each forward pass of a module."""
 
-    def __init__(self, steps):
-        self.steps, self.times = steps, []
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.times: list[float] = []
 
-    def __call__(self, *_):
+    def __call__(self, *_: object) -> None:
         self.times.append(time.process_time())
         if len(self.times) > WARM_UP + self.steps:
             raise Enough
 
-    def seconds_per_step(self):
+    def seconds_per_step(self) -> float:
+        """CPU time of one of the steps that count."""
         return (self.times[-1] - self.times[WARM_UP]) / self.steps
 
 
-def examples_per_second(options):
-    """What the contestant that this process is trains in a second of CPU time."""
+def examples_per_second(options: argparse.Namespace) -> float:
+    """Examples that this process's contestant trains in a second of CPU time."""
     import torch
 
     from ds_minimodel.data.tokenizer import open_tokenizer
@@ -128,8 +136,10 @@ def examples_per_second(options):
     return options.batch_size / clock.seconds_per_step()
 
 
-def ours(options, sampler, vocab_size, labels, clock):
-    """The finetune step's own module, batches and loop."""
+def ours(
+    options: argparse.Namespace, sampler: "TaskSampler", vocab_size: int, labels: list[str] | None, clock: Clock
+) -> None:
+    """Train with the finetune step's own module, batches and loop."""
     from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
     from ds_minimodel.engine.execution import Execution
     from ds_minimodel.engine.loop import train
@@ -155,8 +165,10 @@ def ours(options, sampler, vocab_size, labels, clock):
         train(module, micro_batches(sampler, run, world), run, world, folder, "finetune", "benchmark")
 
 
-def hugging_face(options, sampler, vocab_size, labels, clock):
-    """transformers' Trainer with the examples' defaults; padded to max_length or, "dynamic", to the longest."""
+def hugging_face(
+    options: argparse.Namespace, sampler: "TaskSampler", vocab_size: int, labels: list[str] | None, clock: Clock
+) -> None:
+    """Train by transformers' Trainer with the examples' defaults; padded to max_length or, "dynamic", the longest."""
     import torch
     from transformers import (
         RobertaConfig,
@@ -205,8 +217,8 @@ def hugging_face(options, sampler, vocab_size, labels, clock):
         Trainer(model, arguments, collate, rows_of(sampler, steps * options.batch_size)).train()
 
 
-def rows_of(sampler, count):
-    """The first `count` samples of the same order, unpadded."""
+def rows_of(sampler: "TaskSampler", count: int) -> list[dict]:
+    """First `count` samples of the same order, unpadded."""
     batch = sampler.rows(0, count)
     return [
         {"tokens": tokens[:length], "targets": targets.tolist()}

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares the initialisations of step 2 by the loss after so many steps, on one recipe and this machine.
+"""Compare the initialisations of step 2 by the loss after so many steps, on one recipe and this machine.
 
     python scripts/initialisations.py recipes/quickstart.yaml OUT [KEY=VALUE …]
 
 Pretrains the recipe's BL_BASE (or takes its `base`), then adapts its first target from every initialisation
 with the recipe's own section `adapt`. What WECHSEL and OFA need is made from the recipe's text, so that nothing
-else is fetched: word vectors by gensim's fastText, and as a dictionary the words that both languages spell alike.
+else is fetched: word vectors by gensim's fastText, and as a dictionary the words that both languages share.
 Leaves initialisations.json and .md in OUT; repeated, it goes on.
 """
 
@@ -13,20 +13,27 @@ import argparse
 import datetime
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from ds_minimodel.common.files import read_json_lines, read_manifest, write_json
 from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from ds_minimodel.engine.ranks.world import World
 
 METHODS = ("random", "mean", "overlap", "focus", "wechsel", "ofa")
 STEPS = (1, 50, 100, 200, 400)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    """Adapt from every initialisation and write the table of losses."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("recipe")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
@@ -42,7 +49,9 @@ def main():
     common = [*options.overrides, "systems=[bl_base]", f"languages={{source: {source}, targets: [{target}]}}"]
     do("pretrain", load_recipe(options.recipe, [*common, f"workdir={out}/source"]), world)
     words = {language: words_of(read_documents(recipe.data.text[language])) for language in (source, target)}
-    vectors, losses, rows = write_vectors(words, out), {}, {}
+    vectors = write_vectors(words, out)
+    losses: dict[str, dict[int, float]] = {}
+    rows: dict[str, list[int]] = {}
     for method in METHODS:
         own = [
             f"workdir={out}/{method}",
@@ -72,23 +81,23 @@ def main():
     print(table(losses, rows))
 
 
-def do(last, recipe, world):
-    """What is not complete of the recipe, up to the step `last`."""
-    from ds_minimodel.pipeline.run import run_step
+def do(last: str, recipe: Recipe, world: "World") -> None:
+    """Run what is not complete of the recipe, up to the step `last`."""
+    from ds_minimodel.pipeline.run import STEPS, run_step
 
-    for step in ("tokenizer", "prepare", "pretrain", "adapt"):
-        run_step(step, recipe, world)
-        if step == last:
+    for name in ("tokenizer", "prepare", "pretrain", "adapt"):
+        run_step(STEPS[name], recipe, world)
+        if name == last:
             break
 
 
-def words_of(documents):
+def words_of(documents: Iterable[Iterable[str]]) -> list[list[str]]:
     """Sentences of a text as lists of words."""
     return [re.findall(r"\w+|[^\w\s]", line) for document in documents for line in document]
 
 
-def write_vectors(words, out):
-    """fastText vectors of both languages' words in `out`, most frequent first; the overrides that name them."""
+def write_vectors(words: dict[str, list[list[str]]], out: Path) -> list[str]:
+    """Write fastText vectors of both languages' words, most frequent first; return the overrides that name them."""
     from gensim.models import FastText
 
     known = []
@@ -105,12 +114,13 @@ def write_vectors(words, out):
     ]
 
 
-def loss_at(records, step):
-    """The loss that training reported next at or after `step`: a mean over the few steps since the report before."""
+def loss_at(records: list[dict], step: int) -> float:
+    """Loss that training reported next at or after `step`: a mean over the few steps since the report before."""
     return round(next(record["loss"] for record in records if record["step"] >= step), 3)
 
 
-def table(losses, rows):
+def table(losses: dict[str, dict[int, float]], rows: dict[str, list[int]]) -> str:
+    """Markdown table, one row for each initialisation."""
     steps = list(next(iter(losses.values())))
     lines = [
         "| initialisation | " + " | ".join(f"step {step}" for step in steps) + " | rows copied, combined, of |",

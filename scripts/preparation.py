@@ -7,6 +7,7 @@ resident set, sampled every 0.1 s: of the largest process, and of all together (
 """
 
 import argparse
+import contextlib
 import os
 import statistics
 import subprocess
@@ -25,8 +26,8 @@ from ds_minimodel.engine.ranks import mpi
 VOCAB_SIZE = 16_000
 
 
-def prepare_here(text, tokenizer, out):
-    """What each process of a measured way does."""
+def prepare_here(text: str, tokenizer: str, out: str) -> None:
+    """Prepare `text`, as each process of a measured way does."""
     if not mpi.started():
         prepare([text], tokenizer, out)
         return
@@ -37,8 +38,8 @@ def prepare_here(text, tokenizer, out):
     mpi.end()
 
 
-def measure(launcher, text, tokenizer, out):
-    """Run prepare_here under a launcher; seconds, tokens, MiB, and the hashes of the store."""
+def measure(launcher: list[str], text: Path, tokenizer: Path, out: Path) -> tuple[dict, dict]:
+    """Run prepare_here under a launcher; return the hashes of the store, and {seconds, tokens, MiB}."""
     command = [*launcher, sys.executable, __file__, "--here", str(text), str(tokenizer), str(out)]
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     began, before, largest, together = time.monotonic(), os.times(), 0, 0
@@ -47,10 +48,8 @@ def measure(launcher, text, tokenizer, out):
     while process.poll() is None:
         sizes = []
         for member in [family, *family.children(recursive=True)]:
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 sizes.append(member.memory_info().rss)
-            except psutil.NoSuchProcess:
-                pass
         largest, together = max([largest, *sizes]), max(together, sum(sizes))
         time.sleep(0.1)
     if process.returncode:
@@ -67,7 +66,7 @@ def measure(launcher, text, tokenizer, out):
     }
 
 
-def repeat(texts, megabytes, out):
+def repeat(texts: list[str], megabytes: int, out: Path) -> None:
     """Write the texts one after another, again and again, until `megabytes` are full."""
     size = megabytes * 10**6
     with open(out, "wb") as file:
@@ -77,15 +76,16 @@ def repeat(texts, megabytes, out):
     os.truncate(out, text_end(out, size))
 
 
-def text_end(path, size):
-    """The last end of a line within the first `size` bytes, so that no character is cut."""
+def text_end(path: Path, size: int) -> int:
+    """Last end of a line within the first `size` bytes, so that no character is cut."""
     with open(path, "rb") as file:
         file.seek(size - (1 << 16))
         return size - (1 << 16) + file.read(1 << 16).rindex(b"\n") + 1
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    """Measure, and write the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("texts", nargs="+", metavar="TEXT")
     parser.add_argument("--megabytes", type=int, default=500, help="default: %(default)s")
     parser.add_argument("--ranks", default="1,2", help="numbers of ranks under mpirun; default: %(default)s")
@@ -96,15 +96,16 @@ def main():
     if options.here:
         prepare_here(*options.texts)
         return
-    with tempfile.TemporaryDirectory(prefix="preparation-") as folder:
-        folder = Path(folder)
+    with tempfile.TemporaryDirectory(prefix="preparation-") as temporary:
+        folder = Path(temporary)
         train_tokenizer(options.texts, folder / "tokenizer", VOCAB_SIZE, 0.9998, 200_000)
         repeat(options.texts, options.megabytes, folder / "text.txt")
-        launchers = {
+        launchers: dict[str, list[str]] = {
             "one process": [],
             **{f"mpirun -n {ranks}": ["mpirun", "--oversubscribe", "-n", ranks] for ranks in options.ranks.split(",")},
         }
-        stores, seen = [], {way: [] for way in launchers}
+        stores: list[dict] = []
+        seen: dict[str, list[dict]] = {way: [] for way in launchers}
         for way in [*launchers] * options.rounds:
             store, figures = measure(launchers[way], folder / "text.txt", folder / "tokenizer", folder / "store")
             stores.append(store)
@@ -125,7 +126,7 @@ def main():
         )
 
 
-def summary(rounds):
+def summary(rounds: list[dict]) -> dict:
     """Medians of rate and CPU time, and the peaks of memory, over the rounds of one way."""
     return {
         "tokens_per_second": round(statistics.median(figures["tokens_per_second"] for figures in rounds)),

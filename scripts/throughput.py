@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the training steps of a recipe and the kernels against their peers, all in one run on this machine.
+"""Time the training steps of a recipe and the kernels against their peers, all in one run on this machine.
 
     python scripts/throughput.py                      # RoBERTa-base sizes, every step, this device's defaults
     python scripts/throughput.py --steps adapt-mini --precision fp32 bf16 --zero 0 1 --against hf hf-compiled
@@ -16,15 +16,21 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+
+if TYPE_CHECKING:
+    from ds_minimodel.benchmark.record import Record
+    from ds_minimodel.recipe.schema import Recipe
 
 # tokens a step, precisions and repeats where no option names them
 DEFAULTS = {"cpu": (2048, ["fp32"], 5), "cuda": (32768, ["bf16"], 15)}
 
 
-def main():
+def main() -> int:
+    """Time what the options name; 1 if anything failed."""
     options = _options()
     import torch
 
@@ -70,7 +76,7 @@ def main():
     return 1 if record.value["failures"] else 0
 
 
-def _time_steps(options, recipe, task, record, logs):
+def _time_steps(options: argparse.Namespace, recipe: "Recipe", task: dict, record: "Record", logs: Path) -> None:
     from ds_minimodel.benchmark.record import label_of
     from ds_minimodel.benchmark.rounds import Failed, time_in_turns
     from ds_minimodel.benchmark.workloads import workload
@@ -88,7 +94,7 @@ def _time_steps(options, recipe, task, record, logs):
         record.save()
 
 
-def _time_kernels(options, task, record, logs):
+def _time_kernels(options: argparse.Namespace, task: dict, record: "Record", logs: Path) -> None:
     from ds_minimodel.benchmark.rounds import Failed, time_kernels
 
     for op in options.kernels:
@@ -102,7 +108,7 @@ def _time_kernels(options, task, record, logs):
         record.save()
 
 
-def _options():
+def _options() -> argparse.Namespace:
     from ds_minimodel.benchmark import KERNELS, PEERS, STEPS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -146,7 +152,7 @@ def _options():
     return options
 
 
-def _say(text):
+def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -24,8 +24,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from local_cluster import NAMES, ROOT, Loopback, cluster_class, until
+from local_cluster import NAMES, ROOT, Cluster, Loopback, cluster_class, until
 
 from ds_minimodel.common.files import read_json_lines, write_json
 
@@ -50,8 +51,8 @@ checkpoint: {{every: {every}}}
 """
 
 
-def command_of(launcher, folder, step, workdir):
-    """The command that a user would give on the first host."""
+def command_of(launcher: str, folder: Path, step: str, workdir: Path) -> list[str]:
+    """Command that a user would give on the first host."""
     ours, hostfile = [step, f"{folder}/recipe.yaml", f"workdir={workdir}"], f"{folder}/hostfile"
     if launcher == "ssh":
         return [sys.executable, "-m", "ds_minimodel", *ours, "--hostfile", hostfile]
@@ -65,23 +66,25 @@ def command_of(launcher, folder, step, workdir):
     return ["sh", "-c", f"ssh -o ServerAliveInterval=5 {NAMES[1]} {there} & {shlex.join(command)}"]
 
 
-def last_step(workdir):
+def last_step(workdir: Path) -> int:
+    """Last training step that a workdir has a loss of, 0 before the first."""
     lines = read_losses(workdir)
     return lines[-1][0] if lines else 0
 
 
-def read_losses(workdir):
-    path = Path(workdir) / "pretrain" / "bl_base" / "run" / "metrics.jsonl"
+def read_losses(workdir: Path) -> list[tuple[int, float]]:
+    """(step, loss) of the training in a workdir."""
+    path = workdir / "pretrain" / "bl_base" / "run" / "metrics.jsonl"
     return [(record["step"], record["loss"]) for record in read_json_lines(path)]
 
 
-def outcome(workdir):
+def outcome(workdir: Path) -> tuple[list[tuple[int, float]], Any]:
     """Losses, and hashes of all that training made."""
-    record = json.loads((Path(workdir) / "pretrain" / "bl_base.job.json").read_text())
+    record = json.loads((workdir / "pretrain" / "bl_base.job.json").read_text())
     return read_losses(workdir), record["artifacts"]
 
 
-def make_reference(folder):
+def make_reference(folder: Path) -> tuple:
     """Text, recipe, and an undisturbed run of two ranks on one host."""
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghij", k=4)) for _ in range(50)]
@@ -93,7 +96,7 @@ def make_reference(folder):
     return outcome(folder / "reference")
 
 
-def trial(cluster, launcher, folder, reference):
+def trial(cluster: Cluster, launcher: str, folder: Path, reference: tuple) -> dict[str, Any]:
     """Train with one launcher, lose the second host, go on; return what was seen."""
     workdir, log = new_workdir(folder, launcher), folder / f"{launcher}.log"
     command = command_of(launcher, folder, "pretrain", workdir)
@@ -127,7 +130,7 @@ def trial(cluster, launcher, folder, reference):
     }
 
 
-def stop(cluster, folder, reference):
+def stop(cluster: Cluster, folder: Path, reference: tuple) -> None:
     """SIGTERM to the command that started ranks on both hosts: they save, it ends with 0, and goes on later."""
     workdir, log = new_workdir(folder, "stopped"), folder / "stopped.log"
     command = command_of("ssh", folder, "pretrain", workdir)
@@ -141,14 +144,14 @@ def stop(cluster, folder, reference):
     print("two_hosts: stopped by SIGTERM, saved on both hosts, resumed to the same bits", file=sys.stderr)
 
 
-def new_workdir(folder, name):
-    """A workdir whose text is prepared."""
+def new_workdir(folder: Path, name: str) -> Path:
+    """Workdir whose text is prepared."""
     for part in ("tokenizer", "tokens"):
         shutil.copytree(folder / "reference" / part, folder / name / part)
     return folder / name
 
 
-def prepare_on_both(cluster, folder):
+def prepare_on_both(cluster: Cluster, folder: Path) -> None:
     """Tokenise a text of several chunks on the ranks of both hosts; it must give the store of one process."""
     lines = (folder / "text.txt").read_text()
     (folder / "long.txt").write_text("\n".join([lines] * (5 * 2**20 // len(lines))))
@@ -166,13 +169,14 @@ def prepare_on_both(cluster, folder):
     print("two_hosts: prepare under mpirun on both hosts: the bytes of one process", file=sys.stderr)
 
 
-def must(holds, log, message):
+def must(holds: object, log: Path, message: str) -> None:
+    """End the process with the log and a message unless `holds`."""
     if not holds:
         sys.exit(f"{log.read_text()}\ntwo_hosts: {message}")
 
 
-def write_report(folder, kind, rows):
-    """Markdown and JSON of what was seen."""
+def write_report(folder: Path, kind: str, rows: list[dict[str, Any]]) -> None:
+    """Write what was seen as Markdown and JSON."""
     facts = {
         "hosts": kind,
         "date": time.strftime("%Y-%m-%d"),
@@ -205,8 +209,9 @@ def write_report(folder, kind, rows):
     (folder / "two_hosts.md").write_text("\n".join([*lines, ""]))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    """Make two hosts, try the launchers, write the report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--launchers", default="ssh,pdsh,mpirun,torchrun", help="default: %(default)s")
     parser.add_argument("--short", action="store_true", help="only the loss of a host, by ssh")
     parser.add_argument("--loopback", action="store_true", help="no namespaces: two sshd on loopback addresses")

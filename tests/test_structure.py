@@ -118,3 +118,32 @@ print("heavy:", [name for name in {HEAVY} if name in sys.modules])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "heavy: []"
     assert "run" in done.stdout
+
+
+def untyped(package):
+    """Lines `file:line name` of the public functions and methods below `package` without a return type."""
+    for path in sorted(package.rglob("*.py")):
+        for name, node in public_functions(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+            if node.returns is None:
+                yield f"{path.relative_to(package)}:{node.lineno} {name}"
+
+
+def public_functions(tree):
+    """(name, node) of the functions of a module and of the methods of its classes that have a public name."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            if not node.name.startswith("_"):
+                yield from ((f"{node.name}.{name}", method) for name, method in public_functions(node))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            yield node.name, node
+
+
+def test_every_public_function_has_a_return_type():
+    assert list(untyped(PACKAGE)) == []
+
+
+def test_a_missing_return_type_is_found(tmp_path):
+    (tmp_path / "module.py").write_text(
+        "def f(): ...\ndef g() -> None: ...\ndef _h(): ...\nclass C:\n    def m(self): ...\n    def __init__(self): ...\n"
+    )
+    assert list(untyped(tmp_path)) == ["module.py:1 f", "module.py:5 C.m"]

@@ -9,6 +9,7 @@ nvidia-cuda-runtime-cu12==12.9.79. Exits with 3 where these are missing.
 import ctypes
 import importlib.util
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -26,22 +27,23 @@ SUM_KERNELS = ("norm_parameter_sums", "column_sums")
 PACKS = {"float": 4, "dsmm::fp16": 8, "dsmm::bf16": 8}  # elements in 16 bytes
 
 
-def instances():
-    """Every kernel that launch.cu launches, as a name expression."""
+def instances() -> Iterator[str]:
+    """Yield every kernel that launch.cu launches, as a name expression."""
     for dtype, pack in PACKS.items():
         yield from (f"dsmm::cuda::{name}<{dtype}, {n}>" for name in ROW_KERNELS for n in (1, pack))
         yield from (f"dsmm::cuda::{name}<{dtype}>" for name in SUM_KERNELS)
 
 
-def package_folder(name):
+def package_folder(name: str) -> Path:
+    """Folder of an installed package of NVIDIA's; exits with 3 where it is missing."""
     found = importlib.util.find_spec("nvidia") and importlib.util.find_spec(name)
     if not found:
         print(f"{name} is not installed (see {Path(__file__).name})", file=sys.stderr)
         sys.exit(3)
-    return Path(next(iter(found.submodule_search_locations)))
+    return Path(next(iter(found.submodule_search_locations or ())))
 
 
-def compile_for(nvrtc, include, architecture):
+def compile_for(nvrtc: ctypes.CDLL, include: Path, architecture: str) -> int:
     """Compile the kernels; returns the size of the machine code in bytes, or raises with the log."""
     headers = sorted(path.name for path in (HERE / "kernels").glob("*.cuh"))
     source = "".join(f'#include "kernels/{name}"\n' for name in headers).encode()
@@ -62,7 +64,8 @@ def compile_for(nvrtc, include, architecture):
     return size.value
 
 
-def main(architectures):
+def main(architectures: Sequence[str]) -> None:
+    """Compile for each architecture and print what came out."""
     library = next((package_folder("nvidia.cuda_nvrtc") / "lib").glob("libnvrtc.so.*"))
     include = package_folder("nvidia.cuda_runtime") / "include"
     nvrtc = ctypes.CDLL(str(library))

@@ -51,7 +51,7 @@ def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
     from transformers import RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
 
     body = work.body
-    config = RobertaConfig(  # type: ignore[call-arg]  # its base class takes the last two
+    config = RobertaConfig(
         vocab_size=work.vocab_size,
         hidden_size=body.hidden_size,
         num_attention_heads=body.num_heads,

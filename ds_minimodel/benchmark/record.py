@@ -16,8 +16,7 @@ from ds_minimodel.benchmark import IN_ENGINE
 from ds_minimodel.benchmark.workloads import Workload
 from ds_minimodel.common.files import atomic_write, write_json
 from ds_minimodel.ops.cpu import has_bf16_products
-from ds_minimodel.results.render import Block, Facts, Figure, Heading, to_markdown
-from ds_minimodel.results.tables import Cell, Table
+from ds_minimodel.results.render import Block, Cell, Facts, Figure, Heading, Table, to_markdown
 
 PACKAGES = ("torch", "deepspeed", "transformers", "numpy", "apex", "liger_kernel")
 

@@ -8,7 +8,7 @@ from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 
 if TYPE_CHECKING:
-    from ds_minimodel.results.tables import Table
+    from ds_minimodel.results.render import Table
 
 
 def add_arguments(commands: Commands) -> None:

@@ -1,4 +1,4 @@
-"""What was found on this machine: versions, devices, kernels, launchers."""
+"""Report on this machine: versions, devices, kernels, launchers."""
 
 import importlib.metadata
 import platform
@@ -28,7 +28,7 @@ PACKAGES = (
 LAUNCHERS = ("deepspeed", "torchrun", "mpirun", "pdsh", "ssh")
 
 
-def report():
+def report() -> str:
     """Lines of `name: what was found`."""
     lines = [f"ds_minimodel: {__version__}, Python {platform.python_version()}"]
     lines += [f"{name}: {_version(name)}" for name in PACKAGES]
@@ -53,7 +53,7 @@ def report():
     return "\n".join(lines)
 
 
-def _version(name):
+def _version(name: str) -> str:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

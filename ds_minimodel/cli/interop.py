@@ -3,13 +3,15 @@
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
+from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 
 
-def add_arguments(commands):
-    """The three commands, added to argparse's `commands`."""
+def add_arguments(commands: Commands) -> None:
+    """Add the three commands to argparse's `commands`."""
     for name, text, run in (
         ("import-hf", "read a RoBERTa or XLM-R folder of Hugging Face's", _import_hf),
         ("import-fairseq", "read a published RoBERTa or XLM-R of fairseq's", _import_fairseq),
@@ -29,35 +31,35 @@ def add_arguments(commands):
     exporting.set_defaults(run=_export_hf)
 
 
-def _import_hf(options):
+def _import_hf(options: Options) -> None:
     folder = _existing(options.folder, "give that of a downloaded model: config.json, weights and tokenizer files")
     _module("hugging_face").import_hf(folder, options.out, options.language)
     _say_written(f"{options.out}/body and {options.out}/pack")
 
 
-def _import_fairseq(options):
+def _import_fairseq(options: Options) -> None:
     folder = _existing(options.folder, "give that of a published model: model.pt, dict.txt and tokenizer files")
     _module("fairseq").import_fairseq(folder, options.out, options.language)
     _say_written(f"{options.out}/body and {options.out}/pack")
 
 
-def _export_hf(options):
+def _export_hf(options: Options) -> None:
     artifact = _existing(options.artifact, "give that of a body, mini-model or task model")
     _module("hugging_face").export_hf(artifact, options.out, options.pack, options.depth)
     _say_written(options.out)
 
 
-def _existing(folder, advice):
+def _existing(folder: str, advice: str) -> str:
     if not Path(folder).is_dir():
         raise UserError(f"{folder}: no such folder; {advice}")
     return folder
 
 
-def _say_written(what):
+def _say_written(what: str) -> None:
     print(f"{what}: written", file=sys.stderr)
 
 
-def _module(name):
+def _module(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"ds_minimodel.interop.{name}")
     except ModuleNotFoundError as error:

@@ -1,9 +1,11 @@
-"""The front door. Nothing heavy is imported before a command needs it."""
+"""`ds-minimodel`: the command line and its exit codes. Nothing heavy is imported before a command needs it."""
 
 import argparse
 import logging
 import os
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hosts, interop, sample, serve, steps
@@ -13,7 +15,7 @@ from ds_minimodel.engine.ranks.launch import rank_of_environment
 USER_ERROR, FAILURE = 2, 1
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: 0 done, 2 the user's mistake (one line on standard error), 1 anything else."""
     rank = rank_of_environment()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -33,11 +35,11 @@ def main(arguments=None):
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; `{self.prog} --help` shows what there is")
 
 
-def parse(arguments):
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Options of a command line: `run` is the function that takes them and does the command.
 
     Overrides (key=value) may stand anywhere after the recipe, between options too, which argparse does not do.
@@ -64,7 +66,7 @@ def parse(arguments):
     return options
 
 
-def _doctor(_options):
+def _doctor(_options: argparse.Namespace) -> None:
     from ds_minimodel.cli.doctor import report
 
     print(report())

@@ -1,15 +1,15 @@
 """`ds-minimodel fetch-sample` on the command line; the package ds_minimodel_examples does the work."""
 
-import argparse
 import sys
 from collections.abc import Callable
 
+from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.common.errors import UserError
 
 SETS = ("quickstart", "repro")
 
 
-def add_arguments(commands: argparse._SubParsersAction) -> None:
+def add_arguments(commands: Commands) -> None:
     """Add the command to argparse's `commands`."""
     parser = commands.add_parser("fetch-sample", help="fetch real text and tasks from Debian's packages")
     parser.add_argument(
@@ -23,7 +23,7 @@ def add_arguments(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=_run)
 
 
-def _run(args: argparse.Namespace) -> None:
+def _run(args: Options) -> None:
     languages = args.languages.split(",") if args.languages else None
     manifest = _examples_fetch()(
         args.out, args.set, languages, log=lambda line: print(line, file=sys.stderr, flush=True)

@@ -12,6 +12,6 @@ class UserError(Exception):
 class OtherRankFailed(Exception):
     """Another rank failed, and has said why; this one ends without a word."""
 
-    def __init__(self, rank, is_users_mistake):
+    def __init__(self, rank: int, is_users_mistake: bool) -> None:
         super().__init__(f"rank {rank} failed")
         self.is_users_mistake = is_users_mistake

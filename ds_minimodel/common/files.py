@@ -7,7 +7,9 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from ds_minimodel.common.errors import UserError
 
@@ -23,21 +25,19 @@ _CANNOT_WRITE = {
     errno.ENOTDIR: "a file is in the place of a folder",
     errno.EEXIST: "a file is in the place of a folder",
 }
-
-
 # How torch.save and safetensors, which raise errors of their own, say that a write failed.
 _WRITE_FAILED = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
 
 
 @contextlib.contextmanager
-def clear_write_errors(path):
+def clear_write_errors(path: str | Path) -> Iterator[None]:
     """Turn a full, read-only or forbidden disk under `path`, or a file in its way, into a UserError."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        reason = _CANNOT_WRITE.get(getattr(error, "errno", None))
+        reason = _CANNOT_WRITE.get(getattr(error, "errno", None) or 0)
         if reason is None and any(text in str(error) for text in _WRITE_FAILED):
             reason = _CANNOT_WRITE[errno.ENOSPC]
         if reason is None:
@@ -48,12 +48,12 @@ def clear_write_errors(path):
 
 
 @contextlib.contextmanager
-def lock(path):
+def lock(path: str | Path) -> Iterator[None]:
     """Hold the lock file `path` for this process; UserError where another process holds it."""
     path = Path(path)
     with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a+", encoding="utf-8")
+        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (held for the whole block below)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,7 +68,7 @@ def lock(path):
         yield
 
 
-def sync_folder(folder):
+def sync_folder(folder: str | Path) -> None:
     """Make the renames done in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -77,13 +77,14 @@ def sync_folder(folder):
         os.close(descriptor)
 
 
-def sync_file(path):
+def sync_file(path: str | Path) -> None:
+    """Make what was written to a file survive a power cut."""
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
-def atomic_write(path, mode="wb"):
+def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open a temporary file that becomes `path` when the block ends without an error.
 
     The data is fsynced before the rename, so `path` is either the old file or the whole new one.
@@ -94,7 +95,7 @@ def atomic_write(path, mode="wb"):
     with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(temporary, mode, **({} if "b" in mode else {"encoding": "utf-8"})) as file:
+            with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -104,13 +105,14 @@ def atomic_write(path, mode="wb"):
             temporary.unlink(missing_ok=True)
 
 
-def write_json(path, value):
+def write_json(path: str | Path, value: object) -> None:
+    """Write a JSON value atomically, with sorted keys."""
     with atomic_write(path, "w") as file:
         json.dump(value, file, indent=1, sort_keys=True, ensure_ascii=False)
         file.write("\n")
 
 
-def read_json(path):
+def read_json(path: str | Path) -> Any:
     """Parse one of the project's own JSON files; UserError where it is missing or damaged."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -121,8 +123,8 @@ def read_json(path):
         raise UserError(f"{path}: not a readable JSON file ({error})") from None
 
 
-def read_json_lines(path):
-    """Records of a file of one JSON value a line, up to a line cut short by a kill; none without a file."""
+def read_json_lines(path: str | Path) -> list[Any]:
+    """Read a file of one JSON value a line, up to a line cut short by a kill; [] where there is no file."""
     records = []
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         for line in file:
@@ -134,7 +136,7 @@ def read_json_lines(path):
 
 
 @contextlib.contextmanager
-def atomic_folder(path):
+def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` when the block ends without an error, and else is removed.
 
     `path` must not exist as a complete artifact; a left-over of a killed process is replaced.
@@ -163,17 +165,18 @@ def atomic_folder(path):
         sync_folder(path.parent)
 
 
-def sha256_of_file(path):
+def sha256_of_file(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256_of_json(value):
-    """Hash of a JSON value that does not depend on the order of its keys."""
+def sha256_of_json(value: object) -> str:
+    """SHA-256 of a JSON value that does not depend on the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def write_manifest(folder, **facts):
+def write_manifest(folder: str | Path, **facts: object) -> None:
     """Write manifest.json: `facts` plus size and SHA-256 of every other file below `folder`."""
     folder = Path(folder)
     files = {
@@ -184,8 +187,8 @@ def write_manifest(folder, **facts):
     write_json(folder / MANIFEST, {**facts, "files": files})
 
 
-def read_manifest(folder, verify=False):
-    """Manifest of an artifact; UserError where it or a file that it names is missing or damaged.
+def read_manifest(folder: str | Path, verify: bool = False) -> dict[str, Any]:
+    """Read an artifact's manifest; UserError where it or a file that it names is missing or damaged.
 
     Sizes are always compared, hashes only with `verify` (it reads every byte).
     """

@@ -1,34 +1,36 @@
-"""Progress on standard error: a line that renews itself on a terminal, elsewhere a line now and then."""
+"""Progress on standard error: a line that renews itself on a terminal, in a file a line every 20 seconds."""
 
 import sys
 import time
 
 
 class Progress:
-    """Counts `total` units of work named `unit`; shows rate and time left.
+    """Progress of `total` units of work named `unit`, with rate and time left.
 
     `start` units were done by an earlier run and do not count for the rate. total=None: the end is unknown.
     """
 
-    def __init__(self, label, total, unit, start=0, quiet=False):
+    def __init__(self, label: str, total: int | None, unit: str, start: int = 0, quiet: bool = False) -> None:
         self.label, self.total, self.unit, self.start, self.quiet = label, total, unit, start, quiet
         self.done, self.began, self.shown = start, time.monotonic(), 0.0
         self.on_terminal = sys.stderr.isatty()
 
-    def update(self, done, note=""):
+    def update(self, done: int, note: str = "") -> None:
+        """Show that `done` units are done, if the last line is old enough."""
         self.done = done
         now = time.monotonic()
         if not self.quiet and now - self.shown >= (0.2 if self.on_terminal else 20):
             self.shown = now
             self._print(now, note)
 
-    def close(self, note=""):
+    def close(self, note: str = "") -> None:
+        """Show the last state and end the line."""
         if not self.quiet:
             self._print(time.monotonic(), note)
             if self.on_terminal:
                 print(file=sys.stderr)
 
-    def _print(self, now, note):
+    def _print(self, now: float, note: str) -> None:
         elapsed = now - self.began
         rate = (self.done - self.start) / elapsed if elapsed else 0.0
         total = f"/{self.total:,}" if self.total else ""
@@ -42,7 +44,7 @@ class Progress:
         )
 
 
-def _clock(seconds):
+def _clock(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"

@@ -100,7 +100,7 @@ def with_language_average(curves: Curves) -> dict[Key, list[Point]]:
     that its deviation is that of the mean; without two such seeds it has none.
     """
     languages: dict[str, dict[str, None]] = defaultdict(dict)
-    for system, task, language in curves:
+    for _, task, language in curves:
         languages[task][language] = None
     averages: dict[Key, list[Point]] = {}
     for system, task in dict.fromkeys((system, task) for system, task, _ in curves):

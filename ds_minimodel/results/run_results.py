@@ -5,6 +5,7 @@ one that the engine leaves in every training folder (`run/run.json`: settings, r
 training run).
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,10 @@ class RunResults:
     recipe: dict[str, Any]
     data: dict[str, str | None]
     tests: dict[str, dict[str, Any]]
-    scores: list[Row]
-    costs: list[Row]
-    baselines: list[Row]
-    losses: list[LossRow]
+    scores: Sequence[Row]
+    costs: Sequence[Row]
+    baselines: Sequence[Row]
+    losses: Sequence[LossRow]
     facts: dict[str, str]
     records: dict[str, str]
 

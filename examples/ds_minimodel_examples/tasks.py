@@ -1,6 +1,7 @@
 """Labelled tasks out of LibreOffice's help, parallel in all languages: `topic`, `qa` and `pair`."""
 
 import hashlib
+import itertools
 import random
 import re
 from collections import Counter, defaultdict
@@ -174,7 +175,7 @@ def _described_headings(elements: list[Element], frequency: Counter[str], descri
     """
     own = [element for element in elements if element.key]
     found: dict[Key, Key] = {}
-    for heading, paragraph in zip(own, own[1:]):
+    for heading, paragraph in itertools.pairwise(own):
         if (
             heading.heading
             and not paragraph.heading

@@ -57,10 +57,9 @@ def test_atomic_write_replaces_the_file_at_the_end_of_the_block(tmp_path):
 def test_after_an_exception_the_old_file_is_there_and_nothing_else(tmp_path, error):
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with pytest.raises(type(error)):
-        with atomic_write(path) as file:
-            file.write(b"half")
-            raise error
+    with pytest.raises(type(error)), atomic_write(path) as file:
+        file.write(b"half")
+        raise error
     assert contents(tmp_path) == {"file": b"old"}
 
 
@@ -80,14 +79,13 @@ def test_a_full_disk_is_the_users_to_mend_and_loses_nothing(full_disk):
     path = full_disk / "file"
     with atomic_write(path) as file:
         file.write(bytes(20_000))
-    with pytest.raises(UserError, match=rf"^{path}: cannot write: no space left; .*run again$"):
-        with atomic_write(path) as file:
-            file.write(bytes(100_000))
+    message = rf"^{path}: cannot write: no space left; .*run again$"
+    with pytest.raises(UserError, match=message), atomic_write(path) as file:
+        file.write(bytes(100_000))
     assert contents(full_disk) == {"file": bytes(20_000)}
-    with pytest.raises(UserError, match="no space left"):
-        with atomic_folder(full_disk / "folder") as folder:
-            (folder / "part").write_bytes(bytes(30_000))
-            (folder / "rest").write_bytes(bytes(100_000))
+    with pytest.raises(UserError, match="no space left"), atomic_folder(full_disk / "folder") as folder:
+        (folder / "part").write_bytes(bytes(30_000))
+        (folder / "rest").write_bytes(bytes(100_000))
     assert contents(full_disk) == {"file": bytes(20_000)}
 
 
@@ -95,9 +93,9 @@ def test_a_file_in_the_place_of_a_folder_is_the_users_to_mend(tmp_path):
     (tmp_path / "workdir").write_text("a file")
     for path in (tmp_path / "workdir" / "file", tmp_path / "workdir" / "below" / "file"):
         for write in (atomic_write, atomic_folder):
-            with pytest.raises(UserError, match="cannot write: a file is in the place of a folder"):
-                with write(path):
-                    pass
+            message = "cannot write: a file is in the place of a folder"
+            with pytest.raises(UserError, match=message), write(path):
+                pass
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -108,9 +106,8 @@ def test_a_forbidden_folder_is_the_users_to_mend(tmp_path):
 
 
 def test_other_errors_of_the_system_are_not_hidden():
-    with pytest.raises(OSError) as error:
-        with clear_write_errors("path"):
-            raise OSError(errno.ENXIO, "no such device")
+    with pytest.raises(OSError) as error, clear_write_errors("path"):
+        raise OSError(errno.ENXIO, "no such device")
     assert error.value.errno == errno.ENXIO
 
 
@@ -118,10 +115,9 @@ def test_atomic_folder_appears_whole_or_not_at_all(tmp_path):
     left_over = tmp_path / "folder.tmp"
     left_over.mkdir()
     (left_over / "of a killed process").write_text("half")
-    with pytest.raises(RuntimeError):
-        with atomic_folder(tmp_path / "folder") as folder:
-            (folder / "file").write_text("half")
-            raise RuntimeError
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "folder") as folder:
+        (folder / "file").write_text("half")
+        raise RuntimeError
     assert contents(tmp_path) == {}
     with atomic_folder(tmp_path / "folder") as folder:
         (folder / "below").mkdir()

@@ -99,7 +99,7 @@ def _recipe(name, systems, source, languages, tasks, seed, changes):
         "finetune": {
             "seeds": 2,
             "tasks": {
-                task: {"kind": TASKS[task], "train": "train", "test": {language: "test" for language in languages}}
+                task: {"kind": TASKS[task], "train": "train", "test": dict.fromkeys(languages, "test")}
                 for task in tasks
             },
         },
