@@ -7,12 +7,14 @@ import torch
 from ds_minimodel.costs.flops import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.loop import train
+from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import fill_batch
-from ds_minimodel.jobs import Job, inputs_hash
+from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.task_data import task_inputs
 from ds_minimodel.steps.training import micro_batches, run_config
 from ds_minimodel.systems import bodies, finetune_seeds
@@ -20,8 +22,9 @@ from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import TaskSampler
 
 
-def jobs(recipe, layout):
-    found = []
+def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+    """Jobs that finetune each body on each task, one a seed."""
+    found: list[Job] = []
     optimizer = recipe.finetune.model_dump(exclude={"tasks", "seeds", "epochs", "batch_size", "lr", "max_length"})
     for body in bodies(recipe):
         for name, task in recipe.finetune.tasks.items():
@@ -42,7 +45,7 @@ def jobs(recipe, layout):
     return found
 
 
-def _finetune(recipe, layout, body_name, name, seed, world):
+def _finetune(recipe: Recipe, layout: Layout, body_name: str, name: str, seed: int, world: World) -> None:
     section, task, source = recipe.finetune, recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
     kind = KINDS[task.kind]

@@ -1,10 +1,13 @@
 """What job records hold of a recipe's tasks."""
 
+from collections.abc import Sequence
+
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import sha256_of_file
+from ds_minimodel.recipe.schema import Recipe
 
 
-def task_inputs(recipe, name, files):
+def task_inputs(recipe: Recipe, name: str, files: Sequence[str]) -> dict[str, object]:
     """What decides the data of a task, for a job's record. UserError where a file is missing."""
     task = recipe.finetune.tasks[name]
     try:

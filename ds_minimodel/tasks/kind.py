@@ -18,6 +18,7 @@ from ds_minimodel.tasks.tables import text_field
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
     from ds_minimodel.data.tokenizer import Tokenizer
     from ds_minimodel.model.heads import TaskModel
     from ds_minimodel.model.transformer import BodyConfig
