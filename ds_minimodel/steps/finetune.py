@@ -1,45 +1,42 @@
 """Step 3: finetune each body on each task in the source language, embeddings frozen -> a task model a seed."""
 
+from functools import partial
+
 import torch
 
 from ds_minimodel.costs import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.engine.loop import train
-from ds_minimodel.jobs import Job, inputs_hash
+from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
-from ds_minimodel.steps.task_data import task_inputs
-from ds_minimodel.steps.training import finetune_seeds, micro_batches, run_config
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.training import finetune_seeds, finished_checkpoints, micro_batches, run_config, task_inputs
+from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import TaskSampler
 
 
-def jobs(recipe, layout):
-    found = []
-    optimizer = recipe.finetune.model_dump(exclude={"tasks", "seeds", "epochs", "batch_size", "lr", "max_length"})
+def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+    """Jobs that finetune each body on each task, one a seed."""
+    found: list[Job] = []
+    shared = {"finetune": recipe.finetune.recorded(), **recipe.engine.recorded()}
     for body in recipe.bodies:
+        parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
         for name, task in recipe.finetune.tasks.items():
-            inputs = {
-                "finetune": optimizer,
-                "task": task_inputs(recipe, name, [task.train]),
-                "precision": recipe.engine.precision,
-            }
-            found += [
-                Job(
-                    layout.finetune(body, name, seed),
-                    {**inputs, "seed": seed},
-                    (layout.pretrain(body), layout.tokenizer(recipe.languages.source)),
-                    lambda world, body=body, name=name, seed=seed: _finetune(recipe, layout, body, name, seed, world),
-                )
-                for seed in finetune_seeds(recipe)
-            ]
+            inputs = shared | {"task": task_inputs(recipe, name, [task.train])}
+            for seed in finetune_seeds(recipe):
+                folder = layout.finetune(body, name, seed)
+                make = partial(_finetune, recipe, layout, body, name, seed)
+                found.append(Job(folder, {**inputs, "seed": seed}, parents, make, finished_checkpoints(folder)))
     return found
 
 
-def _finetune(recipe, layout, system, name, seed, world):
+def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: int, world: World) -> None:
     section, task, source = recipe.finetune, recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
     kind = KINDS[task.kind]
