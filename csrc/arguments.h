@@ -86,7 +86,7 @@ template <class T> struct CrossEntropy {
   int64_t width;
   bool needs_grad;
 };
-constexpr int64_t kIgnored = -100;
+constexpr int64_t kIgnored = -100;  // IGNORED of common/vocabulary.py; a test compares the two
 
 // Heads side by side in the rows of B samples: row r of head h of a sample starts at r * pitch + h * width;
 // so do the results and gradients. CPU only.

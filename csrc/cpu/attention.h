@@ -7,7 +7,7 @@ struct HeadSizes {
   long block;                 // queries at a time, whole tiles
   long query_rows, key_rows;  // padded for the left and the result of a product
   long width_pitch;
-  long key_pitch;  // odd in vectors, lest rows fall into the same sets of L1
+  long key_pitch;  // odd in vectors, so that rows do not share the same sets of L1
 
   DSMM_INLINE HeadSizes(long queries, long keys, long width) {
     constexpr long kMostQueries = 60;

@@ -14,6 +14,7 @@ from ds_minimodel.model.transformer import Body, BodyConfig
 
 
 def without_heads(config: BodyConfig) -> BodyConfig:
+    """The same architecture without masked-LM heads, as a task's model has it."""
     return replace(config, head_depths=())
 
 
