@@ -1,4 +1,4 @@
-"""What the deepspeed launcher starts on four ranks: the same models and runs, split and whole.
+"""The program that test_tensor_parallel.py starts on four ranks: the same models and runs, split and whole.
 
 Usage: tensor_ranks.py FOLDER. Rank 0 writes what all saw to FOLDER/results.json, and trained weights beside it.
 """
@@ -30,7 +30,7 @@ from ds_minimodel.steps.training import micro_batches
 
 VOCAB_SIZE = 67  # four ranks have 16, 17, 17 and 17 rows
 BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=4, ffn_size=64, max_positions=SEQ_LENGTH, head_depths=(1, 3))
-NOT_SILENT, SILENT = dict(dropout=0.2, attention_dropout=0.3), dict(dropout=0.0, attention_dropout=0.0)
+DROPOUT, NO_DROPOUT = dict(dropout=0.2, attention_dropout=0.3), dict(dropout=0.0, attention_dropout=0.0)
 # Large eps: else Adam would hide a wrong norm of the gradients, as it does not see their scale.
 CLIPPED = dict(clip=0.02, eps=1.0, lr=0.5)
 
@@ -63,7 +63,7 @@ class AtDepth1(Sampler):
 
 def model(what, dropout, seed=0):
     torch.manual_seed(seed)
-    module = MaskedLanguageModel(replace(BODY, **(NOT_SILENT if dropout else SILENT)), VOCAB_SIZE)
+    module = MaskedLanguageModel(replace(BODY, **(DROPOUT if dropout else NO_DROPOUT)), VOCAB_SIZE)
     train_only(module, TRAINS[what.split()[0]])
     return module
 
@@ -130,7 +130,7 @@ def task_batch():
 def modules():
     """{name: (module, batch)} in double precision, with large weights, which hide no mistake."""
     torch.manual_seed(0)
-    config, batch = replace(BODY, **NOT_SILENT), to_tensors(Sampler.rows(0, 4))
+    config, batch = replace(BODY, **DROPOUT), to_tensors(Sampler.rows(0, 4))
     bare, answers = replace(config, head_depths=()), torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
     chosen = {
         "masked LM": (MaskedLanguageModel(config, VOCAB_SIZE), batch),
