@@ -178,7 +178,7 @@ def passing_on(send: Callable[[int, int], object]) -> Iterator[list[int]]:
     """
     received: list[int] = []
 
-    def receive(number, _frame):
+    def receive(number: int, _frame: object) -> None:
         received.append(number)
         send(number, len(received))
 
