@@ -13,6 +13,7 @@ forward pass twice. What is executed differs from that:
 Symbols: s positions, h hidden size, f feed-forward size, V vocabulary, p share of positions that are read.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,11 +35,11 @@ class Work:
     steps: int = 1
 
     @property
-    def num_sequences(self):
+    def num_sequences(self) -> int:
         return self.batch_size * self.steps
 
     @property
-    def num_read(self):
+    def num_read(self) -> float:
         """Positions that the MLM head reads in one sequence, on average."""
         return self.mask_prob * self.seq_length
 
@@ -53,23 +54,23 @@ class Cost(NamedTuple):
 # --- Forward pass of one sequence, as the paper counts it ---
 
 
-def layer_flops(work):
+def layer_flops(work: Work) -> float:
     """FLOP_layer of the paper: 24sh^2 + 4hs^2 where f = 4h."""
     s, h, f = work.seq_length, work.hidden_size, work.ffn_size
     return 8 * s * h * h + 4 * s * s * h + 4 * s * h * f
 
 
-def dense_flops(work):
+def dense_flops(work: Work) -> float:
     """The h x h layer of the MLM head, at the read positions."""
     return 2 * work.num_read * work.hidden_size**2
 
 
-def output_flops(work):
+def output_flops(work: Work) -> float:
     """The tied h x V output projection, at the read positions: the paper's p FLOP_outproj."""
     return 2 * work.num_read * work.hidden_size * work.vocab_size
 
 
-def lm_head_flops(work):
+def lm_head_flops(work: Work) -> float:
     """FLOP_lm of the paper."""
     return dense_flops(work) + output_flops(work)
 
@@ -77,7 +78,7 @@ def lm_head_flops(work):
 # --- The paper's formulas ---
 
 
-def pretrain_flops(work, num_layers, num_heads=1):
+def pretrain_flops(work: Work, num_layers: int, num_heads: int = 1) -> float:
     """Step 1, equation A1: forward and backward through the stack, and through each of `num_heads` MLM heads.
 
     With two heads this is the paper's cost of MiniJoint (footnote 2): the layers run once for both.
@@ -85,13 +86,13 @@ def pretrain_flops(work, num_layers, num_heads=1):
     return 3 * work.num_sequences * (num_layers * layer_flops(work) + num_heads * lm_head_flops(work))
 
 
-def build_mini_flops(work, frozen_layers, new_layers):
+def build_mini_flops(work: Work, frozen_layers: int, new_layers: int) -> float:
     """Step 1b, equation A4: `frozen_layers` forward only, `new_layers` on top trained, MLM head frozen."""
     layers = frozen_layers + new_layers + 2 * new_layers - 1
     return work.num_sequences * (layers * layer_flops(work) + 2 * lm_head_flops(work))
 
 
-def adapt_flops(work, num_layers):
+def adapt_flops(work: Work, num_layers: int) -> float:
     """Step 2, equation A3: body frozen, embeddings trained through it, tied output projection trained."""
     return work.num_sequences * (2 * num_layers * layer_flops(work) + 2 * lm_head_flops(work) + output_flops(work))
 
@@ -99,7 +100,7 @@ def adapt_flops(work, num_layers):
 # --- What is executed ---
 
 
-def executed_layer(work, num_queries, trains=False, passes_back=False):
+def executed_layer(work: Work, num_queries: float, trains: bool = False, passes_back: bool = False) -> float:
     """FLOPs of one layer on one sequence, forward and backward.
 
     num_queries  positions whose output is computed; keys and values are computed at all
@@ -121,7 +122,7 @@ def executed_layer(work, num_queries, trains=False, passes_back=False):
     return flops
 
 
-def executed_pretrain(work, depths):
+def executed_pretrain(work: Work, depths: Sequence[int]) -> float:
     """Step 1 with an MLM head at each of `depths`; only the deepest layer is narrowed to what is read."""
     whole = executed_layer(work, work.seq_length, trains=True, passes_back=True)
     last = executed_layer(work, work.num_read, trains=True, passes_back=True)
@@ -129,7 +130,7 @@ def executed_pretrain(work, depths):
     return work.num_sequences * ((max(depths) - 1) * whole + last + heads)
 
 
-def executed_build_mini(work, frozen_layers, new_layers):
+def executed_build_mini(work: Work, frozen_layers: int, new_layers: int) -> float:
     """Step 1b: prefix forward only; the lowest new layer needs no gradient of its input."""
     flops = frozen_layers * executed_layer(work, work.seq_length)
     for layer in range(new_layers):
@@ -138,7 +139,7 @@ def executed_build_mini(work, frozen_layers, new_layers):
     return work.num_sequences * (flops + 2 * lm_head_flops(work))
 
 
-def executed_adapt(work, num_layers):
+def executed_adapt(work: Work, num_layers: int) -> float:
     """Step 2: every layer passes the gradient back without weight gradients; the output projection trains."""
     whole = executed_layer(work, work.seq_length, passes_back=True)
     last = executed_layer(work, work.num_read, passes_back=True)
@@ -149,7 +150,7 @@ def executed_adapt(work, num_layers):
 # --- Costs of steps and of a recipe ---
 
 
-def step_flops(step, work, depths, frozen_layers=0):
+def step_flops(step: str, work: Work, depths: Sequence[int], frozen_layers: int = 0) -> Cost:
     """Cost of `work` in the step "pretrain", "build-mini" or "adapt"; work.steps = 1 gives one update.
 
     depths: where MLM heads sit, the deepest being the number of layers that run.

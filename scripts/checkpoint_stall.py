@@ -9,6 +9,8 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import deepspeed
@@ -26,7 +28,7 @@ from ds_minimodel.engine.zero.engine import build_engine
 ROUNDS = 5
 
 
-def step(engine, batch):
+def step(engine: deepspeed.DeepSpeedEngine, batch: torch.Tensor) -> None:
     loss = engine(batch).float().square().mean()
     engine.backward(loss)
     engine.step()
@@ -34,20 +36,20 @@ def step(engine, batch):
         torch.cuda.synchronize()
 
 
-def seconds(action):
+def seconds(action: Callable[[], object]) -> float:
     begin = time.monotonic()
     action()
     return time.monotonic() - begin
 
 
-def save_at_once(engine, folder):
+def save_at_once(engine: deepspeed.DeepSpeedEngine, folder: Path) -> None:
     engine.save_checkpoint(folder, tag="plain")
     for path in folder.rglob("*.pt"):
         with open(path, "rb+") as file:
             os.fsync(file.fileno())
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--parameters", type=float, default=100e6)
@@ -64,7 +66,9 @@ def main():
     engine = build_engine(torch.nn.Linear(width, width, bias=False).to(world.device), run, world)
     batch = torch.randn(8, width, dtype=torch.bfloat16, device=world.device)
     plain = engine.checkpoint_engine
-    times = {key: [] for key in ("plain_step", "at_once", "background", "steps_beside", "until_on_disk")}
+    times: dict[str, list[float]] = {
+        key: [] for key in ("plain_step", "at_once", "background", "steps_beside", "until_on_disk")
+    }
     with Checkpoints(engine, options.folder, run, world, "stall") as checkpoints:
         copies, number = engine.checkpoint_engine, 0
         for _ in range(3):
@@ -75,8 +79,8 @@ def main():
             times["at_once"].append(seconds(lambda: save_at_once(engine, options.folder / "plain")))
             engine.checkpoint_engine, number = copies, number + 1
             begin = time.monotonic()
-            times["background"].append(seconds(lambda number=number: checkpoints.save(number)))
-            while checkpoints.thread.is_alive():
+            times["background"].append(seconds(partial(checkpoints.save, number)))
+            while checkpoints.thread is not None and checkpoints.thread.is_alive():
                 times["steps_beside"].append(seconds(lambda: step(engine, batch)))
             checkpoints.wait()
             times["until_on_disk"].append(time.monotonic() - begin)

@@ -9,7 +9,9 @@ OUT.md (benchmarks/frozen_costs by default).
 import datetime
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,7 +24,8 @@ from measure import measure_step
 from ds_minimodel.benchmark.peaks import device_name
 from ds_minimodel.common.files import atomic_write, write_json
 from ds_minimodel.engine.execution import Execution
-from ds_minimodel.engine.ranks.world import join_ranks
+from ds_minimodel.engine.loop import Batches
+from ds_minimodel.engine.ranks.world import World, join_ranks
 from ds_minimodel.engine.run import Accounting, Run
 from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.model.heads import MaskedLanguageModel
@@ -39,8 +42,8 @@ STEPS = {
 KINDS = ("weights", "optimizer", "activations", "rest", "total")
 
 
-def batches(world):
-    def step(number):
+def batches(world: World) -> Batches:
+    def step(number: int) -> list[dict[str, Any]]:
         generator = torch.Generator().manual_seed(number * world.size + world.rank)
         size = SEQUENCES // world.size
         tokens = torch.randint(4, VOCAB, (size, LENGTH), generator=generator)
@@ -58,7 +61,7 @@ def batches(world):
     return step
 
 
-def measure(world, layers, trains, zero_stage):
+def measure(world: World, layers: int, trains: Callable[[str], bool], zero_stage: int) -> dict[str, Any]:
     run = Run(
         Schedule(steps=10, lr=1e-3),
         Execution(SEQUENCES, micro_batch_size=SEQUENCES, zero_stage=zero_stage, precision="bf16"),
@@ -70,8 +73,9 @@ def measure(world, layers, trains, zero_stage):
     return measure_step(module, batches(world), run, world)
 
 
-def main(out):
-    world, rows = join_ranks(), []
+def main(out: Path) -> None:
+    world = join_ranks()
+    rows: list[dict[str, Any]] = []
     for step, (layers, trains) in STEPS.items():
         for stage in range(4):
             frozen = measure(world, layers, trains, stage)
@@ -94,7 +98,7 @@ def main(out):
             file.write(page(facts, rows))
 
 
-def page(facts, rows):
+def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     lines = [
         "# What freezing saves",
         "",
@@ -120,7 +124,7 @@ def page(facts, rows):
     return "\n".join(lines) + "\n"
 
 
-def mib(size):
+def mib(size: float) -> str:
     return f"{size / 2**20:.2f}"
 
 

@@ -1,5 +1,6 @@
 """Jobs: what is complete is skipped, what is unfinished goes on, what was made otherwise is refused."""
 
+import contextlib
 import json
 
 import pytest
@@ -91,10 +92,8 @@ def test_what_is_unfinished_goes_on(job):
 @pytest.mark.parametrize("unfinished", [False, True], ids=["complete", "unfinished"])
 def test_what_was_made_from_other_inputs_is_refused_and_not_touched(job, change, difference, unfinished):
     job.make.stops = unfinished
-    try:
+    with contextlib.suppress(InterruptedError):
         run(job)
-    except InterruptedError:
-        pass
     before = sorted((path, path.read_bytes()) for path in job.folder.rglob("*") if path.is_file())
     other = job_in(job.folder, {**INPUTS, **change})
     for ask in (is_complete, begin):

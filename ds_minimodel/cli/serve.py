@@ -1,6 +1,7 @@
 """`ds-minimodel pack` and `ds-minimodel predict` on the command line."""
 
 import argparse
+import io
 import json
 import sys
 
@@ -75,7 +76,8 @@ def _predict(options):
     if options.file is not None:
         _answer_file(predictor, options.file)
         return
-    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # bad bytes end one line, not all
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # bad bytes end one line, not all
     for number, line in enumerate(sys.stdin, 1):
         if line.strip():
             try:

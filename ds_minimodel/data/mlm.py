@@ -59,7 +59,7 @@ class MlmSampler:
         width = min(-(-int(lengths.max()) // _MULTIPLE) * _MULTIPLE, self.blocks.seq_length)
         tokens = np.full((len(numbers), width), PAD, np.int64)
         tokens[:, 0] = BOS
-        for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist())):
+        for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
             tokens[row, 1 : size + 1] = self.store.read(start, start + size)
         return tokens, lengths
 

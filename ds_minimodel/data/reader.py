@@ -31,6 +31,9 @@ class Position(NamedTuple):
     line: int = 1
 
 
+START = Position()
+
+
 class Chunk(NamedTuple):
     """Some of a file's decompressed bytes, from `start` to `end`."""
 
@@ -58,7 +61,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     return found
 
 
-def read_chunks(files: Sequence[Path], start: Position = Position()) -> Iterator[Chunk]:
+def read_chunks(files: Sequence[Path], start: Position = START) -> Iterator[Chunk]:
     """Chunks of the files from `start` on. A document that a chunk cannot hold is cut at a line end,
     a line that it cannot hold at a space.
 
@@ -144,7 +147,7 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
         return lzma.open(path)
     if path.suffix == ".zst":
         return io.BufferedReader(_ZstdFile(path), 1 << 17)
-    return open(path, "rb")
+    return open(path, "rb")  # noqa: SIM115  (the caller closes it)
 
 
 class _ZstdFile(io.RawIOBase):

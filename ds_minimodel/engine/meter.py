@@ -73,7 +73,7 @@ class Meter:
         formula, executed = accounting.flops_until(step)
         record: Record = {"step": step, "loss": sum(losses) / len(losses), "lr": run.schedule.lr_at(step - 1)}
         if len(losses) > 1:
-            record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses)}
+            record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses, strict=True)}
         record |= {
             "tokens_per_second": steps * accounting.tokens_per_step / seconds,
             "tflops_per_second": (formula - accounting.flops_until(step - steps)[0]) / seconds / 1e12,
@@ -87,7 +87,7 @@ class Meter:
         self.metrics.__enter__()
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         self.metrics.__exit__(*error)
         if error[0] is None:
             self.progress.close()
@@ -117,7 +117,7 @@ class Metrics:
         kept = [line for line in read_json_lines(path) if line["step"] <= start_step]
         with atomic_write(path, "w") as file:
             file.writelines(json.dumps(line) + "\n" for line in kept)
-        self.file = open(path, "a", encoding="utf-8")
+        self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in __exit__)
         self.events = SummaryWriter(Path(folder) / "events", purge_step=start_step + 1)
 
     def write(self, record: Record) -> None:

@@ -54,7 +54,7 @@ def to_hugging_face(tensors: dict[str, Tensor], found: dict[str, list[str]]) -> 
     """Our state dict under Hugging Face's names, with the token types that RoBERTa has and never uses."""
     theirs = {TYPES: torch.zeros(1, tensors["pack.tokens"].shape[1])}
     for ours, parts in found.items():
-        theirs |= {part: chunk.contiguous() for part, chunk in zip(parts, tensors[ours].chunk(len(parts)))}
+        theirs |= {part: chunk.contiguous() for part, chunk in zip(parts, tensors[ours].chunk(len(parts)), strict=True)}
     return theirs
 
 

@@ -66,7 +66,7 @@ class MaskedLanguageModel(nn.Module):
         return torch.stack(
             [
                 self.pack.cross_entropy(self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, targets_P)
-                for depth, x_BMH in zip(depths, hidden)
+                for depth, x_BMH in zip(depths, hidden, strict=True)
             ]
         )
 

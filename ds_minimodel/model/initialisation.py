@@ -157,7 +157,7 @@ def _shared(target_pieces: Sequence[str], source_pieces: Sequence[str]) -> tuple
     """Ids in the target and in the source of the pieces that both have; the special tokens are among them."""
     source_ids = {piece: id for id, piece in enumerate(source_pieces)}
     shared = [(id, source_ids[piece]) for id, piece in enumerate(target_pieces) if piece in source_ids]
-    return tuple(torch.tensor(ids) for ids in zip(*shared))
+    return tuple(torch.tensor(ids) for ids in zip(*shared, strict=True))
 
 
 def _rows_with_bias(source: Source) -> Tensor:

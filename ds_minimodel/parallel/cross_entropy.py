@@ -59,7 +59,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        grads = (grad if grad is None else (grad * grad_loss).to(dtype) for grad, dtype in zip(ctx.grads, ctx.dtypes))
+        grads = (
+            grad if grad is None else (grad * grad_loss).to(dtype)
+            for grad, dtype in zip(ctx.grads, ctx.dtypes, strict=True)
+        )
         return *grads, None, None, None
 
 

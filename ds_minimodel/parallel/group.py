@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -22,7 +23,7 @@ class Group:
     def shares(self, total: int) -> list[range]:
         """The range of `total` consecutive things that each rank of the group holds; they differ by one at most."""
         ends = [rank * total // self.size for rank in range(self.size + 1)]
-        return [range(first, last) for first, last in zip(ends, ends[1:])]
+        return [range(first, last) for first, last in itertools.pairwise(ends)]
 
     def share(self, total: int) -> range:
         """This rank's range."""

@@ -85,7 +85,7 @@ def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, worl
         records = encoded = None
         for seed in finetune_seeds(recipe):
             model = load_body(layout.finetune(system, name, seed) / "model")
-            labels = model.task["labels"]
+            labels = (model.task or {})["labels"]
             if encoded is None:
                 records = kind.read(task.test[language], task, language, labels)
                 encoded = kind.encode(tokenizer, records, task, max_length)

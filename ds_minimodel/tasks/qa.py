@@ -154,10 +154,10 @@ def read_squad(path: str | Path) -> list[Question]:
         raise UserError(f"{path}:{error.lineno}: not JSON ({error.msg}); {_FORM}") from None
     questions: list[Question] = []
     ids: set[str] = set()
-    for article, where in _items(content, "data", f"{path}: "):
-        for paragraph, where in _items(article, "paragraphs", f"{where}."):
-            context = text_field(paragraph, "context", where)
-            for entry, where in _items(paragraph, "qas", f"{where}."):
+    for article, in_file in _items(content, "data", f"{path}: "):
+        for paragraph, in_article in _items(article, "paragraphs", f"{in_file}."):
+            context = text_field(paragraph, "context", in_article)
+            for entry, where in _items(paragraph, "qas", f"{in_article}."):
                 question = _question(entry, context, where)
                 if question.id in ids:
                     raise UserError(f"{where}: the id '{question.id}' comes a second time")

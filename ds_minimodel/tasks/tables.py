@@ -123,7 +123,7 @@ def read_table(
     for line, _, name in examples:
         if name not in ids:
             raise UserError(f"{path}:{line}: label '{name}' is not one of the task's ({', '.join(labels)})")
-    by_column = tuple(list(column) for column in zip(*(texts for _, texts, _ in examples)))
+    by_column = tuple(list(column) for column in zip(*(texts for _, texts, _ in examples), strict=True))
     return Records(by_column, np.array([ids[name] for *_, name in examples], dtype=np.int64), labels)
 
 

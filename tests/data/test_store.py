@@ -53,10 +53,9 @@ def test_the_hash_is_of_the_content(tmp_path):
 
 
 def test_an_error_leaves_no_shard(tmp_path):
-    with pytest.raises(RuntimeError):
-        with write_shard(tmp_path, 0, 600, HASH) as add:
-            add([1, 2], [2])
-            raise RuntimeError
+    with pytest.raises(RuntimeError), write_shard(tmp_path, 0, 600, HASH) as add:
+        add([1, 2], [2])
+        raise RuntimeError
     assert not list(tmp_path.iterdir())
 
 

@@ -3,6 +3,7 @@
 Usage: cost_ranks.py FOLDER. Rank 0 writes what it saw to FOLDER/results.json.
 """
 
+import contextlib
 import signal
 import sys
 from pathlib import Path
@@ -57,15 +58,13 @@ def resumed_over_a_switch(world, folder, run):
         return loop.train(module, rising(run, world), run, world, where, "rising", "job", **options)
 
     weights = train(folder / "undisturbed", model("adapt"))
-    try:
+    with contextlib.suppress(Stopped):
         train(
             folder / "stopped",
             model("adapt"),
             snapshot_steps=(KILLED_AFTER,),
             on_snapshot=signal_self(signal.SIGTERM) if world.is_main else lambda *_: None,
         )
-    except Stopped:
-        pass
     start_of_second = int((folder / "stopped" / "checkpoints" / "latest").read_text().removeprefix("step-"))
     resumed = train(folder / "stopped", other_start())
     return [start_of_second, same(resumed, weights)]

@@ -30,9 +30,9 @@ from ds_minimodel.steps.training import micro_batches
 
 VOCAB_SIZE = 67  # four ranks have 16, 17, 17 and 17 rows
 BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=4, ffn_size=64, max_positions=SEQ_LENGTH, head_depths=(1, 3))
-DROPOUT, NO_DROPOUT = dict(dropout=0.2, attention_dropout=0.3), dict(dropout=0.0, attention_dropout=0.0)
+DROPOUT, NO_DROPOUT = {"dropout": 0.2, "attention_dropout": 0.3}, {"dropout": 0.0, "attention_dropout": 0.0}
 # Large eps: else Adam would hide a wrong norm of the gradients, as it does not see their scale.
-CLIPPED = dict(clip=0.02, eps=1.0, lr=0.5)
+CLIPPED = {"clip": 0.02, "eps": 1.0, "lr": 0.5}
 
 
 def run_config(**changes):

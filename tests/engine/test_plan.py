@@ -103,15 +103,15 @@ def test_a_prefix_keeps_nothing():
 
 def sizes(**changes):
     return Sizes(
-        **dict(
-            zero_stage=1,
-            precision="bf16",
-            batch_size=64,
-            micro_batch_size=8,
-            world_size=8,
-            ranks_per_node=8,
-            device_memory=GIB,
-        )
+        **{
+            "zero_stage": 1,
+            "precision": "bf16",
+            "batch_size": 64,
+            "micro_batch_size": 8,
+            "world_size": 8,
+            "ranks_per_node": 8,
+            "device_memory": GIB,
+        }
         | changes
     )
 

@@ -6,12 +6,13 @@ Usage: tensor_ranks.py RECIPE KEY=VALUE ...
 import sys
 
 from ds_minimodel.engine.ranks.world import join_ranks
-from ds_minimodel.pipeline.run import ON_RANKS, run_step
+from ds_minimodel.pipeline.run import STEPS, RunsOn, run_step
 from ds_minimodel.recipe.reading import load_recipe
 
 if __name__ == "__main__":
     path, *overrides = [argument for argument in sys.argv[1:] if not argument.startswith("--local_rank")]
     recipe = load_recipe(path, overrides)
     world = join_ranks(recipe.engine.tensor_parallel)
-    for step in ON_RANKS:
-        run_step(step, recipe, world)
+    for step in STEPS.values():
+        if step.runs_on is RunsOn.RANKS:
+            run_step(step, recipe, world)

@@ -11,7 +11,7 @@ from ds_minimodel.tasks import KINDS
 
 PACKAGE = Path(__file__).parents[2] / "ds_minimodel"
 # In the records of jobs since before kinds were objects: a workdir of then is still complete.
-RECORDED = {
+RECORDED: dict[str, object] = {
     "labels": None,
     "columns": {},
     "lr": None,

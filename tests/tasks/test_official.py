@@ -5,10 +5,10 @@ import json
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.pair import Pair
 from ds_minimodel.tasks.tables import read_table
 
-PAIR = KINDS["pair"].table_forms({})
+PAIR = Pair().table_forms({})
 LABELS = ["contradiction", "entailment", "neutral"]
 MULTINLI = (
     "gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "

@@ -231,7 +231,7 @@ def test_entities_of_tags():
 
 def test_words_that_were_cut_off_count(tokenizer):
     words = ["abc", "日本", "κόσμος"]
-    always_right = lambda records, encoded: [  # noqa: E731
+    always_right = lambda records, encoded: [
         (np.array([0]), np.eye(len(records.labels))[None, np.maximum(encoded.examples.targets, 0)])
     ]
     for labels, targets, expected in [

@@ -179,7 +179,7 @@ class Checkpoints:
         for key, here in self.binding.items():
             saved = manifest.get(key)
             if saved != here and key == "parameters":
-                saved, here = _first_difference(dict(saved), dict(here))
+                saved, here = _first_difference(dict(saved or ()), dict(here))
             if saved != here:
                 raise UserError(
                     f"{self.folder / name}: a checkpoint of another run ({key}: {saved}, here "

@@ -101,7 +101,7 @@ def survey(hosts: Sequence[Host]) -> list[dict]:
     with ThreadPoolExecutor(len(hosts)) as pool:
         found = list(pool.map(_facts_of, hosts))
     unit = "gpus" if found[0]["gpus"] and os.environ.get("DS_ACCELERATOR") != "cpu" else "cores"
-    for host, facts in zip(hosts, found):
+    for host, facts in zip(hosts, found, strict=True):
         if facts["version"] != __version__:
             raise UserError(
                 f"{host.where}: {host.name} has ds_minimodel {facts['version']}, this host "
@@ -127,7 +127,7 @@ def launch_on_hosts(arguments: Sequence[str], hosts: Sequence[Host]) -> int:
     commands = [launcher_command(devices, index, *meeting, program) for index in range(len(hosts))]
     processes = [
         subprocess.Popen(_ssh(host, command), stdin=subprocess.PIPE, start_new_session=True)
-        for host, command in zip(hosts, commands)
+        for host, command in zip(hosts, commands, strict=True)
     ]
     with passing_on(lambda number, count: _end(processes, at_once=count > 1)) as received:
         code = _wait(hosts, processes, received)
@@ -140,7 +140,7 @@ def _wait(hosts: Sequence[Host], processes: Sequence[Process], received: list[in
     """Wait until all hosts have ended; return the code of the first that failed, 0 where none did."""
     failed = None
     while any(process.poll() is None for process in processes):
-        for host, process in zip(hosts, processes):
+        for host, process in zip(hosts, processes, strict=True):
             if process.poll() and failed is None:
                 failed = process.returncode
                 deadline = time.monotonic() + GRACE

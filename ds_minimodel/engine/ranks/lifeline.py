@@ -5,6 +5,7 @@ answer; a process that is killed breaks its own.
 """
 
 import atexit
+import contextlib
 import os
 import selectors
 import socket
@@ -60,10 +61,8 @@ def _accept(server: socket.socket, names: list[str]) -> tuple[socket.socket, str
 
 def _say_goodbye(lines: list[socket.socket]) -> None:
     for line in lines:
-        try:
+        with contextlib.suppress(OSError):  # that rank is gone already
             line.sendall(_GOODBYE)
-        except OSError:  # that rank is gone already
-            pass
 
 
 def _watch(lines: dict[socket.socket, str]) -> None:

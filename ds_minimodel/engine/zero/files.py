@@ -129,7 +129,7 @@ def _of_stage_0(model: dict, names: list[str]) -> tuple[Fragments, dict]:
         masters = [model["module"][name] for name in names]
     found = {
         name: [Fragment(name, 0, _flat(master, state["state"][index]))]
-        for index, (name, master) in enumerate(zip(names, masters))
+        for index, (name, master) in enumerate(zip(names, masters, strict=True))
     }
     return found, state["state"]
 

@@ -160,8 +160,8 @@ def _masters_of_stage_0(engine: DeepSpeedEngine) -> dict[torch.nn.Parameter, tor
         return {}
     return {
         parameter: master
-        for parameters, masters in zip(optimizer.fp16_groups, optimizer.fp32_groups)
-        for parameter, master in zip(parameters, masters)
+        for parameters, masters in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
+        for parameter, master in zip(parameters, masters, strict=True)
     }
 
 
