@@ -147,7 +147,7 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
         return lzma.open(path)
     if path.suffix == ".zst":
         return io.BufferedReader(_ZstdFile(path), 1 << 17)
-    return open(path, "rb")  # noqa: SIM115  (the caller closes it)
+    return open(path, "rb")
 
 
 class _ZstdFile(io.RawIOBase):
@@ -165,7 +165,7 @@ class _ZstdFile(io.RawIOBase):
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
         self._frame: Any = None  # the open frame; None between frames
-        self._file = open(path, "rb")
+        self._file = open(path, "rb")  # noqa: SIM115  (the caller closes it)
         self._ready = memoryview(b"")
         self._position = 0
 
