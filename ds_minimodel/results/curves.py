@@ -147,7 +147,7 @@ def compute_to_reach(curve: list[Point], target: float) -> Estimate:
 
 
 def near_maximal_targets(curves: Curves) -> dict[tuple[str, str], float]:
-    """Return {(task, language): 95 % of bl_base's score at training completion}, the target of every system."""
+    """Return {(task, language): 95 % of BL_BASE's score at training completion}, the target of every system."""
     return {
         (task, language): NEAR_MAXIMAL * curve[-1].mean
         for (system, task, language), curve in curves.items()
@@ -156,7 +156,7 @@ def near_maximal_targets(curves: Curves) -> dict[tuple[str, str], float]:
 
 
 def near_maximal(curves: Curves) -> dict[Key, Estimate]:
-    """Return {(system, task, language): Estimate} for every curve that bl_base sets a target for."""
+    """Return {(system, task, language): Estimate} for every curve that BL_BASE sets a target for."""
     targets = near_maximal_targets(curves)
     return {
         (system, task, language): compute_to_reach(curve, targets[task, language])
@@ -166,7 +166,7 @@ def near_maximal(curves: Curves) -> dict[Key, Estimate]:
 
 
 def speedup(estimates: Estimates, system: str, task: str) -> Speedup:
-    """Speedup of `system` over bl_base on `task`: the mean of the languages' ratios (paper footnote 6)."""
+    """Speedup of `system` over BL_BASE on `task`: the mean of the languages' ratios (paper footnote 6)."""
     ratios: dict[str, float] = {}
     excluded: list[str] = []
     for (name, of_task, language), estimate in estimates.items():

@@ -87,7 +87,7 @@ def system_styles(variants: Iterable[str]) -> dict[str, LineStyle]:
 
 
 def depth_styles(depths: Mapping[int, str]) -> dict[str, LineStyle]:
-    """Return {variant: LineStyle} of {depth: variant}, dark to bright by depth, and of bl_base."""
+    """Return {variant: LineStyle} of {depth: variant}, dark to bright by depth, and of BL_BASE."""
     shades = [_BRIGHTEST * rank / max(len(depths) - 1, 1) for rank in range(len(depths))]
     styles = {
         variant: LineStyle(
@@ -109,9 +109,9 @@ _MOST_MARKERS = 40  # longer curves are drawn without
 
 
 def plot_speedups(estimates: Estimates, tasks: Sequence[str]) -> bytes | None:
-    """Figure 1: a group of bars for each task, and their mean; one bar a system, its speedup over bl_base.
+    """Figure 1: a group of bars for each task, and their mean; one bar a system, its speedup over BL_BASE.
 
-    None where no system but bl_base has a speedup.
+    None where no system but BL_BASE has a speedup.
     """
     systems = in_order(system for system, _, _ in estimates if system != BASELINE)
     heights: dict[str, list[float | None]] = {

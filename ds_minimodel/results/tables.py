@@ -211,7 +211,7 @@ def _baseline_rows(task: str, columns: Sequence[str], baselines: Iterable[Row]) 
 
 
 def near_maximal_table(task: str, curves: Curves, estimates: Estimates) -> Table:
-    """Table 3 for one task: V100 time to 95 % of bl_base's final score, with the bounds of the estimate."""
+    """Table 3 for one task: V100 time to 95 % of BL_BASE's final score, with the bounds of the estimate."""
     languages = languages_of(curves, task)
     finite = [
         estimate.upper
@@ -289,7 +289,7 @@ def source_table(source: str, curves: Curves) -> Table:
 
 
 def depth_curves(rows: Sequence[Row], depths: Mapping[int, str]) -> dict[Key, list[Point]]:
-    """Curves of the variants in `depths`, and of bl_base, in the languages that all the variants have.
+    """Curves of the variants in `depths`, and of BL_BASE, in the languages that all the variants have.
 
     So the averages over languages compare: a depth is often tried in few languages.
     """
