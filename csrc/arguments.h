@@ -11,8 +11,12 @@ using int64_t = long long;
 
 namespace dsmm {
 
-struct bf16 { uint16_t bits; };
-struct fp16 { uint16_t bits; };  // CUDA only
+struct bf16 {
+  uint16_t bits;
+};
+struct fp16 {
+  uint16_t bits;
+};  // CUDA only
 
 // Dropout of rows (ds_minimodel/ops/dropout.py). keys == nullptr: no dropout.
 struct Dropout {
@@ -22,9 +26,9 @@ struct Dropout {
 };
 
 template <class T> struct NormForward {
-  const T *x, *residual;       // residual may be nullptr
+  const T *x, *residual;  // residual may be nullptr
   const float *weight, *bias;
-  T *out, *total;              // total: residual + dropout(x), nullptr where that is x itself
+  T *out, *total;  // total: residual + dropout(x), nullptr where that is x itself
   float *mean, *rstd;
   Dropout dropout;
   int64_t width;
@@ -37,19 +41,29 @@ template <class T> struct NormForward {
 template <class T> struct NormBackward {
   const T *grad, *total;
   const float *weight, *mean, *rstd;
-  T *grad_x, *grad_residual;   // either may be nullptr
+  T *grad_x, *grad_residual;  // either may be nullptr
   Dropout dropout;
   int64_t width;
 };
 
-template <class T> struct GeluForward { const T* x; const float* bias; T* out; int64_t width; };
+template <class T> struct GeluForward {
+  const T* x;
+  const float* bias;
+  T* out;
+  int64_t width;
+};
 
-template <class T> struct GeluBackward { const T *grad, *x; const float* bias; T* grad_x; int64_t width; };
+template <class T> struct GeluBackward {
+  const T *grad, *x;
+  const float* bias;
+  T* grad_x;
+  int64_t width;
+};
 
 template <class T> struct SoftmaxForward {
   const T* scores;
-  const int32_t* lengths;      // keys of each sample, nullptr: all
-  T *out, *probs;              // probs: before dropout, nullptr where not wanted
+  const int32_t* lengths;  // keys of each sample, nullptr: all
+  T *out, *probs;          // probs: before dropout, nullptr where not wanted
   Dropout dropout;
   int64_t width, rows_per_sample;
   float scale;
@@ -65,28 +79,36 @@ template <class T> struct SoftmaxBackward {
 };
 
 template <class T> struct CrossEntropy {
-  T* logits;                   // without bias; becomes d loss / d logits if needs_grad
+  T* logits;  // without bias; becomes d loss / d logits if needs_grad
   const float* bias;
-  const int64_t* targets;      // kIgnored: the row counts nothing
+  const int64_t* targets;  // kIgnored: the row counts nothing
   float* losses;
   int64_t width;
   bool needs_grad;
 };
-constexpr int64_t kIgnored = -100;
+constexpr int64_t kIgnored = -100;  // IGNORED of common/vocabulary.py; a test compares the two
 
-// Heads side by side in the rows of B samples: row r of head h of a sample starts at r * pitch + h * width; so do
-// the results and gradients. CPU only.
+// Heads side by side in the rows of B samples: row r of head h of a sample starts at r * pitch + h * width;
+// so do the results and gradients. CPU only.
 template <class T> struct Attention {
   const T *q, *k, *v;
   int64_t query_pitch, key_pitch, out_pitch;
   int64_t heads, queries, keys, width;
-  const int32_t* lengths;      // keys of each sample, nullptr: all
-  Dropout dropout;             // keys: one for each head and query
+  const int32_t* lengths;  // keys of each sample, nullptr: all
+  Dropout dropout;         // keys: one for each head and query
   float scale;
 };
 
-template <class T> struct AttentionGradients { const T* out; T *q, *k, *v; };
+template <class T> struct AttentionGradients {
+  const T* out;
+  T *q, *k, *v;
+};
 
-template <class T> struct DropoutRows { const T* x; T* out; Dropout dropout; int64_t width; };
+template <class T> struct DropoutRows {
+  const T* x;
+  T* out;
+  Dropout dropout;
+  int64_t width;
+};
 
 }  // namespace dsmm

@@ -63,7 +63,9 @@ inline Dropout dropout_of(const MaybeTensor& packed_keys, double p) {
 struct Shape {
   int64_t width, rows, samples, rows_per_sample;
   explicit Shape(const Tensor& x)
-      : width(x.size(-1)), rows(width ? x.numel() / width : 0), samples(x.size(0)),
+      : width(x.size(-1)),
+        rows(width ? x.numel() / width : 0),
+        samples(x.size(0)),
         rows_per_sample(samples ? rows / samples : 0) {}
 };
 
@@ -73,9 +75,9 @@ inline Tensor gradient_of(const Tensor& parameter, const MaybeTensor& sums) {
 }
 
 template <class Backend>
-std::tuple<Tensor, Tensor, Tensor> residual_layer_norm(
-    const Tensor& x_, const MaybeTensor& residual_, const Tensor& weight_, const Tensor& bias_, double eps,
-    double p, const MaybeTensor& row_keys) {
+std::tuple<Tensor, Tensor, Tensor> residual_layer_norm(const Tensor& x_, const MaybeTensor& residual_,
+                                                       const Tensor& weight_, const Tensor& bias_, double eps,
+                                                       double p, const MaybeTensor& row_keys) {
   const Tensor x = packed(x_);
   const Shape shape(x);
   const MaybeTensor residual = residual_ ? MaybeTensor(matching(*residual_, x)) : std::nullopt;
@@ -89,8 +91,8 @@ std::tuple<Tensor, Tensor, Tensor> residual_layer_norm(
       using T = decltype(zero);
       Backend::norm_forward(
           NormForward<T>{data<T>(x), data_or_null<T>(residual), data<float>(weight), data<float>(bias),
-                         data<T>(out), data_or_null<T>(total), mean, mean + shape.rows,
-                         dropout_of(keys, p), shape.width, static_cast<float>(eps), false},
+                         data<T>(out), data_or_null<T>(total), mean, mean + shape.rows, dropout_of(keys, p),
+                         shape.width, static_cast<float>(eps), false},
           shape.rows);
     });
   return {out, total, statistics};
@@ -171,8 +173,8 @@ std::tuple<Tensor, Tensor> masked_softmax(const Tensor& scores_, const MaybeTens
       using T = decltype(zero);
       Backend::softmax_forward(
           SoftmaxForward<T>{data<T>(scores), data_or_null<int32_t>(lengths), data<T>(out),
-                            data_or_null<T>(probs), dropout_of(keys, p), shape.width,
-                            shape.rows_per_sample, static_cast<float>(scale)},
+                            data_or_null<T>(probs), dropout_of(keys, p), shape.width, shape.rows_per_sample,
+                            static_cast<float>(scale)},
           shape.rows);
     });
   return {out, probs};
@@ -190,8 +192,8 @@ Tensor masked_softmax_backward(const Tensor& grad_, const Tensor& probs_, const 
       using T = decltype(zero);
       Backend::softmax_backward(
           SoftmaxBackward<T>{data<T>(grad), data<T>(probs), data_or_null<int32_t>(lengths),
-                             data<T>(grad_scores), dropout_of(keys, p), shape.width,
-                             shape.rows_per_sample, static_cast<float>(scale)},
+                             data<T>(grad_scores), dropout_of(keys, p), shape.width, shape.rows_per_sample,
+                             static_cast<float>(scale)},
           shape.rows);
     });
   return grad_scores;
@@ -245,19 +247,19 @@ void serve(const char* reference, BoxedKernel kernel, StableIValue* stack, uint6
     STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(reference, "", stack, TORCH_ABI_VERSION));
 }
 
-#define DSMM_SERVE(BACKEND, OP, FUNCTION)                                                                      \
-  library.impl(#OP, [](StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs) {                  \
-    serve<BACKEND>("dsmm_reference::" #OP, TORCH_BOX(&FUNCTION), stack, num_inputs, num_outputs);      \
+#define DSMM_SERVE(BACKEND, OP, FUNCTION)                                                         \
+  library.impl(#OP, [](StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs) {          \
+    serve<BACKEND>("dsmm_reference::" #OP, TORCH_BOX(&FUNCTION), stack, num_inputs, num_outputs); \
   })
 
-#define DSMM_SERVE_ALL(BACKEND)                                                                  \
-  DSMM_SERVE(BACKEND, residual_layer_norm, residual_layer_norm<BACKEND>);                        \
-  DSMM_SERVE(BACKEND, residual_layer_norm_backward, residual_layer_norm_backward<BACKEND>);      \
-  DSMM_SERVE(BACKEND, bias_gelu, bias_gelu<BACKEND>);                                            \
-  DSMM_SERVE(BACKEND, bias_gelu_backward, bias_gelu_backward<BACKEND>);                          \
-  DSMM_SERVE(BACKEND, masked_softmax, masked_softmax<BACKEND>);                                  \
-  DSMM_SERVE(BACKEND, masked_softmax_backward, masked_softmax_backward<BACKEND>);                \
-  DSMM_SERVE(BACKEND, cross_entropy_, cross_entropy_<BACKEND>);                                  \
+#define DSMM_SERVE_ALL(BACKEND)                                                             \
+  DSMM_SERVE(BACKEND, residual_layer_norm, residual_layer_norm<BACKEND>);                   \
+  DSMM_SERVE(BACKEND, residual_layer_norm_backward, residual_layer_norm_backward<BACKEND>); \
+  DSMM_SERVE(BACKEND, bias_gelu, bias_gelu<BACKEND>);                                       \
+  DSMM_SERVE(BACKEND, bias_gelu_backward, bias_gelu_backward<BACKEND>);                     \
+  DSMM_SERVE(BACKEND, masked_softmax, masked_softmax<BACKEND>);                             \
+  DSMM_SERVE(BACKEND, masked_softmax_backward, masked_softmax_backward<BACKEND>);           \
+  DSMM_SERVE(BACKEND, cross_entropy_, cross_entropy_<BACKEND>);                             \
   DSMM_SERVE(BACKEND, dropout, dropout<BACKEND>)
 
 }  // namespace dsmm

@@ -166,18 +166,18 @@ def step_flops(step, work, depths, frozen_layers=0):
     raise ValueError(f"no cost is defined for the step {step!r}")
 
 
-def finetune_flops(work, num_layers, num_outputs, kind):
+def finetune_flops(work: Work, num_layers: int, num_outputs: int, reads_start: bool) -> Cost:
     """Cost of finetuning, embeddings frozen, positions, embedding norm and all above trained.
 
-    kind: "classification" or "pair" (a dense layer and `num_outputs` classes, read at one position) or "qa"
-    (`num_outputs` scores at every position). work.seq_length is the mean number of tokens of an example.
+    reads_start: the head is a dense layer and `num_outputs` scores, read at one position; else it is
+    `num_outputs` scores at every position. work.seq_length is the mean number of tokens of an example.
     The paper has no formula for this step; `formula` is A1 with the task head in place of the MLM head.
     """
     h = work.hidden_size
-    if kind == "qa":
-        num_queries, head = work.seq_length, 2 * work.seq_length * h * num_outputs
-    else:
+    if reads_start:
         num_queries, head = 1, 2 * h * (h + num_outputs)
+    else:
+        num_queries, head = work.seq_length, 2 * work.seq_length * h * num_outputs
     whole = executed_layer(work, work.seq_length, trains=True, passes_back=True)
     last = executed_layer(work, num_queries, trains=True, passes_back=True)
     return Cost(

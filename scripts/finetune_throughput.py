@@ -22,7 +22,7 @@ from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.ranks.launch import CPU
 
 if TYPE_CHECKING:
-    from ds_minimodel.tasks import TaskSampler
+    from ds_minimodel.tasks.batches import TaskSampler
 
 LENGTHS = {"classification": 128, "pair": 128, "qa": 384}  # run_glue's and run_qa's max_seq_length
 WARM_UP = 1  # optimizer steps that are not counted
@@ -119,25 +119,26 @@ def examples_per_second(options: argparse.Namespace) -> float:
     """Examples that this process's contestant trains in a second of CPU time."""
     import torch
 
-    from ds_minimodel import tasks
     from ds_minimodel.data.tokenizer import open_tokenizer
+    from ds_minimodel.recipe.schema import Task
+    from ds_minimodel.tasks import KINDS
+    from ds_minimodel.tasks.batches import TaskSampler
 
     torch.set_num_threads(1)
     tokenizer, length = open_tokenizer(options.tokenizer), LENGTHS[options.kind]
-    if options.kind == "qa":
-        examples = tasks.encode_questions(tokenizer, tasks.read_squad(options.train), length).examples
-        num_labels = 2
-    else:
-        records = tasks.read_table(options.train, tasks.forms_of(options.kind, {}))
-        examples, num_labels = tasks.encode_table(tokenizer, records, length), len(records.labels)
-    sampler, clock = tasks.TaskSampler(examples, options.batch_size, seed=1), Clock(options.steps)
+    kind, task = KINDS[options.kind], Task(kind=options.kind, train=options.train, test={})
+    labels = kind.labels(task, "en")
+    examples = kind.encode(tokenizer, kind.read(task.train, task, "en", labels), task, length).examples
+    sampler, clock = TaskSampler(examples, options.batch_size, seed=1), Clock(options.steps)
     finetune = ours if options.contestant == "ds_minimodel" else hugging_face
     with contextlib.suppress(Enough):
-        finetune(options, sampler, tokenizer.vocab_size, num_labels, clock)
+        finetune(options, sampler, tokenizer.vocab_size, labels, clock)
     return options.batch_size / clock.seconds_per_step()
 
 
-def ours(options: argparse.Namespace, sampler: "TaskSampler", vocab_size: int, num_labels: int, clock: Clock) -> None:
+def ours(
+    options: argparse.Namespace, sampler: "TaskSampler", vocab_size: int, labels: list[str] | None, clock: Clock
+) -> None:
     """Train with the finetune step's own module, batches and loop."""
     from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
     from ds_minimodel.engine.execution import Execution
@@ -147,11 +148,11 @@ def ours(options: argparse.Namespace, sampler: "TaskSampler", vocab_size: int, n
     from ds_minimodel.engine.schedule import Schedule
     from ds_minimodel.model.parameters import train_only
     from ds_minimodel.model.transformer import BodyConfig
-    from ds_minimodel.steps.task_data import task_module
     from ds_minimodel.steps.training import micro_batches
+    from ds_minimodel.tasks import KINDS
 
     world, steps = join_ranks(), WARM_UP + options.steps + 1
-    module = task_module(options.kind, BodyConfig(12, 768, 12, 3072, 512), vocab_size, range(num_labels))
+    module = KINDS[options.kind].module(BodyConfig(12, 768, 12, 3072, 512), vocab_size, labels)
     train_only(module, lambda name: not name.startswith("pack."))
     module.register_forward_pre_hook(clock)
     run = Run(
@@ -165,7 +166,7 @@ def ours(options: argparse.Namespace, sampler: "TaskSampler", vocab_size: int, n
 
 
 def hugging_face(
-    options: argparse.Namespace, sampler: "TaskSampler", vocab_size: int, num_labels: int, clock: Clock
+    options: argparse.Namespace, sampler: "TaskSampler", vocab_size: int, labels: list[str] | None, clock: Clock
 ) -> None:
     """Train by transformers' Trainer with the examples' defaults; padded to max_length or, "dynamic", the longest."""
     import torch
@@ -177,6 +178,9 @@ def hugging_face(
         TrainingArguments,
     )
 
+    from ds_minimodel.tasks import KINDS
+
+    num_labels = KINDS[options.kind].num_outputs(labels)
     config = RobertaConfig(vocab_size=vocab_size, max_position_embeddings=514, type_vocab_size=1, num_labels=num_labels)
     model = (RobertaForQuestionAnswering if options.kind == "qa" else RobertaForSequenceClassification)(config)
     if options.contestant.endswith("frozen"):

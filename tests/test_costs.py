@@ -92,7 +92,7 @@ def test_step_flops_is_one_update_of_the_recipe():
 
 def test_finetuning_reads_one_position_for_classes_and_all_for_answers():
     work = flops.Work(hidden_size=768, ffn_size=3072, vocab_size=50000, seq_length=128, mask_prob=0)
-    classes = flops.finetune_flops(work, 12, num_outputs=3, kind="pair")
-    answers = flops.finetune_flops(work, 12, num_outputs=2, kind="qa")
+    classes = flops.finetune_flops(work, 12, num_outputs=3, reads_start=True)
+    answers = flops.finetune_flops(work, 12, num_outputs=2, reads_start=False)
     assert classes.executed < classes.formula
     assert answers.executed == answers.formula

@@ -5,8 +5,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ds_minimodel import costs as flops
-from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor
+from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.tasks import KINDS
 
 WORK = flops.Work(hidden_size=16, ffn_size=40, vocab_size=50, seq_length=20, mask_prob=0.15, batch_size=2)
 TOKENS = torch.arange(40).reshape(2, 20) + 4
@@ -76,18 +77,17 @@ def test_layers_above_the_depth_in_use_cost_nothing():
     assert total == pytest.approx(flops.step_flops("adapt", WORK, [2]).executed)
 
 
-@pytest.mark.parametrize("kind, num_outputs", [("pair", 3), ("qa", 2)])
-def test_finetuning(kind, num_outputs):
-    if kind == "qa":
-        module = SpanExtractor(config(3), WORK.vocab_size)
-        batch = {"tokens": TOKENS, "sample_keys": KEYS, "targets": torch.tensor([[1, 3], [2, 5]])}
-    else:
-        module = SequenceClassifier(config(3), WORK.vocab_size, num_outputs)
-        batch = {
-            "tokens": TOKENS,
-            "sample_keys": KEYS,
-            "targets": torch.tensor([[0], [2]]),
-            "read": torch.zeros(2, 1, dtype=torch.long),
-        }
-    expected = flops.finetune_flops(WORK, 3, num_outputs, kind).executed
+FIRST_READ = {"read": torch.zeros(2, 1, dtype=torch.long), "targets": torch.tensor([[0], [2]])}
+SPANS = {"targets": torch.tensor([[1, 3], [2, 5]])}
+ONE_A_TOKEN = {"targets": torch.zeros_like(TOKENS)}
+
+
+@pytest.mark.parametrize(
+    "kind, labels, targets",
+    [("pair", list("abc"), FIRST_READ), ("qa", None, SPANS), ("tagging", list("abcde"), ONE_A_TOKEN)],
+)
+def test_finetuning(kind, labels, targets):
+    module, num_outputs = KINDS[kind].module(config(3), WORK.vocab_size, labels), KINDS[kind].num_outputs(labels)
+    batch = {"tokens": TOKENS, "sample_keys": KEYS, **targets}
+    expected = flops.finetune_flops(WORK, 3, num_outputs, KINDS[kind].reads_start).executed
     assert counted(module, batch, lambda name: not name.startswith("pack.")) == expected

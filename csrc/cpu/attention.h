@@ -4,10 +4,10 @@
 
 // Sizes of one head in scratch memory: matrices padded to whole tiles and vectors.
 struct HeadSizes {
-  long block;                         // queries at a time, whole tiles
-  long query_rows, key_rows;          // padded for the left and the result of a product
+  long block;                 // queries at a time, whole tiles
+  long query_rows, key_rows;  // padded for the left and the result of a product
   long width_pitch;
-  long key_pitch;                     // odd in vectors, lest rows fall into the same sets of L1
+  long key_pitch;  // odd in vectors, so that rows do not share the same sets of L1
 
   DSMM_INLINE HeadSizes(long queries, long keys, long width) {
     constexpr long kMostQueries = 60;
@@ -72,7 +72,9 @@ struct Head {
 
   template <class T>
   DSMM_INLINE Head(const Attention<T>& a, int64_t h) : keys(num_keys(a.lengths, h, a.heads, a.keys)) {
-    auto start = [&](int64_t rows, int64_t pitch) { return h / a.heads * rows * pitch + h % a.heads * a.width; };
+    auto start = [&](int64_t rows, int64_t pitch) {
+      return h / a.heads * rows * pitch + h % a.heads * a.width;
+    };
     query_start = start(a.queries, a.query_pitch);
     key_start = start(a.keys, a.key_pitch);
     out_start = start(a.queries, a.out_pitch);
@@ -86,7 +88,8 @@ DSMM_INLINE Dropout dropout_from(Dropout dropout, int64_t row) {
 }
 
 template <class T>
-DSMM_KERNEL void attention_forward(const Attention<T>& a, T* all_out, int64_t begin, int64_t end, float* scratch) {
+DSMM_KERNEL void attention_forward(const Attention<T>& a, T* all_out, int64_t begin, int64_t end,
+                                   float* scratch) {
   for (int64_t h = begin; h < end; ++h) {
     const auto [keys, query_start, key_start, out_start] = Head(a, h);
     T* out = all_out + out_start;
@@ -112,7 +115,8 @@ DSMM_KERNEL void attention_forward(const Attention<T>& a, T* all_out, int64_t be
       multiply({q + first * n.width_pitch, n.width_pitch, 1}, {k_t, n.key_pitch}, {probs, n.key_pitch}, rows,
                keys, a.width);
       softmax_forward(
-          SoftmaxForward<float>{probs, &keys, probs, nullptr, dropout, n.key_pitch, rows, a.scale}, 0, rows, row);
+          SoftmaxForward<float>{probs, &keys, probs, nullptr, dropout, n.key_pitch, rows, a.scale}, 0, rows,
+          row);
       multiply({probs, n.key_pitch, 1}, {v, n.width_pitch}, {context, n.width_pitch}, rows, a.width, keys);
       unpack_rows(context, n.width_pitch, rows, a.width, out + first * a.out_pitch, a.out_pitch);
     }
@@ -120,8 +124,8 @@ DSMM_KERNEL void attention_forward(const Attention<T>& a, T* all_out, int64_t be
 }
 
 template <class T>
-DSMM_KERNEL void attention_backward(const Attention<T>& a, const AttentionGradients<T>& gradients, int64_t begin,
-                                    int64_t end, float* scratch) {
+DSMM_KERNEL void attention_backward(const Attention<T>& a, const AttentionGradients<T>& gradients,
+                                    int64_t begin, int64_t end, float* scratch) {
   for (int64_t h = begin; h < end; ++h) {
     const auto [keys, query_start, key_start, out_start] = Head(a, h);
     const T* grad_out = gradients.out + out_start;

@@ -33,12 +33,14 @@ void set_isa(int64_t wanted) {
 
 template <class T> const Kernels<T>& kernels();
 template <> const Kernels<float>& kernels() {
-  return isa == Isa::avx512 ? avx512::float_kernels : isa == Isa::avx2 ? avx2::float_kernels
-                                                                       : baseline::float_kernels;
+  return isa == Isa::avx512 ? avx512::float_kernels
+         : isa == Isa::avx2 ? avx2::float_kernels
+                            : baseline::float_kernels;
 }
 template <> const Kernels<bf16>& kernels() {
-  return isa == Isa::avx512 ? avx512::bf16_kernels : isa == Isa::avx2 ? avx2::bf16_kernels
-                                                                      : baseline::bf16_kernels;
+  return isa == Isa::avx512 ? avx512::bf16_kernels
+         : isa == Isa::avx2 ? avx2::bf16_kernels
+                            : baseline::bf16_kernels;
 }
 
 // body(begin, end) over the rows, on torch's threads.
@@ -166,8 +168,10 @@ struct HeadBatch {
   // projected: (B,S,3*N*D), or with queries (B,Q,N*D) the other two parts.
   HeadBatch(const Tensor& projected_, const MaybeTensor& queries_, int64_t heads, const MaybeTensor& lengths_,
             double p, const MaybeTensor& row_keys_)
-      : projected(packed(projected_)), queries(queries_ ? MaybeTensor(packed(*queries_)) : std::nullopt),
-        num_heads(heads), dropout_rate(p) {
+      : projected(packed(projected_)),
+        queries(queries_ ? MaybeTensor(packed(*queries_)) : std::nullopt),
+        num_heads(heads),
+        dropout_rate(p) {
     STD_TORCH_CHECK(projected.dim() == 3 && (!queries || queries->dim() == 3), "attention takes (B,S,C*N*D)");
     samples = projected.size(0), num_keys = projected.size(1), key_pitch = projected.size(2);
     const int64_t parts = (queries ? 2 : 3) * heads;
@@ -187,9 +191,18 @@ struct HeadBatch {
 
   template <class T> Attention<T> arguments() const {
     const T* columns = data<T>(projected);
-    return {queries ? data<T>(*queries) : columns, columns + first_key(), columns + first_value(),
-            query_pitch, key_pitch, num_heads * width, num_heads, num_queries, num_keys, width,
-            data_or_null<int32_t>(lengths), dropout_of(row_keys, dropout_rate),
+    return {queries ? data<T>(*queries) : columns,
+            columns + first_key(),
+            columns + first_value(),
+            query_pitch,
+            key_pitch,
+            num_heads * width,
+            num_heads,
+            num_queries,
+            num_keys,
+            width,
+            data_or_null<int32_t>(lengths),
+            dropout_of(row_keys, dropout_rate),
             static_cast<float>(1 / std::sqrt(static_cast<double>(width)))};
   }
 
@@ -206,8 +219,8 @@ struct HeadBatch {
 Tensor attention(const Tensor& projected, const MaybeTensor& queries, int64_t num_heads,
                  const MaybeTensor& lengths, double p, const MaybeTensor& row_keys) {
   const HeadBatch heads(projected, queries, num_heads, lengths, p, row_keys);
-  Tensor out = torch::stable::new_empty(heads.projected,
-                                        {heads.samples, heads.num_queries, num_heads * heads.width});
+  Tensor out =
+      torch::stable::new_empty(heads.projected, {heads.samples, heads.num_queries, num_heads * heads.width});
   if (out.numel())
     Cpu::with_dtype(out, [&](auto zero) {
       using T = decltype(zero);
@@ -219,9 +232,10 @@ Tensor attention(const Tensor& projected, const MaybeTensor& queries, int64_t nu
   return out;
 }
 
-std::tuple<Tensor, Tensor> attention_backward(
-    const Tensor& grad_, const Tensor& projected, const MaybeTensor& queries, int64_t num_heads,
-    const MaybeTensor& lengths, double p, const MaybeTensor& row_keys) {
+std::tuple<Tensor, Tensor> attention_backward(const Tensor& grad_, const Tensor& projected,
+                                              const MaybeTensor& queries, int64_t num_heads,
+                                              const MaybeTensor& lengths, double p,
+                                              const MaybeTensor& row_keys) {
   const HeadBatch heads(projected, queries, num_heads, lengths, p, row_keys);
   const Tensor grad = packed(grad_);
   STD_TORCH_CHECK(grad.scalar_type() == projected.scalar_type() &&

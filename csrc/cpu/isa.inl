@@ -19,8 +19,8 @@ namespace {
 
 template <class T>
 constexpr Kernels<T> table() {
-  return {norm_forward<T>, norm_backward<T>, gelu_forward<T>, gelu_backward<T>,
-          softmax_forward<T>, softmax_backward<T>, cross_entropy<T>, dropout_rows<T>,
+  return {norm_forward<T>,      norm_backward<T>,      gelu_forward<T>,  gelu_backward<T>,
+          softmax_forward<T>,   softmax_backward<T>,   cross_entropy<T>, dropout_rows<T>,
           attention_forward<T>, attention_backward<T>, attention_scratch};
 }
 

@@ -26,8 +26,17 @@ template <class T> struct Kernels {
 
 inline int64_t scratch_size(int64_t width) { return (width + 15) / 16 * 16; }
 
-namespace avx512 { extern const Kernels<float> float_kernels; extern const Kernels<bf16> bf16_kernels; }
-namespace avx2 { extern const Kernels<float> float_kernels; extern const Kernels<bf16> bf16_kernels; }
-namespace baseline { extern const Kernels<float> float_kernels; extern const Kernels<bf16> bf16_kernels; }
+namespace avx512 {
+extern const Kernels<float> float_kernels;
+extern const Kernels<bf16> bf16_kernels;
+}  // namespace avx512
+namespace avx2 {
+extern const Kernels<float> float_kernels;
+extern const Kernels<bf16> bf16_kernels;
+}  // namespace avx2
+namespace baseline {
+extern const Kernels<float> float_kernels;
+extern const Kernels<bf16> bf16_kernels;
+}  // namespace baseline
 
 }  // namespace dsmm

@@ -34,14 +34,12 @@ DSMM_KERNEL void norm_forward(const NormForward<T>& a, int64_t begin, int64_t en
 
 template <class T>
 DSMM_KERNEL void norm_backward(const NormBackward<T>& a, int64_t begin, int64_t end, float* grad_weight,
-                   float* grad_bias) {
+                               float* grad_bias) {
   for (int64_t r = begin; r < end; ++r) {
     const int64_t start = r * a.width;
     const float mean = a.mean[r], rstd = a.rstd[r];
     const RowDropout drop = row_dropout(a.dropout, r);
-    auto normalised = [&](long i, auto part) {
-      return (load(a.total + start + i, part) - mean) * rstd;
-    };
+    auto normalised = [&](long i, auto part) { return (load(a.total + start + i, part) - mean) * rstd; };
     F32 sum = {}, sum_with_normalised = {};
     for_row(a.width, [&](long i, auto part) {
       F32 grad = load(a.grad + start + i, part), v = normalised(i, part);

@@ -8,9 +8,18 @@ constexpr long kTileVectors = kLanes == 16 ? 4 : 2;
 constexpr long kDepthBlock = 128;
 
 // A left matrix: element (r, k) is at[r * row + k * column], so that it may be transposed.
-struct Left { const float* at; long row, column; };
-struct Right { const float* at; long pitch; };
-struct Result { float* at; long pitch; };
+struct Left {
+  const float* at;
+  long row, column;
+};
+struct Right {
+  const float* at;
+  long pitch;
+};
+struct Result {
+  float* at;
+  long pitch;
+};
 
 DSMM_INLINE long round_up(long n, long multiple) { return (n + multiple - 1) / multiple * multiple; }
 

@@ -50,9 +50,8 @@ DSMM_KERNEL void softmax_backward(const SoftmaxBackward<T>& a, int64_t begin, in
     T* grad_scores = a.grad_scores + r * a.width;
     const long keys = num_keys(a.lengths, r, a.rows_per_sample, a.width);
     const RowDropout drop = row_dropout(a.dropout, r);
-    const float mean_grad = sum_row(keys, [&](long i, auto part) {
-      return drop.of(load(grad + i, part), i) * load(probs + i, part);
-    });
+    const float mean_grad = sum_row(
+        keys, [&](long i, auto part) { return drop.of(load(grad + i, part), i) * load(probs + i, part); });
     for_row(keys, [&](long i, auto part) {
       F32 g = drop.of(load(grad + i, part), i) - mean_grad;
       store(grad_scores + i, load(probs + i, part) * a.scale * g, part);

@@ -23,7 +23,9 @@ typedef uint32_t U32 __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t U16 __attribute__((vector_size(2 * kLanes)));
 
 struct Whole {};
-struct Part { long lanes; };
+struct Part {
+  long lanes;
+};
 
 DSMM_INLINE F32 splat(float value) { return value - F32{}; }
 DSMM_INLINE U32 splat(uint32_t value) { return value - U32{}; }
@@ -40,7 +42,9 @@ DSMM_INLINE V load_raw(const T* from, Whole) {
   return value;
 }
 template <class V, class T>
-DSMM_INLINE void store_raw(T* to, V value, Whole) { __builtin_memcpy(to, &value, sizeof value); }
+DSMM_INLINE void store_raw(T* to, V value, Whole) {
+  __builtin_memcpy(to, &value, sizeof value);
+}
 
 // What the compiler does not find by itself, and the same for other machines.
 #ifdef DSMM_AVX512
@@ -53,9 +57,13 @@ DSMM_INLINE F32 reciprocal(F32 x) {  // 14 bits, then one step of Newton
 }
 DSMM_INLINE __mmask16 first(Part part) { return (__mmask16)((1u << part.lanes) - 1); }
 template <class V>
-DSMM_INLINE V load_raw(const float* from, Part part) { return (V)_mm512_maskz_loadu_ps(first(part), from); }
+DSMM_INLINE V load_raw(const float* from, Part part) {
+  return (V)_mm512_maskz_loadu_ps(first(part), from);
+}
 template <class V>
-DSMM_INLINE V load_raw(const bf16* from, Part part) { return (V)_mm256_maskz_loadu_epi16(first(part), from); }
+DSMM_INLINE V load_raw(const bf16* from, Part part) {
+  return (V)_mm256_maskz_loadu_epi16(first(part), from);
+}
 DSMM_INLINE void store_raw(float* to, F32 value, Part part) {
   _mm512_mask_storeu_ps(to, first(part), (__m512)value);
 }
@@ -91,7 +99,9 @@ DSMM_INLINE void store_raw(T* to, V value, Part part) {
   for (long i = 0; i < part.lanes; ++i) to[i] = lanes[i];
 }
 template <class T, class V>
-DSMM_INLINE void stream_raw(T* to, V value) { store_raw(to, value, Whole{}); }
+DSMM_INLINE void stream_raw(T* to, V value) {
+  store_raw(to, value, Whole{});
+}
 DSMM_INLINE void end_stream() {}
 #endif
 
@@ -220,7 +230,9 @@ DSMM_INLINE F32 normal_cdf(F32 x) {
   return (0.5f * a) * p * reciprocal(q) + 0.5f;
 }
 
-struct Normal { F32 cdf, density_sqrt_2pi; };
+struct Normal {
+  F32 cdf, density_sqrt_2pi;
+};
 
 // Distribution function of the standard normal, through erfc of Abramowitz and Stegun 7.1.26
 // (absolute error 1.5e-7), and exp(-x^2 / 2), which comes with it.

@@ -40,14 +40,14 @@ int warps_with_rows(int64_t width) {
 }  // namespace
 
 // KERNEL<T, N> for the N that the pointers allow.
-#define DSMM_LAUNCH_ROWS(KERNEL, WARPS, SHARED, ...) \
-  do { \
-    if (takes_packs<T>(a.width, {__VA_ARGS__})) \
-      DSMM_LAUNCH((KERNEL<T, 16 / sizeof(T)>), row_grid(rows, WARPS), dim3(kWarp, WARPS), SHARED, stream, \
-                  a, rows); \
-    else \
-      DSMM_LAUNCH((KERNEL<T, 1>), row_grid(rows, WARPS), dim3(kWarp, WARPS), SHARED, stream, a, rows); \
-    return static_cast<int>(cudaGetLastError()); \
+#define DSMM_LAUNCH_ROWS(KERNEL, WARPS, SHARED, ...)                                                         \
+  do {                                                                                                       \
+    if (takes_packs<T>(a.width, {__VA_ARGS__}))                                                              \
+      DSMM_LAUNCH((KERNEL<T, 16 / sizeof(T)>), row_grid(rows, WARPS), dim3(kWarp, WARPS), SHARED, stream, a, \
+                  rows);                                                                                     \
+    else                                                                                                     \
+      DSMM_LAUNCH((KERNEL<T, 1>), row_grid(rows, WARPS), dim3(kWarp, WARPS), SHARED, stream, a, rows);       \
+    return static_cast<int>(cudaGetLastError());                                                             \
   } while (0)
 
 template <class T> int norm_forward(const NormForward<T>& a, int64_t rows, void* stream) {
@@ -104,16 +104,16 @@ template <class T> int dropout(const DropoutRows<T>& a, int64_t rows, void* stre
   DSMM_LAUNCH_ROWS(dropout_rows, kWarpsPerBlock, 0, a.x, a.out);
 }
 
-#define DSMM_INSTANTIATE(T) \
-  template int norm_forward(const NormForward<T>&, int64_t, void*); \
-  template int norm_backward(const NormBackward<T>&, int64_t, void*); \
+#define DSMM_INSTANTIATE(T)                                                         \
+  template int norm_forward(const NormForward<T>&, int64_t, void*);                 \
+  template int norm_backward(const NormBackward<T>&, int64_t, void*);               \
   template int norm_parameter_sums(const NormBackward<T>&, int64_t, float*, void*); \
-  template int column_sums(const T*, int64_t, int64_t, float*, void*); \
-  template int gelu_forward(const GeluForward<T>&, int64_t, void*); \
-  template int gelu_backward(const GeluBackward<T>&, int64_t, void*); \
-  template int softmax_forward(const SoftmaxForward<T>&, int64_t, void*); \
-  template int softmax_backward(const SoftmaxBackward<T>&, int64_t, void*); \
-  template int cross_entropy(const CrossEntropy<T>&, int64_t, void*); \
+  template int column_sums(const T*, int64_t, int64_t, float*, void*);              \
+  template int gelu_forward(const GeluForward<T>&, int64_t, void*);                 \
+  template int gelu_backward(const GeluBackward<T>&, int64_t, void*);               \
+  template int softmax_forward(const SoftmaxForward<T>&, int64_t, void*);           \
+  template int softmax_backward(const SoftmaxBackward<T>&, int64_t, void*);         \
+  template int cross_entropy(const CrossEntropy<T>&, int64_t, void*);               \
   template int dropout(const DropoutRows<T>&, int64_t, void*);
 DSMM_INSTANTIATE(float)
 DSMM_INSTANTIATE(fp16)

@@ -48,7 +48,7 @@ class Workload:
             self.batch_size,
         )
         if self.name == "finetune":
-            return finetune_flops(work, self.body.num_layers, NUM_LABELS, "pair")
+            return finetune_flops(work, self.body.num_layers, NUM_LABELS, reads_start=True)
         step = "adapt" if self.name.startswith("adapt-") else self.name
         return step_flops(step, work, self.body.head_depths, self.frozen_layers)
 

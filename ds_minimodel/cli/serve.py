@@ -1,12 +1,13 @@
 """`ds-minimodel pack` and `ds-minimodel predict` on the command line."""
 
+import argparse
 import json
 import sys
 
 from ds_minimodel.common.errors import UserError
 
 
-def add_arguments(commands):
+def add_arguments(commands: argparse._SubParsersAction) -> None:
     """The two commands, added to argparse's `commands`."""
     pack = commands.add_parser("pack", help="show or check a language pack, or put it beside a body")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
@@ -99,13 +100,7 @@ def _folders(given):
 
 
 def _answer_file(predictor, path):
-    from ds_minimodel.serve.answers import check
-    from ds_minimodel.tasks.tables import table_rows
-
-    requests = []
-    for line, request in table_rows(path):
-        check(request, predictor.kind, predictor.languages, f"{path}:{line}")
-        requests.append(request)
+    requests = predictor.read_requests(path)
     for request, answer in zip(requests, predictor.predict(requests), strict=True):
         named = {key: request[key] for key in ("id", "language") if key in request}
         print(json.dumps({**named, **answer}, ensure_ascii=False))
@@ -113,14 +108,12 @@ def _answer_file(predictor, path):
 
 def _request(line, predictor):
     """A request from a line: a JSON object, or its texts with tabs between, the language first of several."""
-    from ds_minimodel.serve.answers import FIELDS
-
     if line.lstrip().startswith("{"):
         try:
             return json.loads(line)
         except ValueError as error:
             raise UserError(f"not JSON ({error})") from None
-    names, texts = FIELDS[predictor.kind], line.split("\t")
+    names, texts = predictor.answerer.fields, line.split("\t")
     if len(predictor.languages) > 1:
         names = ("language", *names)
     if len(texts) != len(names):

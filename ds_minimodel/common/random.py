@@ -56,9 +56,11 @@ class DropoutSites:
 
     @property
     def embeddings(self) -> int:
+        """Of the sum of token and position embeddings."""
         return 0
 
     def layer(self, index: int) -> LayerSites:
+        """Of layer `index`, from 0."""
         first = 1 + (self.num_heads + 2) * index
         after_heads = first + self.num_heads
         return LayerSites(range(first, after_heads), after_heads, after_heads + 1)

@@ -21,7 +21,7 @@ Keys = NDArray[np.uint32]  # of samples (common/random.py)
 class MlmSampler:
     """The samples of a run, numbered from 0 on through all epochs; each epoch holds every block once.
 
-    Order, masks and the dropout keys are functions of (seed, epoch, block): a rank may take any
+    Order, masks and dropout are functions of (seed, epoch, block): a rank may take any
     slice of any step, and a resumed run goes on at its number of samples with nothing to restore.
     """
 
@@ -38,17 +38,17 @@ class MlmSampler:
         """
         epochs, places = np.divmod(np.arange(first, last), len(self.blocks))
         numbers = permute(places, len(self.blocks), self.seed, epochs)
-        keys = sample_key(self.seed, epochs, numbers)
+        sample_keys = sample_key(self.seed, epochs, numbers)
         tokens, lengths = self._read(numbers)
-        read, targets, used = choose_positions(tokens, lengths, keys, self.mask_prob)
+        read, targets, used = choose_positions(tokens, lengths, sample_keys, self.mask_prob)
         rows, slots = np.nonzero(used)
-        tokens[rows, read[used]] = replacements(targets, keys, self.store.vocab_size)[rows, slots]
+        tokens[rows, read[used]] = replacements(targets, sample_keys, self.store.vocab_size)[rows, slots]
         return {
             "tokens": tokens,
             "lengths": lengths.astype(np.int32),
             "read": read,
             "targets": targets,
-            "sample_keys": keys.view(np.int32),
+            "sample_keys": sample_keys.view(np.int32),
             "count": len(rows),
         }
 
@@ -65,18 +65,20 @@ class MlmSampler:
 
 
 def choose_positions(
-    tokens: Integers, lengths: Integers, keys: Keys, mask_prob: float
+    tokens: Integers, lengths: Integers, sample_keys: Keys, mask_prob: float
 ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
     """fairseq's choice of what to predict: int(mask_prob * length + U[0, 1)) positions of each row,
     without replacement; <s> and </s> may be among them.
 
-    tokens (B, S), lengths (B,), keys (B,). Returns read (B, M), targets (B, M) and used (B, M) bool,
+    tokens (B, S), lengths (B,), sample_keys (B,). Returns read (B, M), targets (B, M) and used (B, M) bool,
     with M the most of any row, but at least 1.
     """
-    counts = (mask_prob * lengths + uniform(draws(stream_key(keys, Stream.MASK_COUNT), 0, 1))[:, 0]).astype(np.int64)
+    rounding = uniform(draws(stream_key(sample_keys, Stream.MASK_COUNT), 0, 1))[:, 0]
+    counts = (mask_prob * lengths + rounding).astype(np.int64)
     width = tokens.shape[1]
     positions = np.arange(width, dtype=np.uint64)
-    ranks = draws(stream_key(keys, Stream.MASK_POSITIONS), 0, width).astype(np.uint64) << np.uint64(32) | positions
+    position_draws = draws(stream_key(sample_keys, Stream.MASK_POSITIONS), 0, width)
+    ranks = position_draws.astype(np.uint64) << np.uint64(32) | positions
     ranks[positions >= lengths[:, None]] = np.iinfo(np.uint64).max
     ranks.sort(axis=1)  # a row's positions in random order
     read = (ranks[:, : max(1, counts.max())] & np.uint64(0xFFFFFFFF)).astype(np.int64)
@@ -88,12 +90,12 @@ def choose_positions(
     return read, targets, used
 
 
-def replacements(targets: Integers, keys: Keys, vocab_size: int) -> Integers:
+def replacements(targets: Integers, sample_keys: Keys, vocab_size: int) -> Integers:
     """Tokens that the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece drawn
     uniformly from all that are not special for 10 %, the token itself for 10 %."""
     slots = targets.shape[1]
-    kind = uniform(draws(stream_key(keys, Stream.MASK_KIND), 0, slots))
+    kind = uniform(draws(stream_key(sample_keys, Stream.MASK_KIND), 0, slots))
     mask = mask_id(vocab_size)
-    piece_draws = draws(stream_key(keys, Stream.MASK_PIECE), 0, slots)
+    piece_draws = draws(stream_key(sample_keys, Stream.MASK_PIECE), 0, slots)
     pieces = NUM_SPECIAL + uniform_below(piece_draws, mask - NUM_SPECIAL)
     return np.where(kind < 0.8, mask, np.where(kind < 0.9, pieces, targets))

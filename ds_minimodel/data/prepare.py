@@ -173,6 +173,7 @@ class _Journal:
         self.dropped = facts.get("dropped", 0)
 
     def count(self, part: _Part) -> None:
+        """Add a part that the open shard now holds."""
         self.position = part.end
         self.documents += len(part.lengths)
         self.tokens += len(part.tokens)

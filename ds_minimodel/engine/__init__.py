@@ -1,1 +1,4 @@
-"""Training on DeepSpeed: start of the ranks, the one training loop, checkpoints. The only package that imports it."""
+"""Training on DeepSpeed: ranks, the plan of memory, the one training loop and its schedule, checkpoints.
+
+run: the specification of a run. loop: the training loop. zero: all that knows DeepSpeed's insides.
+"""

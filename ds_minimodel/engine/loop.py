@@ -59,7 +59,7 @@ def train(
     engine = build_engine(module, run, world, plan.zero, plan.choice.replicated)
     checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
     steps, first = run.schedule.steps, checkpoints.load_newest()
-    world.from_main(lambda: write_json(Path(folder) / "run.json", _circumstances(run, world, plan)))
+    world.from_main(lambda: write_json(Path(folder) / "run.json", _run_record(run, world, plan)))
     if first == 0 and 0 in snapshot_steps:
         on_snapshot(0, read_masters(engine))
 
@@ -133,8 +133,8 @@ def _check_finite(weights: Weights, label: str) -> None:
             raise UserError(f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or fp32")
 
 
-def _circumstances(run: Run, world: World, plan: Plan) -> dict[str, Any]:
-    """What a run was done with, resolved: all its numbers, ranks, device and versions; and what was predicted."""
+def _run_record(run: Run, world: World, plan: Plan) -> dict[str, Any]:
+    """The contents of run.json: all numbers of the run, resolved; ranks, device and versions; what was planned."""
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
     return {
         **run.record(),

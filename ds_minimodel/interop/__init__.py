@@ -1,1 +1,1 @@
-"""Checkpoints of other libraries, in and out."""
+"""Import and export of other libraries' checkpoints."""

@@ -1,4 +1,4 @@
-"""fairseq's RoBERTa and XLM-R as published: model.pt, dict.txt and the files of their tokenizers."""
+"""Import of fairseq's RoBERTa and XLM-R as published: model.pt, dict.txt and the files of their tokenizers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _body_config(tensors: dict[str, Tensor], settings: dict[str, Any], where: Pa
 
 
 def _names(tensors: dict[str, Tensor], num_layers: int) -> dict[str, list[str]]:
-    """Each of our parameters -> fairseq's, which joined along the first axis are ours."""
+    """Each of our parameters -> those of fairseq's that are ours when concatenated along the first axis."""
     modules = {
         "body.embedding_norm": f"{_ENCODER}emb_layer_norm",
         f"body.heads.{num_layers}.dense": "lm_head.dense",

@@ -1,4 +1,4 @@
-"""RoBERTa and XLM-R of Hugging Face: in as body + source pack, out as a folder for `from_pretrained`."""
+"""Import of Hugging Face's RoBERTa and XLM-R as a body and a pack, and export as a folder for `from_pretrained`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ds_minimodel.interop.imported import refuse_existing, save_imported
 from ds_minimodel.interop.vocabularies import read_vocabulary, tokenizer_of_pack, write_tokenizer
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack
 from ds_minimodel.model.transformer import FIRST_POSITION
+from ds_minimodel.tasks import KINDS
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 
@@ -52,7 +53,7 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
     """Write a body, mini-model or task model with a language pack as a Hugging Face folder.
 
     A body becomes RobertaForMaskedLM with its head of `depth` (default: the deepest) and the layers below it;
-    a task model RobertaForSequenceClassification or RobertaForQuestionAnswering. pack: default the folder
+    a task model the class of its kind (tasks/), such as RobertaForSequenceClassification. pack: default the folder
     `pack` beside the artifact. Raises UserError where a part is missing or does not fit.
     """
     artifact, out = Path(artifact), Path(out)
@@ -91,16 +92,9 @@ def _as_masked_lm(artifact: Path, body: BodyArtifact, depth: int | None) -> tupl
 
 
 def _as_task(body):
-    task, num_layers = body.task, body.config.num_layers
-    if task["kind"] == "qa":
-        return "RobertaForQuestionAnswering", names.SPAN_HEAD, num_layers, {}
-    labels = list(map(str, task["labels"]))
-    extra = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: id for id, label in enumerate(labels)},
-        "problem_type": "single_label_classification",
-    }
-    return "RobertaForSequenceClassification", names.CLASSIFIER_HEAD, num_layers, extra
+    kind = KINDS[body.task["kind"]]
+    extra = kind.hugging_face_config(body.task["labels"])
+    return kind.hugging_face_class, kind.head_names, body.config.num_layers, extra
 
 
 def _read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:

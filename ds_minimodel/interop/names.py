@@ -1,4 +1,4 @@
-"""Our parameters under the names that Hugging Face's RoBERTa gives them."""
+"""Names of parameters: ours, and those that Hugging Face's RoBERTa gives them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,17 @@ _LAYER = {
 }
 TOKENS = "roberta.embeddings.word_embeddings.weight"
 TYPES = "roberta.embeddings.token_type_embeddings.weight"
-# Module of a model's head -> Hugging Face's.
-CLASSIFIER_HEAD = {"dense": "classifier.dense", "out": "classifier.out_proj"}
-SPAN_HEAD = {"out": "qa_outputs"}
 
 
 def masked_lm_head(depth: int) -> dict[str, str]:
-    """Like the two tables above, for the masked-LM head that reads after `depth` layers."""
+    """Modules of the masked-LM head that reads after `depth` layers -> Hugging Face's."""
     return {f"body.heads.{depth}.dense": "lm_head.dense", f"body.heads.{depth}.norm": "lm_head.layer_norm"}
 
 
 def parameter_names(num_layers: int, head: dict[str, str]) -> dict[str, list[str]]:
     """Each parameter of our module -> those of Hugging Face's that are ours when concatenated along the first axis.
 
-    head: the modules of the model's head, one of the tables above. A masked-LM head brings the pack's bias.
+    head: the modules of the model's head -> Hugging Face's. A masked-LM head brings the pack's bias.
     """
     modules = {"body.embedding_norm": "roberta.embeddings.LayerNorm", **head}
     for layer in range(num_layers):

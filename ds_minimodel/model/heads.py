@@ -1,4 +1,4 @@
-"""Models that are trained: the body with a language and a loss. `forward(batch)` gives sums of losses.
+"""Trainable models: a body with a language and a loss. `forward(batch)` gives sums of losses.
 
 A batch is a dict of tensors (shapes as in transformer.py): tokens (B,S), lengths (B), read (B,M), targets,
 sample_keys (B), and real (T) where the padding is to be left out (packing.py). The sums are divided by the global
@@ -71,20 +71,31 @@ class MaskedLanguageModel(nn.Module):
         )
 
 
-class SequenceClassifier(nn.Module):
-    """Classification of a sentence or a pair from `<s>` (RoBERTa's head)."""
+class TaskModel(nn.Module):
+    """Body and language pack under a task's head, a module of its own; its loss is a sum over what has a target."""
 
     loss_names = ["loss"]
 
-    def __init__(self, body_config, vocab_size, num_labels):
+    def __init__(self, body_config: BodyConfig, vocab_size: int):
         super().__init__()
         self.pack = LanguagePack(vocab_size, body_config.hidden_size)
         self.body = Body(body_config)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Scores of the head, (B, labels) or (B, S, outputs)."""
+        raise NotImplementedError
+
+
+class SequenceClassifier(TaskModel):
+    """Classification of a sentence or a pair from `<s>` (RoBERTa's head)."""
+
+    def __init__(self, body_config: BodyConfig, vocab_size: int, num_labels: int):
+        super().__init__(body_config, vocab_size)
         self.dense = Linear(body_config.hidden_size, body_config.hidden_size)
         self.out = Linear(body_config.hidden_size, num_labels)
         self.apply(init_weights)
 
-    def logits(self, batch):
+    def logits(self, batch: Batch) -> Tensor:
         """(B, labels)"""
         (x_B1H,), _ = encode(self.pack, self.body, batch)
         dropout, sites = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
@@ -92,26 +103,45 @@ class SequenceClassifier(nn.Module):
         x_B1H = torch.tanh(self.dense(x_B1H))
         return self.out(ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["read"])))[:, 0]
 
-    def forward(self, batch):
+    def forward(self, batch: Batch) -> Tensor:
         """Sum of cross-entropy over the examples -> (1,) fp32."""
         return F.cross_entropy(
             self.logits(batch).float(), batch["targets"][:, 0], ignore_index=IGNORED, reduction="sum"
         )[None]
 
 
-class SpanExtractor(nn.Module):
+class TokenClassifier(TaskModel):
+    """Classification of tokens: a score for each label at every position (RoBERTa's head)."""
+
+    def __init__(self, body_config: BodyConfig, vocab_size: int, num_labels: int):
+        super().__init__(body_config, vocab_size)
+        self.out = nn.Linear(body_config.hidden_size, num_labels)
+        self.apply(init_weights)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, S, labels) fp32"""
+        (x_BSH,), _ = encode(self.pack, self.body, batch)
+        dropout, (site, _) = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
+        positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
+        x_BSH = ops.dropout(x_BSH, dropout.p, dropout.row_keys(site, positions_S))
+        # In fp32: in bf16 near-by scores would tie, and the first of them win.
+        return F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Sum of cross-entropy over the tokens with a target, (B, S) -> (1,) fp32."""
+        logits_PL, targets_P = self.logits(batch).flatten(0, 1), batch["targets"].flatten()
+        return F.cross_entropy(logits_PL, targets_P, ignore_index=IGNORED, reduction="sum")[None]
+
+
+class SpanExtractor(TaskModel):
     """Extractive question answering: a start and an end score for every token."""
 
-    loss_names = ["loss"]
-
-    def __init__(self, body_config, vocab_size):
-        super().__init__()
-        self.pack = LanguagePack(vocab_size, body_config.hidden_size)
-        self.body = Body(body_config)
+    def __init__(self, body_config: BodyConfig, vocab_size: int):
+        super().__init__(body_config, vocab_size)
         self.out = nn.Linear(body_config.hidden_size, 2)
         self.apply(init_weights)
 
-    def logits(self, batch):
+    def logits(self, batch: Batch) -> Tensor:
         """(B, S, 2); tokens past a row's length are -inf."""
         (x_BSH,), _ = encode(self.pack, self.body, batch)
         # In fp32: in bf16 near-by scores would tie, and the first of them win.
@@ -121,7 +151,7 @@ class SpanExtractor(nn.Module):
         positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
         return logits_BS2.masked_fill((positions_S >= batch["lengths"][:, None])[..., None], -torch.inf)
 
-    def forward(self, batch):
+    def forward(self, batch: Batch) -> Tensor:
         """Sum over the examples of the mean of the start and the end cross-entropy -> (1,) fp32."""
         logits_BS2, targets_B2 = self.logits(batch), batch["targets"]
         losses = [

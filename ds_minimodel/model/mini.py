@@ -1,4 +1,4 @@
-"""Mini-models: a prefix of the stack with its head (MiniJoint), or with new layers between them (MiniPost).
+"""Mini-models: the bottom layers of a body with its head, and new layers between them for MiniPost.
 
 Plain functions on names and tensors, applied to artifacts before a module is built.
 """
@@ -14,6 +14,7 @@ from ds_minimodel.model.transformer import Body, BodyConfig
 
 
 def without_heads(config: BodyConfig) -> BodyConfig:
+    """The same architecture without masked-LM heads, as a task's model has it."""
     return replace(config, head_depths=())
 
 

@@ -43,6 +43,7 @@ class BodyConfig:
 
     @property
     def dropout_sites(self) -> DropoutSites:
+        """The numbers of the dropouts of this body and of a task's head on it."""
         return DropoutSites(self.num_layers, self.num_heads)
 
 
@@ -58,17 +59,17 @@ class Dropout:
 
     def row_keys(self, site: int, positions: Tensor) -> Tensor | None:
         """Row keys (B, S) of dropout `site` at `positions` (S,) or (B, M); None without dropout."""
-        if not self.p:
-            return None
-        assert self.sample_keys_B is not None, "a batch that trains with dropout needs sample_keys"
-        return ops.row_keys(self.sample_keys_B, site, positions)
+        return self._row_keys(self.p, site, positions)
 
     def attention_row_keys(self, sites: range, positions: Tensor) -> Tensor | None:
         """Row keys (B, N, Q) of the attention probabilities, one of `sites` for each head; None without dropout."""
-        if not self.attention_p:
+        return self._row_keys(self.attention_p, sites, positions)
+
+    def _row_keys(self, p: float, site: int | range, positions: Tensor) -> Tensor | None:
+        if not p:
             return None
         assert self.sample_keys_B is not None, "a batch that trains with dropout needs sample_keys"
-        return ops.row_keys(self.sample_keys_B, sites, positions)
+        return ops.row_keys(self.sample_keys_B, site, positions)
 
     def of_tokens(self, row_T: Tensor) -> Dropout:
         """The same dropout for tokens that are rows of their own; `row_T` is the sample of each."""

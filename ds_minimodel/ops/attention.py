@@ -52,7 +52,7 @@ def _parts(projected, queries, num_heads, split=_split, contiguous=False):
     return *split(queries, 1, num_heads, contiguous), *split(projected, 2, num_heads, contiguous)
 
 
-def _probs(q, k, lengths, p, row_keys):
+def _probs(q: Tensor, k: Tensor, lengths: Tensor | None, p: float, row_keys: Tensor | None) -> tuple[Tensor, Tensor]:
     """Probabilities (B,N,Q,S) before and after dropout, in the dtype of sums."""
     dtype = accumulation_dtype(q.dtype)
     scores = q.to(dtype) @ k.to(dtype).mT
@@ -60,18 +60,30 @@ def _probs(q, k, lengths, p, row_keys):
     return (dropped if row_keys is None else probs), dropped
 
 
-def _forward_reference(projected, queries, num_heads, lengths, p, row_keys):
+def _forward_reference(
+    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
+) -> Tensor:
     q, k, v = _parts(projected, queries, num_heads)
     _, dropped = _probs(q, k, lengths, p, row_keys)
     return (dropped @ v.to(dropped.dtype)).to(v.dtype).transpose(1, 2).flatten(2)
 
 
-def _forward_fake(projected, queries, num_heads, lengths, p, row_keys):
+def _forward_fake(
+    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
+) -> Tensor:
     model = projected if queries is None else queries
     return model.new_empty(*model.shape[:2], model.shape[2] // (3 if queries is None else 1))
 
 
-def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_keys):
+def _backward_reference(
+    grad: Tensor,
+    projected: Tensor,
+    queries: Tensor | None,
+    num_heads: int,
+    lengths: Tensor | None,
+    p: float,
+    row_keys: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     q, k, v = _parts(projected, queries, num_heads)
     probs, dropped = _probs(q, k, lengths, p, row_keys)
     (grad_BNQD,) = (part.to(probs.dtype) for part in _split(grad, 1, num_heads))
@@ -86,7 +98,15 @@ def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_key
     return _concatenate(grads[1:]), _concatenate(grads[:1])
 
 
-def _backward_fake(grad, projected, queries, num_heads, lengths, p, row_keys):
+def _backward_fake(
+    grad: Tensor,
+    projected: Tensor,
+    queries: Tensor | None,
+    num_heads: int,
+    lengths: Tensor | None,
+    p: float,
+    row_keys: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     return (projected.new_empty(projected.shape), projected.new_empty(0 if queries is None else queries.shape))
 
 
@@ -103,12 +123,12 @@ _backward_op = define(
 )
 
 
-def _setup_context(ctx, inputs, output):
+def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     projected, queries, ctx.num_heads, lengths, ctx.p, row_keys = inputs
     ctx.save_for_backward(projected, queries, lengths, row_keys)
 
 
-def _backward(ctx, grad):
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     projected, queries, lengths, row_keys = ctx.saved_tensors
     grads = _backward_op(grad, projected, queries, ctx.num_heads, lengths, ctx.p, row_keys)
     return grads[0], None if queries is None else grads[1], None, None, None, None
@@ -117,13 +137,15 @@ def _backward(ctx, grad):
 _compiled_attention = differentiate(_forward, _setup_context, _backward)
 
 
-def _unfused_attention(projected, queries, num_heads, lengths, p, row_keys):
+def _unfused_attention(
+    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
+) -> Tensor:
     q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply, contiguous=True)
     probs_BNQS = masked_softmax(matmul(q, k.mT), lengths, q.shape[-1] ** -0.5, p, row_keys)
     return matmul(probs_BNQS, v).transpose(1, 2).flatten(2)
 
 
-def _torch_fused_attention(projected, queries, num_heads, lengths):
+def _torch_fused_attention(projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None) -> Tensor:
     q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply)
     mask = None
     if lengths is not None:

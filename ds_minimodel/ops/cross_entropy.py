@@ -9,6 +9,8 @@ products are made chunk by chunk in the forward pass and only scaled in the back
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,7 @@ from .product import add_product_, product, upcast_if_emulated
 CHUNK_ROWS = {"cpu": 320, "cuda": 2048}
 
 
-def _loss_and_logit_grad_reference(logits, bias, targets, needs_grad):
+def _loss_and_logit_grad_reference(logits: Tensor, bias: Tensor, targets: Tensor, needs_grad: bool) -> Tensor:
     scores = logits.to(accumulation_dtype(logits.dtype)) + bias
     log_normaliser = torch.logsumexp(scores, -1)
     used = targets != IGNORED
@@ -34,7 +36,7 @@ def _loss_and_logit_grad_reference(logits, bias, targets, needs_grad):
     return losses.sum()
 
 
-def _loss_and_logit_grad_fake(logits, bias, targets, needs_grad):
+def _loss_and_logit_grad_fake(logits: Tensor, bias: Tensor, targets: Tensor, needs_grad: bool) -> Tensor:
     return logits.new_empty((), dtype=accumulation_dtype(logits.dtype))
 
 
@@ -46,15 +48,17 @@ _loss_and_logit_grad_ = define(
 )
 
 
-def _chunk_rows(x):
+def _chunk_rows(x: Tensor) -> int:
     return CHUNK_ROWS.get(x.device.type, CHUNK_ROWS["cuda"])
 
 
-def _is_one_chunk(x):
+def _is_one_chunk(x: Tensor) -> bool:
     return x.shape[0] <= _chunk_rows(x)
 
 
-def _forward_implementation(x, weight, bias, targets, needs_x, needs_weight, needs_bias):
+def _forward_implementation(
+    x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, needs_x: bool, needs_weight: bool, needs_bias: bool
+) -> tuple[Tensor, ...]:
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
     if _is_one_chunk(x):
@@ -108,7 +112,9 @@ def add_chunk_gradients(
         grad_bias_V += grad_logits_RV.sum(0, dtype=grad_bias_V.dtype)
 
 
-def _forward_fake(x, weight, bias, targets, needs_x, needs_weight, needs_bias):
+def _forward_fake(
+    x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, needs_x: bool, needs_weight: bool, needs_bias: bool
+) -> tuple[Tensor, ...]:
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
     loss = x.new_empty((), dtype=dtype)
@@ -133,7 +139,7 @@ _forward = define(
 )
 
 
-def _setup_context(ctx, inputs, output):
+def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     x, weight, bias, *_ = inputs
     _, grad_logits, grad_x, grad_weight, grad_bias = output
     ctx.bias_dtype, ctx.weight_dtype = bias.dtype, weight.dtype
@@ -144,7 +150,7 @@ def _setup_context(ctx, inputs, output):
         ctx.save_for_backward(grad_x, grad_weight, grad_bias)
 
 
-def _backward(ctx, grad_loss):
+def _backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
     needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
     grad_x = grad_weight = grad_bias = None
     if ctx.one_chunk:

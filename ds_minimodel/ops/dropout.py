@@ -1,4 +1,4 @@
-"""Dropout whose bits are a function of sample, operator and position, never of history.
+"""Dropout whose bits are a function of sample, site and position, never of history.
 
 A counter-based hash (lowbias32) replaces the random generator: element j of a row is kept if and
 only if hash32(row_key + (j + 1) * GOLDEN) >= floor(p * 2^32), unsigned. So the same sample drops the
@@ -10,6 +10,8 @@ uint32 arithmetic is done in int32, which wraps the same way; the shifts are mad
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,23 +73,23 @@ def dropout_reference(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
     return torch.where(keep_mask(row_keys, x.shape[-1], p), x * (1 / (1 - p)), 0)
 
 
-def _reference(x, p, row_keys):
+def _reference(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
     return dropout_reference(x, p, row_keys).contiguous()
 
 
-def _fake(x, p, row_keys):
+def _fake(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
     return x.new_empty(x.shape)
 
 
 _dropout = define("dropout(Tensor x, float p, Tensor row_keys) -> Tensor", _reference, _fake)
 
 
-def _setup_context(ctx, inputs, output):
+def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     _, ctx.p, row_keys = inputs
     ctx.save_for_backward(row_keys)
 
 
-def _backward(ctx, grad):
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
     # Dropout is linear: its gradient is dropout with the same bits.
     return _dropout(grad, ctx.p, *ctx.saved_tensors), None, None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,15 +11,15 @@ from torch import Tensor
 from .library import accumulation_dtype, define, differentiate
 
 
-def _forward_reference(x, bias):
+def _forward_reference(x: Tensor, bias: Tensor) -> Tensor:
     return F.gelu(x + bias.to(x.dtype))
 
 
-def _forward_fake(x, bias):
+def _forward_fake(x: Tensor, bias: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _backward_reference(grad, x, bias, trains):
+def _backward_reference(grad: Tensor, x: Tensor, bias: Tensor, trains: bool) -> tuple[Tensor, Tensor]:
     grad_x = torch.ops.aten.gelu_backward(grad, x + bias.to(x.dtype))
     if not trains:
         return grad_x, bias.new_empty(0)
@@ -25,7 +27,7 @@ def _backward_reference(grad, x, bias, trains):
     return grad_x, sums.to(bias.dtype)
 
 
-def _backward_fake(grad, x, bias, trains):
+def _backward_fake(grad: Tensor, x: Tensor, bias: Tensor, trains: bool) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), bias.new_empty(bias.shape if trains else 0)
 
 
@@ -37,11 +39,11 @@ _backward_op = define(
 )
 
 
-def _setup_context(ctx, inputs, output):
+def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _backward(ctx, grad):
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
     trains = ctx.needs_input_grad[1]
     grad_x, grad_bias = _backward_op(grad, *ctx.saved_tensors, trains)
     return grad_x, grad_bias if trains else None

@@ -5,6 +5,8 @@ Shapes: x, residual (..., H); weight, bias (H,); row_keys (...) int32.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,7 +29,9 @@ def _parameters(total, *parameters):
     return [parameter.to(dtype) for parameter in parameters]
 
 
-def _forward_reference(x, residual, weight, bias, eps, p, row_keys):
+def _forward_reference(
+    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, eps: float, p: float, row_keys: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     total = dropout_reference(x, p, row_keys)
     if residual is not None:
         total = residual + total
@@ -37,18 +41,29 @@ def _forward_reference(x, residual, weight, bias, eps, p, row_keys):
     return out, saved.contiguous(), torch.stack((mean.flatten(), rstd.flatten()))
 
 
-def _has_own_total(residual, row_keys):
+def _has_own_total(residual: Tensor | None, row_keys: Tensor | None) -> bool:
     """Whether the normalised sum differs from x, and so has to be saved beside it."""
     return residual is not None or row_keys is not None
 
 
-def _forward_fake(x, residual, weight, bias, eps, p, row_keys):
+def _forward_fake(
+    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, eps: float, p: float, row_keys: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     statistics = x.new_empty((2, x.shape[:-1].numel()), dtype=accumulation_dtype(x.dtype))
     total = x.new_empty(x.shape if _has_own_total(residual, row_keys) else 0)
     return x.new_empty(x.shape), total, statistics
 
 
-def _backward_reference(grad, total, statistics, weight, p, row_keys, has_residual, trains):
+def _backward_reference(
+    grad: Tensor,
+    total: Tensor,
+    statistics: Tensor,
+    weight: Tensor,
+    p: float,
+    row_keys: Tensor | None,
+    has_residual: bool,
+    trains: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     (weight_like,) = _parameters(total, weight)
     mean, rstd = statistics.view(2, *total.shape[:-1], 1)
     grad_total, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
@@ -64,7 +79,16 @@ def _backward_reference(grad, total, statistics, weight, p, row_keys, has_residu
     )
 
 
-def _backward_fake(grad, total, statistics, weight, p, row_keys, has_residual, trains):
+def _backward_fake(
+    grad: Tensor,
+    total: Tensor,
+    statistics: Tensor,
+    weight: Tensor,
+    p: float,
+    row_keys: Tensor | None,
+    has_residual: bool,
+    trains: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shape = total.shape
     needs_own_grad_x = row_keys is not None or not has_residual
     return (
@@ -92,14 +116,14 @@ _backward_op = define(
 )
 
 
-def _setup_context(ctx, inputs, output):
+def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     x, residual, weight, _, _, ctx.p, row_keys = inputs
     _, total, statistics = output
     ctx.has_residual = residual is not None
     ctx.save_for_backward(total if total.numel() else x, statistics, weight, row_keys)
 
 
-def _backward(ctx, grad):
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     total, statistics, weight, row_keys = ctx.saved_tensors
     trains = ctx.needs_input_grad[2] or ctx.needs_input_grad[3]
     grad_x, grad_residual, grad_weight, grad_bias = _backward_op(

@@ -6,6 +6,7 @@ Shape legend: B batch, N heads, Q queries, K keys.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,9 @@ from .library import accumulation_dtype, define, differentiate
 TORCH_IS_FASTER_BELOW = 2**16
 
 
-def _forward_reference(scores, lengths, scale, p, row_keys):
+def _forward_reference(
+    scores: Tensor, lengths: Tensor | None, scale: float, p: float, row_keys: Tensor | None
+) -> tuple[Tensor, Tensor]:
     scaled = scores.to(accumulation_dtype(scores.dtype)) * scale
     if lengths is not None:
         num_keys = scores.shape[-1]
@@ -32,17 +35,23 @@ def _forward_reference(scores, lengths, scale, p, row_keys):
     return dropout_reference(probs, p, row_keys), probs
 
 
-def _forward_fake(scores, lengths, scale, p, row_keys):
+def _forward_fake(
+    scores: Tensor, lengths: Tensor | None, scale: float, p: float, row_keys: Tensor | None
+) -> tuple[Tensor, Tensor]:
     return scores.new_empty(scores.shape), scores.new_empty(0 if row_keys is None else scores.shape)
 
 
-def _backward_reference(grad, probs, lengths, scale, p, row_keys):
+def _backward_reference(
+    grad: Tensor, probs: Tensor, lengths: Tensor | None, scale: float, p: float, row_keys: Tensor | None
+) -> Tensor:
     dtype = accumulation_dtype(probs.dtype)
     grad = dropout_reference(grad.to(dtype), p, row_keys)
     return (torch._softmax_backward_data(grad, probs.to(dtype), -1, dtype) * scale).to(probs.dtype)
 
 
-def _backward_fake(grad, probs, lengths, scale, p, row_keys):
+def _backward_fake(
+    grad: Tensor, probs: Tensor, lengths: Tensor | None, scale: float, p: float, row_keys: Tensor | None
+) -> Tensor:
     return probs.new_empty(probs.shape)
 
 
@@ -61,13 +70,13 @@ _backward_op = define(
 )
 
 
-def _setup_context(ctx, inputs, output):
+def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     _, lengths, ctx.scale, ctx.p, row_keys = inputs
     out, probs = output
     ctx.save_for_backward(out if row_keys is None else probs, lengths, row_keys)
 
 
-def _backward(ctx, grad):
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     probs, lengths, row_keys = ctx.saved_tensors
     return _backward_op(grad, probs, lengths, ctx.scale, ctx.p, row_keys), None, None, None, None
 

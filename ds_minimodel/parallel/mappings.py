@@ -22,14 +22,17 @@ from .group import Group
 
 
 def copy(x: Tensor, group: Group) -> Tensor:
+    """x, the input of parts of a layer on all ranks; its gradient is summed over them."""
     return x if group.size == 1 else _Copy.apply(x, group)
 
 
 def reduce(x: Tensor, group: Group) -> Tensor:
+    """The sum of the ranks' x."""
     return x if group.size == 1 else _Reduce.apply(x, group)
 
 
 def gather(x: Tensor, group: Group) -> Tensor:
+    """The ranks' x, concatenated along the last dimension."""
     return x if group.size == 1 else _Gather.apply(x, group)
 
 

@@ -4,14 +4,13 @@ import importlib.util
 import sys
 from collections.abc import Iterable
 
-from ds_minimodel import tasks
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.engine.execution import replicas_of, split_batch
 from ds_minimodel.pipeline.run import Step
 from ds_minimodel.recipe.schema import MaskedLm, Recipe
 from ds_minimodel.steps.first_pack import check_vectors
-from ds_minimodel.steps.task_data import labels_of, read_records
+from ds_minimodel.tasks import KINDS
 
 
 def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]:
@@ -55,15 +54,4 @@ def _can_plot() -> bool:
 def check_tasks(recipe: Recipe) -> None:
     """UserError for a task file that is missing, lacks a column or has a label that is not the task's."""
     for task in recipe.finetune.tasks.values():
-        _check_task(task, recipe.languages.source)
-
-
-def _check_task(task, source):
-    files = {(source, task.train), *task.test.items()}
-    if task.kind == "qa":
-        for path in sorted({path for _, path in files}):
-            tasks.read_squad(path)
-        return
-    labels = labels_of(task, source)
-    for language, path in sorted(files):
-        read_records(task, path, language, labels)
+        KINDS[task.kind].check_files(task, recipe.languages.source)

@@ -6,7 +6,7 @@ a wrong type or values that contradict each other are refused with file, line an
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -30,6 +30,7 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.systems import SYSTEMS, Depth, System
+from ds_minimodel.tasks import KINDS
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -221,8 +222,10 @@ class Adapt(MaskedLm):
         return self.depth_schedule[-1][0]
 
 
-class Task(Section):
-    kind: Literal["classification", "pair", "qa"]
+class TaskOfAnyKind(Section):
+    """The keys of every task."""
+
+    kind: Annotated[str, OneOf(KINDS)]
     train: Annotated[str, NOTHING]
     test: Annotated[dict[str, str], NOTHING]  # one file may serve several languages (XNLI)
     labels: list[str] | None = None  # in id order; those of the training file where not given
@@ -232,25 +235,26 @@ class Task(Section):
     epochs: PositiveInt | None = None
     batch_size: PositiveInt | None = None
     max_length: PositiveInt | None = None
-    question_length: PositiveInt = 64  # qa only, in tokens
-    stride: PositiveInt = 128
-    answer_length: PositiveInt = 30
-    metric: Literal["squad", "mlqa"] = "squad"  # qa only: F1 by SQuAD's rules, or MLQA's by language
 
     @model_validator(mode="after")
-    def _columns_are_of_the_kind(self):
-        known = {
-            "classification": {"text", "label", "language"},
-            "pair": {"sentence1", "sentence2", "label", "language"},
-            "qa": set(),
-        }[self.kind]
-        unknown = sorted(self.columns.keys() - known)
+    def _columns_are_of_the_kind(self) -> Self:
+        kind = KINDS[self.kind]
+        unknown = sorted(self.columns.keys() - kind.roles)
         if unknown:
             raise ValueError(
-                f"columns: a {self.kind} task has no {unknown[0]}; "
-                f"it has {', '.join(sorted(known)) or 'the form of SQuAD 1.1'}"
+                f"columns: a {kind.name} task has no {unknown[0]}; it has {', '.join(sorted(kind.roles)) or kind.form}"
             )
         return self
+
+    def settings(self) -> dict[str, object]:
+        """All but the files, for job records; of other kinds' keys those that the records have always held."""
+        others = [kind for kind in KINDS.values() if kind.name != self.kind and not kind.keys_in_all_records]
+        foreign = {key for kind in others if kind.keys for key in kind.keys.model_fields}
+        return self.model_dump(exclude={"train", "test", *foreign})
+
+
+class Task(*filter(None, (kind.keys for kind in KINDS.values())), TaskOfAnyKind):  # type: ignore[misc]
+    """A task: the keys of any kind, and those that the kinds have of their own (tasks/*.py)."""
 
 
 class Finetune(Optimizer):
@@ -262,7 +266,7 @@ class Finetune(Optimizer):
     lr: Annotated[PositiveFloat, RECORDED_ELSEWHERE] = 1e-5
     warmup_ratio: Probability = 0.06
 
-    def of(self, task_name, key):
+    def of(self, task_name: str, key: str) -> Any:
         """`key` as the task sets it, else as `finetune` does."""
         own = getattr(self.tasks[task_name], key)
         return getattr(self, key) if own is None else own

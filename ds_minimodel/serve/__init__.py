@@ -1,1 +1,1 @@
-"""Language packs and task models in use: looked at, checked, plugged together, and asked for predictions."""
+"""Language packs and task models in use: show, check and plug them together, and ask them for predictions."""

@@ -1,98 +1,111 @@
-"""What each kind of model answers to requests in one language that is plugged in."""
+"""Answers to requests in one language that is plugged in: a task's, or pieces for the masks of a text."""
+
+from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
 import torch
 
-from ds_minimodel import ops, tasks
+from ds_minimodel import ops
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import BOS, EOS, MASK
-from ds_minimodel.model.heads import encode
-from ds_minimodel.tasks.batches import join
+from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.model.heads import MaskedLanguageModel, TaskModel, encode, to_tensors
+from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches, join
+from ds_minimodel.tasks.kind import Logits, Request, TaskKind
 from ds_minimodel.tasks.tables import text_field
 
-FIELDS = {
-    "classification": ("text",),
-    "pair": ("sentence1", "sentence2"),
-    "qa": ("question", "context"),
-    "masked-lm": ("text",),
-}
-_WINDOW = 384  # tokens of a question and a piece of its context, as in finetuning
+Answer = dict[str, object]  # a JSON object
 
 
-def check(request, kind, languages, where):
-    """UserError where a request is not what a model of this kind and these languages takes."""
+def check(request: object, answerer: Answerer, languages: Collection[str], where: str) -> None:
+    """UserError where a request is not what a model that answers so, in these languages, takes."""
     if not isinstance(request, dict):
-        raise UserError(f"{where}: {json.dumps(request)[:40]} is not an object with {', '.join(FIELDS[kind])}")
+        raise UserError(f"{where}: {json.dumps(request)[:40]} is not an object with {', '.join(answerer.fields)}")
     language = request.get("language")
     if language is None and len(languages) > 1:
         raise UserError(f"{where}: no 'language'; there are {', '.join(languages)}")
     if language is not None and (not isinstance(language, str) or language not in languages):
         raise UserError(f"{where}: no pack for language {language!r}; there are {', '.join(languages)}")
-    for name in FIELDS[kind]:
-        text_field(request, name, where)
-    if kind == "masked-lm" and MASK not in request["text"]:
-        raise UserError(f"{where}: no {MASK} in the text; put one where a piece is to be predicted")
+    answerer.check_request(request, where)
 
 
-@torch.inference_mode()
-def _classify(predictor, tokenizer, requests):
-    texts = tuple([request[name] for request in requests] for name in FIELDS[predictor.kind])
-    records = tasks.Records(texts, np.zeros(len(requests), dtype=np.int64), tuple(predictor.labels))
-    answers = [None] * len(requests)
-    for index, batch in predictor.batches(tasks.encode_table(tokenizer, records, predictor.max_length)):
-        shares = predictor.model.logits(batch).float().softmax(-1).cpu()
-        for place, row in zip(index, shares, strict=True):
-            scores = dict(zip(predictor.labels, row.tolist(), strict=True))
-            answers[place] = {"label": predictor.labels[int(row.argmax())], "scores": scores}
-    return answers
+class Answerer(ABC):
+    """What a model is asked and how its outputs become answers. fields: keys of a request, as they are typed."""
+
+    fields: tuple[str, ...]
+
+    @abstractmethod
+    def check_request(self, request: Request, where: str) -> None:
+        """UserError, beginning with `where`, for a request that the model does not take."""
+
+    @abstractmethod
+    def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
+        """Answers to checked requests, in their order."""
 
 
-@torch.inference_mode()
-def _answer(predictor, tokenizer, requests):
-    questions = [
-        tasks.Question(str(number), request["question"], request["context"], ("",), (0,))
-        for number, request in enumerate(requests)
-    ]
-    length = min(_WINDOW, predictor.max_length)
-    windows = tasks.encode_questions(tokenizer, questions, length, length // 6, length // 3)
-    logits = (
-        (index, predictor.model.logits(batch).float().cpu().numpy())
-        for index, batch in predictor.batches(windows.examples)
-    )
-    found = tasks.find_answers(questions, windows, logits)
-    return [{"answer": answer.text, "score": answer.score} for answer in (found[question.id] for question in questions)]
+class TaskAnswerer(Answerer):
+    """A task model: its kind says what it is asked and what it answers."""
+
+    def __init__(self, model: TaskModel, kind: TaskKind, labels: list[str] | None, max_length: int):
+        self.model, self.kind, self.labels, self.max_length = model, kind, labels, max_length
+        self.fields = kind.fields
+
+    def check_request(self, request: Request, where: str) -> None:
+        self.kind.check_request(request, where)
+
+    def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
+        records, encoded = self.kind.encode_requests(tokenizer, requests, self.labels, self.max_length)
+        return self.kind.answers(records, encoded, self._logits(encoded.examples), self.labels)
+
+    @torch.inference_mode()
+    def _logits(self, examples: Examples) -> Logits:
+        for index, batch in _batches(examples, self.model):
+            yield index, self.model.logits(batch).float().cpu().numpy()
 
 
-@torch.inference_mode()
-def _fill(predictor, tokenizer, requests):
-    """For each <mask> the likeliest pieces of the head at the predictor's depth."""
-    sequences = [_with_masks(tokenizer, request["text"], predictor.max_length) for request in requests]
-    examples = join(sequences, np.zeros(len(requests)), reads_start=True)
-    pieces = tokenizer.pieces()
-    answers = [None] * len(requests)
-    model, depth = predictor.model, predictor.depth
-    for index, batch in predictor.batches(examples):
-        masked_BS = batch["tokens"] == tokenizer.mask_id
-        del batch["read"]
-        (x_BSH,), _ = encode(model.pack, model.body, batch, (depth,))
-        x_PH = model.body.heads[str(depth)](x_BSH[masked_BS])
-        logits_PV = ops.linear(x_PH, model.pack.tokens, model.pack.bias).float()
-        shares, ids = logits_PV.softmax(-1).topk(min(predictor.top, len(pieces)))
-        filled = iter(
-            [
-                [{"piece": pieces[id], "probability": share} for id, share in zip(*row, strict=True)]
-                for row in zip(ids.tolist(), shares.tolist(), strict=True)
-            ]
-        )
-        for place, count in zip(index, masked_BS.sum(1).tolist(), strict=True):
-            answers[place] = {"masks": [next(filled) for _ in range(count)]}
-    return answers
+class MaskAnswerer(Answerer):
+    """A body with masked-LM heads: for each <mask> the `top` likeliest pieces of the head at `depth`."""
+
+    fields = ("text",)
+
+    def __init__(self, model: MaskedLanguageModel, depth: int, top: int, max_length: int):
+        self.model, self.depth, self.top, self.max_length = model, depth, top, max_length
+
+    def check_request(self, request: Request, where: str) -> None:
+        text_field(request, "text", where)
+        if MASK not in str(request["text"]):
+            raise UserError(f"{where}: no {MASK} in the text; put one where a piece is to be predicted")
+
+    @torch.inference_mode()
+    def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
+        sequences = [_with_masks(tokenizer, str(request["text"]), self.max_length) for request in requests]
+        examples = join(sequences, np.zeros(len(requests)), reads_start=True)
+        pieces = tokenizer.pieces()
+        answers: list[Answer] = [{}] * len(requests)
+        model, head = self.model, self.model.body.heads[str(self.depth)]
+        for index, batch in _batches(examples, model):
+            masked_BS = batch["tokens"] == tokenizer.mask_id
+            del batch["read"]
+            (x_BSH,), _ = encode(model.pack, model.body, batch, (self.depth,))
+            logits_PV = ops.linear(head(x_BSH[masked_BS]), model.pack.tokens, model.pack.bias).float()
+            shares, ids = logits_PV.softmax(-1).topk(min(self.top, len(pieces)))
+            filled = iter(
+                [
+                    [{"piece": pieces[id], "probability": share} for id, share in zip(*row, strict=True)]
+                    for row in zip(ids.tolist(), shares.tolist(), strict=True)
+                ]
+            )
+            for place, count in zip(index, masked_BS.sum(1).tolist(), strict=True):
+                answers[place] = {"masks": [next(filled) for _ in range(count)]}
+        return answers
 
 
-def _with_masks(tokenizer, text, max_length):
+def _with_masks(tokenizer: Tokenizer, text: str, max_length: int) -> np.ndarray:
     """<s>, the text with the id of <mask> wherever it is spelt, </s>. A mask takes the space before it."""
     *before, last = text.split(MASK)
     parts = tokenizer.encode([*(part.rstrip() for part in before), last])
@@ -104,4 +117,8 @@ def _with_masks(tokenizer, text, max_length):
     return np.array([BOS, *ids[: max_length - 2], EOS])
 
 
-ANSWER = {"classification": _classify, "pair": _classify, "qa": _answer, "masked-lm": _fill}
+def _batches(examples: Examples, model: torch.nn.Module) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
+    """(index, batch of tensors where the model is) for all of `examples`, of like length together."""
+    device = next(model.parameters()).device
+    for index, batch in evaluation_batches(examples, EVALUATION_TOKENS):
+        yield index, to_tensors(batch, device)

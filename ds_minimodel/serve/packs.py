@@ -1,17 +1,18 @@
-"""`ds-minimodel pack`: what a language pack is, whether it is whole and fits a body, both side by side."""
+"""Language packs (`ds-minimodel pack`): show one, check that it is whole and fits a body, put both side by side."""
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_manifest
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.model.artifacts import load_body, load_pack
+from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
+from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, load_body, load_pack
 
 _NAMED = ("kind", "language", "space", "vocab_size", "steps", "eflops", "files")
 
 
-def facts_of(folder):
+def facts_of(folder: str | Path) -> dict[str, Any]:
     """What a pack says of itself, in the order to show; all files are verified. UserError where damaged."""
     (pack, tokenizer), manifest = open_pack(folder), read_manifest(folder)
     facts = {
@@ -29,12 +30,12 @@ def facts_of(folder):
     return facts | {"files": {name: entry["bytes"] for name, entry in manifest["files"].items()}}
 
 
-def check(folder, body_folder=None):
+def check(folder: str | Path, body_folder: str | Path | None = None) -> None:
     """UserError where a pack is damaged, its parts disagree or, with `body_folder`, it does not fit."""
     open_pack(folder, None if body_folder is None else load_body(body_folder))
 
 
-def plug(body_folder, pack_folder, out):
+def plug(body_folder: str | Path, pack_folder: str | Path, out: str | Path) -> None:
     """Write the folder `out` with copies of both, `body` and `pack`: a model of that language."""
     out = Path(out)
     if out.exists():
@@ -45,12 +46,12 @@ def plug(body_folder, pack_folder, out):
         shutil.copytree(pack_folder, temporary / "pack")
 
 
-def open_pack(folder, body=None):
+def open_pack(folder: str | Path, body: BodyArtifact | None = None) -> tuple[PackArtifact, Tokenizer]:
     """(PackArtifact, Tokenizer) of a language pack, all files verified.
 
     UserError where its parts disagree or it does not fit `body`, a BodyArtifact.
     """
-    pack, tokenizer = load_pack(folder, body and body.space), open_tokenizer(folder)
+    pack, tokenizer = load_pack(folder, None if body is None else body.space), open_tokenizer(folder)
     rows, width = pack.tensors["tokens"].shape
     if tokenizer.vocab_size != rows or len(pack.tensors["bias"]) != rows:
         raise UserError(

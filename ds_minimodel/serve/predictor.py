@@ -1,23 +1,27 @@
 """One body in memory, many languages: predictions in the language that each request names."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from ds_minimodel import tasks
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
-from ds_minimodel.model.artifacts import load_body
-from ds_minimodel.model.heads import MaskedLanguageModel, to_tensors
+from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.model.artifacts import BodyArtifact, load_body
+from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import load_into
-from ds_minimodel.model.transformer import LanguagePack
+from ds_minimodel.model.transformer import BodyConfig, LanguagePack
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
-from ds_minimodel.serve import answers
+from ds_minimodel.serve.answers import Answer, MaskAnswerer, TaskAnswerer, check
 from ds_minimodel.serve.packs import open_pack
-from ds_minimodel.steps.task_data import task_module
-from ds_minimodel.tasks.batches import EVALUATION_TOKENS
+from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.kind import Request
+from ds_minimodel.tasks.tables import table_rows
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,8 @@ class _Language:
     """A language that is plugged in: its module, its vocabulary, and what it replaces of the body."""
 
     module: LanguagePack
-    tokenizer: object
-    body: dict
+    tokenizer: Tokenizer
+    body: dict[str, torch.Tensor]
 
 
 class Predictor:
@@ -37,15 +41,17 @@ class Predictor:
     >>> predictor.predict([{"language": "de", "sentence1": "Es regnet.", "sentence2": "Es ist nass."}])
     [{'label': 'entailment', 'scores': {'contradiction': 0.02, 'entailment': 0.9, 'neutral': 0.08}}]
 
-    A request holds what the task reads: "text"; "sentence1" and "sentence2"; or "question" and "context",
-    answered by {"answer", "score"}. A body answers "text" with <mask> in it by the likeliest
-    pieces of each. "language" may be left out where there is one.
+    What a request holds and what is answered to it is the kind of task's (tasks/): "text", "sentence1" and
+    "sentence2", … A body answers "text" with <mask> in it by the likeliest pieces of each. "language" may be left
+    out where there is one.
 
     The body's weights are in memory once, whatever the number of languages; each adds its embeddings. A task
     model is finetuned as a whole, so that another task is another Predictor.
     """
 
-    def __init__(self, model_folder, pack_folders, depth=None, top=5):
+    def __init__(
+        self, model_folder: str | Path, pack_folders: Mapping[str, str | Path], depth: int | None = None, top: int = 5
+    ):
         """pack_folders: {language: folder}. depth: masked-LM head, default the deepest; top: pieces a mask.
 
         UserError for a folder that is missing, damaged or of another body, and for a depth without a head.
@@ -59,22 +65,31 @@ class Predictor:
         if self.device.type == "cpu":
             configure_cpu()
         dtype = DTYPES[resolve_precision("auto", self.device)]
-        self.kind = artifact.task["kind"] if artifact.task else "masked-lm"
-        self.labels, self.top = artifact.task and artifact.task["labels"], top
-        self.depth = _depth(model_folder, artifact.config, depth, self.kind)
-        self.max_length = artifact.config.max_positions
-        if artifact.task:
-            self.model = task_module(self.kind, artifact.config, 2, self.labels)  # packs come below
-            load_into(self.model, artifact.tensors)
-        else:
-            self.model = MaskedLanguageModel(artifact.config, 2)
-            load_into(self.model, artifact.tensors, "body.")
-        self.model.eval().to(self.device, dtype)
+        self.answerer = self._answerer(model_folder, artifact, depth, top)
+        self.model = self.answerer.model.eval().to(self.device, dtype)
         self.languages = {language: self._load(folder, artifact, dtype) for language, folder in pack_folders.items()}
         replaced = {name for language in self.languages.values() for name in language.body}
         self._own = {name: tensor.clone() for name, tensor in self.model.state_dict().items() if name in replaced}
 
-    def _load(self, folder, artifact, dtype):
+    @staticmethod
+    def _answerer(
+        folder: str | Path, artifact: BodyArtifact, depth: int | None, top: int
+    ) -> TaskAnswerer | MaskAnswerer:
+        """The model with a pack of two pieces; the languages' packs take its place."""
+        config = artifact.config
+        if artifact.task is None:
+            depth = _depth(folder, config, depth)
+            model = MaskedLanguageModel(config, 2)
+            load_into(model, artifact.tensors, "body.")
+            return MaskAnswerer(model, depth, top, config.max_positions)
+        if depth is not None:
+            raise UserError(f"{folder}: a task model has one head; leave out --head")
+        kind, labels = KINDS[artifact.task["kind"]], artifact.task["labels"]
+        module = kind.module(config, 2, labels)
+        load_into(module, artifact.tensors)
+        return TaskAnswerer(module, kind, labels, config.max_positions)
+
+    def _load(self, folder: str | Path, artifact: BodyArtifact, dtype: torch.dtype) -> _Language:
         pack, tokenizer = open_pack(folder, artifact)
         with torch.device("meta"):
             module = LanguagePack(*pack.tensors["tokens"].shape)
@@ -84,40 +99,39 @@ class Predictor:
         }
         return _Language(module.to(self.device, dtype), tokenizer, body)
 
-    def predict(self, requests):
+    def read_requests(self, path: str | Path) -> list[Request]:
+        """The requests in a file (a table, as tasks have); UserError with the line of the first that is wrong."""
+        requests: list[Request] = []
+        for line, request in table_rows(path):
+            check(request, self.answerer, self.languages, f"{path}:{line}")
+            requests.append(request)
+        return requests
+
+    def predict(self, requests: Sequence[Request]) -> list[Answer]:
         """Answers to requests (dicts), in their order; UserError names the first request that is wrong."""
-        by_language = {}
+        by_language: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
-            answers.check(request, self.kind, self.languages, f"request {number + 1}")
-            language = request.get("language") or next(iter(self.languages))
+            check(request, self.answerer, self.languages, f"request {number + 1}")
+            language = str(request.get("language") or next(iter(self.languages)))
             by_language.setdefault(language, []).append(number)
-        found = [None] * len(requests)
+        found: list[Answer] = [{}] * len(requests)
         for language, numbers in by_language.items():
             self._use(self.languages[language])
-            of_language = answers.ANSWER[self.kind](
-                self, self.languages[language].tokenizer, [requests[number] for number in numbers]
-            )
+            tokenizer = self.languages[language].tokenizer
+            of_language = self.answerer.answer(tokenizer, [requests[number] for number in numbers])
             for number, answer in zip(numbers, of_language, strict=True):
                 found[number] = answer
         return found
 
-    def _use(self, language):
+    def _use(self, language: _Language) -> None:
         self.model.pack = language.module
         state = self.model.state_dict()
         for name, own in self._own.items():
             state[name].copy_(language.body.get(name, own))
 
-    def batches(self, examples):
-        """(index, batch of tensors on the device) for all of `examples`, of like length together."""
-        for index, batch in tasks.evaluation_batches(examples, EVALUATION_TOKENS):
-            yield index, to_tensors(batch, self.device)
 
-
-def _depth(folder, config, depth, kind):
-    if kind != "masked-lm":
-        if depth is not None:
-            raise UserError(f"{folder}: a task model has one head; leave out --head")
-        return None
+def _depth(folder: str | Path, config: BodyConfig, depth: int | None) -> int:
+    """The depth of the head to ask; UserError where there is none."""
     if not config.head_depths:
         raise UserError(f"{folder}: a body without a masked-LM head; nothing can be predicted")
     if depth is None or depth in config.head_depths:
@@ -125,7 +139,7 @@ def _depth(folder, config, depth, kind):
     raise UserError(f"{folder}: no head at depth {depth}; there are heads at {', '.join(map(str, config.head_depths))}")
 
 
-def beside(model_folder):
+def beside(model_folder: str | Path) -> dict[str, Path]:
     """{its language: folder} of the pack that lies beside a model, as `pack plug` and the steps leave it."""
     folder = Path(model_folder).resolve().parent / "pack"
     return {read_manifest(folder)["language"]: folder} if folder.is_dir() else {}

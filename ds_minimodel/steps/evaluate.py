@@ -4,36 +4,41 @@ All packs of a language are scored, from the unadapted one (step 0) to the last,
 source language is scored with its own pack.
 """
 
+from functools import partial
 from itertools import groupby, product
 from operator import itemgetter
+from pathlib import Path
 
-import numpy as np
 import torch
 
-from ds_minimodel import tasks
 from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.jobs import Job
+from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.jobs import Job, Layout
 from ds_minimodel.model.artifacts import load_body, load_pack, plug
-from ds_minimodel.model.heads import to_tensors
+from ds_minimodel.model.heads import TaskModel, to_tensors
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
-from ds_minimodel.steps.task_data import read_examples, task_inputs, task_module
-from ds_minimodel.steps.training import finetune_seeds
-from ds_minimodel.tasks.batches import EVALUATION_TOKENS
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.training import finetune_seeds, task_inputs
+from ds_minimodel.systems import System
+from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches
+from ds_minimodel.tasks.kind import Logits
 
 
-def jobs(recipe, layout):
-    found = []
+def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+    """Jobs that score each system on each task."""
+    found: list[Job] = []
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
         languages = [language for language in recipe.languages.all if language in task.test]
         inputs = {
             "task": task_inputs(recipe, name, [task.test[language] for language in languages]),
             "languages": languages,
             "seeds": list(finetune_seeds(recipe)),
-            "precision": recipe.engine.precision,
+            **recipe.engine.recorded(),
         }
         targets = [language for language in languages if language != recipe.languages.source]
         parents = (
@@ -42,17 +47,12 @@ def jobs(recipe, layout):
             *(layout.tokenizer(language) for language in languages),
         )
         found.append(
-            Job(
-                layout.evaluate(system, name),
-                inputs,
-                parents,
-                lambda world, system=system, name=name: _evaluate(recipe, layout, system, name, world),
-            )
+            Job(layout.evaluate(system, name), inputs, parents, partial(_evaluate, recipe, layout, system, name))
         )
     return found
 
 
-def _evaluate(recipe, layout, system, name, world):
+def _evaluate(recipe: Recipe, layout: Layout, system: System, name: str, world: World) -> None:
     parts = world.gather(lambda: _score_packs(recipe, layout, system, name, world))
     rows = sorted((row for part in parts for row in part), key=lambda row: (row["language"], row["seed"], row["step"]))
 
@@ -64,9 +64,10 @@ def _evaluate(recipe, layout, system, name, world):
     world.from_main(save)
 
 
-def _score_packs(recipe, layout, system, name, world):
+def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, world: World) -> list[dict[str, object]]:
     """Score rows of this replica's share of the packs."""
     task = recipe.finetune.tasks[name]
+    kind, max_length = KINDS[task.kind], recipe.finetune.of(name, "max_length")
     packs = [
         (language, pack)
         for language in recipe.languages.all
@@ -81,12 +82,14 @@ def _score_packs(recipe, layout, system, name, world):
     for language, of_language in groupby(packs, key=itemgetter(0)):
         folders = [folder for _, folder in of_language]
         tokenizer = open_tokenizer(layout.tokenizer(language))
-        data = None
+        records = encoded = None
         for seed in finetune_seeds(recipe):
             model = load_body(layout.finetune(system, name, seed) / "model")
             labels = model.task["labels"]
-            data = data or read_examples(recipe, name, task.test[language], language, tokenizer, labels)
-            module = task_module(task.kind, model.config, tokenizer.vocab_size, labels)
+            if encoded is None:
+                records = kind.read(task.test[language], task, language, labels)
+                encoded = kind.encode(tokenizer, records, task, max_length)
+            module = kind.module(model.config, tokenizer.vocab_size, labels)
             load_into(module, model.tensors)
             shard(module, world.tensor)
             module.eval().to(world.device, dtype)
@@ -102,7 +105,7 @@ def _score_packs(recipe, layout, system, name, world):
                         "seed": seed,
                         "step": 0 if in_source else pack.steps,
                         "eflops": 0.0 if in_source else pack.eflops,
-                        **_score(module, task, language, *data),
+                        **kind.score(task, language, records, encoded, _logits(module, encoded.examples)),
                     }
                 )
                 progress.update(len(rows))
@@ -110,7 +113,7 @@ def _score_packs(recipe, layout, system, name, world):
     return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
 
 
-def _packs(recipe, layout, system, language):
+def _packs(recipe: Recipe, layout: Layout, system: System, language: str) -> list[Path]:
     """Folders of a language's packs, by rising step."""
     if language == recipe.languages.source:
         return [layout.pretrain(system) / "pack"]
@@ -119,21 +122,8 @@ def _packs(recipe, layout, system, language):
 
 
 @torch.inference_mode()
-def _score(module, task, language, encoded, records):
-    """{"score": accuracy} in points; for questions {"score": F1, "exact_match"}."""
-    if task.kind == "qa":
-        found = tasks.find_answers(records, encoded, _logits(module, encoded.examples), task.answer_length)
-        texts = {name: answer.text for name, answer in found.items()}
-        scores = tasks.score_qa(texts, records, language if task.metric == "mlqa" else None)
-        return {"score": scores["f1"], "exact_match": scores["exact_match"]}
-    predicted = np.zeros(len(encoded), dtype=np.int64)
-    for index, logits in _logits(module, encoded):
-        predicted[index] = logits.argmax(-1)
-    return {"score": tasks.score_classification(predicted, records.targets)["accuracy"]}
-
-
-def _logits(module, examples):
+def _logits(module: TaskModel, examples: Examples) -> Logits:
     """Yield (index (B,), logits as an array) of batches of all `examples`."""
     device = next(module.parameters()).device
-    for index, batch in tasks.evaluation_batches(examples, EVALUATION_TOKENS):
+    for index, batch in evaluation_batches(examples, EVALUATION_TOKENS):
         yield index, module.logits(to_tensors(batch, device)).float().cpu().numpy()

@@ -1,58 +1,57 @@
 """Step 3: finetune each body on each task in the source language, embeddings frozen -> a task model a seed."""
 
+from functools import partial
+
 import torch
 
-from ds_minimodel import tasks
 from ds_minimodel.costs import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.engine.loop import train
-from ds_minimodel.jobs import Job, inputs_hash
+from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
-from ds_minimodel.steps.task_data import labels_of, read_examples, task_inputs, task_module
-from ds_minimodel.steps.training import finetune_seeds, micro_batches, run_config
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.training import finetune_seeds, finished_checkpoints, micro_batches, run_config, task_inputs
+from ds_minimodel.systems import System
+from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.batches import TaskSampler
 
 
-def jobs(recipe, layout):
-    found = []
-    optimizer = recipe.finetune.model_dump(exclude={"tasks", "seeds", "epochs", "batch_size", "lr", "max_length"})
+def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+    """Jobs that finetune each body on each task, one a seed."""
+    found: list[Job] = []
+    shared = {"finetune": recipe.finetune.recorded(), **recipe.engine.recorded()}
     for body in recipe.bodies:
+        parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
         for name, task in recipe.finetune.tasks.items():
-            inputs = {
-                "finetune": optimizer,
-                "task": task_inputs(recipe, name, [task.train]),
-                "precision": recipe.engine.precision,
-            }
-            found += [
-                Job(
-                    layout.finetune(body, name, seed),
-                    {**inputs, "seed": seed},
-                    (layout.pretrain(body), layout.tokenizer(recipe.languages.source)),
-                    lambda world, body=body, name=name, seed=seed: _finetune(recipe, layout, body, name, seed, world),
-                )
-                for seed in finetune_seeds(recipe)
-            ]
+            inputs = shared | {"task": task_inputs(recipe, name, [task.train])}
+            for seed in finetune_seeds(recipe):
+                folder = layout.finetune(body, name, seed)
+                make = partial(_finetune, recipe, layout, body, name, seed)
+                found.append(Job(folder, {**inputs, "seed": seed}, parents, make, finished_checkpoints(folder)))
     return found
 
 
-def _finetune(recipe, layout, system, name, seed, world):
+def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: int, world: World) -> None:
     section, task, source = recipe.finetune, recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
-    labels = None if task.kind == "qa" else labels_of(task, source)
-    encoded, _ = read_examples(recipe, name, task.train, source, tokenizer, labels)
-    examples = encoded.examples if task.kind == "qa" else encoded
+    kind = KINDS[task.kind]
+    labels = kind.labels(task, source)
+    records = kind.read(task.train, task, source, labels)
+    examples = kind.encode(tokenizer, records, task, section.of(name, "max_length")).examples
     batch_size = section.of(name, "batch_size")
     slots, micro_batch_size = fill_batch(batch_size, recipe.engine.micro_batch_size, world.data.size)
-    sampler = tasks.TaskSampler(examples, batch_size, seed, slots)
+    sampler = TaskSampler(examples, batch_size, seed, slots)
 
     body = load_body(layout.pretrain(system) / "body")
     pack = load_pack(layout.pretrain(system) / "pack", body.space)
     config = without_heads(body.config)
     torch.manual_seed(seed)
-    module = task_module(task.kind, config, tokenizer.vocab_size, labels)
+    module = kind.module(config, tokenizer.vocab_size, labels)
     load_into(module, {key: tensor for key, tensor in body.tensors.items() if not key.startswith("heads.")}, "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
@@ -61,7 +60,7 @@ def _finetune(recipe, layout, system, name, seed, world):
     steps = sampler.updates_per_epoch * section.of(name, "epochs")
     mean_length = round(float(examples.lengths.mean()))
     work = Work(config.hidden_size, config.ffn_size, tokenizer.vocab_size, mean_length, 0.0, batch_size)
-    cost = finetune_flops(work, config.num_layers, len(labels or ("start", "end")), task.kind)
+    cost = finetune_flops(work, config.num_layers, kind.num_outputs(labels), kind.reads_start)
     run = run_config(
         recipe,
         section,

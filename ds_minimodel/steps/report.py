@@ -1,27 +1,63 @@
-"""Tables, curves and costs of all that was evaluated, in one run or in several -> one page."""
+"""Tables, curves and costs of all that was evaluated, in one run or in several -> one page.
 
+Its jobs score each task's references, which need no language model; the page is written anew whenever it is asked for.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_json, sha256_of_json
-from ds_minimodel.jobs import record_of
+from ds_minimodel.common.files import atomic_folder, read_json, sha256_of_json, write_json, write_manifest
+from ds_minimodel.jobs import Job, Layout, record_of
 from ds_minimodel.recipe.costs import recipe_costs
-from ds_minimodel.results.losses import read_losses
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.results.curves import Row
+from ds_minimodel.results.losses import LossRow, read_losses
 from ds_minimodel.results.page import write_report
 from ds_minimodel.results.run_results import RunResults, read_run_results
-from ds_minimodel.steps.baselines import jobs  # noqa: F401
-from ds_minimodel.steps.task_data import task_inputs
-
-METRICS = {"classification": "accuracy", "pair": "accuracy", "qa": "F1"}
+from ds_minimodel.steps.training import task_inputs
+from ds_minimodel.tasks import KINDS
 
 
-def write(recipe, layout, jobs):
-    """Write the report of one run and return its folder. jobs: all jobs that it is made from, complete."""
-    write_report(layout.report(), [_run(recipe, layout, jobs)])
+def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+    """Jobs that score each task's references."""
+    return [
+        Job(
+            layout.baselines(name),
+            {
+                "task": task_inputs(recipe, name, [task.train, *task.test.values()]),
+                "languages": [recipe.languages.source, *task.test],
+            },
+            (),
+            partial(_score_references, recipe, layout, name),
+        )
+        for name, task in recipe.finetune.tasks.items()
+    ]
+
+
+def _score_references(recipe: Recipe, layout: Layout, name: str, _world: None) -> None:
+    task, source = recipe.finetune.tasks[name], recipe.languages.source
+    tests = {language: path for language, path in task.test.items() if language != source}
+    scores = KINDS[task.kind].references(task, tests, source)
+    rows = [
+        {"baseline": reference, "task": name, "language": language, "score": score}
+        for reference, by_language in scores.items()
+        for language, score in (by_language or {}).items()
+    ]
+    with atomic_folder(layout.baselines(name)) as folder:
+        write_json(folder / "baselines.json", rows)
+        write_manifest(folder, kind="baselines")
+
+
+def write(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> Path:
+    """Write the report of one run and return its folder. needed: all jobs that it is made from, complete."""
+    write_report(layout.report(), [_results(recipe, layout, needed)])
     return layout.report()
 
 
-def write_joint(layout, others):
+def write_joint(layout: Layout, others: Sequence[str]) -> Path:
     """Write the report over the run in `layout`, which has its own report, and those in `others`; its folder.
 
     others: workdirs, each as RUN or LABEL=RUN. UserError where one is not finished, stale, or does not
@@ -35,8 +71,9 @@ def write_joint(layout, others):
     return layout.joint_report()
 
 
-def _run(recipe, layout, jobs):
-    scores, references = [], []
+def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResults:
+    scores: list[Row] = []
+    references: list[Row] = []
     for task in recipe.finetune.tasks:
         references += read_json(layout.baselines(task) / "baselines.json")
     for system in recipe.chosen_systems:
@@ -45,7 +82,7 @@ def _run(recipe, layout, jobs):
             if not path.is_file():
                 raise UserError(f"{path}: missing; run evaluate first, or `ds-minimodel run`")
             scores += read_json(path)
-    paths = [record_of(job.folder) for job in jobs]
+    paths = [record_of(job.folder) for job in needed]
     records = {str(path.relative_to(layout.root)): sha256_of_json(read_json(path)) for path in paths}
     return RunResults(
         layout.root.name,
@@ -61,7 +98,7 @@ def _run(recipe, layout, jobs):
     )
 
 
-def _data(recipe, layout):
+def _data(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     """Identities of the base, of the text that each language's tokens were made from, of the training data."""
     found = {"base": read_json(record_of(layout.pretrain(recipe.chosen_systems[0])))["inputs"].get("base")}
     for language in recipe.languages_of_text:
@@ -72,19 +109,19 @@ def _data(recipe, layout):
     return found
 
 
-def _tests(recipe):
+def _tests(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """For each task what its scores are, and the identity of each language's test data."""
     found = {}
     for name, task in recipe.finetune.tasks.items():
-        by_mlqa = task.kind == "qa" and task.metric == "mlqa"
         found[name] = {
-            "metric": METRICS[task.kind] + (" by MLQA's rules" if by_mlqa else ""),
+            "metric": KINDS[task.kind].metric(task, recipe.languages.source),
             "files": {language: task_inputs(recipe, name, [path])["files"] for language, path in task.test.items()},
         }
     return found
 
 
-def _facts(recipe, layout):
+def _facts(recipe: Recipe, layout: Layout) -> dict[str, str]:
+    """{label: text} for the head of the page."""
     first = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0])
     model, run = recipe.model, read_json(first / "run" / "run.json")
     origin = (
@@ -103,8 +140,9 @@ def _facts(recipe, layout):
     }
 
 
-def _losses(recipe, layout):
-    source, rows = recipe.languages.source, []
+def _losses(recipe: Recipe, layout: Layout) -> list[LossRow]:
+    source = recipe.languages.source
+    rows: list[LossRow | None] = []
     for system in recipe.chosen_systems:
         runs = [("pretrain", layout.pretrain(system), source)]
         runs += [("build-mini", layout.build_mini(system), source)] if system.builds_mini else []

@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import sha256_of_file
 from ds_minimodel.costs import Cost, step_flops
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.mlm import MlmSampler
@@ -134,3 +136,16 @@ def micro_batches(sampler: Sampler, run: Run, world: World) -> Batches:
         return [to_tensors(sampler.rows(start, start + micro)) for start in starts]
 
     return batches
+
+
+def task_inputs(recipe: Recipe, name: str, files: Sequence[str]) -> dict[str, object]:
+    """What decides the data of a task, for a job's record. UserError where a file is missing."""
+    task = recipe.finetune.tasks[name]
+    try:
+        contents = {path: sha256_of_file(path)[:16] for path in files}  # each file once: XNLI's serves 15 languages
+    except OSError as error:
+        raise UserError(
+            f"finetune.tasks.{name}: {error.filename}: {error.strerror}; check the path in the recipe"
+        ) from None
+    settings = {key: recipe.finetune.of(name, key) for key in ("epochs", "batch_size", "lr", "max_length")}
+    return {**task.settings(), **settings, "files": [contents[path] for path in files]}

@@ -1,28 +1,14 @@
-"""Tasks with labels: records, encoding, batches, answers and scores.
+"""Tasks with labels, one object for each kind.
 
-Classification: read_table -> encode_table -> TaskSampler or evaluation_batches -> score_classification.
-Questions: read_squad -> encode_questions -> the same batches -> find_answers -> score_qa.
+A task's life: `read` a file into records -> `encode` into Examples -> TaskSampler or evaluation_batches (batches.py)
+-> the kind's `module` -> `score`, or `answers` to requests. kind.py has the interface.
 """
 
-from ds_minimodel.tasks.batches import Examples, TaskSampler, evaluation_batches
-from ds_minimodel.tasks.classification import encode_table
-from ds_minimodel.tasks.metrics import score_classification, score_qa
-from ds_minimodel.tasks.qa import Question, Windows, encode_questions, find_answers, read_squad
-from ds_minimodel.tasks.tables import Records, forms_of, read_table
+from ds_minimodel.tasks.classification import Classification
+from ds_minimodel.tasks.kind import TaskKind
+from ds_minimodel.tasks.pair import Pair
+from ds_minimodel.tasks.qa import QuestionAnswering
+from ds_minimodel.tasks.tagging import Tagging
 
-__all__ = [
-    "Examples",
-    "Question",
-    "Records",
-    "TaskSampler",
-    "Windows",
-    "encode_questions",
-    "encode_table",
-    "evaluation_batches",
-    "find_answers",
-    "forms_of",
-    "read_squad",
-    "read_table",
-    "score_classification",
-    "score_qa",
-]
+# A kind of task is one of these and what its file says.
+KINDS: dict[str, TaskKind] = {kind.name: kind for kind in (Classification(), Pair(), QuestionAnswering(), Tagging())}

@@ -1,13 +1,16 @@
 """Encoded examples, and the batches that training and evaluation make of them."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from ds_minimodel.common.random import permute, sample_key
 from ds_minimodel.common.vocabulary import IGNORED, PAD
 
+Batch = dict[str, Any]  # arrays as model/heads.py names them, and "count"
 EVALUATION_TOKENS = 16_384  # padded tokens of one forward pass without gradients
 PADDING_THAT_PAYS = 0.05  # share of a batch from which on packing saves more than its copies cost
 
@@ -17,7 +20,8 @@ class Examples:
     """N token sequences laid end to end.
 
     tokens: (T,) int32. bounds: (N+1,) int64, sequence i is tokens[bounds[i]:bounds[i+1]].
-    targets: (N, M) int64. reads_start: the head reads position 0 only (else every position).
+    targets: (N, M) int64, each row one term of the loss; or (T,) int64, each one that is not IGNORED a term.
+    reads_start: the head reads position 0 only (else every position).
     """
 
     tokens: np.ndarray
@@ -25,32 +29,41 @@ class Examples:
     targets: np.ndarray
     reads_start: bool
 
-    def __len__(self):
-        return len(self.targets)
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
 
     @cached_property
-    def lengths(self):
+    def lengths(self) -> np.ndarray:
+        """(N,) tokens of each sequence."""
         return np.diff(self.bounds)
 
-    def batch(self, index, keys, ignored=None):
+    def batch(self, index: np.ndarray, keys: np.ndarray | Sequence[int], ignored: np.ndarray | None = None) -> Batch:
         """Batch dict of the examples `index` (B,), padded to the longest, with dropout keys (B,) uint32.
 
+        Its targets are (B, M), or (B, S) where there is one a token. "count" is the number of terms of its loss.
         ignored: (B,) bool, rows that give no loss. Where much is padding, "real" (T,) int64 says which of
         the B*S positions are tokens, so that the model can leave out the rest (model/packing.py).
         """
         starts, lengths = self.bounds[index], self.lengths[index]
         real = np.arange(lengths.max()) < lengths[:, None]
         tokens = np.full(real.shape, PAD, dtype=np.int64)
-        tokens[real] = self.tokens[(starts[:, None] + np.arange(real.shape[1]))[real]]
-        targets = self.targets[index]
+        places = (starts[:, None] + np.arange(real.shape[1]))[real]
+        tokens[real] = self.tokens[places]
+        one_a_token = self.targets.ndim == 1
+        if one_a_token:
+            targets = np.full(real.shape, IGNORED, dtype=np.int64)
+            targets[real] = self.targets[places]
+        else:
+            targets = self.targets[index]
         if ignored is not None:
             targets[ignored] = IGNORED
-        batch = {
+        terms = targets if one_a_token else targets[:, 0]
+        batch: Batch = {
             "tokens": tokens,
             "lengths": lengths.astype(np.int32),
             "targets": targets,
             "sample_keys": np.asarray(keys, dtype=np.uint32).view(np.int32),
-            "count": len(index) - (0 if ignored is None else int(ignored.sum())),
+            "count": int((terms != IGNORED).sum()),
         }
         if real.mean() < 1 - PADDING_THAT_PAYS:
             batch["real"] = np.flatnonzero(real)
@@ -59,11 +72,15 @@ class Examples:
         return batch
 
 
-def join(sequences, targets, reads_start):
-    """Examples of a list of N integer arrays and their targets, (N,) or (N, M)."""
+def join(
+    sequences: Sequence[np.ndarray], targets: np.ndarray | Sequence, reads_start: bool, per_token: bool = False
+) -> Examples:
+    """Examples of N integer arrays and their targets, (N,) or (N, M); `per_token`: (T,), end to end."""
     bounds = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences], dtype=np.int64)])
-    targets = np.asarray(targets, dtype=np.int64).reshape(len(sequences), -1)
-    return Examples(np.concatenate(sequences).astype(np.int32), bounds, targets, reads_start)
+    shaped = np.asarray(targets, dtype=np.int64)
+    if not per_token:
+        shaped = shaped.reshape(len(sequences), -1)
+    return Examples(np.concatenate(sequences).astype(np.int32), bounds, shaped, reads_start)
 
 
 class TaskSampler:
@@ -74,7 +91,7 @@ class TaskSampler:
     no example and give no loss.
     """
 
-    def __init__(self, examples, batch_size, seed, slots=None):
+    def __init__(self, examples: Examples, batch_size: int, seed: int, slots: int | None = None):
         """slots: sample numbers an update, batch_size or more where that many are easier to share."""
         self.examples = examples
         self.seed = seed
@@ -82,7 +99,7 @@ class TaskSampler:
         self.updates_per_epoch = -(-len(examples) // batch_size)
         self._filler = int(examples.lengths.argmin())
 
-    def rows(self, first, last):
+    def rows(self, first: int, last: int) -> Batch:
         """Batch of the global samples `first` … `last - 1` (any piece of an update's samples)."""
         update, slot = np.divmod(np.arange(first, last), self.slots)
         epoch, update = np.divmod(update, self.updates_per_epoch)
@@ -94,7 +111,7 @@ class TaskSampler:
         return self.examples.batch(index, keys, ignored)
 
 
-def evaluation_batches(examples, max_tokens):
+def evaluation_batches(examples: Examples, max_tokens: int) -> Iterator[tuple[np.ndarray, Batch]]:
     """Yield (index (B,), batch): each example once, longest first, at most `max_tokens` padded tokens."""
     lengths = examples.lengths
     order = np.argsort(-lengths, kind="stable")

@@ -1,13 +1,116 @@
-"""Sentences and sentence pairs as token sequences."""
+"""Classification of sentences: labelled tables, `<s>A</s>`, accuracy. Pairs derive from it (pair.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import BOS, EOS
-from ds_minimodel.tasks.batches import join
+from ds_minimodel.tasks.batches import Examples, join
+from ds_minimodel.tasks.kind import Encoded, Logits, Request, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.metrics import score_classification
+from ds_minimodel.tasks.tables import SENTENCE, Columns, Records, columns_named, read_table
+
+if TYPE_CHECKING:
+    from ds_minimodel.data.tokenizer import Tokenizer
+    from ds_minimodel.model.heads import TaskModel
+    from ds_minimodel.model.transformer import BodyConfig
 
 
-def encode_table(tokenizer, records, max_length):
+class Classification(TaskKind[Records, Encoded]):
+    """One label for each sentence."""
+
+    name = "classification"
+    fields: tuple[str, ...] = ("text",)
+    roles = frozenset({"text", "label", "language"})
+    known_forms: tuple[Columns, ...] = (SENTENCE,)  # of tables, those that say most first
+    reads_start = True
+    hugging_face_class = "RobertaForSequenceClassification"
+    head_names = {"dense": "classifier.dense", "out": "classifier.out_proj"}
+
+    def table_forms(self, named: Mapping[str, str]) -> tuple[Columns, ...]:
+        """The forms that a task's tables may have: those known, or the one that `named`, {role: column}, is."""
+        return (columns_named(self.fields, named),) if named else self.known_forms
+
+    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Records:
+        return read_table(path, self.table_forms(task.columns), labels, language)
+
+    def labels(self, task: TaskSettings, source: str) -> list[str]:
+        return task.labels or list(self.read(task.train, task, source, None).labels)
+
+    def encode(self, tokenizer: Tokenizer, records: Records, task: TaskSettings, max_length: int) -> Encoded:
+        return Encoded(encode_table(tokenizer, records, max_length))
+
+    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+        from ds_minimodel.model.heads import SequenceClassifier
+
+        return SequenceClassifier(config, vocab_size, self.num_outputs(labels))
+
+    def num_outputs(self, labels: list[str] | None) -> int:
+        assert labels is not None
+        return len(labels)
+
+    def hugging_face_config(self, labels: list[str] | None) -> dict[str, object]:
+        return super().hugging_face_config(labels) | {"problem_type": "single_label_classification"}
+
+    def score(self, task: TaskSettings, language: str, records: Records, encoded: Encoded, logits: Logits) -> Scores:
+        predicted = np.zeros(len(encoded.examples), dtype=np.int64)
+        for index, logits_BL in logits:
+            predicted[index] = logits_BL.argmax(-1)
+        return {"score": score_classification(predicted, records.targets)["accuracy"]}
+
+    def metric(self, task: TaskSettings, source: str) -> str:
+        return "accuracy"
+
+    def references(
+        self, task: TaskSettings, tests: Mapping[str, str], source: str
+    ) -> dict[str, dict[str, float] | None]:
+        """Accuracies of the majority class and of TF-IDF."""
+        labels = self.labels(task, source)
+        train = self.read(task.train, task, source, labels)
+        return self._references(train, {name: self.read(path, task, name, labels) for name, path in tests.items()})
+
+    def _references(self, train: Records, tests: Mapping[str, Records]) -> dict[str, dict[str, float] | None]:
+        from ds_minimodel.tasks import references
+
+        targets = train.targets.tolist()
+        texts = {name: (_joined(records), records.targets.tolist()) for name, records in tests.items()}
+        return {
+            "majority": references.majority_accuracies(targets, texts),
+            "TF-IDF": references.tfidf_accuracies(_joined(train), targets, texts),
+        }
+
+    def encode_requests(
+        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: list[str] | None, max_length: int
+    ) -> tuple[Records, Encoded]:
+        assert labels is not None
+        texts = tuple([str(request[name]) for request in requests] for name in self.fields)
+        records = Records(texts, np.zeros(len(requests), dtype=np.int64), tuple(labels))
+        return records, Encoded(encode_table(tokenizer, records, max_length))
+
+    def answers(
+        self, records: Records, encoded: Encoded, logits: Logits, labels: list[str] | None
+    ) -> list[dict[str, object]]:
+        """{"label": the likeliest, "scores": {label: probability}}"""
+        import torch
+
+        answers: list[dict[str, object]] = [{}] * len(encoded.examples)
+        for index, logits_BL in logits:
+            for place, row in zip(index, torch.from_numpy(logits_BL).softmax(-1), strict=True):
+                scores = dict(zip(records.labels, row.tolist(), strict=True))
+                answers[place] = {"label": records.labels[int(row.argmax())], "scores": scores}
+        return answers
+
+
+def _joined(records: Records) -> list[str]:
+    """The texts of each record as one."""
+    return list(map(" ".join, zip(*records.texts, strict=True)))
+
+
+def encode_table(tokenizer: Tokenizer, records: Records, max_length: int) -> Examples:
     """Examples of `Records`: `<s>A</s>`, or `<s>A</s></s>B</s>` for pairs (RoBERTa's form).
 
     A sentence is cut to fit `max_length`; of a pair the longer text is cut first, and the second
@@ -25,6 +128,6 @@ def encode_table(tokenizer, records, max_length):
     return join(sequences, records.targets, reads_start=True)
 
 
-def _pair(first, second, room):
+def _pair(first: Sequence[int], second: Sequence[int], room: int) -> np.ndarray:
     kept = min(len(second), max(room // 2, room - len(first)))
     return np.array([BOS, *first[: room - kept], EOS, EOS, *second[:kept], EOS])

@@ -1,11 +1,18 @@
 """Official metrics, in percent: accuracy, exact match and F1 of SQuAD 1.1 and of MLQA."""
 
+from __future__ import annotations
+
 import re
 import string
 import unicodedata
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from ds_minimodel.tasks.qa import Question
 
 # MLQA's articles (mlqa_evaluation_v1.py); languages that are not here have none.
 _ARTICLES = {
@@ -18,14 +25,18 @@ _ARTICLES = {
 _HAN = re.compile("([\u4e00-\u9fa5])")
 
 
-def score_classification(predictions, labels):
+def score_classification(
+    predictions: Sequence[int] | np.ndarray, labels: Sequence[int] | np.ndarray
+) -> dict[str, float]:
     """{"accuracy": percent} of label ids, both (N,)."""
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     assert predictions.shape == labels.shape
     return {"accuracy": 100.0 * float((predictions == labels).mean())}
 
 
-def score_qa(predictions, questions, language=None):
+def score_qa(
+    predictions: Mapping[str, str], questions: Sequence[Question], language: str | None = None
+) -> dict[str, float]:
     """{"exact_match": percent, "f1": percent} of {question id: answer}; an unanswered question scores 0.
 
     language: None for SQuAD 1.1's official script (XQuAD uses it for all languages), else MLQA's
@@ -42,7 +53,7 @@ def score_qa(predictions, questions, language=None):
     return {"exact_match": 100.0 * exact_match / len(questions), "f1": 100.0 * f1 / len(questions)}
 
 
-def answer_words(answer, language=None):
+def answer_words(answer: str, language: str | None = None) -> list[str]:
     """Words that are compared: lower case, without punctuation and articles; Chinese by character.
 
     The official scripts join these by spaces and compare the strings, which is the same.
@@ -63,7 +74,7 @@ def answer_words(answer, language=None):
     return bare.split()
 
 
-def _f1(predicted, accepted):
+def _f1(predicted: list[str], accepted: list[str]) -> float:
     num_same = sum((Counter(predicted) & Counter(accepted)).values())
     if num_same == 0:
         return 0.0

@@ -1,21 +1,139 @@
-"""Questions with their contexts and answers, read from SQuAD 1.1 JSON (MLQA and XQuAD share the form)."""
+"""Extractive question answering: SQuAD 1.1 JSON (MLQA and XQuAD share the form), windows over the contexts, answers.
+
+Every context token keeps its characters' offsets, and an answer is cut out of the original context by them. Going
+through whitespace tokens instead ruins languages that write without spaces: MLQA's Chinese F1 falls to about 17
+(huggingface/transformers#3510, facebookresearch/MLQA#13).
+"""
+
+from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, PositiveInt
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import BOS, EOS
-from ds_minimodel.tasks.batches import Examples, join
+from ds_minimodel.tasks.batches import join
+from ds_minimodel.tasks.kind import Encoded, Logits, Request, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.metrics import score_qa
 from ds_minimodel.tasks.tables import read_text, text_field
 
+if TYPE_CHECKING:
+    from ds_minimodel.data.tokenizer import Tokenizer
+    from ds_minimodel.model.heads import TaskModel
+    from ds_minimodel.model.transformer import BodyConfig
+
 _FORM = "SQuAD 1.1 has data > paragraphs > qas > answers"
+_WINDOW = 384  # tokens of a question and a piece of its context where a model answers requests
+
+
+class Keys(BaseModel):
+    """Keys of a task of questions."""
+
+    question_length: PositiveInt = 64  # in tokens
+    stride: PositiveInt = 128
+    answer_length: PositiveInt = 30
+    metric: Literal["squad", "mlqa"] = "squad"  # F1 by SQuAD's rules, or MLQA's by language
+
+
+class QuestionAnswering(TaskKind["list[Question]", "Windows"]):
+    """Questions on contexts, answered by a span of the context."""
+
+    name = "qa"
+    form = "the form of SQuAD 1.1"
+    fields = ("question", "context")
+    keys = Keys
+    keys_in_all_records = True
+    reads_start = False
+    hugging_face_class = "RobertaForQuestionAnswering"
+    head_names = {"out": "qa_outputs"}
+
+    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> list[Question]:
+        return read_squad(path)
+
+    def labels(self, task: TaskSettings, source: str) -> None:
+        return None
+
+    def check_files(self, task: TaskSettings, source: str) -> None:
+        for path in sorted({task.train, *task.test.values()}):
+            read_squad(path)
+
+    def encode(self, tokenizer: Tokenizer, records: list[Question], task: TaskSettings, max_length: int) -> Windows:
+        keys = _keys_of(task)
+        return encode_questions(tokenizer, records, max_length, keys.question_length, keys.stride)
+
+    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+        from ds_minimodel.model.heads import SpanExtractor
+
+        return SpanExtractor(config, vocab_size)
+
+    def num_outputs(self, labels: list[str] | None) -> int:
+        return 2  # start and end
+
+    def score(
+        self, task: TaskSettings, language: str, records: list[Question], encoded: Windows, logits: Logits
+    ) -> Scores:
+        keys = _keys_of(task)
+        found = find_answers(records, encoded, logits, keys.answer_length)
+        texts = {name: answer.text for name, answer in found.items()}
+        scores = score_qa(texts, records, language if keys.metric == "mlqa" else None)
+        return {"score": scores["f1"], "exact_match": scores["exact_match"]}
+
+    def metric(self, task: TaskSettings, source: str) -> str:
+        return "F1 by MLQA's rules" if _keys_of(task).metric == "mlqa" else "F1"
+
+    def references(
+        self, task: TaskSettings, tests: Mapping[str, str], source: str
+    ) -> dict[str, dict[str, float] | None]:
+        """F1 of answering with the sentence most like the question."""
+        from ds_minimodel.tasks import references
+
+        scores: dict[str, float] = {}
+        for language, path in tests.items():
+            questions = read_squad(path)
+            rules = language if _keys_of(task).metric == "mlqa" else None
+            scores[language] = score_qa(references.overlap_answers(questions), questions, rules)["f1"]
+        return {"overlap": scores}
+
+    def encode_requests(
+        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: list[str] | None, max_length: int
+    ) -> tuple[list[Question], Windows]:
+        questions = [
+            Question(str(number), str(request["question"]), str(request["context"]), ("",), (0,))
+            for number, request in enumerate(requests)
+        ]
+        length = min(_WINDOW, max_length)
+        return questions, encode_questions(tokenizer, questions, length, length // 6, length // 3)
+
+    def answers(
+        self, records: list[Question], encoded: Windows, logits: Logits, labels: list[str] | None
+    ) -> list[dict[str, object]]:
+        """{"answer", "score": sum of the two logits, None without an answer}"""
+        found = find_answers(records, encoded, logits)
+        return [
+            {"answer": answer.text, "score": answer.score} for answer in (found[question.id] for question in records)
+        ]
+
+
+def _keys_of(task: TaskSettings) -> Keys:
+    assert isinstance(task, Keys)
+    return task
+
+
+# --- Files ---
 
 
 @dataclass(frozen=True)
 class Question:
-    """starts: first character of each answer in `context`, in code points."""
+    """A question on a context.
+
+    starts: first character of each answer in `context`, in code points.
+    """
 
     id: str
     text: str
@@ -24,7 +142,7 @@ class Question:
     starts: tuple[int, ...]
 
 
-def read_squad(path):
+def read_squad(path: str | Path) -> list[Question]:
     """All questions of a file, in its order.
 
     Raises UserError, naming the place in the file, for a missing or damaged file, a question without
@@ -34,7 +152,8 @@ def read_squad(path):
         content = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: not JSON ({error.msg}); {_FORM}") from None
-    questions, ids = [], set()
+    questions: list[Question] = []
+    ids: set[str] = set()
     for article, where in _items(content, "data", f"{path}: "):
         for paragraph, where in _items(article, "paragraphs", f"{where}."):
             context = text_field(paragraph, "context", where)
@@ -49,7 +168,7 @@ def read_squad(path):
     return questions
 
 
-def _items(parent, key, where):
+def _items(parent: object, key: str, where: str) -> list[tuple[dict[str, Any], str]]:
     """(item, its place) of the list `key` of a JSON object."""
     items = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -57,7 +176,7 @@ def _items(parent, key, where):
     return [(item, f"{where}{key}[{number}]") for number, item in enumerate(items)]
 
 
-def _question(entry, context, where):
+def _question(entry: dict[str, Any], context: str, where: str) -> Question:
     name = text_field(entry, "id", where)
     where = f"{where} (id {name})"
     answers, starts = [], []
@@ -80,18 +199,17 @@ def _question(entry, context, where):
     return Question(name, text_field(entry, "question", where), context, tuple(answers), tuple(starts))
 
 
-# --- merged from ds_minimodel.tasks.qa: Extractive question answering: windows over the contexts, and answers out of the scores. Every context token keeps its characters' offsets, and an answer is cut out of the original context by them. Going through whitespace tokens instead ruins languages that write without spaces: MLQA's Chinese F1 falls to about 17 (huggingface/transformers#3510, facebookresearch/MLQA#13).
+# --- Windows over the contexts ---
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(Encoded):
     """W sequences `<s>Q</s>C</s>`, C a piece of the question's context; targets (W, 2) start and end.
 
     question: (W,) number of the question. prefix: (W,) position of C's first token.
     first: (W,) where that token is in char_starts and char_ends, (T,) offsets of all contexts' tokens.
     """
 
-    examples: Examples
     question: np.ndarray
     prefix: np.ndarray
     first: np.ndarray
@@ -99,7 +217,13 @@ class Windows:
     char_ends: np.ndarray
 
 
-def encode_questions(tokenizer, questions, max_length=384, question_length=64, stride=128):
+def encode_questions(
+    tokenizer: Tokenizer,
+    questions: Sequence[Question],
+    max_length: int = 384,
+    question_length: int = 64,
+    stride: int = 128,
+) -> Windows:
     """Windows of at most `max_length` tokens that start every `stride` tokens of the context.
 
     Questions are cut to `question_length` tokens. The target is the first answer, or (0, 0), the
@@ -111,8 +235,11 @@ def encode_questions(tokenizer, questions, max_length=384, question_length=64, s
             "and a context; raise max_length or lower question_length in the recipe"
         )
     asked_B = tokenizer.encode([question.text for question in questions])
-    contexts = {}  # context -> (ids, starts, ends, place of its offsets)
-    sequences, targets, owner, prefixes, firsts = [], [], [], [], []
+    contexts: dict[
+        str, tuple[np.ndarray, np.ndarray, np.ndarray, int]
+    ] = {}  # context -> (ids, starts, ends, place of its offsets)
+    sequences: list[np.ndarray] = []
+    targets, owner, prefixes, firsts = [], [], [], []
     num_tokens = 0
     for number, (question, asked) in enumerate(zip(questions, asked_B, strict=True)):
         if question.context not in contexts:
@@ -138,7 +265,7 @@ def encode_questions(tokenizer, questions, max_length=384, question_length=64, s
     )
 
 
-def _with_offsets(tokenizer, context):
+def _with_offsets(tokenizer: Tokenizer, context: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Token ids, first characters and ends of a context, three arrays of the same length.
 
     Starts and ends never fall from token to token: an empty token (a word's start in the middle of
@@ -150,12 +277,12 @@ def _with_offsets(tokenizer, context):
     return np.array(ids, dtype=np.int32), starts, np.maximum.accumulate(ends)
 
 
-def _window_starts(num_tokens, room, stride):
+def _window_starts(num_tokens: int, room: int, stride: int) -> range:
     """0, stride, … up to the first window of `room` tokens that reaches the end."""
     return range(0, max(num_tokens - room, 0) + stride, stride)
 
 
-def _answer_tokens(question, starts, ends):
+def _answer_tokens(question: Question, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
     """First and last token that share a character with the first answer; None where no token does.
 
     Several tokens can share a character, and characters that normalise to nothing have no token:
@@ -169,21 +296,26 @@ def _answer_tokens(question, starts, ends):
     return (first, last) if first <= last else None
 
 
-def _target(answer, begin, length, prefix):
+def _target(answer: tuple[int, int] | None, begin: int, length: int, prefix: int) -> tuple[int, int]:
     if answer is None or answer[0] < begin or answer[1] >= begin + length:
         return 0, 0
     return prefix + answer[0] - begin, prefix + answer[1] - begin
 
 
+# --- Answers out of the scores ---
+
+
 @dataclass(frozen=True)
 class Answer:
-    """score: sum of the logits of the first and the last token. Without any span: "", None."""
+    """A span of a context. score: sum of the logits of its first and last token. Without any span: "", None."""
 
     text: str
     score: float | None
 
 
-def find_answers(questions, windows, logits, answer_length=30):
+def find_answers(
+    questions: Sequence[Question], windows: Windows, logits: Logits, answer_length: int = 30
+) -> dict[str, Answer]:
     """{question id: Answer}.
 
     logits: for all windows, in batches, (index (B,), array (B, S, 2) of the start and the end scores).
@@ -197,7 +329,14 @@ def find_answers(questions, windows, logits, answer_length=30):
     return answer_texts(questions, windows, first, last, score)
 
 
-def best_spans(start_logits, end_logits, windows, index, answer_length=30, n_best=20):
+def best_spans(
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    windows: Windows,
+    index: np.ndarray,
+    answer_length: int = 30,
+    n_best: int = 20,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Best answer of each window of a batch: positions of its first and last token, and its score.
 
     start_logits, end_logits: (B, S) arrays for the windows `index` (B,). The score is the sum of the
@@ -222,14 +361,16 @@ def best_spans(start_logits, end_logits, windows, index, answer_length=30, n_bes
     return first, last, score
 
 
-def _keep_best(scores, count):
+def _keep_best(scores: np.ndarray, count: int) -> np.ndarray:
     """`scores` (B, S) with all but the `count` best of each row at -inf."""
     count = min(count, scores.shape[1])
     least = np.partition(scores, -count, axis=1)[:, -count]
     return np.where(scores >= least[:, None], scores, -np.inf)
 
 
-def answer_texts(questions, windows, first, last, score):
+def answer_texts(
+    questions: Sequence[Question], windows: Windows, first: np.ndarray, last: np.ndarray, score: np.ndarray
+) -> dict[str, Answer]:
     """{question id: Answer} from `best_spans` of all windows, each argument (W,) in their order.
 
     The best window of a question wins, the earlier one of equals; the text is what the context has

@@ -3,8 +3,15 @@
 Each learns from the source language's training examples and is scored zero-shot in every test language.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from ds_minimodel.tasks.qa import Question
 
 try:
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -15,13 +22,15 @@ except ImportError:  # the extra `report`; without it the scores that need it ar
     LogisticRegression = None
 
 STEM_LETTERS = 5  # words count as the same when their first letters are: a rough stemmer
+Label = TypeVar("Label", int, str)
+Tests = Mapping[str, tuple[Sequence[Any], Sequence[Label]]]  # language -> (inputs, labels)
 _WORD = re.compile(r"\w+")
 _HAN = re.compile("[\u3400-\u9fff]")
 # Where a sentence ends: Latin marks before a space, Chinese ones anywhere.
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；])\s*")
 
 
-def majority_accuracies(train_labels, tests):
+def majority_accuracies(train_labels: Iterable[Label], tests: Tests[Label]) -> dict[str, float]:
     """{language: accuracy of the most frequent training label}.
 
     tests: {language: (texts, labels)}; of labels that are equally frequent the first in order counts.
@@ -31,7 +40,9 @@ def majority_accuracies(train_labels, tests):
     return {language: _accuracy([majority] * len(labels), labels) for language, (_, labels) in tests.items()}
 
 
-def tfidf_accuracies(train_texts, train_labels, tests):
+def tfidf_accuracies(
+    train_texts: Sequence[str], train_labels: Sequence[Label], tests: Tests[Label]
+) -> dict[str, float] | None:
     """{language: accuracy of logistic regression on TF-IDF of words and of 2 to 4 letters}.
 
     texts: strings. tests: {language: (texts, labels)}. None without scikit-learn.
@@ -44,7 +55,9 @@ def tfidf_accuracies(train_texts, train_labels, tests):
     return _fit_and_score(model, train_texts, train_labels, tests)
 
 
-def overlap_accuracies(train_pairs, train_labels, tests):
+def overlap_accuracies(
+    train_pairs: Sequence[tuple[str, str]], train_labels: Sequence[Label], tests: Tests[Label]
+) -> dict[str, float] | None:
     """{language: accuracy of logistic regression on how much the two texts of a pair share}.
 
     pairs: (text, text). tests: {language: (pairs, labels)}. None without scikit-learn.
@@ -58,38 +71,39 @@ def overlap_accuracies(train_pairs, train_labels, tests):
     return _fit_and_score(model, [overlap_features(*pair) for pair in train_pairs], train_labels, features)
 
 
-def overlap_features(first, second):
+def overlap_features(first: str, second: str) -> list[float]:
     """Share of the first text's stems, and of its letter triples, that the second has."""
     return [_share(stems(first), stems(second)), _share(_triples(first), _triples(second))]
 
 
-def overlap_answers(questions):
+def overlap_answers(questions: Iterable[Question]) -> dict[str, str]:
     """{id: the sentence of the context that shares most stems with the question}, for the F1 of QA.
 
-    questions: objects with `id`, `text` (the question) and `context`. Of equal sentences the shorter
+    Of equal sentences the shorter
     one is taken, then the earlier one.
     """
     return {item.id: best_sentence(item.text, item.context) for item in questions}
 
 
-def best_sentence(question, context):
+def best_sentence(question: str, context: str) -> str:
+    """The sentence of `context` that shares most stems with `question`."""
     wanted = stems(question)
     sentences = [sentence for sentence in _SENTENCE_END.split(context) if sentence.strip()] or [context]
     return max(sentences, key=lambda sentence: (len(wanted & stems(sentence)), -len(sentence)))
 
 
-def stems(text):
+def stems(text: str) -> set[str]:
     """First letters of the words; each Chinese character counts as a word."""
     spaced = _HAN.sub(r" \g<0> ", text.lower())
     return {word[:STEM_LETTERS] for word in _WORD.findall(spaced)}
 
 
-def _triples(text):
+def _triples(text: str) -> set[str]:
     letters = "".join(_WORD.findall(text.lower()))
     return {letters[at : at + 3] for at in range(len(letters) - 2)}
 
 
-def _share(wanted, found):
+def _share(wanted: set[str], found: set[str]) -> float:
     return len(wanted & found) / len(wanted) if wanted else 0.0
 
 

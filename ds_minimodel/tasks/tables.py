@@ -1,10 +1,15 @@
-"""What the columns of labelled tables are called: the official files' forms, and a user's own."""
+"""Labelled tables in JSONL, CSV and TSV files: what their columns are called, and their rows as records.
+
+The columns have the official files' forms, or a user's own names.
+"""
 
 import csv
 import io
 import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,22 +35,22 @@ class Columns:
     header: tuple[str, ...] | None = None
 
     @property
-    def names(self):
+    def names(self) -> list[str]:
         """The columns that are read."""
         return [*self.texts, self.label, *([self.language] if self.language else [])]
 
-    def fits(self, header):
+    def fits(self, header: Collection[str]) -> bool:
         return list(self.header) == list(header) if self.header else set(self.names) <= set(header)
 
 
 # XNLI's translated training files spell one label otherwise (facebookresearch/XNLI#11), and MultiNLI and
 # XNLI mark pairs without a majority label "-".
-_NLI = {"spellings": {"contradictory": "contradiction"}, "left_out": frozenset("-")}
+_SPELLINGS, _NO_MAJORITY = {"contradictory": "contradiction"}, frozenset("-")
 SENTENCE = Columns(("text",))
 PAIR = Columns(("sentence1", "sentence2"))
-XNLI = Columns(("sentence1", "sentence2"), "gold_label", "language", **_NLI)
-MULTINLI = Columns(("sentence1", "sentence2"), "gold_label", **_NLI)
-XNLI_TRAIN = Columns(("premise", "hypo"), **_NLI)
+XNLI = Columns(("sentence1", "sentence2"), "gold_label", "language", _SPELLINGS, _NO_MAJORITY)
+MULTINLI = Columns(("sentence1", "sentence2"), "gold_label", None, _SPELLINGS, _NO_MAJORITY)
+XNLI_TRAIN = Columns(("premise", "hypo"), "label", None, _SPELLINGS, _NO_MAJORITY)
 # Pairs that were not translated are blank or "NS" (google-research-datasets/paws#4).
 PAWSX = Columns(
     ("sentence1", "sentence2"),
@@ -54,21 +59,13 @@ PAWSX = Columns(
     header=("id", "sentence1", "sentence2", "label"),
 )
 
-# What the columns of each kind of task are for, and the forms that they are known in, those that say most
-# first.
-ROLES = {"classification": ("text",), "pair": ("sentence1", "sentence2")}
-FORMS = {"classification": (SENTENCE,), "pair": (PAWSX, XNLI, MULTINLI, XNLI_TRAIN, PAIR)}
+
+def columns_named(texts: Sequence[str], named: Mapping[str, str]) -> Columns:
+    """The form of a table whose columns a recipe names: {role: column}; `texts`: the roles of its texts."""
+    return Columns(tuple(named.get(role, role) for role in texts), named.get("label", "label"), named.get("language"))
 
 
-def forms_of(kind, named):
-    """The forms that a task's files may have: those known, or the one that `named`, {role: column}, is."""
-    if not named:
-        return FORMS[kind]
-    texts = tuple(named.get(role, role) for role in ROLES[kind])
-    return (Columns(texts, named.get("label", "label"), named.get("language")),)
-
-
-def recognise(forms, header, where):
+def recognise(forms: Sequence[Columns], header: Collection[str], where: str) -> Columns:
     """The first of `forms` that a table with these columns has; UserError where it has none."""
     fitting = [form for form in forms if form.fits(header)]
     if fitting:
@@ -83,7 +80,7 @@ def recognise(forms, header, where):
     )
 
 
-# --- merged from ds_minimodel.tasks.tables: Sentences with labels, read from JSONL, CSV and TSV files.
+# --- Rows as records ---
 
 
 @dataclass(frozen=True)
@@ -95,16 +92,18 @@ class Records:
     labels: tuple[str, ...]
 
 
-def read_table(path, forms, labels=None, language=None):
+def read_table(
+    path: str | Path, forms: Sequence[Columns], labels: Sequence[str] | None = None, language: str | None = None
+) -> Records:
     """Records of a .jsonl, .csv, .tsv or .txt (tab-separated) file with named columns.
 
-    forms: what its columns may be called (forms.py); the first row decides. labels: the task's labels
+    forms: what its columns may be called; the first row decides. labels: the task's labels
     in order of their ids; where None, those of this file, sorted. Labels are matched by name, numbers
     by their digits. language: of the rows that are kept, in a file that mixes languages.
     Raises UserError with file and line for whatever is missing, damaged or not of the task.
     """
-    columns = None
-    examples = []  # (line, texts, label)
+    columns: Columns | None = None
+    examples: list[tuple[int, list[str], str]] = []  # (line, texts, label)
     for line, row in table_rows(path):
         where = f"{path}:{line}"
         columns = columns or recognise(forms, row, where)
@@ -124,11 +123,11 @@ def read_table(path, forms, labels=None, language=None):
     for line, _, name in examples:
         if name not in ids:
             raise UserError(f"{path}:{line}: label '{name}' is not one of the task's ({', '.join(labels)})")
-    texts = tuple(list(column) for column in zip(*(texts for _, texts, _ in examples)))
-    return Records(texts, np.array([ids[name] for *_, name in examples], dtype=np.int64), labels)
+    by_column = tuple(list(column) for column in zip(*(texts for _, texts, _ in examples)))
+    return Records(by_column, np.array([ids[name] for *_, name in examples], dtype=np.int64), labels)
 
 
-def table_rows(path):
+def table_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, {column: value}) of each row; values of .csv and .tsv files are text."""
     readers = {".jsonl": _jsonl_rows, ".csv": _csv_rows, ".tsv": _tsv_rows, ".txt": _tsv_rows}
     suffix = Path(path).suffix
@@ -137,7 +136,7 @@ def table_rows(path):
     return readers[suffix](path, read_text(path))
 
 
-def read_text(path):
+def read_text(path: str | Path) -> str:
     """The whole of a UTF-8 file (a byte order mark is dropped); UserError where that cannot be."""
     try:
         data = Path(path).read_bytes()
@@ -153,7 +152,7 @@ def read_text(path):
         raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert the file") from None
 
 
-def text_field(row, name, where):
+def text_field(row: Mapping[str, object], name: str, where: str) -> str:
     """Text of column (or JSON key) `name`; UserError where it is missing or no text."""
     if name not in row:
         raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none'}")
@@ -169,7 +168,7 @@ def text_field(row, name, where):
     return value
 
 
-def _label(row, columns, where):
+def _label(row: Mapping[str, object], columns: Columns, where: str) -> str:
     value = row.get(columns.label)
     if isinstance(value, (bool, int)):
         name = json.dumps(value)
@@ -180,7 +179,7 @@ def _label(row, columns, where):
     return columns.spellings.get(name, name)
 
 
-def _jsonl_rows(path, text):
+def _jsonl_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, content in enumerate(text.split("\n"), 1):  # splitlines would also cut at U+2028 and U+0085
         if not content.strip():
             continue
@@ -193,7 +192,7 @@ def _jsonl_rows(path, text):
         yield line, row
 
 
-def _tsv_rows(path, text):
+def _tsv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The benchmarks' form: a header, tabs, and no quoting (a quote is a character like others)."""
     header = None
     for line, content in enumerate(text.split("\n"), 1):
@@ -206,7 +205,7 @@ def _tsv_rows(path, text):
             yield line, _row(header, fields, f"{path}:{line}")
 
 
-def _csv_rows(path, text):
+def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     header = None
     try:
@@ -219,7 +218,7 @@ def _csv_rows(path, text):
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 
 
-def _row(header, fields, where):
+def _row(header: Sequence[str], fields: Sequence[str], where: str) -> dict[str, str]:
     if len(fields) != len(header):
         raise UserError(
             f"{where}: {len(fields)} fields where the header names {len(header)}; check separators and quotes"

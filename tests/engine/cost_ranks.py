@@ -1,4 +1,4 @@
-"""What test_costs.py starts on two ranks: steps that are measured, and runs whose depth rises.
+"""The program that test_costs.py starts on two ranks: steps that are measured, and runs whose depth rises.
 
 Usage: cost_ranks.py FOLDER. Rank 0 writes what it saw to FOLDER/results.json.
 """

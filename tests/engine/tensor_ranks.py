@@ -1,4 +1,4 @@
-"""What the deepspeed launcher starts on four ranks: the same models and runs, split and whole.
+"""The program that test_tensor_parallel.py starts on four ranks: the same models and runs, split and whole.
 
 Usage: tensor_ranks.py FOLDER. Rank 0 writes what all saw to FOLDER/results.json, and trained weights beside it.
 """

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 from deepspeed.accelerator import get_accelerator
-from ranks import ELSEWHERE, RESUMED, WHOLE, cases, observe_cases
+from parity_ranks import OTHER_STAGES, RESUMED, WHOLE, cases, observe_cases
 from synthetic import TRAINS, CrashingSampler, losses, model, observe, resume, run_config, train
 
 from ds_minimodel.common.files import read_manifest
@@ -18,15 +18,15 @@ BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
 
 @pytest.fixture(scope="module")
 def launched(world, start_ranks, tmp_path_factory):
-    """(folder, process) of ranks.py; all tests on two ranks share its one launch."""
+    """(folder, process) of parity_ranks.py; all tests on two ranks share its one launch."""
     folder = tmp_path_factory.mktemp("two-ranks")
-    for name in ELSEWHERE:
+    for name in OTHER_STAGES:
         with pytest.raises(RuntimeError, match="crash of the test"):
             train(
                 world, folder / "one-rank" / name, run_config(zero_stage=1, checkpoint_every=3), sampler=CrashingSampler
             )
     with open(folder / "log", "w") as log:
-        yield folder, start_ranks(2, HERE / "ranks.py", folder, stdout=log, stderr=log)
+        yield folder, start_ranks(2, HERE / "parity_ranks.py", folder, stdout=log, stderr=log)
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +131,9 @@ def test_ranks_exchange_numbers(two_ranks):
     assert two_ranks[1]["from_main"] == [0, 0]
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("name", OTHER_STAGES)
 def test_two_ranks_go_on_with_a_run_of_one(two_ranks, seen, name):
-    assert two_ranks[1]["elsewhere"][name] == pytest.approx(
+    assert two_ranks[1]["other stages"][name] == pytest.approx(
         seen[1][f"pretrain fp32 zero0 {WHOLE}"]["losses"], abs=BOUNDS["fp32"], rel=0
     )
 

@@ -1,4 +1,4 @@
-"""What launchers start: ranks join, say who they are, and one may be killed while the others wait for it.
+"""A program for launchers to start: ranks join, say who they are, and one may be killed while the others wait for it.
 
 Usage: who.py [RANK SIGNAL]
 """

@@ -14,6 +14,7 @@ from transformers import (
     pipeline,
 )
 
+from ds_minimodel.common.vocabulary import BOS, EOS, PAD
 from ds_minimodel.data.tokenizer import UnigramTokenizer, open_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import (
@@ -46,8 +47,8 @@ def imported(request, tmp_path_factory):
 
 def encode(tokenizer, texts):
     """A padded batch <s> text </s> of our tokenizer's ids: (tokens (B, S), lengths (B))."""
-    rows = [torch.tensor([0, *ids, 2]) for ids in tokenizer.encode(texts)]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=1), torch.tensor(
+    rows = [torch.tensor([BOS, *ids, EOS]) for ids in tokenizer.encode(texts)]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD), torch.tensor(
         [len(row) for row in rows], dtype=torch.int32
     )
 

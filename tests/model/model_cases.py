@@ -53,10 +53,13 @@ def rows(batch, which, width=None):
     """Some rows of a batch, cut or padded to `width` positions."""
     part = {name: value[which] for name, value in batch.items()}
     if width is not None:
-        tokens = torch.full((len(part["tokens"]), width), PAD)
-        common = min(width, part["tokens"].shape[1])
-        tokens[:, :common] = part["tokens"][:, :common]
-        part["tokens"] = tokens
+        shape = part["tokens"].shape
+        common = min(width, shape[1])
+        for name, filler in (("tokens", PAD), ("targets", IGNORED)):
+            if part[name].shape == shape:  # targets too where there is one a token
+                whole = torch.full((len(part[name]), width), filler)
+                whole[:, :common] = part[name][:, :common]
+                part[name] = whole
     return part
 
 

@@ -4,17 +4,18 @@ import hugging_face
 import pytest
 import torch
 from model_cases import LENGTHS, VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, randomise, rows
-from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification
+from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification, RobertaForTokenClassification
 
 from ds_minimodel import ops
-from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.model.heads import SequenceClassifier, SpanExtractor
+from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.model.heads import SequenceClassifier, SpanExtractor, TokenClassifier
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.transformer import INIT_STD
 
 NUM_LABELS = 3
 CLASSIFIER_HEAD = (("dense", "classifier.dense"), ("out", "classifier.out_proj"))
 QA_HEAD = (("out", "qa_outputs"),)
+TAGGING_HEAD = (("out", "classifier"),)
 
 
 def classification_batch(padded=True):
@@ -26,6 +27,23 @@ def qa_batch(padded=True):
     batch = {**mlm_batch(padded), "targets": torch.tensor([[3, 7], [0, 0], [1, 4], [2, 2]])}
     del batch["read"]
     return batch
+
+
+def tagging_batch(padded=True):
+    """A label for every third token, none for the others; row 1 has one all the same."""
+    batch = mlm_batch(padded)
+    positions = torch.arange(batch["tokens"].shape[1])
+    labelled = (positions % 3 == 1) & (batch["tokens"] != PAD)
+    targets = torch.where(labelled, batch["tokens"] % NUM_LABELS, IGNORED)
+    return {**{name: value for name, value in batch.items() if name != "read"}, "targets": targets}
+
+
+HEADS = [
+    (SequenceClassifier, [NUM_LABELS], classification_batch()),
+    (SpanExtractor, [], qa_batch()),
+    (TokenClassifier, [NUM_LABELS], tagging_batch()),
+]
+HEAD_NAMES = ["classifier", "span extractor", "token classifier"]
 
 
 def make(kind, *settings, **dropout):
@@ -66,11 +84,20 @@ def test_span_extractor_equals_roberta(padded):
     assert_same(losses_and_gradients(model, batch), (loss.detach()[None], hugging_face.gradients(theirs, found)), 2e-6)
 
 
-@pytest.mark.parametrize(
-    "kind, settings, batch",
-    [(SequenceClassifier, [NUM_LABELS], classification_batch()), (SpanExtractor, [], qa_batch())],
-    ids=["classifier", "span extractor"],
-)
+@pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
+def test_token_classifier_equals_roberta(padded):
+    model, batch = make(TokenClassifier, NUM_LABELS), tagging_batch(padded)
+    found = hugging_face.names(3, task=TAGGING_HEAD)
+    theirs = hugging_face.twin(RobertaForTokenClassification, model, found, num_labels=NUM_LABELS)
+    output = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=batch["targets"])
+    loss = output.loss * (batch["targets"] != IGNORED).sum()
+    loss.backward()
+    real = batch["tokens"] != PAD
+    torch.testing.assert_close(model.logits(batch)[real].double(), output.logits[real], rtol=0, atol=1e-5)
+    assert_same(losses_and_gradients(model, batch), (loss.detach()[None], hugging_face.gradients(theirs, found)), 2e-6)
+
+
+@pytest.mark.parametrize("kind, settings, batch", HEADS, ids=HEAD_NAMES)
 def test_dropout_depends_on_the_examples_alone_and_is_off_in_evaluation(kind, settings, batch):
     model = make(kind, *settings, dropout=0.2, attention_dropout=0.3)
     expected = losses_and_gradients(model, batch)
@@ -95,17 +122,23 @@ def test_the_classifiers_own_dropouts_are_two_more():
     assert not dropped[0].equal(dropped[1])
 
 
-@pytest.mark.parametrize(
-    "kind, settings, batch",
-    [(SequenceClassifier, [NUM_LABELS], classification_batch()), (SpanExtractor, [], qa_batch())],
-    ids=["classifier", "span extractor"],
-)
+@pytest.mark.parametrize("kind, settings, batch", HEADS, ids=HEAD_NAMES)
 def test_an_ignored_target_adds_nothing(kind, settings, batch):
     model = make(kind, *settings)
     targets = batch["targets"].clone()
     targets[1] = IGNORED
     expected = losses_and_gradients(model, rows(batch, [0, 2, 3]))
     assert_same(losses_and_gradients(model, {**batch, "targets": targets}), expected, 1e-5)
+
+
+def test_the_token_classifiers_dropout_is_one_more():
+    """Before the output, as in RoBERTa, with bits of its own at every position."""
+    model, batch = make(TokenClassifier, NUM_LABELS, dropout=0.4), tagging_batch()
+    model.body.register_forward_hook(lambda *_: (torch.ones(4, 11, 16, dtype=torch.float64),))
+    row_keys = ops.row_keys(batch["sample_keys"], model.body.config.dropout_sites.task_head[0], torch.arange(11))
+    dropped_BSH = ops.dropout(torch.ones(4, 11, 16, dtype=torch.float64), 0.4, row_keys)
+    expected = dropped_BSH.float() @ model.out.weight.float().T + model.out.bias.float()
+    torch.testing.assert_close(model.logits(batch), expected)
 
 
 def test_new_heads_start_small():

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor
+from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor, TokenClassifier
 from ds_minimodel.model.packing import Packing
 
 from .model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
@@ -27,11 +28,17 @@ def start(batch):
     }
 
 
+def tags(batch):
+    targets = torch.where(batch["tokens"] != PAD, batch["tokens"] % 3, IGNORED)
+    return {**{name: value for name, value in batch.items() if name != "read"}, "targets": targets}
+
+
 CASES = {
     "mlm at several depths": (lambda config: MaskedLanguageModel(config, VOCAB_SIZE), lambda batch: batch),
     "mlm everywhere": (lambda config: MaskedLanguageModel(config, VOCAB_SIZE), read_everywhere),
     "classification": (lambda config: SequenceClassifier(config, VOCAB_SIZE, 3), start),
     "spans": (lambda config: SpanExtractor(config, VOCAB_SIZE), spans),
+    "tagging": (lambda config: TokenClassifier(config, VOCAB_SIZE, 3), tags),
 }
 
 

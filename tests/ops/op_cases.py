@@ -7,6 +7,8 @@ import itertools
 
 import torch
 
+from ds_minimodel.common.vocabulary import IGNORED
+
 NAMES = (
     "dropout",
     "residual_layer_norm",
@@ -25,7 +27,8 @@ WIDTHS = (768, 100, 33, 16, 7)
 P = 0.3
 
 
-def keys(*shape):
+def row_keys_of(*shape):
+    """Random row keys of dropout."""
     return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32)
 
 
@@ -53,11 +56,11 @@ def run(namespace, name, inputs, dtype=None):
 
 
 def _dropout(dtype, width):
-    yield torch.randn(5, 9, width, dtype=dtype), P, keys(5, 9)
+    yield torch.randn(5, 9, width, dtype=dtype), P, row_keys_of(5, 9)
 
 
 def _norm_options():
-    return itertools.product((True, False), (keys(5, 9), None))
+    return itertools.product((True, False), (row_keys_of(5, 9), None))
 
 
 def _residual_layer_norm(dtype, width):
@@ -97,7 +100,7 @@ def _bias_gelu_backward(dtype, width):
 def _softmax_options(width):
     """Lengths with a full, an empty and a half sample; and dropout."""
     lengths = torch.tensor([width, 0, width // 2 + 1], dtype=torch.int32)
-    return itertools.product((lengths, None), (keys(3, 2, 4), None))
+    return itertools.product((lengths, None), (row_keys_of(3, 2, 4), None))
 
 
 def _masked_softmax(dtype, width):
@@ -128,7 +131,7 @@ def _attention_options_of(dtype, width, num_keys, other_queries):
         num_queries = other_queries if others else num_keys
         projected = torch.randn(3, num_keys, (2 if others else 3) * 2 * width, dtype=dtype)
         queries = torch.randn(3, num_queries, 2 * width, dtype=dtype) if others else None
-        p, row_keys = (P, keys(3, 2, num_queries)) if row_keys else (0.0, None)
+        p, row_keys = (P, row_keys_of(3, 2, num_queries)) if row_keys else (0.0, None)
         yield torch.randn(3, num_queries, 2 * width, dtype=dtype), projected, queries, 2, sample_lengths, p, row_keys
 
 
@@ -143,7 +146,7 @@ def _attention_backward(dtype, width):
 
 def _targets(rows, vocabulary):
     targets = torch.randint(0, vocabulary, (rows,))
-    targets[rows // 2] = -100
+    targets[rows // 2] = IGNORED
     return targets
 
 

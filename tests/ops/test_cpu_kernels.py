@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from op_cases import NAMES, WIDTHS, P, cases, keys, run
+from op_cases import NAMES, WIDTHS, P, cases, row_keys_of, run
 
 from ds_minimodel import ops
 from ds_minimodel.ops.loading import INSTRUCTION_SETS
@@ -41,7 +41,7 @@ def test_kernel_equals_reference(name, dtype, instruction_set):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_dropout_bits_are_those_of_the_reference(dtype, instruction_set):
     for width in WIDTHS:
-        x, row_keys = torch.ones(64, width, dtype=dtype), keys(64)
+        x, row_keys = torch.ones(64, width, dtype=dtype), row_keys_of(64)
         dropped = torch.ops.dsmm_reference.dropout(x, P, row_keys) == 0
         assert (torch.ops.dsmm.dropout(x, P, row_keys) == 0).equal(dropped)
         normed = ops.residual_layer_norm(x, None, torch.ones(width), torch.zeros(width), 1e-5, P, row_keys)

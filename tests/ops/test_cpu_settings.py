@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from op_cases import keys
+from op_cases import row_keys_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
@@ -109,7 +109,7 @@ def test_bf16_products_are_right_either_way(make_cpu, monkeypatch, text, chunk_r
     shapes = {"x": (2, 40, 48), "weight": (144, 48), "bias": (144,), "table": (90, 48), "table_bias": (90,)}
     low = {name: (torch.randn(shape) / shape[-1] ** 0.5).bfloat16().requires_grad_() for name, shape in shapes.items()}
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in low.items()}
-    row_keys, targets = keys(2, 3, 40), torch.randint(90, (80,))
+    row_keys, targets = row_keys_of(2, 3, 40), torch.randint(90, (80,))
     losses = []
     for leaves in (low, exact):
         projected = ops.linear(leaves["x"], leaves["weight"], leaves["bias"])

@@ -6,7 +6,7 @@ Forward and backward through autograd, at sizes of a training step and at odd on
 import pytest
 import torch
 import torch.nn.functional as F
-from op_cases import NAMES, cases, keys, packed, run
+from op_cases import NAMES, cases, packed, row_keys_of, run
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
@@ -62,7 +62,7 @@ def test_joint_and_gelu(rows, width, dtype):
         (x, residual, weight, bias),
         dtype,
     )
-    row_keys = keys(rows).to(DEVICE)
+    row_keys = row_keys_of(rows).to(DEVICE)
     compare(
         lambda *leaves: ops.residual_layer_norm(*leaves, 1e-5, 0.1, row_keys),
         lambda x, residual, weight, bias: F.layer_norm(
@@ -92,7 +92,7 @@ def test_attention(length, width, dtype):
             tuple(torch.randn(3, 2, 3, length, width)),
             dtype,
         )
-    row_keys = keys(2, 3, length).to(DEVICE)
+    row_keys = row_keys_of(2, 3, length).to(DEVICE)
 
     def dropped(q, k, v):
         scores = (q @ k.transpose(-1, -2) * width**-0.5).masked_fill(~allowed, -torch.inf)

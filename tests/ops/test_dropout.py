@@ -2,9 +2,10 @@
 
 import numpy as np
 import torch
-from op_cases import keys
+from op_cases import row_keys_of
 
 from ds_minimodel import ops
+from ds_minimodel.common import random
 
 GOLDEN = 0x9E3779B9
 
@@ -23,12 +24,12 @@ def unsigned(tensor):
 
 
 def test_hash_is_lowbias32():
-    values = keys(1000)
+    values = row_keys_of(1000)
     assert unsigned(ops.hash32(values)) == [hash32(value) for value in unsigned(values)]
 
 
 def test_row_keys_follow_the_specification():
-    samples, positions = keys(3), torch.tensor([0, 1, 511])
+    samples, positions = row_keys_of(3), torch.tensor([0, 1, 511])
     expected = [
         hash32(hash32(sample + 40 * GOLDEN & 0xFFFFFFFF) + position & 0xFFFFFFFF)
         for sample in unsigned(samples)
@@ -41,8 +42,15 @@ def test_row_keys_follow_the_specification():
     assert by_head[:, 2].equal(ops.row_keys(samples, 40, positions)) and by_head.shape == (3, 4, 3)
 
 
+def test_dropout_sites_and_streams_share_one_numbering():
+    """So that a site and a stream of different numbers (common/random.py) never give the same key."""
+    samples = row_keys_of(3)
+    keys = random.hash32(random.stream_key(samples.numpy().view(np.uint32), 40) + np.uint32(7))
+    assert unsigned(ops.row_keys(samples, 40, torch.tensor([7]))) == keys.tolist()
+
+
 def test_elements_are_dropped_by_the_specification():
-    row_keys, p = keys(8), 0.3
+    row_keys, p = row_keys_of(8), 0.3
     kept = ops.dropout(torch.ones(8, 50), p, row_keys) != 0
     threshold = int(p * 2**32)
     expected = [
@@ -52,10 +60,10 @@ def test_elements_are_dropped_by_the_specification():
 
 
 def test_rate_and_mean_are_right():
-    x = ops.dropout(torch.ones(1000, 1000), 0.1, keys(1000))
+    x = ops.dropout(torch.ones(1000, 1000), 0.1, row_keys_of(1000))
     assert abs((x == 0).float().mean() - 0.1) < 1e-3 and abs(x.mean() - 1) < 1e-3
 
 
 def test_identity_without_keys_or_rate():
     x = torch.randn(3, 4)
-    assert ops.dropout(x, 0.1, None) is x and ops.dropout(x, 0.0, keys(3)) is x
+    assert ops.dropout(x, 0.1, None) is x and ops.dropout(x, 0.0, row_keys_of(3)) is x

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from op_cases import P, keys
+from op_cases import P, row_keys_of
 from torch.autograd import gradcheck
 
 from ds_minimodel import ops
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops import cross_entropy
 from ds_minimodel.ops.attention import _compiled_attention, _unfused_attention
 
@@ -22,7 +23,7 @@ def _seed():
 
 
 def test_dropout():
-    row_keys = keys(B, S)
+    row_keys = row_keys_of(B, S)
     assert gradcheck(lambda x: ops.dropout(x, P, row_keys), leaf(B, S, H))
 
 
@@ -31,7 +32,7 @@ def test_dropout():
 @pytest.mark.parametrize("frozen", [True, False])
 def test_residual_layer_norm(residual, dropped, frozen):
     weight, bias = leaf(H).requires_grad_(not frozen), leaf(H).requires_grad_(not frozen)
-    options = (P, keys(B, S)) if dropped else ()
+    options = (P, row_keys_of(B, S)) if dropped else ()
     other = leaf(B, S, H) if residual else None
     assert gradcheck(ops.residual_layer_norm, (leaf(B, S, H), other, weight, bias, 1e-5, *options))
 
@@ -48,7 +49,7 @@ WAYS = pytest.mark.parametrize("attend", [_compiled_attention, _unfused_attentio
 @pytest.mark.parametrize("lengths", [None, torch.tensor([S, 2], dtype=torch.int32)])
 @pytest.mark.parametrize("dropped", [True, False])
 def test_attention(attend, lengths, dropped):
-    options = (P, keys(B, N, S)) if dropped else (0.0, None)
+    options = (P, row_keys_of(B, N, S)) if dropped else (0.0, None)
     assert gradcheck(lambda projected: attend(projected, None, N, lengths, *options), leaf(B, S, 3 * N * 4))
 
 
@@ -70,7 +71,7 @@ def test_attention_of_which_nothing_reads_a_part():
 @pytest.mark.parametrize("chunk_rows", [9, 4])
 def test_linear_cross_entropy(chunk_rows, monkeypatch):
     monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
-    targets = torch.tensor([3, 0, -100, 10, 5, 5, 1, -100, 9])
+    targets = torch.tensor([3, 0, IGNORED, 10, 5, 5, 1, IGNORED, 9])
     assert gradcheck(
         lambda *tensors: 0.3 * ops.linear_cross_entropy(*tensors, targets), (leaf(9, H), leaf(11, H), leaf(11))
     )

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from op_cases import NAMES, cases, keys
+from op_cases import NAMES, cases, row_keys_of
 from torch.library import opcheck
 
 from ds_minimodel import ops
@@ -33,7 +33,7 @@ def _layer(x, weight, bias, vocabulary, targets, row_keys):
 def test_traced_step_equals_the_eager_one():
     torch.manual_seed(0)
     tensors = [torch.randn(2, 6, 16), torch.randn(16), torch.randn(16), torch.randn(40, 16)]
-    targets, row_keys = torch.randint(0, 40, (12,)), keys(2, 6)
+    targets, row_keys = torch.randint(0, 40, (12,)), row_keys_of(2, 6)
     results = []
     for function in (_layer, torch.compile(_layer, fullgraph=True, backend="aot_eager")):
         leaves = [tensor.clone().requires_grad_() for tensor in tensors]

@@ -10,7 +10,7 @@ from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.transformer import BodyConfig
-from ds_minimodel.steps.task_data import task_module
+from ds_minimodel.tasks import KINDS
 
 CONFIG = BodyConfig(3, 16, 2, 32, 48, (1, 3), 0.1, 0.1)
 LABELS = ["no", "perhaps", "yes"]
@@ -50,7 +50,7 @@ def make_family(root, space):
         labels = None if kind == "qa" else LABELS
         own = {
             name: tensor
-            for name, tensor in random(task_module(kind, config, 2, LABELS), 2).items()
+            for name, tensor in random(KINDS[kind].module(config, 2, labels), 2).items()
             if not name.startswith("pack.")
         }
         save_body(

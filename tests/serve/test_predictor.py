@@ -9,7 +9,7 @@ from ds_minimodel.model.artifacts import load_body, load_pack, plug
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.serve.predictor import Predictor, beside
-from ds_minimodel.steps.task_data import task_module
+from ds_minimodel.tasks import KINDS
 
 from .conftest import LABELS
 
@@ -29,7 +29,7 @@ def plain_model(family, name, language):
     artifact, pack = load_body(family.root / name), load_pack(family.root / language)
     rows = len(pack.tensors["tokens"])
     if artifact.task:
-        model = task_module(name, artifact.config, rows, LABELS)
+        model = KINDS[name].module(artifact.config, rows, artifact.task["labels"])
         load_into(model, artifact.tensors)
     else:
         model = MaskedLanguageModel(artifact.config, rows)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ds_minimodel.common.random import sample_key
-from ds_minimodel.tasks import TaskSampler, evaluation_batches
-from ds_minimodel.tasks.batches import join
+from ds_minimodel.tasks.batches import TaskSampler, evaluation_batches, join
 
 N = 23
 

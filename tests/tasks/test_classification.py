@@ -5,7 +5,8 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.tasks import Records, encode_table
+from ds_minimodel.tasks.classification import encode_table
+from ds_minimodel.tasks.tables import Records
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import unicodedata
 
 import pytest
 
-from ds_minimodel.tasks import Question, score_classification, score_qa
-from ds_minimodel.tasks.metrics import answer_words
+from ds_minimodel.tasks.metrics import answer_words, score_classification, score_qa
+from ds_minimodel.tasks.qa import Question
 
 
 def question(name, *answers):
@@ -116,8 +116,8 @@ def word_f1(predicted, answer):
 
 
 WORDS = (
-    "the a an theatre el la las unos der die das dem Haus là của nhà cái الكتاب ال كتاب و एक घर। 北京 市 1990年 中国A股 "
-    "New-York “Paris” ¿qué? 3,5 ． 、 … § $5 <b> \u200bx \u3000 \u00a0 Ärger STRASSE ß İ 㐀 龥 龦 々"
+    "the a an theatre el la las unos der die das dem Haus là của nhà cái الكتاب ال كتاب و एक घर। 北京 市 1990年 "
+    "中国A股 New-York “Paris” ¿qué? 3,5 ． 、 … § $5 <b> \u200bx \u3000 \u00a0 Ärger STRASSE ß İ 㐀 龥 龦 々"
 ).split(" ")
 
 

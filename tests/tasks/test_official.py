@@ -5,9 +5,10 @@ import json
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks import forms_of, read_table
+from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.tables import read_table
 
-PAIR = forms_of("pair", {})
+PAIR = KINDS["pair"].table_forms({})
 LABELS = ["contradiction", "entailment", "neutral"]
 MULTINLI = (
     "gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "

@@ -8,7 +8,7 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.pipeline.check import check_ahead
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.task_data import labels_of, read_records
+from ds_minimodel.tasks import KINDS
 
 PAPER = Path(__file__).parents[2] / "recipes" / "paper.yaml"
 XNLI = (
@@ -70,10 +70,11 @@ def recipe(tmp_path, monkeypatch):
 
 def test_all_four_tasks_are_read_from_their_official_files(recipe):
     assert check_ahead(recipe, ("finetune", "evaluate"), 8) == ["finetune", "evaluate"]
-    xnli = recipe.finetune.tasks["xnli"]
-    assert labels_of(xnli, "en") == ["contradiction", "entailment", "neutral"]
+    xnli, kind = recipe.finetune.tasks["xnli"], KINDS["pair"]
+    labels = kind.labels(xnli, "en")
+    assert labels == ["contradiction", "entailment", "neutral"]
     for language in recipe.languages.all:
-        records = read_records(xnli, xnli.test[language], language, labels_of(xnli, "en"))
+        records = kind.read(xnli.test[language], xnli, language, labels)
         assert records.texts == ([f"{language} 1"] * 2, ['"', '"']) and records.targets.tolist() == [2, 0]
 
 

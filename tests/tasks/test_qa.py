@@ -5,8 +5,7 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.tasks import Question, encode_questions, find_answers
-from ds_minimodel.tasks.qa import Answer, answer_texts, best_spans
+from ds_minimodel.tasks.qa import Answer, Question, answer_texts, best_spans, encode_questions, find_answers
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks import read_squad
+from ds_minimodel.tasks.qa import read_squad
 
 CONTEXT = "😀 Die Zeile  Übersicht zeigt alles."
 QUESTION = {

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks import forms_of, read_table
+from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.tables import read_table
 
-SENTENCE, PAIR = forms_of("classification", {}), forms_of("pair", {})
+SENTENCE, PAIR = KINDS["classification"].table_forms({}), KINDS["pair"].table_forms({})
 
 
 def write(folder, name, content):
@@ -54,7 +55,7 @@ def test_numbers_are_labels_by_their_digits_in_all_forms(tmp_path):
 
 def test_columns_can_be_named(tmp_path):
     path = write_jsonl(tmp_path, {"body": "a", "topic": "x"})
-    assert read_table(path, forms_of("classification", {"text": "body", "label": "topic"})).texts == (["a"],)
+    assert read_table(path, KINDS["classification"].table_forms({"text": "body", "label": "topic"})).texts == (["a"],)
 
 
 def test_separators_inside_text(tmp_path):
@@ -115,12 +116,12 @@ def test_columns_of_no_known_form_are_named_with_a_way_out(tmp_path):
         "name them in the recipe",
     ):
         read_table(path, PAIR)
-    named = forms_of("pair", {"sentence1": "premise", "sentence2": "hypothesis", "label": "gold"})
+    named = KINDS["pair"].table_forms({"sentence1": "premise", "sentence2": "hypothesis", "label": "gold"})
     assert read_table(path, named).texts == (["a"], ["b"])
     with pytest.raises(UserError, match="t.csv:2: no 'text1'; there are"):
-        read_table(path, forms_of("pair", {"sentence1": "text1"}))
+        read_table(path, KINDS["pair"].table_forms({"sentence1": "text1"}))
 
 
 def test_a_named_language_column_selects_rows(tmp_path):
     path = write_jsonl(tmp_path, {"text": "a", "label": "x", "lang": "de"}, {"text": "b", "label": "x", "lang": "tr"})
-    assert read_table(path, forms_of("classification", {"language": "lang"}), language="tr").texts == (["b"],)
+    assert read_table(path, KINDS["classification"].table_forms({"language": "lang"}), language="tr").texts == (["b"],)

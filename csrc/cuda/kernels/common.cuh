@@ -36,9 +36,13 @@ template <> __device__ __forceinline__ bf16 narrow<bf16>(float x) {
 }
 template <class T> __device__ __forceinline__ float rounded(float x) { return widen(narrow<T>(x)); }
 
-template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T lanes[N]; };
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+  T lanes[N];
+};
 
-template <int N> struct Floats { float lanes[N]; };
+template <int N> struct Floats {
+  float lanes[N];
+};
 
 template <int N, class T> __device__ __forceinline__ Floats<N> load(const T* from) {
   const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);
@@ -60,9 +64,7 @@ template <int N, class Body> __device__ __forceinline__ void for_packs(int64_t w
   for (int64_t i = threadIdx.x * N; i < width; i += kWarp * N) body(i);
 }
 
-__device__ __forceinline__ int64_t row_of_warp() {
-  return (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
-}
+__device__ __forceinline__ int64_t row_of_warp() { return (int64_t)blockIdx.x * blockDim.y + threadIdx.y; }
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll

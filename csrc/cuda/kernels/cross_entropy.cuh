@@ -59,8 +59,8 @@ template <class T, int N> __global__ void cross_entropy(CrossEntropy<T> a) {
   // A target outside the vocabulary makes the loss nan instead of reading past the row.
   const bool valid = target >= 0 && target < a.width;
   if (threadIdx.x == 0)
-    a.losses[row] = valid ? normaliser - (widen(logits[target]) + a.bias[target])
-                          : __int_as_float(0x7fc00000);
+    a.losses[row] =
+        valid ? normaliser - (widen(logits[target]) + a.bias[target]) : __int_as_float(0x7fc00000);
   if (!a.needs_grad) return;
   __syncthreads();  // the target's logit is read before it is overwritten
   for (int64_t i = threadIdx.x * N; i < a.width; i += blockDim.x * N) {

@@ -71,7 +71,7 @@ class Checkpoints:
         """
         name = self._newest_undamaged()
         if name is not None:
-            manifest = self.world.from_main(lambda: self._manifest_of_this_job(name))
+            manifest = self.world.from_main(lambda: self._checked_manifest(name))
             self.saved = manifest["step"]
             if self._is_same_layout(manifest):
                 self.files.load(self.folder, name)
@@ -173,7 +173,8 @@ class Checkpoints:
                 f"or delete {self.folder} to start again from step 0"
             )
 
-    def _manifest_of_this_job(self, name: str) -> dict[str, Any]:
+    def _checked_manifest(self, name: str) -> dict[str, Any]:
+        """The manifest of a checkpoint; UserError where it is of another job, precision or set of parameters."""
         manifest = read_manifest(self.folder / name)
         for key, here in self.binding.items():
             saved = manifest.get(key)

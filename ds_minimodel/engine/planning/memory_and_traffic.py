@@ -63,7 +63,7 @@ class Choice(NamedTuple):
     node_copy: int = 1
 
 
-class Element(NamedTuple):
+class PlannedParameter(NamedTuple):
     """A parameter: its name, its kind (trace.py) and its size in elements."""
 
     name: str
@@ -92,49 +92,49 @@ class Memory:
     total: int
 
 
-def is_whole(element: Element, sizes: Sizes, choice: Choice) -> bool:
+def is_whole(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> bool:
     """Whether each rank holds all of a parameter between steps."""
-    return sizes.zero_stage < 3 or element.name in choice.replicated
+    return sizes.zero_stage < 3 or parameter.name in choice.replicated
 
 
-def weight_bytes(element: Element, sizes: Sizes, choice: Choice) -> int:
+def weight_bytes(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> int:
     """Of one parameter on one device, with hpZ's copy; without padding at stages 1 and 2."""
-    if is_whole(element, sizes, choice):
-        return sizes.width * element.numel
-    copy = _share(element.numel, choice.node_copy) if choice.node_copy > 1 else 0
-    return sizes.width * (_share(element.numel, sizes.world_size) + copy)
+    if is_whole(parameter, sizes, choice):
+        return sizes.width * parameter.numel
+    copy = _share(parameter.numel, choice.node_copy) if choice.node_copy > 1 else 0
+    return sizes.width * (_share(parameter.numel, sizes.world_size) + copy)
 
 
-def optimizer_bytes(element: Element, sizes: Sizes) -> int:
+def optimizer_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
     """12 for an element that trains (fp32 copy, two moments), a share of them from stage 1 on; the copy is the
     weight itself in fp32 at stage 0."""
-    if not element.trains:
+    if not parameter.trains:
         return 0
     if sizes.zero_stage == 0:
-        return (8 if sizes.precision == "fp32" else 12) * element.numel
-    return 12 * _share(element.numel, sizes.world_size)
+        return (8 if sizes.precision == "fp32" else 12) * parameter.numel
+    return 12 * _share(parameter.numel, sizes.world_size)
 
 
-def gradient_bytes(element: Element, sizes: Sizes) -> int:
+def gradient_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
     """Of one parameter through the backward pass; from stage 2 on it is those that a rank keeps."""
-    if not element.trains:
+    if not parameter.trains:
         return 0
     kept = 4 if sizes.accumulates_in_fp32 else sizes.width
     if sizes.zero_stage >= 2:
-        return kept * _share(element.numel, sizes.world_size)
-    return (sizes.width + (4 if sizes.accumulates_in_fp32 else 0)) * element.numel
+        return kept * _share(parameter.numel, sizes.world_size)
+    return (sizes.width + (4 if sizes.accumulates_in_fp32 else 0)) * parameter.numel
 
 
-def bucket_elements(elements: Collection[Element]) -> int:
+def bucket_elements(parameters: Collection[PlannedParameter]) -> int:
     """Elements of the buffer through which gradients are reduced: all that train, up to BUCKET.
 
     The largest parameter fits: DeepSpeed would allocate another buffer for one that does not.
     """
-    counts = [element.numel for element in elements if element.trains]
+    counts = [parameter.numel for parameter in parameters if parameter.trains]
     return _even(max(max(counts), min(BUCKET, sum(counts))))
 
 
-def memory_of_step(sizes: Sizes, elements: Collection[Element], traced: Trace, choice: Choice) -> Memory:
+def memory_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], traced: Trace, choice: Choice) -> Memory:
     """Memory at the fullest moment: within the passes of the last micro-batch, in the reduction of its gradients
     or in the update.
 
@@ -142,19 +142,19 @@ def memory_of_step(sizes: Sizes, elements: Collection[Element], traced: Trace, c
     whole, but for stage 0 without accumulation.
     """
     b, stage = sizes.width, sizes.zero_stage
-    trained = [element.numel for element in elements if element.trains]
-    weights = sum(weight_bytes(element, sizes, choice) for element in elements)
-    optimizer = sum(optimizer_bytes(element, sizes) for element in elements)
-    gradients = sum(gradient_bytes(element, sizes) for element in elements)
+    trained = [parameter.numel for parameter in parameters if parameter.trains]
+    weights = sum(weight_bytes(parameter, sizes, choice) for parameter in parameters)
+    optimizer = sum(optimizer_bytes(parameter, sizes) for parameter in parameters)
+    gradients = sum(gradient_bytes(parameter, sizes) for parameter in parameters)
     share = _share(sum(trained), sizes.world_size)
-    bucket = b * bucket_elements(elements) if stage > 0 and not sizes.accumulates_in_place else 0
+    bucket = b * bucket_elements(parameters) if stage > 0 and not sizes.accumulates_in_place else 0
 
     # Beside the passes stand the gradients of earlier micro-batches, the bucket and gathered weights.
     if sizes.accumulates_in_place:
         earlier = gradients
     else:
         earlier = gradients if sizes.accumulation > 1 or stage == 3 else 0
-    passes = traced.peak + earlier + bucket + (_gathered(sizes, elements, choice) if stage == 3 else 0)
+    passes = traced.peak + earlier + bucket + (_gathered(sizes, parameters, choice) if stage == 3 else 0)
     # Buckets are summed over ranks in a copy (not by one rank at stage 0); then Adam is given fp32 copies.
     if stage == 0:
         reduction = gradients if sizes.world_size == 1 else 2 * gradients
@@ -178,20 +178,20 @@ def memory_of_step(sizes: Sizes, elements: Collection[Element], traced: Trace, c
     )
 
 
-def _gathered(sizes: Sizes, elements: Collection[Element], choice: Choice) -> int:
+def _gathered(sizes: Sizes, parameters: Collection[PlannedParameter], choice: Choice) -> int:
     """Weights that stage 3 has gathered, and the flat copy that they arrive in."""
-    partitioned = [element.numel for element in elements if not is_whole(element, sizes, choice)]
+    partitioned = [parameter.numel for parameter in parameters if not is_whole(parameter, sizes, choice)]
     arriving = min(sum(partitioned), max(BUCKET, max(partitioned, default=0)))
     return sizes.width * (min(sum(partitioned), KEPT_LIVE) + arriving)
 
 
-def traffic_of_step(sizes: Sizes, elements: Collection[Element], choice: Choice) -> dict[str, int]:
+def traffic_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], choice: Choice) -> dict[str, int]:
     """{collective: bytes that each rank sends in one step}.
 
     By the ring algorithm, for n bytes: all-reduce 2 n (W-1)/W, all-gather and reduce-scatter n (W-1)/W.
     """
     b, stage, shards, times = sizes.width, sizes.zero_stage, sizes.world_size, sizes.accumulation
-    trained = b * sum(element.numel for element in elements if element.trains)
+    trained = b * sum(parameter.numel for parameter in parameters if parameter.trains)
     if stage < 3:
         reductions = times if stage == 2 else 1  # stage 2 keeps only its share, so it reduces each time
         sent = {"all-reduce": reductions * ring(trained, shards, "all-reduce")}
@@ -199,7 +199,7 @@ def traffic_of_step(sizes: Sizes, elements: Collection[Element], choice: Choice)
             padded = b * shards * _share(trained // b, shards)
             sent["all-gather"] = ring(padded, shards, "all-gather")
         return sent
-    gathered = _padded_bytes([element for element in elements if not is_whole(element, sizes, choice)], sizes)
+    gathered = _padded_bytes([parameter for parameter in parameters if not is_whole(parameter, sizes, choice)], sizes)
     if choice.node_copy > 1:
         sent = {
             "all-gather": ring(gathered, shards, "all-gather"),
@@ -207,7 +207,7 @@ def traffic_of_step(sizes: Sizes, elements: Collection[Element], choice: Choice)
         }
     else:
         sent = {"all-gather": ring(times * gathered, shards, "all-gather")}
-    reduced = times * _padded_bytes([element for element in elements if element.trains], sizes)
+    reduced = times * _padded_bytes([parameter for parameter in parameters if parameter.trains], sizes)
     sent["reduce-scatter"] = ring(reduced, shards, "reduce-scatter")
     return sent
 
@@ -217,8 +217,8 @@ def ring(size: int, ranks: int, collective: str) -> int:
     return (2 if collective == "all-reduce" else 1) * size * (ranks - 1) // ranks
 
 
-def _padded_bytes(elements: Collection[Element], sizes: Sizes) -> int:
-    return sizes.width * sum(sizes.world_size * _share(element.numel, sizes.world_size) for element in elements)
+def _padded_bytes(parameters: Collection[PlannedParameter], sizes: Sizes) -> int:
+    return sizes.width * sum(sizes.world_size * _share(parameter.numel, sizes.world_size) for parameter in parameters)
 
 
 def _share(numel: int, ranks: int) -> int:

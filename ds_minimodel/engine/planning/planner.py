@@ -13,7 +13,7 @@ import torch
 
 from ds_minimodel.engine.planning import memory_and_traffic as formulas
 from ds_minimodel.engine.planning.devices import memory_of
-from ds_minimodel.engine.planning.memory_and_traffic import Choice, Element, Memory, Sizes
+from ds_minimodel.engine.planning.memory_and_traffic import Choice, Memory, PlannedParameter, Sizes
 from ds_minimodel.engine.planning.trace import PASS_THROUGH, Trace, on_meta, trace
 from ds_minimodel.engine.zero.config import zero_settings
 from ds_minimodel.ops.precision import DTYPES
@@ -90,10 +90,11 @@ class Planner:
         """The plan that fits with the fewest bytes on the wire between nodes, then with the least memory; where
         none fits, the one of least memory."""
         traced = self._trace(sizes)
-        elements = [
-            Element(name, traced.kinds[name], parameter.numel()) for name, parameter in self.module.named_parameters()
+        parameters = [
+            PlannedParameter(name, traced.kinds[name], parameter.numel())
+            for name, parameter in self.module.named_parameters()
         ]
-        plans = [self._with(choice, sizes, elements, traced) for choice in _choices(sizes, elements)]
+        plans = [self._with(choice, sizes, parameters, traced) for choice in _choices(sizes, parameters)]
         fitting = [plan for plan in plans if plan.fits]
         if fitting:
             return min(fitting, key=lambda plan: (plan.between_nodes, plan.memory.total))
@@ -126,26 +127,28 @@ class Planner:
                 self._traces[key] = self._traces[key].joined(other)
         return self._traces[key]
 
-    def _with(self, choice: Choice, sizes: Sizes, elements: list[Element], traced: Trace) -> Plan:
-        groups: dict[tuple[str, str], list[Element]] = {}
-        for element in elements:
-            groups.setdefault((part_of(element.name), element.kind), []).append(element)
+    def _with(self, choice: Choice, sizes: Sizes, parameters: list[PlannedParameter], traced: Trace) -> Plan:
+        groups: dict[tuple[str, str], list[PlannedParameter]] = {}
+        for parameter in parameters:
+            groups.setdefault((part_of(parameter.name), parameter.kind), []).append(parameter)
         parts = tuple(_part(name, kind, group, sizes, choice) for (name, kind), group in groups.items())
         return Plan(
             sizes,
             parts,
-            formulas.memory_of_step(sizes, elements, traced, choice),
-            formulas.traffic_of_step(sizes, elements, choice),
+            formulas.memory_of_step(sizes, parameters, traced, choice),
+            formulas.traffic_of_step(sizes, parameters, choice),
             choice,
-            self._zero(sizes, elements, choice),
+            self._zero(sizes, parameters, choice),
         )
 
-    def _zero(self, sizes: Sizes, elements: list[Element], choice: Choice) -> dict[str, int | bool]:
+    def _zero(self, sizes: Sizes, parameters: list[PlannedParameter], choice: Choice) -> dict[str, int | bool]:
         partitions_linear = any(
             isinstance(module, torch.nn.Linear) and f"{name}.weight" not in choice.replicated
             for name, module in self.module.named_modules()
         )
-        return zero_settings(sizes.zero_stage, formulas.bucket_elements(elements), partitions_linear, choice.node_copy)
+        return zero_settings(
+            sizes.zero_stage, formulas.bucket_elements(parameters), partitions_linear, choice.node_copy
+        )
 
 
 def part_of(name: str) -> str:
@@ -155,7 +158,7 @@ def part_of(name: str) -> str:
     return ".".join(path[:ends])
 
 
-def _part(name: str, kind: str, group: list[Element], sizes: Sizes, choice: Choice) -> Part:
+def _part(name: str, kind: str, group: list[PlannedParameter], sizes: Sizes, choice: Choice) -> Part:
     placement = REPLICATED
     if not formulas.is_whole(group[0], sizes, choice):
         placement = IN_NODE if choice.node_copy > 1 else PARTITIONED
@@ -163,27 +166,28 @@ def _part(name: str, kind: str, group: list[Element], sizes: Sizes, choice: Choi
         name,
         kind,
         placement,
-        sum(element.numel for element in group),
-        sum(formulas.weight_bytes(element, sizes, choice) for element in group),
-        sum(formulas.gradient_bytes(element, sizes) for element in group),
-        sum(formulas.optimizer_bytes(element, sizes) for element in group),
+        sum(parameter.numel for parameter in group),
+        sum(formulas.weight_bytes(parameter, sizes, choice) for parameter in group),
+        sum(formulas.gradient_bytes(parameter, sizes) for parameter in group),
+        sum(formulas.optimizer_bytes(parameter, sizes) for parameter in group),
     )
 
 
-def _choices(sizes: Sizes, elements: list[Element]) -> list[Choice]:
+def _choices(sizes: Sizes, parameters: list[PlannedParameter]) -> list[Choice]:
     """What stage 3 can do: keep any number of frozen modules whole on each rank, those that the backward pass
     reads first; and hold a copy of the other weights in each node."""
     if sizes.zero_stage < 3:
         return [Choice()]
     frozen = sorted(
-        (element for element in elements if not element.trains), key=lambda element: element.kind != PASS_THROUGH
+        (parameter for parameter in parameters if not parameter.trains),
+        key=lambda parameter: parameter.kind != PASS_THROUGH,
     )
-    modules = list(dict.fromkeys(part_of(element.name) for element in frozen))
+    modules = list(dict.fromkeys(part_of(parameter.name) for parameter in frozen))
     has_nodes = 1 < sizes.ranks_per_node < sizes.world_size and sizes.world_size % sizes.ranks_per_node == 0
     node_copies = [sizes.ranks_per_node] if has_nodes and sizes.accumulation > 1 else []
     choices = []
     for number in range(len(modules) + 1):
-        whole = frozenset(element.name for element in frozen if part_of(element.name) in modules[:number])
+        whole = frozenset(parameter.name for parameter in frozen if part_of(parameter.name) in modules[:number])
         choices += [Choice(whole, ranks) for ranks in (1, *node_copies)]
     return choices
 

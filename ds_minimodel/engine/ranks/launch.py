@@ -111,8 +111,8 @@ def launch(arguments: Sequence[str], ranks: int) -> int:
     )
 
     def pass_on(number: int, count: int) -> None:
-        # SIGTERM first, always: of SIGINT DeepSpeed's launcher dies with a traceback. To the ranks, SIGINT
-        # after SIGTERM means to end at once.
+        # SIGTERM first, always: until its ranks are started, DeepSpeed's launcher dies of SIGINT with a traceback. To
+        # the ranks, SIGINT after SIGTERM means to end at once.
         os.killpg(process.pid, number if count > 1 else signal.SIGTERM)
 
     with passing_on(pass_on) as received:
@@ -178,7 +178,7 @@ def passing_on(send: Callable[[int, int], object]) -> Iterator[list[int]]:
     """
     received: list[int] = []
 
-    def receive(number, _frame):
+    def receive(number: int, _frame: object) -> None:
         received.append(number)
         send(number, len(received))
 

@@ -1,4 +1,4 @@
-"""What runs on each host, started by launch.py or over ssh by hosts.py: its facts, or its ranks.
+"""The program that launch.py, or hosts.py over ssh, starts on each host: it tells the host's facts or runs its ranks.
 
 python -m ds_minimodel.engine.ranks.on_host facts
 python -m ds_minimodel.engine.ranks.on_host ARGUMENTS OF deepspeed.launcher.launch
@@ -17,7 +17,7 @@ from ds_minimodel.engine.zero.start import run_launcher
 
 
 def facts() -> dict:
-    """What the head must know of a host. `address`: that at which ssh reached it."""
+    """What the process that starts a run must know of this host. `address`: that at which ssh reached it."""
     return {
         "version": __version__,
         "python": sys.version.split()[0],
@@ -29,14 +29,14 @@ def facts() -> dict:
 
 
 def run_ranks() -> None:
-    """DeepSpeed's launcher of one host's ranks. When the head closes this process's input, they save and end."""
-    threading.Thread(target=_end_with_head, args=(os.dup(0),), daemon=True).start()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the ranks must not hold the head's line
+    """Run this host's ranks under DeepSpeed's launcher. When this process's input is closed, they save and end."""
+    threading.Thread(target=_end_with_input, args=(os.dup(0),), daemon=True).start()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the ranks must not hold it open
     run_launcher()
 
 
-def _end_with_head(line: int) -> None:
-    while os.read(line, 1024):
+def _end_with_input(descriptor: int) -> None:
+    while os.read(descriptor, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 

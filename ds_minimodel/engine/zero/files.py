@@ -71,20 +71,21 @@ class EngineFiles:
 class _Copier(CheckpointEngine):
     """DeepSpeed's reader and writer of files: keeps copies of what it is to write in `states`, {path: state}."""
 
-    def __init__(self, copy):
+    def __init__(self, copy: Callable[[Any], Any]):
         super().__init__()
-        self.copy, self.states = copy, {}
+        self.copy = copy
+        self.states: dict[Path, Any] = {}
 
-    def create(self, info):
+    def create(self, info: Any) -> None:
         self.states = {}
 
-    def save(self, state_dict, path):
+    def save(self, state_dict: Any, path: str) -> None:
         self.states[Path(path)] = self.copy(state_dict)
 
-    def load(self, path, map_location=None):
+    def load(self, path: str, map_location: Any = None) -> Any:
         return load_file(path)
 
-    def commit(self, info):
+    def commit(self, info: Any) -> bool:
         return True
 
 

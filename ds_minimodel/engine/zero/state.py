@@ -146,7 +146,7 @@ def write_loss_scale(engine: DeepSpeedEngine, values: Mapping[str, float] | None
         vars(scaler).update(values)
 
 
-def _loss_scaler_of(engine: DeepSpeedEngine):
+def _loss_scaler_of(engine: DeepSpeedEngine) -> Any:
     """The object that holds fp16's loss scale, its steps and its last overflow; None in other precisions."""
     if not engine.fp16_enabled():
         return None
@@ -170,7 +170,7 @@ def _full_master(parameter: torch.nn.Parameter) -> torch.Tensor:
     return parameter if master is None else master
 
 
-def _place(optimizer, parameter, stage0_masters) -> tuple[torch.Tensor | None, int, int, int]:
+def _place(optimizer: Any, parameter: Any, stage0_masters: Mapping) -> tuple[torch.Tensor | None, int, int, int]:
     """(vector, offset in it, start in the parameter, elements) of this rank's fragment."""
     if hasattr(parameter, "ds_id"):
         group, offset, size = optimizer.grad_position[optimizer.get_param_id(parameter)]

@@ -1,6 +1,6 @@
-"""What the deepspeed launcher starts on two ranks: many runs in one group of processes.
+"""The program that test_parity.py starts on two ranks: many runs in one group of processes.
 
-Usage: ranks.py FOLDER, where FOLDER/one-rank holds runs begun on one rank. Rank 0 writes what it saw to
+Usage: parity_ranks.py FOLDER, where FOLDER/one-rank holds runs begun on one rank. Rank 0 writes what it saw to
 FOLDER/results.json; then rank 1 kills itself in a save.
 """
 
@@ -37,7 +37,7 @@ RESUMED = {
     for precision, stage in (("fp32", 1), ("bf16", 0), ("bf16", 1), ("bf16", 2), ("bf16", 3))
 }
 # What one rank began at stage 1 and two go on with.
-ELSEWHERE = {f"zero{stage}": run_config(zero_stage=stage) for stage in (0, 1, 3)}
+OTHER_STAGES = {f"zero{stage}": run_config(zero_stage=stage) for stage in (0, 1, 3)}
 
 
 def cases():
@@ -75,7 +75,7 @@ def resumed_equals_uninterrupted(world, folder, run):
     return numbers == [signal.SIGTERM] * 2 and same(resume(world, folder / "stopped", run), weights)
 
 
-def goes_on_elsewhere(world, folder, run):
+def goes_on_at_another_stage(world, folder, run):
     """Losses of a run of one rank that two go on with, at another stage."""
     resume(world, folder, run)
     return losses(folder)
@@ -131,8 +131,8 @@ def main(folder):
         name: resumed_equals_uninterrupted(world, folder / name, run) for name, run in RESUMED.items()
     }
     results["refusals"] = refusals(world, folder / "fp32 zero1" / "stopped", run_config(zero_stage=1))
-    results["elsewhere"] = {
-        name: goes_on_elsewhere(world, folder / "one-rank" / name, run) for name, run in ELSEWHERE.items()
+    results["other stages"] = {
+        name: goes_on_at_another_stage(world, folder / "one-rank" / name, run) for name, run in OTHER_STAGES.items()
     }
     results["odd"] = [odd_masters_survive(world, stage) for stage in range(4)]
     results["shared_error"] = shared_error(world)

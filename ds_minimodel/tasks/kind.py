@@ -1,0 +1,148 @@
+"""The interface of a kind of task: all that the package asks of classification, question answering, tagging …
+
+A kind is one subclass of TaskKind in one file beside this one, and one line in KINDS (tasks/__init__.py). The recipe
+is read without torch, so these files import torch and ds_minimodel.model in the methods that need them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ds_minimodel.tasks.batches import Examples
+from ds_minimodel.tasks.tables import text_field
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from ds_minimodel.data.tokenizer import Tokenizer
+    from ds_minimodel.model.heads import TaskModel
+    from ds_minimodel.model.transformer import BodyConfig
+
+Request = Mapping[str, object]  # a JSON object
+Logits = Iterable[tuple[np.ndarray, np.ndarray]]  # (index (B,), fp32 outputs of the module's `logits`) of each batch
+Scores = dict[str, float]  # in percent
+
+
+class TaskSettings(Protocol):
+    """What a kind reads of a task in the recipe; the keys of its own it finds in its `keys`."""
+
+    train: str
+    test: dict[str, str]
+    labels: list[str] | None
+    columns: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A file of a task as token sequences. A kind whose answers need more to be found derives from it."""
+
+    examples: Examples
+
+
+R = TypeVar("R")  # the records of a file: sentences with labels, questions, …
+E = TypeVar("E", bound=Encoded)
+
+
+class TaskKind(ABC, Generic[R, E]):
+    """One kind of task: how its files are read and encoded, its model, scores, references and answers."""
+
+    # In the recipe.
+    name: ClassVar[str]  # of the key `kind`
+    roles: ClassVar[frozenset[str]] = frozenset()  # what the key `columns` may name
+    form: ClassVar[str] = ""  # what a file looks like where `columns` names nothing, for a message
+    keys: ClassVar[type[BaseModel] | None] = None  # further keys of the task, with their defaults
+    # Whether job records of every kind hold `keys`: qa's, which were there before each kind had its own.
+    keys_in_all_records: ClassVar[bool] = False
+
+    # The model. reads_start: the head is a dense layer and the outputs at position 0, else the outputs everywhere.
+    reads_start: ClassVar[bool]
+    hugging_face_class: ClassVar[str]
+    head_names: ClassVar[dict[str, str]]  # module of the head -> Hugging Face's
+
+    # In `ds-minimodel predict`.
+    fields: tuple[str, ...]  # keys of a request that hold text, in the order in which they are typed
+
+    # --- Files ---
+
+    @abstractmethod
+    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> R:
+        """The records of one file, those of `language` where a file mixes several.
+
+        labels: names in the order of their ids, None for those of the file. UserError, with file and line, where
+        something is missing, damaged or has a label that is not among them.
+        """
+
+    @abstractmethod
+    def labels(self, task: TaskSettings, source: str) -> list[str] | None:
+        """Names of the labels in id order: the recipe's, else the training file's; None for a kind without labels.
+
+        source: language of the training file.
+        """
+
+    def check_files(self, task: TaskSettings, source: str) -> None:
+        """UserError where a file of the task cannot be used, before anything is trained."""
+        labels = self.labels(task, source)
+        for language, path in sorted({(source, task.train), *task.test.items()}):
+            self.read(path, task, language, labels)
+
+    @abstractmethod
+    def encode(self, tokenizer: Tokenizer, records: R, task: TaskSettings, max_length: int) -> E:
+        """Records as sequences of at most `max_length` tokens."""
+
+    # --- Model ---
+
+    @abstractmethod
+    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+        """The model with a fresh head over a body of `config`, which has no masked-LM heads."""
+
+    @abstractmethod
+    def num_outputs(self, labels: list[str] | None) -> int:
+        """Scores that the head gives at a position that it reads."""
+
+    def hugging_face_config(self, labels: list[str] | None) -> dict[str, object]:
+        """What Hugging Face's config.json says of the head."""
+        if labels is None:
+            return {}
+        names = list(map(str, labels))
+        return {"id2label": dict(enumerate(names)), "label2id": {name: id for id, name in enumerate(names)}}
+
+    # --- Scores ---
+
+    @abstractmethod
+    def score(self, task: TaskSettings, language: str, records: R, encoded: E, logits: Logits) -> Scores:
+        """{"score": what reports show, and further columns of scores.json} on a test file in `language`."""
+
+    @abstractmethod
+    def metric(self, task: TaskSettings, source: str) -> str:
+        """What "score" is, for the titles of tables."""
+
+    @abstractmethod
+    def references(
+        self, task: TaskSettings, tests: Mapping[str, str], source: str
+    ) -> dict[str, dict[str, float] | None]:
+        """{name: {language: score}} of methods without a language model; None where one is not installed.
+
+        tests: {language: file}. They learn from the training file, in the language `source`.
+        """
+
+    # --- Predictions ---
+
+    def check_request(self, request: Request, where: str) -> None:
+        """UserError, beginning with `where`, for a request that is not what `encode_requests` takes."""
+        for name in self.fields:
+            text_field(request, name, where)
+
+    @abstractmethod
+    def encode_requests(
+        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: list[str] | None, max_length: int
+    ) -> tuple[R, E]:
+        """Checked requests as records and as sequences of at most `max_length` tokens."""
+
+    @abstractmethod
+    def answers(self, records: R, encoded: E, logits: Logits, labels: list[str] | None) -> list[dict[str, object]]:
+        """The answer to each request, a JSON object."""

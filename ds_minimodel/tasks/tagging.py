@@ -1,0 +1,342 @@
+"""Tagging: a label for each word of a sentence, named entities or parts of speech.
+
+Files are CoNLL-U or have a word and its tag on each line; a word's label is that of its first piece. Named entities
+are scored by the F1 of whole entities, by the strict rules of the library seqeval (mode="strict", scheme=IOB2), parts
+of speech by accuracy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import BOS, EOS, IGNORED, UNK
+from ds_minimodel.tasks.batches import join
+from ds_minimodel.tasks.kind import Encoded, Logits, Request, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.metrics import score_classification
+from ds_minimodel.tasks.tables import read_text, text_field
+
+if TYPE_CHECKING:
+    from ds_minimodel.data.tokenizer import Tokenizer
+    from ds_minimodel.model.heads import TaskModel
+    from ds_minimodel.model.transformer import BodyConfig
+
+OUTSIDE = "O"  # the tag of words that are in no entity
+_CUT = -1  # predicted id of a word that did not fit the sequence: no label
+_TREEBANK = ".conllu"
+_WIKIANN = re.compile("[a-z][a-z-]*:")  # before each word of a WikiANN file: its language
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Tagged sentences. words: of each sentence. targets: (words,) int64 of each sentence, into `labels`."""
+
+    words: list[list[str]]
+    targets: list[np.ndarray]
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TaggedTokens(Encoded):
+    """Sentences as tokens. first_pieces: (words that fit,) of each sentence, the position of each word's first."""
+
+    first_pieces: list[np.ndarray]
+
+
+class Tagging(TaskKind[Sentences, TaggedTokens]):
+    """One label for each word."""
+
+    name = "tagging"
+    form = "CoNLL-U's columns, or a word first and its tag last on each line"
+    fields = ("text",)
+    reads_start = False
+    hugging_face_class = "RobertaForTokenClassification"
+    head_names = {"out": "classifier"}
+
+    def read(self, path: str, task: TaskSettings, language: str, labels: Sequence[str] | None) -> Sentences:
+        return read_tagged(path, labels)
+
+    def labels(self, task: TaskSettings, source: str) -> list[str]:
+        return task.labels or list(read_tagged(task.train).labels)
+
+    def encode(self, tokenizer: Tokenizer, records: Sentences, task: TaskSettings, max_length: int) -> TaggedTokens:
+        return encode_words(tokenizer, records, max_length)
+
+    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+        from ds_minimodel.model.heads import TokenClassifier
+
+        return TokenClassifier(config, vocab_size, self.num_outputs(labels))
+
+    def num_outputs(self, labels: list[str] | None) -> int:
+        assert labels is not None
+        return len(labels)
+
+    def score(
+        self, task: TaskSettings, language: str, records: Sentences, encoded: TaggedTokens, logits: Logits
+    ) -> Scores:
+        return score_tags(predicted_tags(encoded, records, logits), records)
+
+    def metric(self, task: TaskSettings, source: str) -> str:
+        return "entity F1" if has_entities(self.labels(task, source)) else "accuracy"
+
+    def references(
+        self, task: TaskSettings, tests: Mapping[str, str], source: str
+    ) -> dict[str, dict[str, float] | None]:
+        """The training file's most frequent tag for every word; for each word that it has, the word's own."""
+        labels = self.labels(task, source)
+        train = read_tagged(task.train, labels)
+        by_word: dict[str, Counter[int]] = {}
+        for words, targets in zip(train.words, train.targets, strict=True):
+            for word, target in zip(words, targets.tolist(), strict=True):
+                by_word.setdefault(word, Counter())[target] += 1
+        majority = _most_frequent(sum(by_word.values(), Counter()))
+        of_word = {word: _most_frequent(counts) for word, counts in by_word.items()}
+        found: dict[str, dict[str, float] | None] = {}
+        for name, known in (("majority", {}), ("majority of each word", of_word)):
+            scores: dict[str, float] = {}
+            for language, path in tests.items():
+                test = read_tagged(path, labels)
+                tags = [np.array([known.get(word, majority) for word in words]) for words in test.words]
+                scores[language] = score_tags(tags, test)["score"]
+            found[name] = scores
+        return found
+
+    def check_request(self, request: Request, where: str) -> None:
+        if "tokens" not in request:
+            super().check_request(request, where)
+            return
+        words = request["tokens"]
+        if not isinstance(words, list):
+            raise UserError(f"{where}: 'tokens' is not a list of words")
+        for number, word in enumerate(words):
+            text_field({f"tokens[{number}]": word}, f"tokens[{number}]", where)
+
+    def encode_requests(
+        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: list[str] | None, max_length: int
+    ) -> tuple[Sentences, TaggedTokens]:
+        """The words are the request's "tokens", else its "text" cut at white space."""
+        assert labels is not None
+        words = [_words_of(request) for request in requests]
+        records = Sentences(words, [np.zeros(len(row), dtype=np.int64) for row in words], tuple(labels))
+        return records, encode_words(tokenizer, records, max_length)
+
+    def answers(
+        self, records: Sentences, encoded: TaggedTokens, logits: Logits, labels: list[str] | None
+    ) -> list[dict[str, object]]:
+        """{"tokens", "tags": one a word, null beyond the model's length}, of entities "entities" too."""
+        answers: list[dict[str, object]] = []
+        for words, ids in zip(records.words, predicted_tags(encoded, records, logits), strict=True):
+            names = _names(ids, records.labels)
+            answer: dict[str, object] = {"tokens": words, "tags": names}
+            if has_entities(records.labels):
+                answer["entities"] = [
+                    {"type": type, "text": " ".join(words[start:end]), "start": start, "end": end}
+                    for type, start, end in entities(names)
+                ]
+            answers.append(answer)
+        return answers
+
+
+def _words_of(request: Request) -> list[str]:
+    if "tokens" in request:
+        assert isinstance(request["tokens"], list)
+        return request["tokens"]
+    return str(request["text"]).split()
+
+
+def _most_frequent(counts: Counter[int]) -> int:
+    """The first in order of those that are equally frequent."""
+    return min(counts, key=lambda target: (-counts[target], target))
+
+
+# --- Files ---
+
+
+def read_tagged(path: str | Path, labels: Sequence[str] | None = None) -> Sentences:
+    """The sentences of a file with a word on each line and an empty line after each sentence.
+
+    A .conllu file gives the column UPOS; comments, ranges of words that are written as one (1-2) and empty nodes
+    (1.1) are passed over. Any other has the word first and its tag last, separated by tabs or by spaces: two columns,
+    CoNLL-2003's four; -DOCSTART- lines are passed over, and where each word has its language before it (WikiANN:
+    "de:Berlin") that is cut off. Tags of entities are made IOB2's, in which each entity begins with B-: CoNLL-2003
+    as published (IOB1) marks only those so that follow another of their type.
+
+    labels: the task's in order of their ids; where None, those of the file, sorted. UserError with file and line for
+    what is damaged or not of the task.
+    """
+    rows = _treebank_rows(path) if Path(path).suffix == _TREEBANK else _tagged_rows(path)
+    sentences: list[list[tuple[int, str, str]]] = [[]]
+    for row in rows:
+        if row is not None:
+            sentences[-1].append(row)
+        elif sentences[-1]:
+            sentences.append([])
+    sentences = [sentence for sentence in sentences if sentence]
+    if not sentences:
+        raise UserError(f"{path}: no sentences; a task needs some")
+    if has_entities(tag for sentence in sentences for *_, tag in sentence):
+        sentences = [_with_beginnings(sentence, path) for sentence in sentences]
+    if labels is None:
+        labels = sorted({tag for sentence in sentences for *_, tag in sentence})
+    ids = {tag: number for number, tag in enumerate(labels)}
+    for line, _, tag in (row for sentence in sentences for row in sentence):
+        if tag not in ids:
+            raise UserError(
+                f"{path}:{line}: label '{tag}' is not one of the task's ({', '.join(labels)}); "
+                "the recipe's `labels` can name more than the training file has"
+            )
+    return Sentences(
+        [[word for _, word, _ in sentence] for sentence in sentences],
+        [np.array([ids[tag] for *_, tag in sentence], dtype=np.int64) for sentence in sentences],
+        tuple(labels),
+    )
+
+
+def _treebank_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
+    """(line number, word, tag) of each word of a CoNLL-U file, None after each sentence."""
+    for line, content in enumerate(read_text(path).split("\n"), 1):
+        content = content.rstrip("\r")
+        if not content.strip():
+            yield None
+        elif not content.startswith("#"):
+            columns = content.split("\t")
+            if len(columns) != 10:
+                raise UserError(f"{path}:{line}: {len(columns)} columns where CoNLL-U has 10, separated by tabs")
+            number, word, _, tag, *_ = columns
+            if tag == "_" and number.isdigit():
+                raise UserError(f"{path}:{line}: the word '{word}' has no part of speech (UPOS is '_')")
+            if number.isdigit():
+                yield line, word, tag
+
+
+def _tagged_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
+    """The same of a file with the word in the first column and the tag in the last."""
+    found: list[tuple[int, str, str] | None] = []
+    width = None
+    for line, content in enumerate(read_text(path).split("\n"), 1):
+        content = content.rstrip("\r")
+        if not content.strip(" \t") or content.startswith("-DOCSTART-"):
+            found.append(None)
+            continue
+        columns = content.split("\t") if "\t" in content else re.split(" +", content.strip(" "))
+        width = width or len(columns)
+        if len(columns) != width or width < 2 or not columns[0] or not columns[-1]:
+            expected = "a word and its tag" if width < 2 else f"{width} columns as before"
+            raise UserError(f"{path}:{line}: {expected} expected, separated by a tab or a space")
+        found.append((line, columns[0], columns[-1]))
+    matches = [_WIKIANN.match(row[1]) for row in found if row]
+    prefixes = {match[0] if match else "" for match in matches}
+    cut = len(prefixes.pop()) if len(prefixes) == 1 else 0
+    return iter([row and (row[0], row[1][cut:], row[2]) for row in found])
+
+
+def _with_beginnings(sentence: list[tuple[int, str, str]], path: str | Path) -> list[tuple[int, str, str]]:
+    """Rows whose tags are in IOB2: an I- that follows no tag of its type becomes a B-."""
+    rows, before = [], OUTSIDE
+    for line, word, tag in sentence:
+        if tag != OUTSIDE and tag[:2] not in ("B-", "I-"):
+            raise UserError(f"{path}:{line}: tag '{tag}' where tags of entities are O, B-TYPE or I-TYPE")
+        if tag[:2] == "I-" and before[2:] != tag[2:]:
+            tag = f"B-{tag[2:]}"
+        rows.append((line, word, tag))
+        before = tag
+    return rows
+
+
+# --- Words as tokens ---
+
+
+def encode_words(tokenizer: Tokenizer, records: Sentences, max_length: int) -> TaggedTokens:
+    """`<s>`, the pieces of the words, `</s>`; a word's first piece has its target, all other tokens none.
+
+    Each word is encoded by itself, as after a space; one without a piece is `<unk>`. A sentence that is too long is
+    cut after the last whole word that fits (of a first word that does not, after the last piece).
+    """
+    if max_length < 3:
+        raise UserError(f"max_length {max_length}: too short for a word; raise it in the recipe")
+    sequences, targets, first_pieces = [], [], []
+    for words, targets_W in zip(records.words, records.targets, strict=True):
+        pieces = [ids or [UNK] for ids in tokenizer.encode([f" {word}" for word in words])]
+        pieces[:1] = [ids[: max_length - 2] for ids in pieces[:1]]
+        ends_W = 1 + np.cumsum([len(ids) for ids in pieces], dtype=np.int64)
+        kept = int(np.searchsorted(ends_W, max_length - 1, side="right"))
+        first_W = np.concatenate([[1], ends_W])[:kept]
+        sequence = np.array([BOS, *(id for ids in pieces[:kept] for id in ids), EOS])
+        target = np.full(len(sequence), IGNORED, dtype=np.int64)
+        target[first_W] = targets_W[:kept]
+        sequences.append(sequence)
+        targets.append(target)
+        first_pieces.append(first_W)
+    return TaggedTokens(join(sequences, np.concatenate(targets), reads_start=False, per_token=True), first_pieces)
+
+
+def predicted_tags(encoded: TaggedTokens, records: Sentences, logits: Logits) -> list[np.ndarray]:
+    """Label ids of each sentence's words, (words,); -1 for those that were cut off."""
+    found = [np.full(len(words), _CUT, dtype=np.int64) for words in records.words]
+    for index, logits_BSL in logits:
+        for number, ids_S in zip(index, logits_BSL.argmax(-1), strict=True):
+            first_W = encoded.first_pieces[number]
+            found[number][: len(first_W)] = ids_S[first_W]
+    return found
+
+
+# --- Scores ---
+
+
+def score_tags(predicted: Sequence[np.ndarray], records: Sentences) -> Scores:
+    """{"score": F1, "precision", "recall"} of entities; {"score": accuracy} where the labels are of no entities.
+
+    predicted: label ids of each sentence's words. Every word of the file counts: one that was cut off (-1) is
+    predicted to be outside of entities, and its part of speech is wrong.
+    """
+    if has_entities(records.labels):
+        gold, found = ([_names(ids, records.labels) for ids in sentences] for sentences in (records.targets, predicted))
+        return score_entities(found, gold)
+    accuracy = score_classification(np.concatenate(predicted), np.concatenate(records.targets))["accuracy"]
+    return {"score": accuracy}
+
+
+def score_entities(predicted: Sequence[Sequence[str | None]], gold: Sequence[Sequence[str | None]]) -> Scores:
+    """F1, precision and recall, in percent, of the entities in sentences of tags; 0 where there are none."""
+    right = num_predicted = num_gold = 0
+    for tags, gold_tags in zip(predicted, gold, strict=True):
+        assert len(tags) == len(gold_tags)
+        found, expected = set(entities(tags)), set(entities(gold_tags))
+        right += len(found & expected)
+        num_predicted += len(found)
+        num_gold += len(expected)
+    precision, recall = right / max(1, num_predicted), right / max(1, num_gold)
+    f1 = 2 * right / max(1, num_predicted + num_gold)
+    return {"score": 100 * f1, "precision": 100 * precision, "recall": 100 * recall}
+
+
+def entities(tags: Sequence[str | None]) -> list[tuple[str, int, int]]:
+    """(type, first word, end) of a sentence's entities: B-TYPE and all I-TYPE that follow.
+
+    An I- that follows no tag of its type is in no entity (IOB2 taken strictly), nor is a word without a tag.
+    """
+    found: list[tuple[str, int, int]] = []
+    for place, tag in enumerate(tags):
+        prefix, type = (tag or OUTSIDE)[:2], (tag or OUTSIDE)[2:]
+        if prefix == "B-":
+            found.append((type, place, place + 1))
+        elif prefix == "I-" and found and found[-1] == (type, found[-1][1], place):
+            found[-1] = (type, found[-1][1], place + 1)
+    return found
+
+
+def has_entities(labels: Iterable[str]) -> bool:
+    """Whether labels are tags of entities rather than classes of words."""
+    return any(label.startswith(("B-", "I-")) for label in labels)
+
+
+def _names(ids: np.ndarray, labels: Sequence[str]) -> list[str | None]:
+    """Tags of a sentence's words, None for those that were cut off."""
+    return [None if id == _CUT else labels[id] for id in ids.tolist()]
