@@ -19,7 +19,6 @@ SLOW = (
     "data/test_ranks.py",
     "engine/test_checkpoint.py",
     "engine/test_costs.py",
-    "engine/test_hosts.py",
     "engine/test_launch.py",
     "engine/test_launchers.py",
     "engine/test_parity.py",

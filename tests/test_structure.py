@@ -144,6 +144,7 @@ def test_every_public_function_has_a_return_type():
 
 def test_a_missing_return_type_is_found(tmp_path):
     (tmp_path / "module.py").write_text(
-        "def f(): ...\ndef g() -> None: ...\ndef _h(): ...\nclass C:\n    def m(self): ...\n    def __init__(self): ...\n"
+        "def f(): ...\ndef g() -> None: ...\ndef _h(): ...\n"
+        "class C:\n    def m(self): ...\n    def __init__(self): ...\n"
     )
     assert list(untyped(tmp_path)) == ["module.py:1 f", "module.py:5 C.m"]
