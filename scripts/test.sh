@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
-# Environment, then all tests, two files at a time. Arguments go to pytest: bash scripts/test.sh -k resume
+# Environment, then the tests, two files at a time. Arguments go to pytest: bash scripts/test.sh -k resume
+#   --fast   leaves out what starts ranks and pipelines (SLOW in tests/conftest.py), and does not install CUDA's compiler
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
+device_code=yes
+case "${1:-}" in
+    --fast) device_code=no ;;
+esac
+
 start=$SECONDS
 prepare_environment report,sample,zstd,test
 # Not beside a CUDA build of torch: it would displace the compiler that torch brings.
-if python -c 'from importlib.metadata import version; exit(not version("torch").endswith("+cpu"))'; then
+if [ $device_code = yes ] \
+    && python -c 'from importlib.metadata import version; exit(not version("torch").endswith("+cpu"))'; then
     prepare_environment device-code
 fi
 echo "environment ready after $((SECONDS - start)) s" >&2

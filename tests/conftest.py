@@ -1,4 +1,4 @@
-"""Environment of the tests and of every process that they start."""
+"""Environment of the tests and of every process that they start; and the option --fast."""
 
 import os
 import subprocess
@@ -12,6 +12,32 @@ import pytest
 from torch.nn import functional
 
 LINEAR = functional.linear
+TESTS = Path(__file__).parent
+# What --fast leaves out: files that start ranks, run pipelines or time whole steps.
+SLOW = (
+    "benchmark",
+    "data/test_ranks.py",
+    "engine/test_checkpoint.py",
+    "engine/test_costs.py",
+    "engine/test_launch.py",
+    "engine/test_launchers.py",
+    "engine/test_parity.py",
+    "engine/test_restore.py",
+    "engine/test_stop.py",
+    "engine/test_tensor_parallel.py",
+    "faults",
+    "pipeline",
+)
+assert all((TESTS / name).exists() for name in SLOW)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--fast", action="store_true", help="leave out what starts ranks and pipelines")
+
+
+def pytest_ignore_collect(collection_path, config):
+    if config.getoption("--fast") and collection_path.relative_to(TESTS).as_posix() in SLOW:
+        return True
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +58,7 @@ def start_ranks():
 
     def start(number, *program, **options):
         command = launcher_command({"localhost": list(range(number))}, 0, "127.0.0.1", free_port(), program)
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "DS_ACCELERATOR": "cpu"}
+        environment = {**os.environ, "PYTHONPATH": str(TESTS.parent), "DS_ACCELERATOR": "cpu"}
         return subprocess.Popen(command, stdin=line, env=environment, **options)
 
     yield start

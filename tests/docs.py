@@ -5,7 +5,13 @@ import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "ds_configs/README.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "ds_configs/README.md",
+]
 _COMMAND = re.compile(
     r"(printf .* \| )?(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
     r"|python scripts/|bash scripts/)"

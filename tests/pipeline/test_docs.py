@@ -41,7 +41,7 @@ LAUNCHERS = find(r"(?!.*HOSTS).*pretrain RECIPE( --ranks 8)?", "docs/launch.md")
 ON_HOSTS = find(r"(ds-minimodel pretrain|bash scripts/launch/).* ?HOSTS.*", "docs/launch.md")
 ELSEWHERE = {  # command -> what runs it
     r"bash scripts/quickstart\.sh": "a person: it installs, and fetches from Debian",
-    r"bash scripts/test\.sh": "CI, and so this test",
+    r"bash scripts/test\.sh( --fast| -k \w+)?": "CI, and so this test",
     r"bash scripts/faults\.sh MINUTES": "its harness: tests/faults/test_faults.py",
     r"bash scripts/gpu_check\.sh.*": "conftest.py makes the world with it",
     r"python scripts/throughput\.py.*": "tests/benchmark/test_throughput.py",
