@@ -149,7 +149,7 @@ class Mini(Section):
     depths: Annotated[list[PositiveInt], Field(min_length=1)] = [4, 8, 12]  # multijoint: one head each
 
 
-class Optimizer(Section):
+class OptimizerSection(Section):
     """What training and finetuning tell AdamW."""
 
     weight_decay: NonNegativeFloat = 0.01
@@ -159,7 +159,7 @@ class Optimizer(Section):
     clip: NonNegativeFloat = 0.0  # gradient norm; 0: no clipping
 
 
-class MaskedLm(Optimizer):
+class MaskedLm(OptimizerSection):
     """One training run with the masked-language-model loss."""
 
     steps: PositiveInt = 125_000
@@ -257,7 +257,7 @@ class Task(*filter(None, (kind.keys for kind in KINDS.values())), TaskOfAnyKind)
     """A task: the keys of any kind, and those that the kinds have of their own (tasks/*.py)."""
 
 
-class Finetune(Optimizer):
+class Finetune(OptimizerSection):
     tasks: Annotated[dict[str, Task], RECORDED_ELSEWHERE] = {}
     seeds: Annotated[PositiveInt, NOTHING] = 5
     epochs: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 3

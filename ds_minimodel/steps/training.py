@@ -22,8 +22,7 @@ from ds_minimodel.model.heads import to_tensors
 from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.costs import step_work
-from ds_minimodel.recipe.schema import MaskedLm, Recipe
-from ds_minimodel.recipe.schema import Optimizer as OptimizerSection
+from ds_minimodel.recipe.schema import MaskedLm, OptimizerSection, Recipe
 from ds_minimodel.systems import System
 
 Phases = tuple[tuple[int, float, float], ...]  # (steps, FLOPs of one by formula, as executed) each
