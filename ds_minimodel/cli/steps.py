@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.launch import name_the_cpu
-from ds_minimodel.pipeline.run import STEPS, RunsOn, Step, is_pending, report_several, run_step
+from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
+from ds_minimodel.pipeline.run import is_pending, report_several, run_step
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe

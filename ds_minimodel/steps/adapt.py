@@ -11,12 +11,12 @@ from ds_minimodel.common.files import read_manifest
 from ds_minimodel.costs import Cost
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, identity, load_body, load_pack, plug, save_pack
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import prefix
 from ds_minimodel.model.parameters import Tensors, load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
+from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.steps.first_pack import first_pack, initial_inputs
 from ds_minimodel.steps.training import (

@@ -15,12 +15,12 @@ from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs import Job, Layout
 from ds_minimodel.model.artifacts import load_body, load_pack, plug
 from ds_minimodel.model.heads import TaskModel, to_tensors
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
+from ds_minimodel.recipe.jobs import Job, Layout
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import finetune_seeds, task_inputs
 from ds_minimodel.systems import System

@@ -9,16 +9,22 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
+from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import finetune_seeds, finished_checkpoints, micro_batches, run_config, task_inputs
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import TaskSampler
+
+
+def check_tasks(recipe: Recipe) -> None:
+    """UserError for a task file that is missing, lacks a column or has a label that is not the task's."""
+    for task in recipe.finetune.tasks.values():
+        KINDS[task.kind].check_files(task, recipe.languages.source)
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:

@@ -7,8 +7,14 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.data.workers import MpiRanks
-from ds_minimodel.jobs import Job, Layout, fingerprint_of_text
+from ds_minimodel.recipe.jobs import Job, Layout, fingerprint_of_text
 from ds_minimodel.recipe.schema import Recipe
+
+
+def check_text(recipe: Recipe) -> None:
+    """UserError where a file of text that is to be trained on is missing or empty."""
+    for language in recipe.languages_of_text:
+        find_files(recipe.data.text[language])
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:

@@ -9,7 +9,6 @@ import torch
 from ds_minimodel.common.files import atomic_folder
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import (
     BodyArtifact,
     PackArtifact,
@@ -23,6 +22,7 @@ from ds_minimodel.model.artifacts import (
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.model.tensor_parallel import shard
+from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import (
     body_config,

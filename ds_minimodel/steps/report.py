@@ -10,8 +10,8 @@ from typing import Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_json, sha256_of_json, write_json, write_manifest
-from ds_minimodel.jobs import Job, Layout, record_of
 from ds_minimodel.recipe.costs import recipe_costs
+from ds_minimodel.recipe.jobs import Job, Layout, record_of
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.results.curves import Row
 from ds_minimodel.results.losses import LossRow, read_losses

@@ -7,8 +7,8 @@ from pathlib import Path
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
-from ds_minimodel.jobs import Job, Layout, fingerprint_of_text
 from ds_minimodel.model.artifacts import identity
+from ds_minimodel.recipe.jobs import Job, Layout, fingerprint_of_text
 from ds_minimodel.recipe.schema import Recipe
 
 

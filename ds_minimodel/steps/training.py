@@ -17,11 +17,11 @@ from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Accounting, Optimizer, Run
 from ds_minimodel.engine.schedule import Schedule
-from ds_minimodel.jobs import Layout
 from ds_minimodel.model.heads import to_tensors
 from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.costs import step_work
+from ds_minimodel.recipe.jobs import Layout
 from ds_minimodel.recipe.schema import MaskedLm, OptimizerSection, Recipe
 from ds_minimodel.systems import System
 

@@ -8,10 +8,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from ds_minimodel.tasks.qa import Question
+
+class Asked(Protocol):
+    """A question about a context."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def context(self) -> str: ...
+
 
 try:
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -76,7 +85,7 @@ def overlap_features(first: str, second: str) -> list[float]:
     return [_share(stems(first), stems(second)), _share(_triples(first), _triples(second))]
 
 
-def overlap_answers(questions: Iterable[Question]) -> dict[str, str]:
+def overlap_answers(questions: Iterable[Asked]) -> dict[str, str]:
     """{id: the sentence of the context that shares most stems with the question}, for the F1 of QA.
 
     Of equal sentences the shorter

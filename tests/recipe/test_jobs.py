@@ -7,7 +7,7 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
-from ds_minimodel.jobs import Job, begin, fingerprint_of_text, finish, is_complete, move_aside_if_stale
+from ds_minimodel.recipe.jobs import Job, begin, fingerprint_of_text, finish, is_complete, move_aside_if_stale
 from ds_minimodel.steps.training import finished_checkpoints
 
 
