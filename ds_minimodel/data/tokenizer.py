@@ -75,6 +75,8 @@ _MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limi
 
 
 class UnigramTokenizer(Tokenizer):
+    """SentencePiece's unigram vocabulary."""
+
     file_name = UNIGRAM_FILE
 
     def __init__(self, folder: str | Path):
@@ -208,6 +210,8 @@ BYTE_OF_CHARACTER = _byte_of_character()
 
 
 class ByteLevelTokenizer(Tokenizer):
+    """RoBERTa's byte-level BPE."""
+
     file_name = BYTE_LEVEL_FILE
 
     def __init__(self, folder: str | Path):

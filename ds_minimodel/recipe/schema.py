@@ -145,7 +145,7 @@ class Model(Section):
 
 class Mini(Section):
     depth: PositiveInt = 4  # N: layers of the mini-model that come from the body
-    new_layers: PositiveInt = 2  # minipost: layers trained on top of them
+    new_layers: PositiveInt = 2  # step 1b: layers trained on top of them
     depths: Annotated[list[PositiveInt], Field(min_length=1)] = [4, 8, 12]  # multijoint: one head each
 
 

@@ -28,7 +28,7 @@ class RunResults:
     data     {what: identity} of base (None: pretrained), text and training data: what else decides results
     tests    {task: {"metric": name of its score, "files": {language: identity of the test data}}}
     scores   rows of curves.py, all languages, the source language too
-    costs    rows of flops.recipe_costs
+    costs    rows of recipe_costs (recipe/costs.py)
     baselines  rows {"baseline", "task", "language", "score"}
     losses   rows of losses.py
     facts    {label: text} about device and versions

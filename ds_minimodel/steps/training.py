@@ -61,7 +61,7 @@ def finished_checkpoints(folder: Path) -> Callable[[], None]:
     return partial(drop_all_but_milestones, folder / "run" / "checkpoints")
 
 
-def run_config(
+def training_run(
     recipe: Recipe,
     section: OptimizerSection,
     world: World,
@@ -100,7 +100,7 @@ def masked_lm_sampler(recipe: Recipe, section: MaskedLm, layout: Layout, languag
 
 def masked_lm_run(recipe: Recipe, section: MaskedLm, world: World, phases: Sequence[tuple[int, Cost]]) -> Run:
     """The Run of a masked-LM step. `phases`: (steps, Cost of one step) each."""
-    return run_config(
+    return training_run(
         recipe,
         section,
         world,
