@@ -29,7 +29,8 @@ def encode(
     tokens_BS, packing = batch["tokens"], None
     if "real" in batch:
         real_T = batch["real"]
-        packing = Packing(real_T, *tokens_BS.shape, ops.rows_for_few_shapes(len(real_T), pack.tokens))
+        batch_size, width = tokens_BS.shape
+        packing = Packing(real_T, batch_size, width, ops.rows_for_few_shapes(len(real_T), pack.tokens))
         tokens_BS = packing.extend(tokens_BS.flatten()[real_T], PAD)[:, None]  # (R, 1)
     embedded_BSH, table = pack(tokens_BS)
     dropout = body.dropout(batch.get("sample_keys"))
