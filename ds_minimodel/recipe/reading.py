@@ -13,7 +13,7 @@ from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.yaml12 import apply_override, problem_of, read_yaml, refusal
 
-LARGEST = 1 << 20  # bytes of a recipe
+LARGEST = 1 << 19  # bytes of a recipe
 _PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # a shell's <(…), which has a writer
 
 
