@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.engine.execution import replicas_of
-from ds_minimodel.engine.ranks.launch import launched
+from ds_minimodel.engine.ranks.launch import check_meeting, launched
 from ds_minimodel.engine.ranks.lifeline import end_with_lost_ranks
 from ds_minimodel.engine.ranks.rendezvous import prepare_rendezvous
 from ds_minimodel.engine.zero import start
@@ -106,8 +106,14 @@ def join_ranks(tensor_parallel: int = 1) -> World:
             dist.init_process_group(start.backend(), store=dist.HashStore(), rank=0, world_size=1)
             os.environ.setdefault("LOCAL_RANK", "0")
         else:
+            if "RANK" in os.environ:
+                check_meeting()
             prepare_rendezvous()
-        start.init_distributed()
+        try:
+            start.init_distributed()
+        except dist.DistError as error:
+            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            raise UserError(f"the ranks do not meet at {place} ({str(error).partition(chr(10))[0]})") from None
     device = start.device(int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)
