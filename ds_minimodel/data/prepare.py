@@ -125,12 +125,12 @@ def _encode_chunk(tokenizer_folder: str | Path, min_words: int, job: tuple[int, 
 
 @functools.lru_cache(maxsize=1)
 def _tokenizer_of_worker(folder: str | Path) -> Tokenizer:
-    """Each worker process opens its tokenizer once."""
+    """The tokenizer of a worker process, which opens it once."""
     return open_tokenizer(folder)
 
 
 def _version(path: Path) -> list:
-    """Path, size and time of a file of text: another list where the file was replaced."""
+    """Path, size and modification time of a text file; they differ where it was replaced."""
     facts = path.stat()
     return [str(path), facts.st_size, facts.st_mtime_ns]
 
@@ -146,7 +146,7 @@ def _reporter(tokens_before: int, progress: Callable[[int, int, float], None] | 
 
 
 class _Journal:
-    """Progress of the making of a store: complete shards in OUT.partial, the rest in OUT.progress.json.
+    """Progress of a store that is being made: complete shards in OUT.partial, the rest in OUT.progress.json.
 
     `job` describes the text and the settings; what another job left is thrown away.
     """
@@ -180,12 +180,12 @@ class _Journal:
         self.dropped += part.dropped
 
     def commit(self) -> None:
-        """A shard is complete: a later run will start after it."""
+        """Record that a shard is complete: a later run starts after it."""
         self.shards += 1
         files.write_json(self.path, {"job": self.job, "position": self.position, **self._totals()})
 
     def finish(self, **facts: Any) -> None:
-        """All shards are complete: give the store its name, in place of an older one."""
+        """Give the complete store its name, in place of an older one."""
         files.write_manifest(self.folder, **self._totals(), **facts)
         with files.clear_write_errors(self.out):
             if self.out.exists():
