@@ -96,7 +96,7 @@ def read_masters(engine: DeepSpeedEngine) -> dict[str, torch.Tensor]:
 
 
 def write_masters(engine: DeepSpeedEngine, weights: Mapping[str, torch.Tensor]) -> None:
-    """Set the fp32 copies from {name: fp32 tensor of this rank's part of the parameter}.
+    """Set the fp32 masters from {name: fp32 tensor of the shape of this rank's parameter}.
 
     DeepSpeed makes them out of the parameters that it has already rounded to bf16 or fp16; so what is read
     from an fp32 artifact would lose its last bits before the first step.
