@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(commands: Commands) -> None:
-    """The two commands, added to argparse's `commands`."""
+    """Add the two commands to argparse's `commands`."""
     pack = commands.add_parser("pack", help="show or check a language pack, or put it beside a body")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
     show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")

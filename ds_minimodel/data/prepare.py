@@ -127,12 +127,12 @@ def _encode_chunk(tokenizer_folder: str | Path, min_words: int, job: tuple[int, 
 
 @functools.lru_cache(maxsize=1)
 def _tokenizer_of_worker(folder: str | Path) -> Tokenizer:
-    """Each worker process opens its tokenizer once."""
+    """The tokenizer of a worker process, which opens it once."""
     return open_tokenizer(folder)
 
 
 def _version(path: Path) -> list:
-    """Path, size and time of a file of text: another list where the file was replaced."""
+    """Path, size and modification time of a text file; they differ where it was replaced."""
     facts = path.stat()
     return [str(path), facts.st_size, facts.st_mtime_ns]
 
@@ -160,7 +160,7 @@ class _Progress(files.Stored):
 
 
 class _Journal:
-    """Progress of the making of a store: complete shards in OUT.partial, the rest in OUT.progress.json.
+    """Progress of a store that is being made: complete shards in OUT.partial, the rest in OUT.progress.json.
 
     `job` describes the text and the settings; what another job left is thrown away.
     """
@@ -211,7 +211,7 @@ class _Journal:
         self.dropped += part.dropped
 
     def commit(self) -> None:
-        """A shard is complete: a later run will start after it."""
+        """Record that a shard is complete: a later run starts after it."""
         self._bind(self.shards)
         self.shards += 1
         files.write_sealed_json(
@@ -219,7 +219,7 @@ class _Journal:
         )
 
     def finish(self, **facts: Any) -> None:
-        """All shards are complete: give the store its name, in place of an older one."""
+        """Give the complete store its name, in place of an older one."""
         for number, checksum in enumerate(self.checksums):
             path = self.folder / shard_name(number)
             with files.clear_write_errors(path):

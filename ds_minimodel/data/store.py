@@ -1,4 +1,4 @@
-"""Token stores: tokenised text on disk, memory-mapped, larger than memory at both ends.
+"""Token stores: memory-mapped tokenised text on disk, which need not fit into memory to be written or read.
 
 A store is a folder of shards and a manifest. Shard 00000 is three files:
   00000.bin   the ids, uint16 where the vocabulary allows it, else uint32, little-endian, nothing else

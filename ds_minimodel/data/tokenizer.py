@@ -34,7 +34,7 @@ class Tokenizer(ABC):
     mask_id: int
 
     def __init__(self, folder: str | Path):
-        """UserError where the file in `folder` is not the one that its manifest names."""
+        """Open the vocabulary in `folder`; UserError where its file is not the one that the manifest names."""
         self.path = Path(folder) / self.file_name
         facts = files.read_artifact(folder, files.Manifest).files.get(self.file_name)
         if facts is None:
@@ -194,7 +194,7 @@ def _explain(message: str, text: Sequence[str | Path], vocab_size: int) -> UserE
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The byte that each of GPT-2's stand-ins means.
+    """The byte that each of GPT-2's printable characters stands for.
 
     A printable Latin-1 character stands for its own byte, U+0100 … for the others in order.
     """

@@ -9,7 +9,7 @@ from ds_minimodel.engine.schedule import Schedule
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW's numbers but for the learning rate; the defaults are the paper's.
+    """AdamW's hyperparameters but for the learning rate; the defaults are the paper's.
 
     weight_decay: decoupled, on all parameters. clip: largest norm of the gradients; 0: they are not clipped.
     """
@@ -23,7 +23,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Accounting:
-    """What a run's steps are worth, for rates and costs in metrics; training does not depend on it.
+    """Tokens and FLOPs of a run's steps, for rates and costs in metrics; training does not depend on them.
 
     tokens_per_step: over all ranks. phases: (steps, FLOPs of one step by the paper's formula, and as executed) for
     each stretch of steps that cost the same; batches of one phase have the same form.
@@ -44,7 +44,7 @@ class Accounting:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: when (schedule), by what rule (optimizer), how (execution), and what is kept and counted."""
+    """One training run: schedule, optimizer, execution, and what is kept and counted."""
 
     schedule: Schedule
     execution: Execution

@@ -1,4 +1,4 @@
-"""Packing: of a padded batch, all but attention runs on the real tokens alone.
+"""Packing: all operations but attention run on the real tokens of a padded batch alone.
 
 A packed batch is (R, 1, H): each of its T real tokens is a row of its own, and rows beyond them, where there are any,
 belong to no token. Other shapes as in transformer.py.
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 
 class Packing:
-    """Where the real tokens of a padded batch are, and the way between the two layouts.
+    """Places of the real tokens of a padded batch, and conversion between the padded and the packed layout.
 
     real_T: int64 index of each real token in the batch's B*S positions, rising. num_rows: R, by default T. The rows
     beyond T are zero wherever they enter, count as position 0 of sample 0, and come out nowhere: they make the shapes

@@ -208,7 +208,7 @@ class LanguagePack(nn.Module):
 
 
 class Body(nn.Module):
-    """Positions, embedding norm, layers and masked-LM heads: all that is not a language."""
+    """Positions, embedding norm, layers and masked-LM heads: all of a model but its language pack."""
 
     def __init__(self, config: BodyConfig):
         super().__init__()

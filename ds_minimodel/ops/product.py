@@ -95,7 +95,7 @@ class _Linear(torch.autograd.Function):
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b, with its gradient: a (..., N, K), b (..., K, M), no axis stretched."""
+    """a @ b, with its gradient: a (..., N, K), b (..., K, M), without broadcasting."""
     return _Matmul.apply(a, b) if is_emulated(a) else a @ b
 
 

@@ -1,4 +1,4 @@
-"""What can be checked before days of training are spent on it."""
+"""Checks of a recipe before days of training are spent on it."""
 
 import importlib.util
 import sys
@@ -14,7 +14,7 @@ from ds_minimodel.steps.prepare import check_text
 
 
 def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]:
-    """The steps of `steps` that the recipe has work for; UserError for what a later one would stumble on.
+    """The steps of `steps` that the recipe has work for; UserError for what would stop a later one.
 
     Every text file must exist, every task file be readable with the task's labels, every batch of text divide
     among the `ranks`, what initialises the packs be there, and what draws the plots be installed. Language
@@ -41,7 +41,7 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
 
 
 def check_plots() -> None:
-    """UserError where what draws the report's plots is not installed."""
+    """Raise UserError where what draws the report's plots is not installed."""
     if not _can_plot():
         raise UserError("the report needs matplotlib: pip install 'ds_minimodel[report]'")
 

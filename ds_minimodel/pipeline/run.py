@@ -1,4 +1,4 @@
-"""The run of one step: its jobs that are not complete, one after another."""
+"""Running a step: its incomplete jobs, one after another."""
 
 import contextlib
 import sys
@@ -17,7 +17,7 @@ OnMain = Callable[[Callable[[], Any]], Any]  # calls a function on the first ran
 
 
 def run_step(step: Step, recipe: "Recipe", world: Any = None, rebuild: bool = False) -> None:
-    """Do what is not complete of one step.
+    """Do the incomplete jobs of one step.
 
     world: the ranks (engine/ranks/world.py) for a step that runs on ranks; for the others None, or mpirun's
     (data/workers.py), of which the first does the work. rebuild: move aside what was made from another recipe and
@@ -37,7 +37,7 @@ def run_step(step: Step, recipe: "Recipe", world: Any = None, rebuild: bool = Fa
 
 
 def _do(job: Job, on_main: OnMain, world: Any, runs_on: RunsOn, rebuild: bool) -> bool:
-    """Do a job under its lock, unless it is complete; whether it was."""
+    """Do a job under its lock, unless it is complete; return whether it was."""
     with contextlib.ExitStack() as held:
         on_main(lambda: held.enter_context(lock(lock_of(job))))
         if rebuild:
@@ -77,5 +77,5 @@ def report_several(recipe: "Recipe", others: Sequence[str]) -> None:
 
 
 def is_pending(step: Step, recipe: "Recipe", rebuild: bool = False) -> bool:
-    """Whether a step has anything to do; told without the ranks that would do it."""
+    """Whether a step has anything to do; found out without starting ranks."""
     return rebuild or not all(is_complete(job) for job in step.jobs(recipe))

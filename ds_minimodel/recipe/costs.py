@@ -1,4 +1,4 @@
-"""What the steps of a recipe cost, for each of its systems."""
+"""Costs of a recipe's steps, for each of its systems."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -178,7 +178,7 @@ class Mini(Section):
 
 
 class OptimizerSection(Section):
-    """What training and finetuning tell AdamW."""
+    """AdamW's hyperparameters, for training and finetuning."""
 
     weight_decay: NonNegativeFloat = 0.01
     beta1: Probability = 0.9
@@ -378,7 +378,7 @@ class Recipe(Section):
 
     @property
     def languages_of_text(self) -> list[str]:
-        """The languages whose text is trained on: not a source that is neither pretrained nor mini-modelled."""
+        """Languages whose text is trained on: the source too where a body is pretrained or a mini-model built."""
         return self.languages.all if self.base is None or self.builds_minis else self.languages.targets
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""YAML as recipes are written in it, what a command line changes, and what is wrong where in the file."""
+"""YAML of recipes: its reading, overrides of the command line, and messages with file and line."""
 
 import difflib
 import re

@@ -75,7 +75,7 @@ class Predictor:
     def _answerer(
         folder: str | Path, artifact: BodyArtifact, depth: int | None, top: int
     ) -> TaskAnswerer | MaskAnswerer:
-        """The model with a pack of two pieces; the languages' packs take its place."""
+        """The Answerer of a model with a pack of two pieces, which the languages' packs replace."""
         config = artifact.config
         if artifact.task is None:
             depth = _depth(folder, config, depth)

@@ -121,7 +121,7 @@ def _save_first(
     out: Path,
     facts: dict[str, Any],
 ) -> None:
-    """The pack of step 0, with what else trains as the frozen model has it; a run that is resumed finds it made."""
+    """Save the pack of step 0, with what else trains as the frozen model has it; a resumed run has it already."""
     if out.exists():
         return
     first = first_pack(recipe, layout, language, source.tensors)
@@ -143,7 +143,7 @@ def _save_first(
 def adapted_model(
     recipe: Recipe, body: BodyArtifact, system: System, vocab_size: int
 ) -> tuple[BodyArtifact, MaskedLanguageModel]:
-    """What embeddings are trained over, and the model of step 2 with it, in which a pack of `vocab_size` trains.
+    """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack of `vocab_size`.
 
     body: the mini-model of step 1b where the system builds one, else the system's body, of which the layers up to
     the system's depth are taken, or all where a schedule changes the depth.

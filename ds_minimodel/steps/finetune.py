@@ -22,7 +22,7 @@ from ds_minimodel.tasks.batches import TaskSampler
 
 
 def check_tasks(recipe: Recipe) -> None:
-    """UserError for a task file that is missing, lacks a column or has a label that is not the task's."""
+    """Raise UserError for a task file that is missing, lacks a column or has a label that is not the task's."""
     for task in recipe.finetune.tasks.values():
         KINDS[task.kind].check_files(task, recipe.languages.source)
 

@@ -1,4 +1,4 @@
-"""The training steps of a recipe without memory, so that what they take can be told before anything is started."""
+"""The training steps of a recipe on the meta device, without memory, for plans before anything is started."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +22,10 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A training step of a system. section: of the recipe. module: on the meta device, frozen as the step freezes it,
-    and of the parts of a replica the largest, the last rank's. depth: the one head trained through, None for all.
+    """A training step of a system.
+
+    section: of the recipe. module: on the meta device, frozen as the step freezes it; of a replica that is split, the
+    last rank's part, which is the largest. depth: the one head trained through, None for all.
     """
 
     system: str
@@ -55,7 +57,7 @@ def planned_steps(recipe: Recipe) -> list[PlannedStep]:
 
 
 def planned_batches(recipe: Recipe, step: PlannedStep) -> Callable[[int], list[Batch]]:
-    """A function of the micro-batch: one micro-batch, without memory, of the form that costs most."""
+    """A function of the micro-batch's size: one micro-batch on the meta device, of the form that costs most."""
 
     def batches(micro: int) -> list[Batch]:
         section = step.section

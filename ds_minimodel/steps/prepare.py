@@ -12,7 +12,7 @@ from ds_minimodel.recipe.schema import Recipe
 
 
 def check_text(recipe: Recipe) -> None:
-    """UserError where a file of text that is to be trained on is missing or empty."""
+    """Raise UserError where a file of text that is to be trained on is missing or empty."""
     for language in recipe.languages_of_text:
         find_files(recipe.data.text[language])
 

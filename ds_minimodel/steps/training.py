@@ -1,4 +1,4 @@
-"""What the training steps share: a body's architecture, the samples of a text, a resolved run, its batches."""
+"""Shared parts of the training steps: a body's architecture, the samples of a text, a resolved run, its batches."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ def snapshot_folder(folder: Path, step: int) -> Path:
 
 
 def finished_checkpoints(folder: Path) -> Callable[[], None]:
-    """Removes what a finished training run in `folder` does not need any more (Job.clean_up)."""
+    """A function that removes what a finished training run in `folder` needs no more (Job.clean_up)."""
     return partial(drop_all_but_milestones, folder / "run" / "checkpoints")
 
 
@@ -153,7 +153,7 @@ def micro_batches(sampler: Sampler, run: Run, world: World) -> Batches:
 
 
 def task_inputs(recipe: Recipe, name: str, files: Sequence[str]) -> dict[str, object]:
-    """What decides the data of a task, for a job's record. UserError where a file is missing."""
+    """Inputs that decide the data of a task, for a job's record. UserError where a file is missing."""
     task = recipe.finetune.tasks[name]
     try:
         contents = {path: sha256_of_file(path)[:16] for path in files}  # each file once: XNLI's serves 15 languages

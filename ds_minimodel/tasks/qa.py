@@ -33,7 +33,7 @@ _WINDOW = 384  # tokens of a question and a piece of its context where a model a
 
 
 class Keys(BaseModel):
-    """Keys of a task of questions."""
+    """Keys of a question-answering task."""
 
     question_length: PositiveInt = 64  # in tokens
     stride: PositiveInt = 128

@@ -104,7 +104,7 @@ def damage(checkpoint: Path, share: int = 0, shares: int = 1) -> str | None:
 
 
 def start_partial(folder: Path, step: int) -> None:
-    """An empty folder for the checkpoint of `step`; left-overs of kills are removed."""
+    """Make an empty folder for the checkpoint of `step`; remove what killed saves have left."""
     folder.mkdir(parents=True, exist_ok=True)
     _remove_partials(folder)
     (folder / (name_of(step) + PARTIAL)).mkdir()
@@ -145,7 +145,7 @@ def drop_old(folder: Path, step: int, policy: CheckpointPolicy) -> None:
 
 
 def drop_all_but_milestones(folder: Path | str) -> None:
-    """Leave of a finished run's checkpoints the milestones alone."""
+    """Remove all checkpoints of a finished run but its milestones."""
     folder = Path(folder)
     _remove_partials(folder)
     left = []
@@ -170,7 +170,7 @@ def _is_marked(checkpoint: Path) -> bool:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Take it away at once: a kill leaves no half of a checkpoint under a complete one's name."""
+    """Remove a checkpoint, renamed first: a kill leaves no half of one under a complete one's name."""
     partial = checkpoint.with_name(checkpoint.name + PARTIAL)
     if checkpoint.exists():
         checkpoint.rename(partial)

@@ -13,7 +13,7 @@ CUDA_RESERVE = 1 << 30
 
 
 class Device(NamedTuple):
-    """memory: bytes for training on one device. precision: what `auto` means there."""
+    """A device to plan for. memory: bytes for training on one. precision: what `auto` means there."""
 
     name: str
     memory: int
@@ -24,7 +24,7 @@ class Device(NamedTuple):
         return "cpu" if self.name == "cpu" else "cuda"
 
     def resolve(self, precision: str) -> str:
-        """The precision that a recipe's means here; UserError for one that this machine's CPU does not have."""
+        """The precision that a recipe's setting means here; UserError for one that this machine's CPU does not have."""
         if self.type == "cpu":
             return resolve_precision(precision, torch.device("cpu"))
         return self.precision if precision == "auto" else precision

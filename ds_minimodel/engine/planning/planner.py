@@ -40,8 +40,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run at `sizes`. wire: {collective: bytes that each rank sends a step}. zero: what DeepSpeed's
-    configuration has to say under "zero_optimization" so that this is what runs."""
+    """The plan of a run at `sizes`. wire: {collective: bytes that each rank sends a step}.
+
+    zero: DeepSpeed's settings under "zero_optimization" that make this what runs.
+    """
 
     sizes: Sizes
     parts: tuple[Part, ...]
@@ -174,8 +176,11 @@ def _part(name: str, kind: str, group: list[PlannedParameter], sizes: Sizes, cho
 
 
 def _choices(sizes: Sizes, parameters: list[PlannedParameter]) -> list[Choice]:
-    """What stage 3 can do: keep any number of frozen modules whole on each rank, those that the backward pass
-    reads first; and hold a copy of the other weights in each node."""
+    """All placements of weights at stage 3.
+
+    Any number of frozen modules, those first that the backward pass reads, can stay whole on each rank; and each node
+    can hold a copy of the other weights.
+    """
     if sizes.zero_stage < 3:
         return [Choice()]
     frozen = sorted(
@@ -193,7 +198,7 @@ def _choices(sizes: Sizes, parameters: list[PlannedParameter]) -> list[Choice]:
 
 
 def ranks_for_copy(ranks_per_node: int, tensor_parallel: int) -> int:
-    """Sizes.ranks_per_node: ranks of a node that may hold a copy of the weights between them (hpZ).
+    """Ranks of a node that may hold a copy of the weights between them (hpZ), for Sizes.ranks_per_node.
 
     Its groups are of ranks in a row, which with tensor parallelism would be parts of one replica.
     """
@@ -201,8 +206,10 @@ def ranks_for_copy(ranks_per_node: int, tensor_parallel: int) -> int:
 
 
 def plan_run(module: torch.nn.Module, batches: Callable[[int], list[dict[str, Any]]], run: Run, world: World) -> Plan:
-    """The plan of a run (arguments as of loop.train), the same on every rank; of a module that is split, that of the
-    rank with the largest parts."""
+    """The plan of a run, the same on every rank; arguments as of loop.train.
+
+    Of a module that is split it is the plan of the rank with the largest parts.
+    """
     execution = run.execution
     ranks_of_hosts = Counter(world.gather(socket.gethostname)).values()
     device_memory = memory_of(world.device, max(ranks_of_hosts))

@@ -73,7 +73,7 @@ def check_meeting() -> None:
 
 
 def rank_of_environment() -> int:
-    """This process's rank as its launcher says it; 0 without a launcher."""
+    """This process's rank as its launcher has set it; 0 without a launcher."""
     names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
     return int(next((os.environ[name] for name in names if name in os.environ), 0))
 
@@ -92,7 +92,7 @@ def gpus() -> list[str]:
 
 
 def check_ranks(ranks: int) -> None:
-    """UserError for more ranks than this host has GPUs, if it has any and is to use them."""
+    """Raise UserError for more ranks than this host has GPUs, if it has any and is to use them."""
     if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < len(gpus()) < ranks:
         raise UserError(
             f"--ranks {ranks}: this host shows {len(gpus())} GPUs, and every rank needs one of its "
@@ -202,7 +202,7 @@ def note_stop() -> None:
 
 @contextlib.contextmanager
 def passing_on(send: Callable[[int, int], object]) -> Iterator[list[int]]:
-    """Within the block call send(number, count) for the count-th SIGINT or SIGTERM, instead of dying of it.
+    """Within the block, call send(number, count) for the count-th SIGINT or SIGTERM instead of ending.
 
     They are for the ranks, which save and end. Yields the list of the signals received so far.
     """

@@ -1,4 +1,4 @@
-"""The program that launch.py, or hosts.py over ssh, starts on each host: it tells the host's facts or runs its ranks.
+"""The program that launch.py, or hosts.py over ssh, starts on each host: it reports the host's facts or runs its ranks.
 
 python -m ds_minimodel.engine.ranks.on_host facts
 python -m ds_minimodel.engine.ranks.on_host ARGUMENTS OF deepspeed.launcher.launch
