@@ -179,7 +179,7 @@ def read_model(path: str | Path, model: type[M], advice: str) -> M:
 def as_model(value: object, model: type[M], where: str | Path, advice: str) -> M:
     """`value`, read from `where`, as a `model`; UserError as of `read_model`."""
     try:
-        return _adapter(model).validate_python(value, strict=True)
+        return _adapter(model).validate_python(value, strict=True)  # type: ignore[arg-type]  # types are hashable
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if part != "[key]")[:100]

@@ -1,4 +1,4 @@
-"""Whole hashes of raw text: taken as it is streamed, else by reading it once more, and known by size, time and inode."""
+"""Hashes of whole raw text files: taken while streamed, else by reading once more; known by size, time and inode."""
 
 import hashlib
 import io
