@@ -1,1 +1,1 @@
-"""The order of the steps, the run of one, and what is checked and foretold before."""
+"""The order of the steps, the run of one, checks ahead of it, and plans of memory and traffic."""

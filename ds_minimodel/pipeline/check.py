@@ -1,4 +1,4 @@
-"""What can be checked before days of training are spent on it."""
+"""Checks ahead of a run: text, tasks, batches, vectors and packages, before days of training are spent."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""What each masked-LM step of a recipe takes on a given number of ranks; nothing is started.
+"""Plans of memory and traffic of each masked-LM step of a recipe, on any number of ranks; nothing is started.
 
 Finetuning takes less than the pretraining of the same body at the same micro-batch.
 """

@@ -1,4 +1,4 @@
-"""What the steps of a recipe cost, for each of its systems."""
+"""FLOPs and V100 days of the steps of a recipe, for each of its systems."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where artifacts lie, and whether one is complete, to be continued, or made from another recipe.
+"""Jobs and their records: where artifacts lie, and whether one is complete, unfinished or of another recipe.
 
 A job makes all that lies in one folder. A record beside the folder (`NAME.job.json`) says what it is made
 from: the parts of the recipe that matter to it and the identity of its parents. The same inputs mean the same
@@ -48,7 +48,7 @@ class Layout:
         return self.root / "tokens" / language
 
     def pretrain(self, system: System) -> Path:
-        """Of the body that the system adapts."""
+        """Folder of the body that the system adapts."""
         return self.root / "pretrain" / system.body_name
 
     def build_mini(self, system: System) -> Path:
@@ -58,7 +58,7 @@ class Layout:
         return self.root / "adapt" / system.name / language
 
     def finetune(self, system: System, task: str, seed: int) -> Path:
-        """Of the body that the system adapts."""
+        """Folder of the body that the system adapts."""
         return self.root / "finetune" / system.body_name / task / f"seed-{seed}"
 
     def evaluate(self, system: System, task: str) -> Path:

@@ -150,7 +150,7 @@ class Mini(Section):
 
 
 class OptimizerSection(Section):
-    """What training and finetuning tell AdamW."""
+    """AdamW's settings, but for the learning rate."""
 
     weight_decay: NonNegativeFloat = 0.01
     beta1: Probability = 0.9

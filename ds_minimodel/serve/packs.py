@@ -13,7 +13,7 @@ _NAMED = ("kind", "language", "space", "vocab_size", "steps", "eflops", "files")
 
 
 def facts_of(folder: str | Path) -> dict[str, Any]:
-    """What a pack says of itself, in the order to show; all files are verified. UserError where damaged."""
+    """Facts of a pack, in the order to show; all files are verified. UserError where damaged."""
     (pack, tokenizer), manifest = open_pack(folder), read_manifest(folder)
     facts = {
         "language": pack.language,

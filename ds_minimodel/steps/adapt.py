@@ -126,7 +126,7 @@ def _save_first(
 def adapted_model(
     recipe: Recipe, body: BodyArtifact, system: System, vocab_size: int
 ) -> tuple[BodyArtifact, MaskedLanguageModel]:
-    """What embeddings are trained over, and the model of step 2 with it, in which a pack of `vocab_size` trains.
+    """The frozen body that embeddings are trained over, and the model of step 2 with a pack of `vocab_size` on it.
 
     body: the mini-model of step 1b where the system builds one, else the system's body, of which the layers up to
     the system's depth are taken, or all where a schedule changes the depth.

@@ -88,7 +88,7 @@ class _Request:
 
     @cached_property
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Of the target and of the source."""
+        """Tokenizers of the target and of the source."""
         target, source = (
             open_tokenizer(self.layout.tokenizer(name)) for name in (self.language, self.recipe.languages.source)
         )

@@ -1,4 +1,4 @@
-"""What the training steps share: a body's architecture, the samples of a text, a resolved run, its batches."""
+"""Pieces that the training steps share: a body's architecture, the samples of a text, a resolved run, its batches."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

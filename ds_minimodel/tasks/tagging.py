@@ -217,7 +217,7 @@ def _treebank_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
 
 
 def _tagged_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
-    """The same of a file with the word in the first column and the tag in the last."""
+    """(line number, word, tag) of each word, the first and the last column of its line; None after each sentence."""
     found: list[tuple[int, str, str] | None] = []
     width = None
     for line, content in enumerate(read_text(path).split("\n"), 1):

@@ -19,7 +19,7 @@ IN_NODE = "all-gather in a node"
 
 
 class Sizes(NamedTuple):
-    """What a plan is made for: a run's sizes and its ranks. device_memory: bytes that one rank has."""
+    """Sizes of the run and of the ranks that a plan is made for. device_memory: bytes that one rank has."""
 
     zero_stage: int
     precision: str
@@ -52,7 +52,7 @@ class Sizes(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What stage 3 does with weights.
+    """Placement of the weights at stage 3.
 
     replicated: names of frozen parameters that stay whole on each rank. node_copy: ranks that hold another copy of
     what is partitioned between them (hpZ), so that only the first micro-batch of a step gathers from other nodes;
@@ -98,7 +98,7 @@ def is_whole(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> bool:
 
 
 def weight_bytes(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> int:
-    """Of one parameter on one device, with hpZ's copy; without padding at stages 1 and 2."""
+    """Bytes of one parameter on one device, with hpZ's copy; without padding at stages 1 and 2."""
     if is_whole(parameter, sizes, choice):
         return sizes.width * parameter.numel
     copy = _share(parameter.numel, choice.node_copy) if choice.node_copy > 1 else 0
@@ -106,8 +106,11 @@ def weight_bytes(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> i
 
 
 def optimizer_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
-    """12 for an element that trains (fp32 copy, two moments), a share of them from stage 1 on; the copy is the
-    weight itself in fp32 at stage 0."""
+    """Bytes of one parameter's optimizer state on one device.
+
+    12 for an element that trains (fp32 copy, two moments), a share of them from stage 1 on; the copy is the weight
+    itself in fp32 at stage 0.
+    """
     if not parameter.trains:
         return 0
     if sizes.zero_stage == 0:
@@ -116,7 +119,7 @@ def optimizer_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
 
 
 def gradient_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
-    """Of one parameter through the backward pass; from stage 2 on it is those that a rank keeps."""
+    """Bytes of one parameter's gradient through the backward pass; from stage 2 on, of the part that a rank keeps."""
     if not parameter.trains:
         return 0
     kept = 4 if sizes.accumulates_in_fp32 else sizes.width

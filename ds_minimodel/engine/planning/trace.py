@@ -29,7 +29,7 @@ class Trace(NamedTuple):
     peak: int
 
     def joined(self, other: Trace) -> Trace:
-        """Of two batches of one run: the higher kinds and the larger numbers."""
+        """Trace of two batches of one run: the higher kinds and the larger numbers."""
         kinds = {name: max(kind, other.kinds[name], key=RANK.__getitem__) for name, kind in self.kinds.items()}
         return Trace(kinds, max(self.activations, other.activations), max(self.peak, other.peak))
 
