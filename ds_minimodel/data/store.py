@@ -204,5 +204,5 @@ class TokenStore:
 
 
 def _running_sum(parts: Sequence[Sized]) -> list[int]:
-    """Where each part starts when they are laid end to end, and where the last one ends."""
+    """Start of each part when they are laid end to end, and the end of the last one."""
     return [0, *itertools.accumulate(map(len, parts))]

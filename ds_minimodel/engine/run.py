@@ -6,6 +6,8 @@ from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
 from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.schedule import Schedule
 
+Phases = tuple[tuple[int, float, float], ...]  # (steps, FLOPs of one by formula, as executed) each
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -30,7 +32,7 @@ class Accounting:
     """
 
     tokens_per_step: int
-    phases: tuple[tuple[int, float, float], ...]
+    phases: Phases
 
     def flops_until(self, step: int) -> tuple[float, float]:
         """(formula, executed) FLOPs of the first `step` steps."""
@@ -40,6 +42,10 @@ class Accounting:
             formula, executed = formula + taken * formula_per_step, executed + taken * executed_per_step
             step -= taken
         return formula, executed
+
+    def eflops_until(self, step: int) -> float:
+        """EFLOPs of the first `step` steps by the paper's formula, as artifacts record them."""
+        return self.flops_until(step)[0] / 1e18
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import lock
@@ -13,15 +13,23 @@ from ds_minimodel.recipe.jobs import Job, Layout, begin, finish, is_complete, lo
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
 
+
+class Ranks(Protocol):
+    """What the run of a step asks of its ranks: World (engine/ranks/world.py) or MpiRanks (data/workers.py)."""
+
+    @property
+    def is_main(self) -> bool: ...
+    def from_main(self, compute: Callable[[], Any]) -> Any: ...
+
+
 OnMain = Callable[[Callable[[], Any]], Any]  # calls a function on the first rank, and gives its value on all
 
 
-def run_step(step: Step, recipe: "Recipe", world: Any = None, rebuild: bool = False) -> None:
+def run_step(step: Step, recipe: "Recipe", world: Ranks | None = None, rebuild: bool = False) -> None:
     """Do the incomplete jobs of one step.
 
-    world: the ranks (engine/ranks/world.py) for a step that runs on ranks; for the others None, or mpirun's
-    (data/workers.py), of which the first does the work. rebuild: move aside what was made from another recipe and
-    make it again, instead of refusing.
+    world: a World for a step that runs on ranks; for the others None, or mpirun's, of which the first does the work.
+    rebuild: move aside what was made from another recipe and make it again, instead of refusing.
     """
     on_main: OnMain = _call if world is None else world.from_main
     if rebuild and step.needs_tasks:  # now, and not when what was made from better files is moved aside
@@ -36,7 +44,7 @@ def run_step(step: Step, recipe: "Recipe", world: Any = None, rebuild: bool = Fa
         _report(recipe)
 
 
-def _do(job: Job, on_main: OnMain, world: Any, runs_on: RunsOn, rebuild: bool) -> bool:
+def _do(job: Job, on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild: bool) -> bool:
     """Do a job under its lock, unless it is complete; return whether it was."""
     with contextlib.ExitStack() as held:
         on_main(lambda: held.enter_context(lock(lock_of(job))))

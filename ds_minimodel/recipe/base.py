@@ -12,7 +12,7 @@ from ds_minimodel.common.files import Manifest, Stored, read_artifact, read_mode
 
 @dataclass(frozen=True)
 class Base:
-    """What a recipe must know of its base. model: the architecture, by the keys of the recipe's section `model`."""
+    """Facts of a recipe's base. model: the architecture, by the keys of the recipe's section `model`."""
 
     model: dict[str, Any]
     language: str

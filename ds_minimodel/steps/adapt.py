@@ -95,7 +95,7 @@ def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world:
 
     def save(step: int, weights: Tensors, target: Path) -> None:
         tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
-        pack = PackArtifact(language, tensors, frozen.space, step, run.accounting.flops_until(step)[0] / 1e18)
+        pack = PackArtifact(language, tensors, frozen.space, step, run.accounting.eflops_until(step))
         world.from_main(lambda: save_pack(target, pack, layout.tokenizer(language), **facts))
 
     weights = train(

@@ -74,7 +74,7 @@ def _build(recipe: Recipe, layout: Layout, system: System, world: World) -> None
             trained,
             "mini-model",
             steps=run.schedule.steps,
-            eflops=run.accounting.flops_until(run.schedule.steps)[0] / 1e18,
+            eflops=run.accounting.eflops_until(run.schedule.steps),
             parents={"body": identity(layout.pretrain(system) / "body")},
         )
     )

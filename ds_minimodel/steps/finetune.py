@@ -97,7 +97,7 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
             "task-model",
             seed=seed,
             steps=steps,
-            eflops=run.accounting.flops_until(steps)[0] / 1e18,
+            eflops=run.accounting.eflops_until(steps),
             parents={"body": identity(layout.pretrain(system) / "body")},
         )
     )

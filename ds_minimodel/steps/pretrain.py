@@ -88,7 +88,7 @@ def _pretrain(recipe: Recipe, layout: Layout, body: System, world: World) -> Non
         body_tensors, pack_tensors = tensors_under(weights, "body."), tensors_under(weights, "pack.")
         space = space_of(body_tensors, pack_tensors)
         steps = run.schedule.steps
-        eflops = run.accounting.flops_until(steps)[0] / 1e18
+        eflops = run.accounting.eflops_until(steps)
         save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=steps, eflops=eflops)
         save_pack(
             folder / "pack",

@@ -16,7 +16,7 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy, drop_all_but_milestones
 from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.engine.run import Accounting, Optimizer, Run
+from ds_minimodel.engine.run import Accounting, Optimizer, Phases, Run
 from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.model.heads import to_tensors
 from ds_minimodel.model.transformer import BodyConfig
@@ -28,7 +28,6 @@ from ds_minimodel.systems import System
 
 log = logging.getLogger(__name__)
 
-Phases = tuple[tuple[int, float, float], ...]  # (steps, FLOPs of one by formula, as executed) each
 Batches = Callable[[int], list[dict[str, Any]]]  # step -> this rank's micro-batches
 
 

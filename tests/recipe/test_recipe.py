@@ -1,11 +1,16 @@
 """Recipes: what is refused, with which line; YAML 1.2; overrides; the recipes of the repository."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.schema import Engine
+from ds_minimodel.steps import first_pack
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 RECIPE = """\
@@ -244,3 +249,9 @@ def test_columns_are_those_of_the_kind(load):
     for kind, message in (("pair", "a pair task has no text"), ("qa", "a qa task has no language")):
         with pytest.raises(UserError, match=message):
             load(columns, f"finetune.tasks.topic.kind={kind}")
+
+
+def test_what_a_recipe_may_name_is_what_is_there():
+    """The recipe is read without torch, so these names stand apart from what they name."""
+    assert get_args(Engine.model_fields["precision"].annotation) == ("auto", *DTYPES)
+    assert list(first_pack._METHODS) == list(INITIALISATIONS)

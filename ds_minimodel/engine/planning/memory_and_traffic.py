@@ -19,7 +19,7 @@ IN_NODE = "all-gather in a node"
 
 
 class Sizes(NamedTuple):
-    """What a plan is made for: a run's sizes and its ranks. device_memory: bytes that one rank has."""
+    """Sizes of the run and of the ranks that a plan is made for. device_memory: bytes that one rank has."""
 
     zero_stage: int
     precision: str

@@ -62,7 +62,7 @@ class Plan:
         return sum(sent for collective, sent in self.wire.items() if collective != formulas.IN_NODE)
 
     def summary(self) -> dict[str, Any]:
-        """What is predicted, as JSON."""
+        """The predictions as JSON."""
         return {
             "fits": self.fits,
             "memory": asdict(self.memory),
