@@ -31,7 +31,7 @@ class Execution:
 
 
 class Split(NamedTuple):
-    """What one rank computes in a step: samples of a micro-batch, micro-batches."""
+    """One rank's work in a step: samples of a micro-batch, micro-batches."""
 
     micro: int
     accumulation: int

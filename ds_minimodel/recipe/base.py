@@ -10,7 +10,7 @@ from ds_minimodel.common.files import read_json, read_manifest
 
 @dataclass(frozen=True)
 class Base:
-    """What a recipe must know of its base. model: the architecture, by the keys of the recipe's section `model`."""
+    """Facts of a base for the recipe. model: the architecture, by the keys of the recipe's section `model`."""
 
     model: dict[str, Any]
     language: str

@@ -88,8 +88,7 @@ def overlap_features(first: str, second: str) -> list[float]:
 def overlap_answers(questions: Iterable[Asked]) -> dict[str, str]:
     """{id: the sentence of the context that shares most stems with the question}, for the F1 of QA.
 
-    Of equal sentences the shorter
-    one is taken, then the earlier one.
+    Among equal sentences the shorter one is taken, then the earlier one.
     """
     return {item.id: best_sentence(item.text, item.context) for item in questions}
 
