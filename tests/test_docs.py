@@ -1,5 +1,6 @@
 """README.md and docs/: what they name is there, and as the code has it. tests/pipeline/test_docs.py runs it."""
 
+import importlib
 import importlib.util
 import re
 import textwrap
@@ -94,6 +95,18 @@ def test_links_lead_somewhere(page):
             headings = re.findall(r"^#+ (.*)", there.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
             assert anchor in anchors, target
+
+
+def test_shell_scripts_import_what_is_there():
+    """No linter sees the Python within them."""
+    found = [
+        (module, name)
+        for script in (ROOT / "scripts").rglob("*.sh")
+        for module, names in re.findall(r"^from (ds_minimodel[\w.]*) import (.+)$", script.read_text(), re.MULTILINE)
+        for name in names.split(", ")
+    ]
+    assert ("ds_minimodel.recipe.reading", "load_recipe") in found
+    assert [pair for pair in found if not hasattr(importlib.import_module(pair[0]), pair[1])] == []
 
 
 @pytest.mark.parametrize("page, text", FRAGMENTS)

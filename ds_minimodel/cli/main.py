@@ -8,30 +8,41 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ds_minimodel import __version__
-from ds_minimodel.cli import costs, hosts, interop, sample, serve, steps
+from ds_minimodel.cli import costs, hosts, interop, sample, serve, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError
-from ds_minimodel.engine.ranks.launch import rank_of_environment
+from ds_minimodel.engine.ranks.launch import check_environment, rank_of_environment
 
 USER_ERROR, FAILURE = 2, 1
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: 0 done, 2 the user's mistake (one line on standard error), 1 anything else."""
-    rank = rank_of_environment()
+    if arguments is None:
+        streams.restart_in_utf8()
+    streams.prepare()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    rank = 0
     try:
-        options = parse(sys.argv[1:] if arguments is None else arguments)
-        sys.exit(options.run(options) or 0)
+        check_environment()
+        rank = rank_of_environment()
+        sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
-        print(f"ds-minimodel: {f'rank {rank}: ' if rank else ''}{error}", file=sys.stderr)
+        streams.say(f"ds-minimodel: {f'rank {rank}: ' if rank else ''}{error}")
         sys.exit(USER_ERROR)
     except OtherRankFailed as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
     except KeyboardInterrupt:
-        print("ds-minimodel: interrupted; the same command goes on from what is complete", file=sys.stderr)
+        streams.say("ds-minimodel: interrupted; the same command goes on from what is complete")
         sys.exit(FAILURE)
     except BrokenPipeError:
         os._exit(FAILURE)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """The exit code of a command that does not fail; UserError, too, where its answer cannot be printed."""
+    with streams.checked_output():
+        options = parse(arguments)
+        return options.run(options) or 0
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,5 +1,6 @@
 """Progress on standard error: a line that renews itself on a terminal, in a file a line every 20 seconds."""
 
+import contextlib
 import sys
 import time
 
@@ -36,12 +37,13 @@ class Progress:
         total = f"/{self.total:,}" if self.total else ""
         left = f", {_clock((self.total - self.done) / rate)} left" if self.total and 0 < rate else ""
         line = f"{self.label}: {self.done:,}{total} {self.unit}, {rate:,.1f}/s{left}{', ' + note if note else ''}"
-        print(
-            f"\r{line}\033[K" if self.on_terminal else line,
-            end="" if self.on_terminal else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        with contextlib.suppress(OSError):  # a full disk that standard error goes to ends no training
+            print(
+                f"\r{line}\033[K" if self.on_terminal else line,
+                end="" if self.on_terminal else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _clock(seconds: float) -> str:

@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 from ds_minimodel.common.errors import UserError
 
-PRECISIONS = ("fp32", "bf16", "fp16")
-
 
 @dataclass(frozen=True)
 class Execution:
@@ -23,7 +21,7 @@ class Execution:
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
-        assert self.precision in PRECISIONS, f"{self.precision!r} is not resolved to one of {PRECISIONS}"
+        assert self.precision != "auto", "'auto' is not resolved to a precision of this device"
 
     def split(self, world_size: int) -> "Split":
         """`split_batch` at these sizes."""

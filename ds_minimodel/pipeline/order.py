@@ -42,8 +42,13 @@ STEPS: dict[str, Step] = {
         Step("pretrain", "step 1: train the bodies with their heads on the source language", RunsOn.RANKS),
         Step("build-mini", "step 1b: train MiniPost's new layers", RunsOn.RANKS),
         Step("adapt", "step 2: train each target language's embeddings over a frozen mini-model", RunsOn.RANKS),
-        Step("finetune", "step 3: finetune the bodies on the tasks in the source language", RunsOn.RANKS, True),
-        Step("evaluate", "step 4: plug the languages in and score them", RunsOn.RANKS, True),
+        Step(
+            "finetune",
+            "step 3: finetune the bodies on the tasks in the source language",
+            RunsOn.RANKS,
+            needs_tasks=True,
+        ),
+        Step("evaluate", "step 4: plug the languages in and score them", RunsOn.RANKS, needs_tasks=True),
         Step("report", "write tables, curves and costs as one page", RunsOn.ONE_PROCESS),
     )
 }

@@ -1,5 +1,7 @@
 """Reading a recipe: the YAML file, overrides of the command line, the base that it starts from, and then the schema."""
 
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +11,10 @@ from pydantic import ValidationError
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.recipe.yaml12 import Yaml12, apply_override, refusal
+from ds_minimodel.recipe.yaml12 import apply_override, problem_of, read_yaml, refusal
+
+LARGEST = 1 << 19  # bytes of a recipe
+_PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # a shell's <(…), which has a writer
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -17,21 +22,13 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Paths inside a recipe are relative to the current folder. Raises UserError for anything wrong.
     """
+    text = _text_of(path)
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        values, tree = yaml.load(text, Yaml12), yaml.compose(text, Yaml12)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such recipe; those that come with the sources lie in recipes/") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: a folder; name the recipe's YAML file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot read the recipe ({error})") from None
+        values, tree = read_yaml(text)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise UserError(
-            f"{path}:{mark.line + 1 if mark else 1}: not valid YAML ({getattr(error, 'problem', error)})"
-        ) from None
+        mark, at = getattr(error, "problem_mark", None), getattr(error, "position", 0)
+        line = mark.line if mark else text.count("\n", 0, at)
+        raise UserError(f"{path}:{line + 1}: not valid YAML ({problem_of(error)})") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: a recipe is a mapping of keys to values; see recipes/quickstart.yaml")
     for override in overrides:
@@ -41,3 +38,22 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         return Recipe.model_validate(values, context={"base": base})
     except ValidationError as error:
         raise UserError(refusal(path, tree, error, Recipe, overrides)) from None
+
+
+def _text_of(path: str | Path) -> str:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode) and not str(path).startswith(_PIPES):
+            raise UserError(f"{path}: a folder, a pipe or a device; name the recipe's YAML file")
+        with open(path, "rb") as file:
+            data = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such recipe; those that come with the sources lie in recipes/") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot read the recipe ({getattr(error, 'strerror', None) or error})") from None
+    if len(data) > LARGEST:
+        raise UserError(f"{path}: larger than {LARGEST:,} bytes; that is no recipe")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: not UTF-8 text (byte 0x{data[error.start]:02x}); convert the file") from None

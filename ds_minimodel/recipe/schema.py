@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
-    PositiveInt,
     PrivateAttr,
     Strict,
     ValidationInfo,
@@ -26,12 +25,39 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
+from ds_minimodel.recipe.names import check_apart, check_name, check_workdir, each_once
 from ds_minimodel.systems import SYSTEMS, Depth, System
 from ds_minimodel.tasks import KINDS
 
+
+@dataclass(frozen=True)
+class UpTo:
+    """Mark of a whole number with the largest that it may be: something of its size is made, or counted."""
+
+    most: int
+
+    def check(self, number: int) -> int:
+        if number > self.most:
+            raise ValueError(f"Input should be at most {self.most:,}")
+        return number
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+
+# docs/recipes.md says which keys are which.
+PositiveInt = Annotated[int, Field(gt=0), UpTo(10**9)]
+NonNegativeInt = Annotated[int, Field(ge=0), UpTo(10**9)]
+Size = Annotated[int, Field(gt=0), UpTo(10**7)]  # of a tensor, one way
+Few = Annotated[int, Field(gt=0), UpTo(10**4)]  # layers, runs
+Workers = Annotated[int, Field(gt=0), UpTo(1024)]
+Seed = Annotated[int, Field(ge=0), UpTo(2**63 - 1)]  # torch takes 64 bits, and finetuning counts on from it
+Name = Annotated[str, AfterValidator(check_name)]
+EachOnce = AfterValidator(each_once)
 Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 OneOrMore = Annotated[list[str], Field(min_length=1)]
@@ -79,7 +105,7 @@ class OneOf:
 class Section(BaseModel):
     """A mapping of the recipe: frozen, of known keys only."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     def recorded(self) -> dict[str, Any]:
         """The keys that the record of a job holds, with their values."""
@@ -93,13 +119,14 @@ def decides(section: type[Section], key: str) -> Decides:
 
 
 class Languages(Section):
-    source: str
-    targets: OneOrMore
+    source: Name
+    targets: Annotated[list[Name], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _differ(self) -> "Languages":
         if self.source in self.targets or len(set(self.targets)) < len(self.targets):
             raise ValueError("the source and the targets must all be different languages")
+        check_apart(self.all)
         return self
 
     @property
@@ -108,16 +135,17 @@ class Languages(Section):
 
 
 class TokenizerSection(Section):
-    vocab_size: PositiveInt = 50_000
-    character_coverage: Share = 0.9998
-    input_sentences: PositiveInt = 5_000_000
+    # SentencePiece takes no smaller ones.
+    vocab_size: Annotated[int, Field(gt=5), UpTo(10**7)] = 50_000
+    character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9998
+    input_sentences: Annotated[int, Field(gt=100), UpTo(10**9)] = 5_000_000
 
 
 class Data(Section):
     text: Annotated[dict[str, OneOrMore], NOTHING]  # language -> files or globs (.txt .gz .xz .zst)
     blocks: Literal["complete", "complete_doc", "none"] = "complete"
     min_words: Annotated[dict[str, NonNegativeInt], NOTHING] = {}  # language -> documents with fewer words are dropped
-    workers: Annotated[PositiveInt | None, NOTHING] = None  # processes that tokenise; all cores where not given
+    workers: Annotated[Workers | None, NOTHING] = None  # processes that tokenise; all cores where not given
 
     @field_validator("text", mode="before")
     @classmethod
@@ -128,11 +156,11 @@ class Data(Section):
 
 
 class Model(Section):
-    num_layers: PositiveInt = 12
-    hidden_size: PositiveInt = 768
-    num_heads: PositiveInt = 12
-    ffn_size: PositiveInt = 3072
-    max_positions: PositiveInt = 512
+    num_layers: Few = 12
+    hidden_size: Size = 768
+    num_heads: Few = 12
+    ffn_size: Size = 3072
+    max_positions: Size = 512
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
 
@@ -144,9 +172,9 @@ class Model(Section):
 
 
 class Mini(Section):
-    depth: PositiveInt = 4  # N: layers of the mini-model that come from the body
-    new_layers: PositiveInt = 2  # minipost: layers trained on top of them
-    depths: Annotated[list[PositiveInt], Field(min_length=1)] = [4, 8, 12]  # multijoint: one head each
+    depth: Few = 4  # N: layers of the mini-model that come from the body
+    new_layers: Few = 2  # step 1b: layers trained on top of them
+    depths: Annotated[list[Few], Field(min_length=1), EachOnce] = [4, 8, 12]  # multijoint: one head each
 
 
 class OptimizerSection(Section):
@@ -163,8 +191,8 @@ class MaskedLm(OptimizerSection):
     """One training run with the masked-language-model loss."""
 
     steps: PositiveInt = 125_000
-    batch_size: PositiveInt = 2048  # sequences an optimizer step, over all ranks
-    seq_length: PositiveInt = 512
+    batch_size: Size = 2048  # sequences an optimizer step, over all ranks
+    seq_length: Size = 512
     lr: PositiveFloat = 7e-4
     warmup_steps: NonNegativeInt = 10_000
     mask_prob: Share = 0.15
@@ -174,6 +202,9 @@ class MaskedLm(OptimizerSection):
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be below steps {self.steps}")
         return self
+
+
+MOST_SNAPSHOTS = 10**5
 
 
 class Adapt(MaskedLm):
@@ -207,6 +238,12 @@ class Adapt(MaskedLm):
             raise ValueError("the depths of depth_schedule must rise")
         return self
 
+    @model_validator(mode="after")
+    def _snapshots_can_be_kept(self) -> "Adapt":
+        if self.snapshot_every and self.steps // self.snapshot_every > MOST_SNAPSHOTS:
+            raise ValueError(f"snapshot_every {self.snapshot_every} keeps more than {MOST_SNAPSHOTS:,} packs; raise it")
+        return self
+
     def snapshots(self) -> list[int]:
         """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""
         every = range(0, self.steps + 1, self.snapshot_every) if self.snapshot_every else []
@@ -228,13 +265,13 @@ class TaskOfAnyKind(Section):
     kind: Annotated[str, OneOf(KINDS)]
     train: Annotated[str, NOTHING]
     test: Annotated[dict[str, str], NOTHING]  # one file may serve several languages (XNLI)
-    labels: list[str] | None = None  # in id order; those of the training file where not given
+    labels: Annotated[list[str], EachOnce] | None = None  # in id order; those of the training file where not given
     # What tables call text, sentence1, sentence2, label, language; not needed for the official files' forms.
-    columns: dict[str, str] = {}
+    columns: Annotated[dict[str, str], EachOnce] = {}
     lr: PositiveFloat | None = None  # these four: where not given, those of `finetune`
     epochs: PositiveInt | None = None
-    batch_size: PositiveInt | None = None
-    max_length: PositiveInt | None = None
+    batch_size: Size | None = None
+    max_length: Size | None = None
 
     @model_validator(mode="after")
     def _columns_are_of_the_kind(self) -> Self:
@@ -258,13 +295,18 @@ class Task(*filter(None, (kind.keys for kind in KINDS.values())), TaskOfAnyKind)
 
 
 class Finetune(OptimizerSection):
-    tasks: Annotated[dict[str, Task], RECORDED_ELSEWHERE] = {}
-    seeds: Annotated[PositiveInt, NOTHING] = 5
+    tasks: Annotated[dict[Name, Task], RECORDED_ELSEWHERE] = {}
+    seeds: Annotated[Few, NOTHING] = 5
     epochs: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 3
-    batch_size: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 32
-    max_length: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 512
+    batch_size: Annotated[Size, RECORDED_ELSEWHERE] = 32
+    max_length: Annotated[Size, RECORDED_ELSEWHERE] = 512
     lr: Annotated[PositiveFloat, RECORDED_ELSEWHERE] = 1e-5
     warmup_ratio: Probability = 0.06
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "Finetune":
+        check_apart(self.tasks)
+        return self
 
     def of(self, task_name: str, key: str) -> Any:
         """`key` as the task sets it, else as `finetune` does."""
@@ -275,8 +317,8 @@ class Finetune(OptimizerSection):
 class Engine(Section):
     zero_stage: Annotated[Literal[0, 1, 2, 3], NOTHING] = 1
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    micro_batch_size: Annotated[PositiveInt, NOTHING] = 32  # sequences a rank and a forward pass
-    tensor_parallel: Annotated[PositiveInt, NOTHING] = 1  # ranks that hold one replica of the model between them
+    micro_batch_size: Annotated[Size, NOTHING] = 32  # sequences a rank and a forward pass
+    tensor_parallel: Annotated[Few, NOTHING] = 1  # ranks that hold one replica of the model between them
 
 
 class Checkpoint(Section):
@@ -294,9 +336,9 @@ class Checkpoint(Section):
 class Recipe(Section):
     """A whole recipe. One with a base is validated with that Base as its context, {"base": Base} (reading.py)."""
 
-    workdir: Annotated[str, NOTHING]
-    seed: Annotated[NonNegativeInt, Decides(compared=False)] = 1  # reports average over it
-    systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), NOTHING]
+    workdir: Annotated[str, AfterValidator(check_workdir), NOTHING]
+    seed: Annotated[Seed, Decides(compared=False)] = 1  # reports average over it
+    systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce, NOTHING]
     languages: Annotated[Languages, NOTHING]
     base: Annotated[str | None, NOTHING] = None  # folder of body and pack; where given, nothing is pretrained
     tokenizer: TokenizerSection = TokenizerSection()
@@ -409,6 +451,10 @@ class Recipe(Section):
                     f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide model.{key} "
                     f"{getattr(self.model, key)}"
                 )
+        model, mini = self.model, self.mini
+        layers = max(model.num_layers, mini.depth + mini.new_layers if self.builds_minis else 0)
+        if not DropoutSites.fit(layers, model.num_heads):
+            raise ValueError(f"model: {layers} layers of {model.num_heads} heads have more dropouts than can be numbered")
         lengths = {"pretrain": self.pretrain.seq_length} if self.base is None else {}
         lengths |= {"build_mini": self.build_mini.seq_length} if self.builds_minis else {}
         lengths |= {"adapt": self.adapt.seq_length}

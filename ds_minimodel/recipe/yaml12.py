@@ -8,12 +8,31 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from yaml.constructor import ConstructorError
 
 from ds_minimodel.common.errors import UserError
 
 
+MOST_VALUES = 50_000  # of a recipe, those of its aliases counted wherever they stand
+DEEPEST = 50  # levels of nesting
+
+
 class Yaml12(yaml.SafeLoader):
-    """YAML 1.2 scalars: `no` stays a language code, 7e-4 is a number. A key given twice is refused."""
+    """YAML 1.2 scalars: `no` stays a language code, 7e-4 is a number. A key given twice is refused, and so is a tag
+    that is none of a recipe's: of text, numbers, truth values, null, lists and mappings.
+
+    Whatever is wrong raises a YAMLError, after a second or two of reading at most.
+    """
+
+    values = depth = 0  # composed so far; of the node at hand
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.values, self.depth = self.values + 1, self.depth + 1
+        if self.depth > DEEPEST or self.values > MOST_VALUES:
+            raise _too_large(self.peek_event().start_mark, self.depth > DEEPEST)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -25,7 +44,40 @@ class Yaml12(yaml.SafeLoader):
                 seen.add(key.value)
         return node
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, str):
+                _check_text(value)
+        except (ValueError, LookupError) as error:  # of Python's int and float, and of how they are called
+            reason = f": {error}" if isinstance(error, _NotText) else ""
+            raise ConstructorError(None, None, f"{_shown(node)}{reason}", node.start_mark) from None
+        return value
 
+
+class _NotText(ValueError):
+    """A text that no file and no name can hold."""
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise _NotText("text without NUL is expected")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _NotText("half a surrogate pair is no text") from None
+
+
+def _shown(node: yaml.Node) -> str:
+    text = node.value if isinstance(node.value, str) else "this"
+    return f"{text[:40]!r}{'…' * (len(text) > 40)} is no {node.tag.rpartition(':')[2]}"
+
+
+Yaml12.yaml_constructors = {
+    tag: constructor
+    for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.endswith((":null", ":bool", ":float", ":str", ":seq", ":map"))
+}
 Yaml12.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -45,10 +97,49 @@ def _integer(loader: Yaml12, node: yaml.ScalarNode) -> int:
 Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
+def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
+    """(value, composed tree) of a YAML document; YAMLError for whatever is wrong with it."""
+    loader = Yaml12(text)
+    try:
+        tree = loader.get_single_node()
+        if tree is None:
+            return None, None
+        _check_size(tree, {}, DEEPEST)
+        return loader.construct_document(tree), tree
+    finally:
+        loader.dispose()
+
+
+def problem_of(error: yaml.YAMLError) -> str:
+    """What a YAMLError says is wrong, without the place."""
+    return str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
+
+
+def _check_size(node: yaml.Node, sizes: dict[yaml.Node, int], depth: int) -> int:
+    """Values below `node`; YAMLError where there are too many, or an alias is within what it stands for."""
+    if node in sizes:
+        return sizes[node]
+    if not depth:
+        raise _too_large(node.start_mark, is_deep=True)
+    size = 1
+    if isinstance(node, yaml.CollectionNode):
+        for part in node.value:
+            size += sum(_check_size(inner, sizes, depth - 1) for inner in (part if isinstance(part, tuple) else (part,)))
+    if size > MOST_VALUES:
+        raise _too_large(node.start_mark, is_deep=False)
+    sizes[node] = size
+    return size
+
+
+def _too_large(mark: yaml.Mark, is_deep: bool) -> yaml.YAMLError:
+    limit = f"nested more than {DEEPEST} levels deep" if is_deep else f"more than {MOST_VALUES:,} values"
+    return ConstructorError(None, None, limit, mark)
+
+
 def apply_override(values: dict[str, Any], override: str) -> None:
     """Put `key=value` (`adapt.lr=1e-3`) into nested dicts; UserError where it has another form."""
     key, equals, text = override.partition("=")
-    if not equals or not key:
+    if not equals or not key.isprintable() or not key:
         raise UserError(f"{override!r}: an override has the form key=value, for example adapt.lr=1e-3")
     *sections, last = key.split(".")
     for section in sections:
@@ -57,9 +148,9 @@ def apply_override(values: dict[str, Any], override: str) -> None:
         values[section] = dict(values.get(section, {}))  # a copy: a YAML alias shares it
         values = values[section]
     try:
-        values[last] = yaml.load(text, Yaml12)
-    except yaml.YAMLError:
-        raise UserError(f"{override}: {text!r} is not a valid YAML value") from None
+        values[last], _ = read_yaml(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{override}: {text!r} is not a valid YAML value ({problem_of(error)})") from None
 
 
 def refusal(
@@ -71,8 +162,9 @@ def refusal(
 ) -> str:
     """pydantic's `error` on values for `schema` as one line: the override, or file and line; key, what is wrong."""
     # An unknown key first: where it is a misspelt one, the missing one follows from it.
-    first, *others = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    where = [str(part) for part in first["loc"] if part != "tuple"]
+    faults = error.errors(include_url=False, include_input=False)
+    first, *others = sorted(faults, key=lambda fault: fault["type"] != "extra_forbidden")
+    where = [str(part) for part in first["loc"] if part not in ("tuple", "[key]")]
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         message = "unknown key" + _suggestion(where, schema)

@@ -15,7 +15,7 @@ from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.steps.training import finetune_seeds, finished_checkpoints, micro_batches, run_config, task_inputs
+from ds_minimodel.steps.training import finetune_seeds, finished_checkpoints, micro_batches, task_inputs, training_run
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import TaskSampler
@@ -67,7 +67,7 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
     mean_length = round(float(examples.lengths.mean()))
     work = Work(config.hidden_size, config.ffn_size, tokenizer.vocab_size, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, config.num_layers, kind.num_outputs(labels), kind.reads_start)
-    run = run_config(
+    run = training_run(
         recipe,
         section,
         world,

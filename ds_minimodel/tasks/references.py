@@ -88,7 +88,7 @@ def overlap_features(first: str, second: str) -> list[float]:
 def overlap_answers(questions: Iterable[Asked]) -> dict[str, str]:
     """{id: the sentence of the context that shares most stems with the question}, for the F1 of QA.
 
-    Among equal sentences the shorter one is taken, then the earlier one.
+    Of equal sentences the shorter one is taken, then the earlier one.
     """
     return {item.id: best_sentence(item.text, item.context) for item in questions}
 
@@ -115,10 +115,12 @@ def _share(wanted: set[str], found: set[str]) -> float:
     return len(wanted & found) / len(wanted) if wanted else 0.0
 
 
-def _fit_and_score(model, train_inputs, train_labels, tests):
+def _fit_and_score(
+    model: Any, train_inputs: Sequence[Any], train_labels: Sequence[Label], tests: Tests[Label]
+) -> dict[str, float]:
     model.fit(train_inputs, train_labels)
     return {language: _accuracy(model.predict(inputs), labels) for language, (inputs, labels) in tests.items()}
 
 
-def _accuracy(predicted, labels):
+def _accuracy(predicted: Sequence[Label], labels: Sequence[Label]) -> float:
     return 100.0 * sum(a == b for a, b in zip(predicted, labels, strict=True)) / len(labels)

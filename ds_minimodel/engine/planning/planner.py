@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ds_minimodel.engine.ranks.world import World
     from ds_minimodel.engine.run import Run
 
-REPLICATED, PARTITIONED, IN_NODE = "replicated", "partitioned", "partitioned, copy in node"
+REPLICATED, PARTITIONED, COPIED_IN_NODE = "replicated", "partitioned", "partitioned, copy in node"
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def part_of(name: str) -> str:
 def _part(name: str, kind: str, group: list[PlannedParameter], sizes: Sizes, choice: Choice) -> Part:
     placement = REPLICATED
     if not formulas.is_whole(group[0], sizes, choice):
-        placement = IN_NODE if choice.node_copy > 1 else PARTITIONED
+        placement = COPIED_IN_NODE if choice.node_copy > 1 else PARTITIONED
     return Part(
         name,
         kind,

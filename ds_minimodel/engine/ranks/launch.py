@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,14 @@ CPU = {
 # Number of ranks on this host: from torchrun, deepspeed, Open MPI, MPICH.
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
+# The least that a number can be in the variables of launchers.
+_LEAST = {
+    **dict.fromkeys(("RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK"), 0),
+    **dict.fromkeys(("WORLD_SIZE", "MASTER_PORT", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", *_RANKS_HERE), 1),
+    "LOCAL_RANK": -1,  # what some set for "no launcher"
+}
+_MEETING = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets beside RANK
+
 THIS_PROGRAM = ("--module", "ds_minimodel")
 # Names a file, on the disk that all hosts share, by which rank 0 says that a stopped run's state is saved.
 STOP_NOTE = "DSMM_STOP_NOTE"
@@ -40,6 +49,27 @@ GRACE = 45
 def launched() -> bool:
     """Whether a launcher started this process as one of several ranks."""
     return "RANK" in os.environ or mpi.started()
+
+
+def check_environment() -> None:
+    """UserError where a variable that launchers set holds what none of them would."""
+    for name, least in _LEAST.items():
+        text = os.environ.get(name)
+        if text is not None and (not re.fullmatch(r"-?[0-9]{1,9}", text) or int(text) < least):
+            raise UserError(f"{name}={text}: launchers set this variable to a number from {least} on; unset or mend it")
+    if os.environ.get("DS_ACCELERATOR", "cpu") not in ("cpu", "cuda"):
+        raise UserError(f"DS_ACCELERATOR={os.environ['DS_ACCELERATOR']}: it is cpu or cuda; unset or mend it")
+
+
+def check_meeting() -> None:
+    """UserError where a rank is not told how many there are, or where to meet them."""
+    missing = [name for name in _MEETING if name not in os.environ]
+    if missing:
+        raise UserError(f"RANK is set but not {', '.join(missing)}; unset it, or start ranks with a launcher or --ranks")
+    rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    if rank >= size or port > 65535:
+        wrong = f"RANK={rank} of WORLD_SIZE={size}" if rank >= size else f"MASTER_PORT={port}"
+        raise UserError(f"{wrong}: no launcher sets that; unset or mend it")
 
 
 def rank_of_environment() -> int:

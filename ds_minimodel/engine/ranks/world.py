@@ -4,14 +4,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.engine.execution import replicas_of
-from ds_minimodel.engine.ranks.launch import launched
+from ds_minimodel.engine.ranks.launch import check_meeting, launched
 from ds_minimodel.engine.ranks.lifeline import end_with_lost_ranks
 from ds_minimodel.engine.ranks.rendezvous import prepare_rendezvous
 from ds_minimodel.engine.zero import start
@@ -53,7 +53,7 @@ class World:
 
     def from_main(self, compute: Callable[[], Value]) -> Value:
         """The picklable value that `compute()` gives on rank 0, on every rank; if it fails, every rank ends."""
-        return self.gather(lambda: compute() if self.is_main else None)[0]  # type: ignore[return-value]
+        return cast(Value, self.gather(lambda: compute() if self.is_main else None)[0])
 
     def gather(self, compute: Callable[[], Value]) -> list[Value]:
         """The picklable values that `compute()` gives on each rank, in the order of ranks, on every rank.
@@ -106,8 +106,14 @@ def join_ranks(tensor_parallel: int = 1) -> World:
             dist.init_process_group(start.backend(), store=dist.HashStore(), rank=0, world_size=1)
             os.environ.setdefault("LOCAL_RANK", "0")
         else:
+            if "RANK" in os.environ:
+                check_meeting()
             prepare_rendezvous()
-        start.init_distributed()
+        try:
+            start.init_distributed()
+        except dist.DistError as error:
+            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            raise UserError(f"the ranks do not meet at {place} ({str(error).partition(chr(10))[0]})") from None
     device = start.device(int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)
