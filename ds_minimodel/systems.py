@@ -139,5 +139,5 @@ SYSTEMS: dict[str, System] = {
     )
 }
 
-# What the others are measured against: compute, speedups and near-maximal performance refer to it.
+# The system that the others are measured against: compute, speedups and near-maximal performance refer to it.
 BASELINE = "bl_base"

@@ -193,6 +193,6 @@ def _phases(recipe: Recipe, system: System, vocab_size: int) -> list[tuple[int, 
 def _at_scheduled_depth(batches: Batches, section: Adapt) -> Batches:
     """The batches of a step with the depth that the schedule gives it.
 
-    What trains stays the same over a switch of depth, so the optimizer's state goes on untouched.
+    The same parameters train before and after a switch of depth, so the optimizer's state goes on untouched.
     """
     return lambda step: [{**batch, "depth": section.depth_at(step)} for batch in batches(step)]

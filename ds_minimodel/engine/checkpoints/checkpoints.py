@@ -42,14 +42,14 @@ class Checkpoints:
     def __init__(self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str):
         """job: hash of all that decides the run's outcome; a checkpoint of another job is refused."""
         self.engine, self.folder, self.policy, self.world = engine, Path(folder), run.checkpoints, world
-        # What a checkpoint must agree in with the run that goes on from it.
+        # Facts in which a checkpoint must agree with the run that goes on from it.
         self.binding: dict[str, Any] = {
             "job": job,
             "precision": run.execution.precision,
             "tensor_parallel": world.tensor.size,
             "parameters": trainable_shapes(engine),
         }
-        # What decides how its files are cut; those of another layout are converted.
+        # Facts that decide how its files are cut; those of another layout are converted.
         self.layout = {
             "world_size": world.size,
             "zero_stage": run.execution.zero_stage,

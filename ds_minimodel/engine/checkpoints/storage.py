@@ -80,9 +80,9 @@ def newest_first(folder: Path) -> list[str]:
 
 
 def damage(checkpoint: Path, share: int = 0, shares: int = 1) -> str | None:
-    """What is wrong with a checkpoint, in one line, or None.
+    """The damage to a checkpoint, in one line, or None.
 
-    Of the files every `shares`-th is read, from number `share` on.
+    Every `shares`-th of its files is read, from number `share` on.
     """
     if not checkpoint.is_dir():
         return f"{checkpoint}: missing"
@@ -136,7 +136,7 @@ def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dic
 def drop_old(folder: Path, step: int, policy: CheckpointPolicy) -> None:
     """Remove all checkpoints but those up to `step` that `policy` keeps.
 
-    What is newer than `step` was damaged and passed over.
+    Those newer than `step` were damaged and passed over.
     """
     old = [name for name in newest_first(folder) if step_of(name) <= step]
     for name in newest_first(folder):

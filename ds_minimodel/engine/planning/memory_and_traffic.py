@@ -80,7 +80,7 @@ class Memory:
     """Bytes on one device in a step, by kind.
 
     optimizer: fp32 copies of the weights and Adam's two moments. activations: what one micro-batch keeps for
-    its backward pass. buffers: all else: gradients on their way, gathered weights, values in passing. total: at the
+    its backward pass. buffers: all else: gradients in transit, gathered weights, temporary values. total: at the
     fullest moment; less than the sum where gradients come as activations go.
     """
 
@@ -150,7 +150,7 @@ def memory_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], trace
     share = _share(sum(trained), sizes.world_size)
     bucket = b * bucket_elements(parameters) if stage > 0 and not sizes.accumulates_in_place else 0
 
-    # Beside the passes stand the gradients of earlier micro-batches, the bucket and gathered weights.
+    # Held during the passes: gradients of earlier micro-batches, the bucket and gathered weights.
     if sizes.accumulates_in_place:
         earlier = gradients
     else:

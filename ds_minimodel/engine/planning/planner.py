@@ -208,7 +208,7 @@ def ranks_for_copy(ranks_per_node: int, tensor_parallel: int) -> int:
 def plan_run(module: torch.nn.Module, batches: Callable[[int], list[dict[str, Any]]], run: Run, world: World) -> Plan:
     """The plan of a run, the same on every rank; arguments as of loop.train.
 
-    Of a module that is split it is the plan of the rank with the largest parts.
+    If the module is split, it is the plan of the rank with the largest parts.
     """
     execution = run.execution
     ranks_of_hosts = Counter(world.gather(socket.gethostname)).values()

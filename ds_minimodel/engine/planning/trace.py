@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
 
-# What a parameter is, by what trains; in rising order where it is read at several places.
+# Kinds of parameters, by what trains; the highest counts where a parameter is read at several places.
 PREFIX, PASS_THROUGH, TRAINABLE = "prefix", "pass-through", "trainable"
 RANK = {PREFIX: 0, PASS_THROUGH: 1, TRAINABLE: 2}
 

@@ -15,8 +15,8 @@ from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.rendezvous import free_port
 from ds_minimodel.engine.zero.start import launcher_arguments
 
-# What a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at every
-# step unless told otherwise: a fifth to a half of the time of a training step on a CPU. OpenMP's threads spin
+# Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
+# every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. OpenMP's threads spin
 # for long while they wait, which beside other work is five times slower; not to spin at all is a quarter slower on
 # small models. A few microseconds serve both (GNU's OpenMP, which torch brings; others know the policy only).
 CPU = {
@@ -174,7 +174,7 @@ def launcher_command(
 
 
 def exit_code(code: int) -> int:
-    """What a launcher's code means here: 2 a user's mistake, 1 for whatever else it or ssh (255) has."""
+    """This program's exit code for a launcher's: 2 a user's mistake, 1 for any other of its or of ssh's (255)."""
     return code if code in (0, 2) else 1
 
 

@@ -18,7 +18,7 @@ from ds_minimodel.engine.zero import start
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.parallel import SOLO, Group, split_world
 
-# Of collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
+# For collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
 HOST_TIMEOUT = timedelta(days=7)
 
 Value = TypeVar("Value")

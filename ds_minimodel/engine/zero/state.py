@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 # The parts of a parameter's training state, fp32 each.
 MASTER, MOMENTS = "master", ("exp_avg", "exp_avg_sq")
 STATE_PARTS = (MASTER, *MOMENTS)
-# What fp16's loss scaler remembers between steps: the scale, its age, the last step that overflowed.
+# State of fp16's loss scaler between steps: the scale, its age, the last step that overflowed.
 LOSS_SCALE = ("cur_scale", "cur_iter", "last_overflow_iter")
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """What one rank holds of one flattened parameter.
+    """One rank's part of one flattened parameter.
 
     start: of its first element in the flattened parameter. tensors: by STATE_PARTS, (elements,) fp32, views of the
     state; before the first step the master alone.
