@@ -215,8 +215,7 @@ class _Journal:
         self._bind(self.shards)
         self.shards += 1
         files.write_sealed_json(
-            self.path,
-            {"job": self.job, "position": list(self.position), "checksums": self.checksums, **self._totals()},
+            self.path, {"job": self.job, "position": list(self.position), "checksums": self.checksums, **self._totals()}
         )
 
     def finish(self, **facts: Any) -> None:
