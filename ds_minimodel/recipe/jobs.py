@@ -139,10 +139,11 @@ def _is_as_made(folder: Path, record: Record) -> bool:
     all_there = True
     for name, digest in record.artifacts.items():
         artifact = folder / name
-        if not os.path.lexists(artifact):
+        for place in (folder, artifact):
+            if os.path.lexists(place) and not place.is_dir():
+                raise UserError(f"{place}: not a folder, but in the place of one; {_make_again(folder)}")
+        if not artifact.exists():
             all_there = False
-        elif not artifact.is_dir():
-            raise UserError(f"{artifact}: not a folder, but in the place of one; {_make_again(folder)}")
         else:
             read_manifest(artifact)
             if sha256_of_file(artifact / MANIFEST) != digest:

@@ -135,7 +135,8 @@ def read_run_results(workdir: str | Path, name: str) -> RunResults:
             f"{workdir}: no finished run ({path} is missing); finish it with `ds-minimodel run`, "
             "or make its report with `ds-minimodel report`"
         )
-    values = read_model(path, _Run, "make the report again with `ds-minimodel report`").model_dump()
+    advice = "damaged, or written by another version; make the report again with `ds-minimodel report`"
+    values = read_model(path, _Run, advice).model_dump()
     for record, digest in values["records"].items():
         if (workdir / record).is_file() and sha256_of_json(read_json(workdir / record)) != digest:
             raise UserError(
