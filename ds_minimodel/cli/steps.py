@@ -161,7 +161,7 @@ def _start_ranks(step: Step, recipe: "Recipe", overrides: list[str], options: Op
 
 
 def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
-    from ds_minimodel.engine.ranks.launch import note_stop
+    from ds_minimodel.engine.ranks.launch import note_stop, rank_of_environment
     from ds_minimodel.engine.ranks.signals import Stopped
     from ds_minimodel.engine.ranks.world import join_ranks
 
@@ -169,6 +169,7 @@ def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
         run_step(step, recipe, join_ranks(recipe.engine.tensor_parallel), options.rebuild)
     except Stopped as stopped:
         note_stop()
-        print(f"ds-minimodel: {stopped}", file=sys.stderr)
+        if rank_of_environment() == 0:
+            print(f"ds-minimodel: {stopped}", file=sys.stderr)
         sys.exit(0 if stopped.signal_number == signal.SIGTERM else INTERRUPTED)  # of `run` too: no further step
     return 0

@@ -6,14 +6,17 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from ds_minimodel.common.errors import UserError
 
 MANIFEST = "manifest.json"
+_DAY = 86400  # seconds; no file takes so long to be written
 _CANNOT_WRITE = {
     errno.ENOSPC: "no space left",
     errno.EDQUOT: "disk quota exceeded",
@@ -24,6 +27,7 @@ _CANNOT_WRITE = {
     errno.EPERM: "not permitted",
     errno.ENOTDIR: "a file is in the place of a folder",
     errno.EEXIST: "a file is in the place of a folder",
+    errno.ENAMETOOLONG: "the name is too long",
 }
 # How torch.save and safetensors, which raise errors of their own, say that a write failed.
 _WRITE_FAILED = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
@@ -40,6 +44,8 @@ def clear_write_errors(path: str | Path) -> Iterator[None]:
         reason = _CANNOT_WRITE.get(getattr(error, "errno", None) or 0)
         if reason is None and any(text in str(error) for text in _WRITE_FAILED):
             reason = _CANNOT_WRITE[errno.ENOSPC]
+        if isinstance(error, FileNotFoundError) and Path(error.filename or "-") in (Path(path), *Path(path).parents):
+            reason = "no folder can be made here"  # as in /proc; what else is missing was to be read
         if reason is None:
             raise
         raise UserError(
@@ -49,10 +55,15 @@ def clear_write_errors(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock(path: str | Path) -> Iterator[None]:
-    """Hold the lock file `path` for this process; UserError where another process holds it."""
+    """Hold the lock file `path` for this process; UserError where another process holds it.
+
+    A block that ends with an error leaves neither a lock file that was not there before nor empty folders.
+    """
     path = Path(path)
     with clear_write_errors(path):
+        made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
         file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (held for the whole block below)
     with file:
         try:
@@ -62,10 +73,23 @@ def lock(path: str | Path) -> Iterator[None]:
             raise UserError(
                 f"{path}: another run is at work here ({file.read().strip()}); wait for it, or use another workdir"
             ) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
-        file.flush()
-        yield
+        with clear_write_errors(path):
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                raise UserError(
+                    f"{path}: another run was refused here at this moment; run again"
+                )  # it unlinked the file
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+            file.flush()
+        try:
+            yield
+        except Exception:
+            if is_new:
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # the first that is not empty ends it
+                    for folder in made:
+                        folder.rmdir()
+            raise
 
 
 def sync_folder(folder: str | Path) -> None:
@@ -103,6 +127,25 @@ def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def sweep(paths: Iterable[Path], patience: float = 0) -> None:
+    """Remove those of the files `paths` that a killed process was writing by `atomic_write`.
+
+    Told by its number, which no process here has any more. patience: seconds for which a file that a process on
+    another host may be writing must not have changed.
+    """
+    for path in paths:
+        writer = re.search(r"\.tmp(\d{1,9})$", path.name)
+        with contextlib.suppress(OSError):
+            idle = time.time() - path.lstat().st_mtime
+            if writer and path.is_file() and (idle > _DAY or (idle >= patience and not _is_alive(int(writer[1])))):
+                path.unlink()
+
+
+def _is_alive(process: int) -> bool:
+    """Whether another process with this number runs here."""
+    return process != os.getpid() and Path(f"/proc/{process}").exists()
 
 
 def write_json(path: str | Path, value: object) -> None:

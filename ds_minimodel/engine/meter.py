@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +36,7 @@ class Meter:
         self.last_step, self.last_time = start, time.monotonic()
         self.sums: Any = 0  # a tensor from the first `add` on
         self.every = max(1, min(100, run.schedule.steps // 100))
-        self.metrics = Metrics(folder, start, enabled=world.is_main)
+        self.metrics = Metrics(folder, start)
         if world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
         self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
@@ -84,13 +86,16 @@ class Meter:
         return record
 
     def __enter__(self) -> Meter:
-        self.metrics.__enter__()
+        self.world.from_main(self.metrics.open)  # a full disk ends all ranks
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.metrics.__exit__(*error)
         if error[0] is None:
+            self.world.from_main(self.metrics.close)
             self.progress.close()
+        elif self.world.is_main:
+            with contextlib.suppress(UserError):  # the error that ends the run says more
+                self.metrics.close()
 
 
 def _peak_memory(device: torch.device) -> int:
@@ -102,23 +107,27 @@ def _peak_memory(device: torch.device) -> int:
 
 
 class Metrics:
-    """Appends a record to `folder`/metrics.jsonl and to TensorBoard, on the rank where it is `enabled`.
+    """Appends a record to `folder`/metrics.jsonl and to TensorBoard, once it is open.
 
     A resumed run drops the records after `start_step`, which it is about to write again.
     """
 
-    def __init__(self, folder: Path | str, start_step: int, enabled: bool) -> None:
-        self.enabled = enabled
-        if not enabled:
-            return
+    def __init__(self, folder: Path | str, start_step: int) -> None:
+        self.folder, self.start_step = Path(folder), start_step
+
+    def open(self) -> None:
+        """Open both; UserError, here as below, where the disk does not take them."""
         from torch.utils.tensorboard import SummaryWriter
 
-        path = Path(folder) / "metrics.jsonl"
-        kept = [line for line in read_json_lines(path) if line["step"] <= start_step]
+        path = self.folder / "metrics.jsonl"
+        kept = [line for line in read_json_lines(path) if line["step"] <= self.start_step]
         with atomic_write(path, "w") as file:
             file.writelines(json.dumps(line) + "\n" for line in kept)
-        self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in __exit__)
-        self.events = SummaryWriter(Path(folder) / "events", purge_step=start_step + 1)
+        with clear_write_errors(path):
+            self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in `close`)
+        self.hook, threading.excepthook = threading.excepthook, self._report_thread
+        with clear_write_errors(self.folder / "events"):
+            self.events = SummaryWriter(self.folder / "events", purge_step=self.start_step + 1)
 
     def write(self, record: Record) -> None:
         with clear_write_errors(self.file.name):
@@ -128,10 +137,16 @@ class Metrics:
                 if name != "step":
                     self.events.add_scalar(name, value, record["step"])
 
-    def __enter__(self) -> Metrics:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.enabled:
+    def close(self) -> None:
+        with clear_write_errors(self.file.name):
             self.file.close()
-            self.events.close()
+        try:
+            with clear_write_errors(self.folder / "events"):
+                self.events.close()
+        finally:
+            threading.excepthook = self.hook
+
+    def _report_thread(self, failure: threading.ExceptHookArgs) -> None:
+        """Say what a thread died of; not of TensorBoard's, whose error `write` or `close` raises."""
+        if not (isinstance(failure.exc_value, OSError) and type(failure.thread).__module__.startswith("tensorboard.")):
+            self.hook(failure)

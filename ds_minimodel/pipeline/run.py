@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import lock
-from ds_minimodel.jobs import Job, Layout, begin, finish, is_complete, lock_of, move_aside_if_stale
+from ds_minimodel.jobs import Job, Layout, begin, finish, is_complete, lock_of, move_aside_if_stale, sweep_up, withdraw
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -80,14 +80,20 @@ def _do(job: Job, on_main: OnMain, world: Any, runs_on: RunsOn, rebuild: bool) -
     """Do a job under its lock, unless it is complete; whether it was."""
     with contextlib.ExitStack() as held:
         on_main(lambda: held.enter_context(lock(lock_of(job))))
+        on_main(lambda: sweep_up(job))
         if rebuild:
             on_main(lambda: move_aside_if_stale(job))
         if not on_main(lambda: begin(job)):
             return True
-        if runs_on is RunsOn.RANKS:
-            job.make(world)
-        else:
-            on_main(lambda: job.make(world))
+        try:
+            if runs_on is RunsOn.RANKS:
+                job.make(world)
+            else:
+                on_main(lambda: job.make(world))
+        except (UserError, OtherRankFailed):
+            if world is None or world.is_main:
+                withdraw(job)
+            raise
         on_main(lambda: finish(job))
     return False
 

@@ -454,7 +454,9 @@ class Recipe(Section):
         model, mini = self.model, self.mini
         layers = max(model.num_layers, mini.depth + mini.new_layers if self.builds_minis else 0)
         if not DropoutSites.fit(layers, model.num_heads):
-            raise ValueError(f"model: {layers} layers of {model.num_heads} heads have more dropouts than can be numbered")
+            raise ValueError(
+                f"model: {layers} layers of {model.num_heads} heads have more dropouts than can be numbered"
+            )
         lengths = {"pretrain": self.pretrain.seq_length} if self.base is None else {}
         lengths |= {"build_mini": self.build_mini.seq_length} if self.builds_minis else {}
         lengths |= {"adapt": self.adapt.seq_length}

@@ -12,7 +12,6 @@ from yaml.constructor import ConstructorError
 
 from ds_minimodel.common.errors import UserError
 
-
 MOST_VALUES = 50_000  # of a recipe, those of its aliases counted wherever they stand
 DEEPEST = 50  # levels of nesting
 
@@ -124,7 +123,9 @@ def _check_size(node: yaml.Node, sizes: dict[yaml.Node, int], depth: int) -> int
     size = 1
     if isinstance(node, yaml.CollectionNode):
         for part in node.value:
-            size += sum(_check_size(inner, sizes, depth - 1) for inner in (part if isinstance(part, tuple) else (part,)))
+            size += sum(
+                _check_size(inner, sizes, depth - 1) for inner in (part if isinstance(part, tuple) else (part,))
+            )
     if size > MOST_VALUES:
         raise _too_large(node.start_mark, is_deep=False)
     sizes[node] = size

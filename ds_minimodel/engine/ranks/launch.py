@@ -65,7 +65,9 @@ def check_meeting() -> None:
     """UserError where a rank is not told how many there are, or where to meet them."""
     missing = [name for name in _MEETING if name not in os.environ]
     if missing:
-        raise UserError(f"RANK is set but not {', '.join(missing)}; unset it, or start ranks with a launcher or --ranks")
+        raise UserError(
+            f"RANK is set but not {', '.join(missing)}; unset it, or start ranks with a launcher or --ranks"
+        )
     rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     if rank >= size or port > 65535:
         wrong = f"RANK={rank} of WORLD_SIZE={size}" if rank >= size else f"MASTER_PORT={port}"
