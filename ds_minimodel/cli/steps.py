@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.launch import name_the_cpu
-from ds_minimodel.pipeline.run import STEPS, RunsOn, Step, is_pending, report_several, run_step
+from ds_minimodel.pipeline.run import STEPS, RunsOn, Step, check_labels, is_pending, report_several, run_step
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -112,6 +112,7 @@ def _run_step(options: Options) -> int:
 def _report(options: Options) -> int:
     name_the_cpu()  # before the import, which brings DeepSpeed
     recipe, overrides = recipe_of(options)
+    check_labels(recipe, options.others)
     code = _do(options.step, recipe, overrides, options)
     if options.others and not code:
         report_several(recipe, options.others)

@@ -115,6 +115,14 @@ def _report(recipe: "Recipe") -> None:
     print(report.write(recipe, Layout(recipe.workdir), needed) / "report.html", file=sys.stderr)
 
 
+def check_labels(recipe: "Recipe", others: Sequence[str]) -> None:
+    """UserError for a name of a run that the report could not show."""
+    if others:
+        from ds_minimodel.steps import report
+
+        report.named_runs(Layout(recipe.workdir), others)
+
+
 def report_several(recipe: "Recipe", others: Sequence[str]) -> None:
     """The report over this recipe's run, which has its own, and the runs in the workdirs `others`."""
     from ds_minimodel.steps import report
