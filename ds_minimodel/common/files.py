@@ -78,9 +78,8 @@ def lock(path: str | Path) -> Iterator[None]:
                 raise UserError(
                     f"{path}: another run was refused here at this moment; run again"
                 )  # it unlinked the file
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
-            file.flush()
+            file.truncate(0)  # and unbuffered, so that closing a file on a full disk has nothing left to fail at
+            os.write(file.fileno(), f"process {os.getpid()} on {os.uname().nodename}\n".encode())
         try:
             yield
         except Exception:

@@ -71,7 +71,7 @@ def write_joint(layout: Layout, others: Sequence[str]) -> Path:
 
 
 def named_runs(layout: Layout, others: Sequence[str]) -> list[tuple[str, Path]]:
-    """(name, workdir) of the run in `layout` and of the `others`, as above; UserError for a name that cannot be shown."""
+    """(name, workdir) of the run in `layout` and of the `others`, as above; UserError for one that cannot be shown."""
     runs = [(_name_of(layout.root), layout.root)]
     for text in others:
         label, equals, workdir = text.partition("=")
