@@ -1,10 +1,12 @@
 """`ds-minimodel`: the command line and its exit codes. Nothing heavy is imported before a command needs it."""
 
 import argparse
+import contextlib
 import logging
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from ds_minimodel import __version__
@@ -40,9 +42,27 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: Sequence[str]) -> int:
     """The exit code of a command that does not fail; UserError, too, where its answer cannot be printed."""
-    with streams.checked_output():
+    with _clear_errors(), streams.checked_output():
         options = parse(arguments)
         return options.run(options) or 0
+
+
+@contextlib.contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turn what nobody has put into words, a file that cannot be used or memory that is not there, into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UserError(f"{os.fsdecode(error.filename)}: {error.strerror}; mend this and run again") from error
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", str(error)):
+            raise
+        raise UserError(
+            f"out of memory ({str(error).partition(chr(10))[0]}); lower engine.micro_batch_size or the model's sizes; "
+            "`ds-minimodel plan` says what a step takes"
+        ) from error
 
 
 class _Parser(argparse.ArgumentParser):

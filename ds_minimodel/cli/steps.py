@@ -11,7 +11,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
-from ds_minimodel.pipeline.run import is_pending, report_several, run_step
+from ds_minimodel.pipeline.run import check_labels, is_pending, report_several, run_step
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -113,6 +113,7 @@ def _run_step(options: Options) -> int:
 def _report(options: Options) -> int:
     name_the_cpu()  # before the import, which brings DeepSpeed
     recipe, overrides = recipe_of(options)
+    check_labels(recipe, options.others)
     code = _do(options.step, recipe, overrides, options)
     if options.others and not code:
         report_several(recipe, options.others)
@@ -162,7 +163,7 @@ def _start_ranks(step: Step, recipe: "Recipe", overrides: list[str], options: Op
 
 
 def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
-    from ds_minimodel.engine.ranks.launch import note_stop
+    from ds_minimodel.engine.ranks.launch import note_stop, rank_of_environment
     from ds_minimodel.engine.ranks.signals import Stopped
     from ds_minimodel.engine.ranks.world import join_ranks
 
@@ -170,6 +171,7 @@ def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
         run_step(step, recipe, join_ranks(recipe.engine.tensor_parallel), options.rebuild)
     except Stopped as stopped:
         note_stop()
-        print(f"ds-minimodel: {stopped}", file=sys.stderr)
+        if rank_of_environment() == 0:
+            print(f"ds-minimodel: {stopped}", file=sys.stderr)
         sys.exit(0 if stopped.signal_number == signal.SIGTERM else INTERRUPTED)  # of `run` too: no further step
     return 0

@@ -34,7 +34,7 @@ def prepare() -> None:
             # The lowest free descriptor is that of the stream. Standard output's is only for reading: what a command
             # prints there must not get lost unsaid.
             descriptor = os.open(os.devnull, os.O_RDWR if name == "stderr" else os.O_RDONLY)
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  (for the process)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

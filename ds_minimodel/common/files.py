@@ -7,9 +7,11 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, ClassVar, TypeVar
 
@@ -21,6 +23,7 @@ MANIFEST = "manifest.json"
 _SEAL = "own_sha256"  # key of a JSON object: hash of all its other keys
 _MOST_JSON_BYTES = 1 << 28
 _MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
+_DAY = 86400  # seconds; no file takes so long to be written
 _CANNOT_WRITE = {
     errno.ENOSPC: "no space left",
     errno.EDQUOT: "disk quota exceeded",
@@ -32,6 +35,7 @@ _CANNOT_WRITE = {
     errno.ENOTDIR: "a file is in the place of a folder",
     errno.EEXIST: "a file is in the place of a folder",
     errno.EISDIR: "a folder is in the place of a file",
+    errno.ENAMETOOLONG: "the name is too long",
 }
 # How torch.save and safetensors, which raise errors of their own, say that a write failed.
 _WRITE_FAILED = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
@@ -48,6 +52,8 @@ def clear_write_errors(path: str | Path) -> Iterator[None]:
         reason = _CANNOT_WRITE.get(getattr(error, "errno", None) or 0)
         if reason is None and any(text in str(error) for text in _WRITE_FAILED):
             reason = _CANNOT_WRITE[errno.ENOSPC]
+        if isinstance(error, FileNotFoundError) and Path(error.filename or "-") in (Path(path), *Path(path).parents):
+            reason = "no folder can be made here"  # as in /proc; what else is missing was to be read
         if reason is None:
             raise
         raise UserError(
@@ -57,10 +63,15 @@ def clear_write_errors(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock(path: str | Path) -> Iterator[None]:
-    """Hold the lock file `path` for this process; UserError where another process holds it."""
+    """Hold the lock file `path` for this process; UserError where another process holds it.
+
+    A block that ends with an error leaves neither a lock file that was not there before nor empty folders.
+    """
     path = Path(path)
     with clear_write_errors(path):
+        made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
         file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (held for the whole block below)
     with file:
         try:
@@ -70,10 +81,22 @@ def lock(path: str | Path) -> Iterator[None]:
             raise UserError(
                 f"{path}: another run is at work here ({file.read().strip()}); wait for it, or use another workdir"
             ) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
-        file.flush()
-        yield
+        with clear_write_errors(path):
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                raise UserError(
+                    f"{path}: another run was refused here at this moment; run again"
+                )  # it unlinked the file
+            file.truncate(0)  # and unbuffered, so that closing a file on a full disk has nothing left to fail at
+            os.write(file.fileno(), f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+        try:
+            yield
+        except Exception:
+            if is_new:
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # the first that is not empty ends it
+                    for folder in made:
+                        folder.rmdir()
+            raise
 
 
 def sync_folder(folder: str | Path) -> None:
@@ -111,6 +134,25 @@ def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def sweep(paths: Iterable[Path], patience: float = 0) -> None:
+    """Remove those of the files `paths` that a killed process was writing by `atomic_write`.
+
+    Told by its number, which no process here has any more. patience: seconds for which a file that a process on
+    another host may be writing must not have changed.
+    """
+    for path in paths:
+        writer = re.search(r"\.tmp(\d{1,9})$", path.name)
+        with contextlib.suppress(OSError):
+            idle = time.time() - path.lstat().st_mtime
+            if writer and path.is_file() and (idle > _DAY or (idle >= patience and not _is_alive(int(writer[1])))):
+                path.unlink()
+
+
+def _is_alive(process: int) -> bool:
+    """Whether another process with this number runs here."""
+    return process != os.getpid() and Path(f"/proc/{process}").exists()
 
 
 def write_json(path: str | Path, value: object) -> None:

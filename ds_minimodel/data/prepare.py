@@ -65,7 +65,7 @@ def prepare(
     encode = functools.partial(_encode_chunk, tokenizer_folder, min_words)
     report = _reporter(journal.tokens, progress)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)
-    with contextlib.closing(parts) as encoded:
+    with journal.kept_with_documents(), contextlib.closing(parts) as encoded:
         for number, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
             with write_shard(journal.folder, number, tokenizer.vocab_size, tokenizer.sha256) as add:
                 for part in parts_of_shard:
@@ -73,11 +73,11 @@ def prepare(
                     journal.count(part)
                     report(journal.documents, journal.tokens)
             journal.commit()
-    if not journal.documents:
-        raise UserError(
-            f"{', '.join(map(str, text))}: no document is left "
-            f"({journal.dropped} have fewer than min_words={min_words} words)"
-        )
+        if not journal.documents:
+            raise UserError(
+                f"{', '.join(map(str, text))}: no document is left "
+                f"({journal.dropped} have fewer than min_words={min_words} words)"
+            )
     journal.finish(kind="token_store", text=[[path.name, path.stat().st_size] for path in paths], **settings)
 
 
@@ -202,6 +202,17 @@ class _Journal:
         if not path.with_suffix(".crc").exists():
             write_checksums(path)
         self.checksums.append(files.sha256_of_file(path.with_suffix(".crc")))
+
+    @contextlib.contextmanager
+    def kept_with_documents(self) -> Iterator[None]:
+        """Where the block fails before anything was tokenised, leave nothing."""
+        try:
+            yield
+        except UserError:
+            if not self.documents:
+                shutil.rmtree(self.folder, ignore_errors=True)
+                self.path.unlink(missing_ok=True)
+            raise
 
     def count(self, part: _Part) -> None:
         """Add a part that the open shard now holds."""

@@ -187,6 +187,11 @@ def _explain(message: str, text: Sequence[str | Path], vocab_size: int) -> UserE
             f"that it needs at least {int(least[1]) + 1}; raise it or lower "
             "tokenizer.character_coverage"
         )
+    if "!sentences_.empty()" in message or "all_chars_count" in message:
+        return UserError(
+            f"{where}: no line that a vocabulary can be made of; text has a sentence or paragraph a line, of at most "
+            f"{_MAX_LINE_BYTES:,} bytes, and more than white space"
+        )
     return UserError(f"{where}: SentencePiece cannot train on this text ({message})")
 
 

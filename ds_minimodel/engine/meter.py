@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import resource
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +37,7 @@ class Meter:
         self.last_step, self.last_time = start, time.monotonic()
         self.sums: Any = 0  # a tensor from the first `add` on
         self.every = max(1, min(100, run.schedule.steps // 100))
-        self.metrics = Metrics(folder, start, enabled=world.is_main)
+        self.metrics = Metrics(folder, start)
         if world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
         self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
@@ -85,13 +87,16 @@ class Meter:
         return record
 
     def __enter__(self) -> Meter:
-        self.metrics.__enter__()
+        self.world.from_main(self.metrics.open)  # a full disk ends all ranks
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.metrics.__exit__(*error)
         if error[0] is None:
+            self.world.from_main(self.metrics.close)
             self.progress.close()
+        elif self.world.is_main:
+            with contextlib.suppress(UserError):  # the error that ends the run says more
+                self.metrics.close()
 
 
 def _peak_memory(device: torch.device) -> int:
@@ -107,23 +112,27 @@ class _Line(Stored):
 
 
 class Metrics:
-    """Appends a record to `folder`/metrics.jsonl and to TensorBoard, on the rank where it is `enabled`.
+    """Appends a record to `folder`/metrics.jsonl and to TensorBoard, once it is open.
 
     A resumed run drops the records after `start_step`, which it is about to write again.
     """
 
-    def __init__(self, folder: Path | str, start_step: int, enabled: bool) -> None:
-        self.enabled = enabled
-        if not enabled:
-            return
+    def __init__(self, folder: Path | str, start_step: int) -> None:
+        self.folder, self.start_step = Path(folder), start_step
+
+    def open(self) -> None:
+        """Open both; UserError, here as below, where the disk does not take them."""
         from torch.utils.tensorboard import SummaryWriter
 
-        path = Path(folder) / "metrics.jsonl"
+        path = self.folder / "metrics.jsonl"
         lines = read_model_lines(path, _Line, "delete this line, or the file: training does not depend on it")
         with atomic_write(path, "w") as file:
-            file.writelines(json.dumps(line.model_dump()) + "\n" for line in lines if line.step <= start_step)
-        self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in __exit__)
-        self.events = SummaryWriter(Path(folder) / "events", purge_step=start_step + 1)
+            file.writelines(json.dumps(line.model_dump()) + "\n" for line in lines if line.step <= self.start_step)
+        with clear_write_errors(path):
+            self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in `close`)
+        self.hook, threading.excepthook = threading.excepthook, self._report_thread
+        with clear_write_errors(self.folder / "events"):
+            self.events = SummaryWriter(self.folder / "events", purge_step=self.start_step + 1)
 
     def write(self, record: Record) -> None:
         with clear_write_errors(self.file.name):
@@ -133,10 +142,16 @@ class Metrics:
                 if name != "step":
                     self.events.add_scalar(name, value, record["step"])
 
-    def __enter__(self) -> Metrics:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.enabled:
+    def close(self) -> None:
+        with clear_write_errors(self.file.name):
             self.file.close()
-            self.events.close()
+        try:
+            with clear_write_errors(self.folder / "events"):
+                self.events.close()
+        finally:
+            threading.excepthook = self.hook
+
+    def _report_thread(self, failure: threading.ExceptHookArgs) -> None:
+        """Say what a thread died of; not of TensorBoard's, whose error `write` or `close` raises."""
+        if not (isinstance(failure.exc_value, OSError) and type(failure.thread).__module__.startswith("tensorboard.")):
+            self.hook(failure)

@@ -5,10 +5,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import lock
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
-from ds_minimodel.recipe.jobs import Job, Layout, begin, finish, is_complete, lock_of, move_aside_if_stale
+from ds_minimodel.recipe.jobs import (
+    Job,
+    Layout,
+    begin,
+    finish,
+    is_complete,
+    lock_of,
+    move_aside_if_stale,
+    sweep_up,
+    withdraw,
+)
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -48,14 +58,20 @@ def _do(job: Job, on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild
     """Do a job under its lock, unless it is complete; return whether it was."""
     with contextlib.ExitStack() as held:
         on_main(lambda: held.enter_context(lock(lock_of(job))))
+        on_main(lambda: sweep_up(job))
         if rebuild:
             on_main(lambda: move_aside_if_stale(job))
         if not on_main(lambda: begin(job)):
             return True
-        if runs_on is RunsOn.RANKS:
-            job.make(world)
-        else:
-            on_main(lambda: job.make(world))
+        try:
+            if runs_on is RunsOn.RANKS:
+                job.make(world)
+            else:
+                on_main(lambda: job.make(world))
+        except (UserError, OtherRankFailed):
+            if world is None or world.is_main:
+                withdraw(job)
+            raise
         on_main(lambda: finish(job))
     return False
 
@@ -75,6 +91,14 @@ def _report(recipe: "Recipe") -> None:
         if not is_complete(job):
             raise UserError(f"{job.folder}: not complete; run that step first, or `ds-minimodel run`")
     print(report.write(recipe, Layout(recipe.workdir), needed) / "report.html", file=sys.stderr)
+
+
+def check_labels(recipe: "Recipe", others: Sequence[str]) -> None:
+    """UserError for a name of a run that the report could not show."""
+    if others:
+        from ds_minimodel.steps import report
+
+        report.named_runs(Layout(recipe.workdir), others)
 
 
 def report_several(recipe: "Recipe", others: Sequence[str]) -> None:

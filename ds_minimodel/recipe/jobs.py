@@ -6,9 +6,12 @@ artifacts; so a complete job is skipped, an unfinished one goes on, and one made
 never overwritten.
 """
 
+import contextlib
+import glob
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +29,7 @@ from ds_minimodel.common.files import (
     read_model,
     sha256_of_file,
     sha256_of_json,
+    sweep,
     write_sealed_json,
 )
 from ds_minimodel.common.text_hashes import TextFacts, facts_of_text, sha256_of_text
@@ -211,6 +215,22 @@ def begin(job: Job) -> bool:
         )
     _write(job, Record(inputs=_inputs(job, to_be_read=True), complete=False, text=text or None))
     return True
+
+
+def withdraw(job: Job) -> None:
+    """Forget the start of a job that was refused, where it has made nothing: its record and empty folders."""
+    if not any(path.is_file() for path in job.folder.rglob("*")):
+        shutil.rmtree(job.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            record_of(job.folder).unlink()
+
+
+def sweep_up(job: Job) -> None:
+    """Remove the files that killed processes were writing for `job`, whose lock is held."""
+    beside = [*job.folder.parent.glob(f"{glob.escape(job.folder.name)}.*")]
+    of_record = f"{record_of(job.folder).name}."
+    sweep([*job.folder.rglob("*"), *(path for path in beside if path.name.startswith(of_record))])
+    sweep(beside, patience=3600)  # such as tables of blocks, which other jobs make
 
 
 def finish(job: Job) -> None:

@@ -25,8 +25,8 @@ def check_name(name: str) -> str:
 def _wrong_with(name: str) -> str:
     if not name:
         return "is empty"
-    if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name):
-        return "holds a control character"
+    if not name.isprintable():
+        return "holds a character that does not show"
     if "/" in name or "\\" in name:
         return "holds a slash"
     if name[0] in ". " or name[-1] in ". ":
@@ -40,13 +40,20 @@ def _wrong_with(name: str) -> str:
 
 def check_workdir(path: str) -> str:
     """`path`; ValueError where it cannot be a folder, or its last part names no run."""
-    if not path or any(unicodedata.category(character) == "Cc" for character in path):
-        raise ValueError("a path without control characters is expected")
+    if not path:
+        raise ValueError("a path is expected")
     whole = os.path.abspath(path)
     if len(whole.encode()) > LONGEST_PATH or any(len(part.encode()) > 255 for part in whole.split("/")):
         raise ValueError(f"too long for a folder's path (255 bytes a part, {LONGEST_PATH:,} in all)")
     check_name(os.path.basename(whole))
     return path
+
+
+def check_label(label: str) -> str:
+    """`label`, which is shown for a run but names no folder; ValueError where it cannot be shown."""
+    if not label.strip() or not label.isprintable() or len(label.encode()) > LONGEST_NAME:
+        raise ValueError(f"{label[:50]!r}: a name of 1 to {LONGEST_NAME} bytes that shows is expected")
+    return label
 
 
 def check_apart(names: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 Its jobs score each task's references, which need no language model; the page is written anew whenever it is asked for.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from ds_minimodel.common.files import (
 )
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.jobs import Job, Layout, log_of, read_record, record_of
+from ds_minimodel.recipe.names import check_label
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import LossRow, read_losses
@@ -98,12 +100,26 @@ def write_joint(layout: Layout, others: Sequence[str]) -> Path:
     others: workdirs, each as RUN or LABEL=RUN. UserError where one is not finished, stale, or does not
     compare.
     """
-    runs = [read_run_results(layout.root, layout.root.name)]
-    for text in others:
-        label, equals, workdir = text.partition("=")
-        runs.append(read_run_results(workdir, label) if equals else read_run_results(text, Path(text).name))
+    runs = [read_run_results(workdir, name) for name, workdir in named_runs(layout, others)]
     write_report(layout.joint_report(), runs)
     return layout.joint_report()
+
+
+def named_runs(layout: Layout, others: Sequence[str]) -> list[tuple[str, Path]]:
+    """(name, workdir) of the run in `layout` and of the `others`, as above; UserError for one that cannot be shown."""
+    runs = [(_name_of(layout.root), layout.root)]
+    for text in others:
+        label, equals, workdir = text.partition("=")
+        runs.append((label, Path(workdir)) if equals else (_name_of(Path(text)), Path(text)))
+        try:
+            check_label(runs[-1][0])
+        except ValueError as error:
+            raise UserError(f"--with {text}: {error}; write --with LABEL=RUN") from None
+    return runs
+
+
+def _name_of(workdir: Path) -> str:
+    return os.path.basename(os.path.abspath(workdir))
 
 
 def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResults:
@@ -124,7 +140,7 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
     paths = [record_of(job.folder) for job in needed]
     records = {str(path.relative_to(layout.root)): sha256_of_json(read_json(path)) for path in paths}
     return RunResults(
-        layout.root.name,
+        _name_of(layout.root),
         recipe.model_dump(mode="json"),
         _data(recipe, layout),
         _tests(recipe),

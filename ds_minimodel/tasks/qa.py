@@ -7,7 +7,6 @@ through whitespace tokens instead ruins languages that write without spaces: MLQ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from ds_minimodel.common.vocabulary import BOS, EOS
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, Logits, Request, Scores, TaskKind, TaskSettings
 from ds_minimodel.tasks.metrics import score_qa
-from ds_minimodel.tasks.tables import read_text, text_field
+from ds_minimodel.tasks.tables import parse_json, read_text, shown, text_field
 
 if TYPE_CHECKING:
     from ds_minimodel.data.tokenizer import Tokenizer
@@ -148,10 +147,7 @@ def read_squad(path: str | Path) -> list[Question]:
     Raises UserError, naming the place in the file, for a missing or damaged file, a question without
     an answer, an answer that is not where its offset says, and an id that comes twice.
     """
-    try:
-        content = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not JSON ({error.msg}); {_FORM}") from None
+    content = parse_json(read_text(path), path, _FORM)
     questions: list[Question] = []
     ids: set[str] = set()
     for article, in_file in _items(content, "data", f"{path}: "):
@@ -185,7 +181,7 @@ def _question(entry: dict[str, Any], context: str, where: str) -> Question:
         if not text.strip():
             raise UserError(f"{place}: the answer is empty")
         if type(start) is not int:
-            raise UserError(f"{place}: 'answer_start' is {json.dumps(start)[:40]}, not a whole number")
+            raise UserError(f"{place}: 'answer_start' is {shown(start)}, not a whole number")
         if start < 0 or context[start : start + len(text)] != text:
             raise UserError(
                 f"{place}: character {start} of the context begins "

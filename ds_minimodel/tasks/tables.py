@@ -6,6 +6,8 @@ The columns have the official files' forms, or a user's own names.
 import csv
 import io
 import json
+import os
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,6 +141,8 @@ def table_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def read_text(path: str | Path) -> str:
     """The whole of a UTF-8 file (a byte order mark is dropped); UserError where that cannot be."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UserError(f"{path}: cannot be read (a folder, a pipe or a device); give the path of a file")
         data = Path(path).read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
@@ -152,13 +156,30 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert the file") from None
 
 
+def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:
+    """The value of a JSON text that begins at `line` of a file; UserError, with the `form` expected, for another."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{line + error.lineno - 1}: not JSON ({error.msg}); {form}") from None
+    except ValueError:
+        raise UserError(f"{path}:{line}: not JSON (a number has thousands of digits); {form}") from None
+    except RecursionError:
+        raise UserError(f"{path}:{line}: JSON that is nested too deeply; {form}") from None
+
+
+def shown(value: object) -> str:
+    """A JSON value as a message quotes it."""
+    return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)[:40]
+
+
 def text_field(row: Mapping[str, object], name: str, where: str) -> str:
     """Text of column (or JSON key) `name`; UserError where it is missing or no text."""
     if name not in row:
         raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none'}")
     value = row[name]
     if not isinstance(value, str):
-        raise UserError(f"{where}: '{name}' is {json.dumps(value)[:40]}, not text")
+        raise UserError(f"{where}: '{name}' is {shown(value)}, not text")
     try:
         value.encode()
     except UnicodeEncodeError:  # JSON can spell half a surrogate pair; no tokenizer takes it
@@ -183,10 +204,7 @@ def _jsonl_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, An
     for line, content in enumerate(text.split("\n"), 1):  # splitlines would also cut at U+2028 and U+0085
         if not content.strip():
             continue
-        try:
-            row = json.loads(content)
-        except ValueError as error:
-            raise UserError(f"{path}:{line}: not JSON ({error}); one object a line is expected") from None
+        row = parse_json(content, path, "one object a line is expected", line)
         if not isinstance(row, dict):
             raise UserError(f"{path}:{line}: not a JSON object; one object a line is expected")
         yield line, row

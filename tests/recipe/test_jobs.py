@@ -267,13 +267,13 @@ def test_text_is_read_again_only_where_time_or_inode_changed(tmp_path, monkeypat
     run(job)
     record = job.folder.with_name("tokens.job.json")
     with monkeypatch.context() as patch:
-        patch.setattr("ds_minimodel.jobs.sha256_of_text", None)
+        patch.setattr("ds_minimodel.recipe.jobs.sha256_of_text", None)
         assert is_complete(job) and not begin(job)
     os.utime(text, ns=(1, 1))
     former = record.read_bytes()
     assert is_complete(job) and record.read_bytes() == former
     assert not begin(job) and record.read_bytes() != former  # the new time is kept, so that it is not read again
-    monkeypatch.setattr("ds_minimodel.jobs.sha256_of_text", None)
+    monkeypatch.setattr("ds_minimodel.recipe.jobs.sha256_of_text", None)
     assert is_complete(job)
 
 

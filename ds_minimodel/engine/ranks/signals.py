@@ -6,6 +6,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from ds_minimodel.engine.ranks.launch import rank_of_environment
+
 log = logging.getLogger(__name__)
 
 
@@ -39,6 +41,6 @@ class StopSignals:
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if self.received is None:
+        if self.received is None and rank_of_environment() == 0:
             log.warning("stopping after this step; the state is being saved")
         self.received = self.received or number

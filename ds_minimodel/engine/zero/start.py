@@ -76,4 +76,6 @@ def run_launcher() -> None:
     """Run DeepSpeed's launcher of one host's ranks with the options of this process; it ends the process."""
     from deepspeed.launcher import launch
 
+    # It names the command and the code of a rank that failed. Of code 2 the rank has said why, in its one line.
+    launch.logger.addFilter(lambda record: not record.getMessage().endswith("exits with return code = 2"))
     launch.main()
