@@ -1,8 +1,8 @@
 """Training curves from score rows, compute to near-maximal performance, and speedups (paper section 4.2).
 
 A score row is {"system", "task", "language", "seed", "step", "eflops", "score"}: the score (0 to 100) of one
-finetuning seed with the pack that step 2 had after `step` updates, which had cost `eflops` by then. Rows of
-question answering may hold the exact match, "exact_match", too.
+finetuning seed with the pack that step 2 had after `step` updates, which had cost `eflops` by then. Further columns
+are further scores of its kind of task, such as "exact_match".
 """
 
 import math
@@ -26,6 +26,8 @@ Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 class ScoreRow(Stored):
     """A score row in a file."""
 
+    __pydantic_extra__: dict[str, Percent]
+
     system: str
     task: str
     language: str
@@ -42,6 +44,11 @@ class BaselineRow(Stored):
     task: str
     language: str
     score: Percent
+
+
+def further_columns(rows: Iterable[Row]) -> list[str]:
+    """Names of the further scores in score rows, in the order of the alphabet."""
+    return sorted({name for row in rows for name in row} - ScoreRow.model_fields.keys())
 
 
 Key = tuple[str, str, str]  # (system, task, language)

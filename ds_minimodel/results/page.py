@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from ds_minimodel.common.files import atomic_folder, write_json
 from ds_minimodel.results import plots, tables
@@ -13,6 +12,7 @@ from ds_minimodel.results.curves import (
     Key,
     Point,
     Row,
+    further_columns,
     near_maximal,
     training_curves,
     with_language_average,
@@ -32,7 +32,6 @@ from ds_minimodel.results.units import paper_label
 from ds_minimodel.systems import SYSTEMS
 
 TITLE = "Mini-model adaptation: report"
-_COLUMNS = ("system", "task", "language", "seed", "step", "eflops", "score", "exact_match")
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 
 
@@ -44,9 +43,8 @@ def write_report(out_folder: Path, runs: list[RunResults]) -> None:
     """
     blocks = report_blocks(compare_runs(runs))
     with atomic_folder(out_folder) as folder:
-        write_json(
-            folder / SCORES_FILE, [_score_row(run, row, len(runs) > 1) for run in runs for row in run.target_scores]
-        )
+        named = [(row, {"run": run.name} if len(runs) > 1 else {}) for run in runs for row in run.target_scores]
+        write_json(folder / SCORES_FILE, [{**name, **row} for row, name in named])
         if len(runs) == 1:
             write_run_results(runs[0], folder)
         for block in blocks:
@@ -54,10 +52,6 @@ def write_report(out_folder: Path, runs: list[RunResults]) -> None:
                 (folder / block.name).write_bytes(block.png)
         (folder / "report.md").write_text(to_markdown(TITLE, blocks), encoding="utf-8")
         (folder / "report.html").write_text(to_html(TITLE, blocks), encoding="utf-8")
-
-
-def _score_row(run: RunResults, row: Row, is_named: bool) -> dict[str, Any]:
-    return ({"run": run.name} if is_named else {}) | {key: row[key] for key in _COLUMNS if key in row}
 
 
 def report_blocks(comparison: Comparison) -> list[Block]:
@@ -104,11 +98,9 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
             Heading(task),
             tables.final_scores_table(task, metric, curves, comparison.costs, comparison.baselines),
         ]
-        exact = [row for row in rows if row["task"] == task and "exact_match" in row]
-        if exact:
-            blocks.append(
-                tables.final_scores_table(task, "exact match", _curves(exact, "exact_match"), comparison.costs)
-            )
+        for column in further_columns(row for row in rows if row["task"] == task):
+            further = _curves((row for row in rows if row["task"] == task and column in row), column)
+            blocks.append(tables.final_scores_table(task, column.replace("_", " "), further, comparison.costs))
         if any(of_task == task for _, of_task, _ in estimates):
             blocks.append(tables.near_maximal_table(task, curves, estimates))
         blocks.append(

@@ -1,6 +1,7 @@
 """The report on disk: complete, standing alone, the same bytes each time, and replaced only as a whole."""
 
 import base64
+import dataclasses
 import json
 import re
 
@@ -84,6 +85,17 @@ def test_several_runs_have_the_papers_ablations_on_one_page(tmp_path):
     rows = json.loads((tmp_path / "joint/scores.json").read_text(encoding="utf-8"))
     assert {row["run"] for row in rows} == {"first", "again", "n1"}
     assert len(rows) == sum(len(run.target_scores) for run in runs)
+
+
+def test_each_further_score_of_a_task_has_its_table(tmp_path):
+    run = some_run(tasks=("topic", "qa"))
+    scores = [row | ({"recall": 12.5} if row["task"] == "topic" else {}) for row in run.scores]
+    write_report(tmp_path / "report", [dataclasses.replace(run, scores=scores)])
+    markdown, _ = texts(tmp_path / "report")
+    topic, qa = (markdown.split(f"\n## {task}\n")[1].split("\n## ")[0] for task in ("topic", "qa"))
+    assert "recall" in topic and "12.5" in topic and "exact match" not in topic
+    assert "exact match" in qa and "recall" not in qa
+    assert json.loads((tmp_path / "report/scores.json").read_text(encoding="utf-8"))[0]["recall"] == 12.5
 
 
 def test_the_same_runs_give_the_same_bytes(tmp_path):
