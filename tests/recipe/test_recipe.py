@@ -278,12 +278,9 @@ def test_columns_are_those_of_the_kind(load):
     ],
 )
 def test_whatever_yaml_raises_has_its_line(load, value, message):
-    for place, given in (
-        ("recipe.yaml:21: not valid YAML (", {"replace": RECIPE[-4:], "by": RECIPE[-4:] + f"x: {value}\n"}),
-    ):
-        with pytest.raises(UserError) as refusal:
-            load(**given)
-        assert place in str(refusal.value) and message in str(refusal.value)
+    with pytest.raises(UserError) as refusal:
+        load(replace=RECIPE[-4:], by=f"{RECIPE[-4:]}x: {value}\n")
+    assert "recipe.yaml:21: not valid YAML (" in str(refusal.value) and message in str(refusal.value)
     with pytest.raises(UserError) as refusal:
         load(f"adapt.lr={value}")
     assert str(refusal.value).startswith("adapt.lr=") and message in str(refusal.value)

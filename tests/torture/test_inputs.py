@@ -14,7 +14,7 @@ def test_what_is_wrong_is_refused_by_one_line(generator, tmp_path, monkeypatch):
     for name, value in CPU.items():  # for which a command would replace its process
         monkeypatch.setenv(name, value)
     rng, faults = random.Random(2023), []
-    for number in range(70):
+    for number in range(100):
         folder = tmp_path / str(number)
         folder.mkdir()
         found = outcome(generator(rng), folder)
