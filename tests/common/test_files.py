@@ -15,12 +15,14 @@ from ds_minimodel.common.files import (
     atomic_folder,
     atomic_write,
     clear_write_errors,
+    lock,
     read_json,
     read_json_lines,
     read_manifest,
     read_model,
     read_model_lines,
     sha256_of_json,
+    sweep,
     write_json,
     write_manifest,
     write_sealed_json,
@@ -108,6 +110,41 @@ def test_a_forbidden_folder_is_the_users_to_mend(tmp_path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
     with pytest.raises(UserError, match="permission denied"):
         write_json(tmp_path / "file", {})
+
+
+def test_a_folder_that_cannot_be_is_the_users_to_mend():
+    for folder in ("/proc/w", "/dev/null/x", "x" * 300):
+        with pytest.raises(UserError, match="cannot write"), lock(f"{folder}/lock"):
+            pass
+
+
+def test_what_is_missing_to_be_read_is_no_fault_of_the_disk(tmp_path):
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "out"):
+        (tmp_path / "source").read_bytes()
+
+
+def test_a_lock_leaves_nothing_of_a_refusal(tmp_path):
+    with pytest.raises(UserError, match="refused"), lock(tmp_path / "a/b/job.lock"):
+        raise UserError("refused")
+    assert list(tmp_path.iterdir()) == []
+    with lock(tmp_path / "a/job.lock"):
+        pass
+    with pytest.raises(UserError, match="refused"), lock(tmp_path / "a/job.lock"):
+        raise UserError("refused")
+    assert (tmp_path / "a/job.lock").exists()
+
+
+def test_what_killed_processes_were_writing_is_swept(tmp_path):
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    living = os.getppid()
+    names = {"a.tmp": True, "b.json": True, f"c.tmp{living}": True, f"d.tmp{killed.pid}": False, "e.tmpx": True}
+    for name in names:
+        (tmp_path / name).write_text("half")
+    sweep(tmp_path.iterdir(), patience=60)
+    assert len(list(tmp_path.iterdir())) == len(names)
+    sweep(tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {name for name, stays in names.items() if stays}
 
 
 def test_other_errors_of_the_system_are_not_hidden():

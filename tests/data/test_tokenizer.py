@@ -116,6 +116,13 @@ def test_smallest_possible_vocabulary_is_named_and_works(tmp_path, text_file):
     train_tokenizer([text_file], tmp_path / "out", least, 0.9998, SENTENCES)
 
 
+@pytest.mark.parametrize("text", [b"word " * 10_000_000, "\u200b\n".encode() * 100])
+def test_text_without_a_line_for_a_vocabulary(tmp_path, text):
+    (tmp_path / "text.txt").write_bytes(text)
+    with pytest.raises(UserError, match="text.txt: no line that a vocabulary can be made of"):
+        train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 600, 0.9998, SENTENCES)
+
+
 def test_an_error_in_the_text_is_the_error_of_training(tmp_path, text_file):
     text = tmp_path / "text.txt"
     text.write_bytes(text_file.read_bytes() + b"\n\xff\n")

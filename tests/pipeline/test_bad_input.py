@@ -43,7 +43,28 @@ def test_vocabulary_larger_than_the_text_supports(recipe):
 
 
 def test_a_step_before_its_parents(recipe, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
     assert "run the step that makes it" in refused("pretrain", recipe)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_refusal_leaves_nothing(recipe, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    refused("run", recipe, "tokenizer.vocab_size=5000")
+    refused("tokenizer", recipe, "tokenizer.vocab_size=8")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_documents_of_which_none_is_left(world, tmp_path):
+    recipe = copy_of(world, tmp_path)
+    shutil.rmtree(recipe.parent / "run/tokens")
+    assert "no document is left" in refused("prepare", recipe, "data.min_words={en: 1000}")
+    assert not (recipe.parent / "run/tokens").exists()
+
+
+def test_a_run_under_a_label_that_does_not_show(world):
+    assert "--with LABEL=RUN" in refused("report", world, "--with", f"={world.parent}/run")
+    assert "--with LABEL=RUN" in refused("report", world, "--with", f"a\tb={world.parent}/run")
 
 
 def test_another_recipe_in_the_same_workdir_changes_nothing(world, tmp_path):
@@ -149,10 +170,12 @@ def test_a_full_disk(world, tmp_path):
         filler = disk / "filler"
         for part in ("tokenizer", "tokens"):
             shutil.copytree(world.parent / "run" / part, disk / "run" / part)
-        filler.write_bytes(bytes(shutil.disk_usage(disk).free - 150_000))  # too little for a checkpoint
-        code, _, err = run("pretrain", *arguments)
-        assert code == 2 and "no space left" in err and "Traceback" not in err
-        filler.unlink()
+        for left in (12_288, 150_000):  # too little for TensorBoard's events, for a checkpoint
+            filler.write_bytes(bytes(shutil.disk_usage(disk).free - left))
+            code, _, err = run("pretrain", *arguments)
+            assert code == 2 and "no space left" in err and "Traceback" not in err
+            filler.unlink()
+            shutil.rmtree(disk / "run/pretrain", ignore_errors=True)
         code, _, err = run("pretrain", *arguments)
         assert code == 0, err
     finally:

@@ -7,12 +7,23 @@ import json
 import lzma
 import os
 import shutil
+import subprocess
 
 import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, sha256_of_json, write_manifest
-from ds_minimodel.recipe.jobs import Job, begin, fingerprint_of_text, finish, is_complete, log_of, move_aside_if_stale
+from ds_minimodel.recipe.jobs import (
+    Job,
+    begin,
+    fingerprint_of_text,
+    finish,
+    is_complete,
+    log_of,
+    move_aside_if_stale,
+    sweep_up,
+    withdraw,
+)
 from ds_minimodel.steps.training import finished_checkpoints
 
 
@@ -322,3 +333,30 @@ def test_the_fingerprint_of_text_notices_other_text(tmp_path):
     for text in ("some texts", "same text"):
         path.write_text(text)
         assert fingerprint_of_text([path]) != first
+
+
+def test_a_job_that_is_refused_before_it_made_anything_leaves_nothing(tmp_path, job):
+    begin(job)
+    (job.folder / "run").mkdir(parents=True)
+    withdraw(job)
+    assert list(job.folder.parent.iterdir()) == []
+    begin(job)
+    (job.folder / "run").mkdir(parents=True)
+    (job.folder / "run/state").write_text("half of the steps")
+    withdraw(job)
+    assert begin(job) and (job.folder / "run/state").exists()
+
+
+def test_what_a_killed_process_was_writing_for_a_job_is_swept(job):
+    run(job)
+    process = subprocess.Popen(["true"])
+    process.wait()
+    job.folder.with_name(f"{job.folder.name}.job.json.tmp{process.pid}").write_text("half")
+    (job.folder / f"body/weights.tmp{process.pid}").write_text("half")
+    others = job.folder.with_name(f"{job.folder.name}.blocks.tmp{process.pid}")  # another host may be writing it
+    others.write_text("half")
+    sweep_up(job)
+    assert not [path for path in job.folder.parent.rglob("*.tmp*") if path != others]
+    os.utime(others, (0, 0))
+    sweep_up(job)
+    assert not others.exists() and is_complete(job)

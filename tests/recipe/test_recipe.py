@@ -1,5 +1,8 @@
 """Recipes: what is refused, with which line; YAML 1.2; overrides; the recipes of the repository."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -255,3 +258,71 @@ def test_what_a_recipe_may_name_is_what_is_there():
     """The recipe is read without torch, so these names stand apart from what they name."""
     assert get_args(Engine.model_fields["precision"].annotation) == ("auto", *DTYPES)
     assert list(first_pack._METHODS) == list(INITIALISATIONS)
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        ("!!int abc", "'abc' is no int"),
+        ("!!int ''", "'' is no int"),
+        ("!!float ''", "'' is no float"),
+        ("!!bool maybe", "'maybe' is no bool"),
+        ("9" * 5000, "is no int"),
+        ("!!timestamp z", "could not determine a constructor for the tag"),
+        ("!!binary z", "could not determine a constructor for the tag"),
+        ("!!python/object:os.system x", "could not determine a constructor for the tag"),
+        ("[" * 3000, "nested more than 50 levels deep"),
+        ("{a: " * 60 + "1" + "}" * 60, "nested more than 50 levels deep"),
+        ("&a [*a]", "nested more than 50 levels deep"),
+        ("&a {<<: *a}", "nested more than 50 levels deep"),
+        ("{<<: 3}", "expected a mapping or list of mappings for merging"),
+        ("{? [1] : 2}", "found unhashable key"),
+        ("[" + "1, " * 60_000 + "]", "more than 50,000 values"),
+        (
+            "[&a [1,1,1,1,1,1,1,1,1], " + ", ".join(f"&{b} [{f'*{a},' * 9}]" for a, b in zip("abcde", "bcdef")) + "]",
+            "more than",
+        ),
+        ('"\\0"', "text without NUL"),
+        ('"\\ud800"', "half a surrogate pair"),
+        ("{a: 1, a: 2}", "the key a is given twice"),
+        ("*none", "found undefined alias"),
+    ],
+)
+def test_whatever_yaml_raises_has_its_line(load, value, message):
+    with pytest.raises(UserError) as refusal:
+        load(replace=RECIPE[-4:], by=f"{RECIPE[-4:]}x: {value}\n")
+    assert "recipe.yaml:21: not valid YAML (" in str(refusal.value) and message in str(refusal.value)
+    with pytest.raises(UserError) as refusal:
+        load(f"adapt.lr={value}")
+    assert str(refusal.value).startswith("adapt.lr=") and message in str(refusal.value)
+
+
+def test_what_is_no_text_of_a_recipes_size(tmp_path):
+    """Within a second or two, whatever it is."""
+    path = tmp_path / "recipe.yaml"
+    for content, message in (
+        (b"a: 1\n" * 20_000_000, "larger than 524,288 bytes"),
+        (RECIPE.encode("utf-16"), "recipe.yaml:1: not UTF-8 text"),
+        (RECIPE.encode() + b"\xe9", "recipe.yaml:21: not UTF-8 text"),
+        (RECIPE.encode() + b"a: b\n\0", "recipe.yaml:22: not valid YAML (special characters are not allowed"),
+        (RECIPE.encode() + b"".join(b"key%d: 1\n" % number for number in range(20_000)), "key0: unknown key"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UserError) as refusal:
+            load_recipe(path)
+        assert message in str(refusal.value)
+    path.unlink()
+    os.mkfifo(path)
+    for other in (path, "/dev/zero", "/dev/null", tmp_path):
+        with pytest.raises(UserError, match="a folder, a pipe or a device"):
+            load_recipe(other)
+
+
+def test_a_recipe_through_a_shells_pipe(load, tmp_path):
+    load()
+    there = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m ds_minimodel flops <(cat {tmp_path}/recipe.yaml)"],
+        capture_output=True,
+        text=True,
+    )
+    assert there.returncode == 0, there.stderr

@@ -68,6 +68,11 @@ def test_files_that_are_no_json(tmp_path):
         read(tmp_path, '{"data":\n [}')
     with pytest.raises(UserError, match="qa.json:1: not JSON"):
         read(tmp_path, "")
+    for text in ("[" * 100_000, '{"data":' * 2000 + "1" + "}" * 2000):
+        with pytest.raises(UserError, match="qa.json:1: (JSON that is nested too deeply|not JSON)"):
+            read(tmp_path, text)
+    with pytest.raises(UserError, match="qa.json:1: not JSON .a number has thousands of digits"):
+        read(tmp_path, "9" * 5000)
     with pytest.raises(UserError, match="data: not a list"):
         read(tmp_path, "[]")
     (tmp_path / "bad.json").write_bytes(b'{"data":\n "\xff"}')

@@ -1,6 +1,7 @@
 """Labelled tables: what is read from each form, and the line that a mistake gets."""
 
 import json
+import os
 
 import pytest
 
@@ -90,6 +91,9 @@ GOOD = '{"text": "a", "label": "x"}\n'
         ("t.csv", 'text,label\na,x\n"b,x\n', "t.csv:3: not CSV"),
         ("t.csv", "text,label\na,b,x\n", "t.csv:2: 3 fields"),
         ("t.parquet", "", "t.parquet: the name must end in"),
+        ("t.jsonl", '\n{"text": ' + "[" * 2000 + "]" * 2000 + "}", "t.jsonl:2: JSON that is nested too deeply"),
+        ("t.jsonl", '{"text": ' + "[" * 300 + "]" * 300 + "}", "t.jsonl:1: 'text' is a list, not text"),
+        ("t.jsonl", '{"text": ' + "9" * 5000 + "}", "t.jsonl:1: not JSON .a number has thousands of digits"),
     ],
 )
 def test_mistakes_get_one_line_that_says_where(tmp_path, name, content, message):
@@ -104,6 +108,9 @@ def test_missing_files_and_languages(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         (tmp_path / "folder.tsv").mkdir()
         read_table(tmp_path / "folder.tsv", SENTENCE)
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(UserError, match="cannot be read .a folder, a pipe or a device"):
+        read_table(tmp_path / "pipe.tsv", SENTENCE)
     xnli = write(tmp_path, "x.tsv", "language\tgold_label\tsentence1\tsentence2\nde\tneutral\tA\tB\n")
     with pytest.raises(UserError, match="x.tsv: no examples in 'sw'"):
         read_table(xnli, PAIR, language="sw")

@@ -1,0 +1,100 @@
+"""What a command is started with: streams that take nothing, launchers' variables, a locale that is not UTF-8."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+FLOPS = [sys.executable, "-m", "ds_minimodel", "flops", "recipe.yaml"]
+RECIPE = """\
+workdir: run
+systems: [bl_base]
+languages: {source: en, targets: [de]}
+data: {text: {en: ö.txt, de: de.txt}}
+"""
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """shell(COMMAND, VARIABLE=…): what a command line in a folder with recipe.yaml ends in; $FLOPS is flops of it."""
+    (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+
+    def shell(command, **environment):
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env={**os.environ, "FLOPS": " ".join(FLOPS), **environment},
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+        )
+
+    return shell
+
+
+@pytest.mark.parametrize("streams", [">/dev/full", ">&-", "<&- >&-", "--json >/dev/full"])
+def test_an_answer_that_cannot_be_printed_is_a_mistake(shell, streams):
+    done = shell(f"$FLOPS {streams}")
+    assert done.returncode == 2
+    assert done.stderr.startswith("ds-minimodel: standard output: cannot write: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "streams, code", [("2>&-", 0), ("<&-", 0), ("no.such=1 2>&-", 2), ("no.such=1 2>/dev/full", 2)]
+)
+def test_other_streams_may_be_closed_or_full(shell, streams, code):
+    done = shell(f"$FLOPS {streams}")
+    assert done.returncode == code and bool(done.stdout) == (code == 0) and not done.stderr
+
+
+def test_a_locale_that_is_not_utf_8(shell):
+    posix = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = shell("$FLOPS languages.targets=[ä] 'data.text={en: ö.txt, ä: ü.txt}'", **posix)
+    assert done.returncode == 0, done.stderr
+    done = shell("$FLOPS systems=[ü]", **posix)
+    assert done.returncode == 2 and done.stderr.startswith("ds-minimodel: systems=[ü]: ")
+    done = shell(f"{sys.executable} -m ds_minimodel tokenizer recipe.yaml", **posix)
+    assert done.returncode == 2 and "ö.txt: no such text file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("RANK", "abc"),
+        ("RANK", ""),
+        ("RANK", "-1"),
+        ("WORLD_SIZE", "0"),
+        ("LOCAL_RANK", "x"),
+        ("MASTER_PORT", "9" * 5000),
+        ("LOCAL_WORLD_SIZE", "two"),
+        ("OMPI_COMM_WORLD_SIZE", "1.5"),
+        ("OMPI_COMM_WORLD_RANK", "٣"),
+        ("DS_ACCELERATOR", "abacus"),
+    ],
+)
+def test_variables_that_no_launcher_sets_so(shell, name, value):
+    done = shell("$FLOPS", **{name: value})
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith(f"ds-minimodel: {name}=") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "variables, message",
+    [
+        ({"RANK": "0"}, "RANK is set but not WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 of WORLD_SIZE=2"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "70000"}, "MASTER_PORT=70000"),
+    ],
+)
+def test_ranks_that_cannot_meet(monkeypatch, variables, message):
+    from ds_minimodel.common.errors import UserError
+    from ds_minimodel.engine.ranks.launch import check_meeting
+
+    rest = {"LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"} if len(variables) > 1 else {}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**rest, **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=message):
+        check_meeting()

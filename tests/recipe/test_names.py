@@ -1,0 +1,132 @@
+"""Names, repetitions and sizes: what is refused when the recipe is read, with the key."""
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.systems import SYSTEMS
+
+RECIPE = """\
+workdir: runs/test
+systems: [bl_base]
+languages: {source: en, targets: [de]}
+data: {text: {en: en.txt, de: de.txt}}
+"""
+NO_NAMES = [
+    "/",
+    "a/b",
+    "a\\\\b",
+    "..",
+    ".",
+    "",
+    "a\\0",
+    "a\\nb",
+    " a",
+    "a ",
+    ".a",
+    "a.",
+    "x" * 200,
+    "ä" * 100,
+    "\\u202e",
+]
+NO_NAMES += ["de.tmp", "de.lock", "de.job.json", "de.old-1234", "de.partial", "de.blocks"]
+
+
+@pytest.fixture
+def refusal(tmp_path):
+    """The message with which RECIPE and overrides are refused."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE)
+
+    def refusal(*overrides):
+        with pytest.raises(UserError) as refused:
+            load_recipe(path, overrides)
+        return str(refused.value)
+
+    return refusal
+
+
+@pytest.fixture
+def load(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE)
+    return lambda *overrides: load_recipe(path, overrides)
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_what_cannot_be_a_folder_is_no_name(refusal, name):
+    for key, value in (
+        ("languages.source", f'"{name}"'),
+        ("languages.targets", f'[de, "{name}"]'),
+        ("finetune.tasks", f'{{"{name}": {{kind: qa, train: x, test: {{de: y}}}}}}'),
+    ):
+        assert refusal(f"{key}={value}").startswith(f"{key}=")
+
+
+def test_names_that_are_good_stay_so(load):
+    names = ["zh-Hant", "sr@latin", "x" * 199, "语言", "a b", "baselines", "v1.2"]
+    tasks = ", ".join(f'"{name}": {{kind: qa, train: x, test: {{de: y}}}}' for name in names)
+    assert list(load(f"finetune.tasks={{{tasks}}}").finetune.tasks) == names
+
+
+@pytest.mark.parametrize("first, second", [("de", "DE"), ("straße", "STRASSE"), ("é", "e\u0301")])
+def test_names_differ_in_more_than_case_or_unicode_form(refusal, first, second):
+    assert "alone" in refusal(f"languages.targets=[{first}, {second}]")
+    task = "{kind: qa, train: x, test: {de: y}}"
+    assert "alone" in refusal(f"finetune.tasks={{{first}: {task}, {second}: {task}}}")
+
+
+@pytest.mark.parametrize(
+    "workdir", ["''", '"a\\0b"', "x" * 200, "x" * 256 + "/run", "/" + "x/" * 2000 + "y", "/", '"a\\n"']
+)
+def test_a_workdir_that_cannot_be_made(refusal, workdir):
+    assert refusal(f"workdir={workdir}").startswith("workdir=")
+
+
+@pytest.mark.parametrize("workdir", [".", "..", "../x", "runs/a b", "/tmp/x", "."])
+def test_a_workdir_by_any_path(load, workdir):
+    assert load(f"workdir={workdir}").workdir == workdir
+
+
+def test_the_folders_of_systems_and_of_references_are_different():
+    """evaluate/SYSTEM and evaluate/baselines hold folders of tasks."""
+    assert "baselines" not in SYSTEMS
+
+
+@pytest.mark.parametrize(
+    "override, value",
+    [
+        ("systems=[minijoint, minijoint]", "'minijoint' is there twice"),
+        ("mini.depths=[4, 4, 12]", "4 is there twice"),
+        ("languages.targets=[de, de]", "must all be different languages"),
+        ("finetune.tasks={t: {kind: pair, train: x, test: {de: y}, labels: [a, b, a]}}", "'a' is there twice"),
+        ("finetune.tasks={t: {kind: pair, train: x, test: {de: y}, columns: {sentence1: a, sentence2: a}}}", "twice"),
+    ],
+)
+def test_lists_without_repetition(refusal, override, value):
+    assert value in refusal(override)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.num_layers=1000000000",
+        "model.hidden_size=12000000000",
+        "pretrain.steps=1000000000000000000",
+        "tokenizer.vocab_size=2147483648",
+        "tokenizer.vocab_size=5",
+        "tokenizer.character_coverage=0.5",
+        "tokenizer.input_sentences=1",
+        "seed=9223372036854775808",
+        f"seed={'9' * 5000}",
+        "finetune.seeds=1000000000",
+        "data.workers=100000",
+        "pretrain.lr=1e400",
+        "pretrain.clip=1e999",
+        f"pretrain.weight_decay={'9' * 4000}",
+        "model={num_layers: 9000, num_heads: 768}",
+        "adapt={steps: 1000000, snapshot_every: 1}",
+    ],
+)
+def test_numbers_beyond_what_can_be_made(refusal, override):
+    assert override.partition("=")[0].partition(".")[0] in refusal(override)
