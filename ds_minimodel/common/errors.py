@@ -5,8 +5,12 @@ class UserError(Exception):
     """A mistake in a recipe, a file or a command line.
 
     The message is one line: what is wrong, where (file, key, line), what to do.
-    The command line prints it without a traceback and exits with code 2.
+    The command line prints it without a traceback and exits with code 2. What a message quotes of a file may hold line
+    breaks; they become spaces.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))
 
 
 class OtherRankFailed(Exception):

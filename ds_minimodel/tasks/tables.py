@@ -155,10 +155,13 @@ def read_text(path: str | Path) -> str:
 def text_field(row: Mapping[str, object], name: str, where: str) -> str:
     """Text of column (or JSON key) `name`; UserError where it is missing or no text."""
     if name not in row:
-        raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none'}")
+        raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none':.200}")
     value = row[name]
     if not isinstance(value, str):
-        raise UserError(f"{where}: '{name}' is {json.dumps(value)[:40]}, not text")
+        kinds = {list: "a list", dict: "an object"}  # not spelt out: it may be large, or nested deeply
+        raise UserError(f"{where}: '{name}' is {kinds.get(type(value)) or json.dumps(value)[:40]}, not text")
+    if "\0" in value:  # SentencePiece takes it for <s>
+        raise UserError(f"{where}: '{name}' holds a NUL character; remove it")
     try:
         value.encode()
     except UnicodeEncodeError:  # JSON can spell half a surrogate pair; no tokenizer takes it
@@ -166,6 +169,27 @@ def text_field(row: Mapping[str, object], name: str, where: str) -> str:
             f"{where}: '{name}' holds half a surrogate pair (a wrong \\u escape, or bytes that are not UTF-8)"
         ) from None
     return value
+
+
+def json_object(text: str, where: str) -> dict[str, Any]:
+    """The JSON object that a line is; UserError, beginning with `where`, for another value, or one with a key twice."""
+    try:
+        row = json.loads(text, object_pairs_hook=_each_key_once)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error}); one object a line is expected") from None
+    except RecursionError:
+        raise UserError(f"{where}: nested too deeply; one object a line is expected") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: not a JSON object; one object a line is expected")
+    return row
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        key = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+        raise ValueError(f"the key {key!r:.40} comes twice")
+    return row
 
 
 def _label(row: Mapping[str, object], columns: Columns, where: str) -> str:
@@ -183,13 +207,7 @@ def _jsonl_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, An
     for line, content in enumerate(text.split("\n"), 1):  # splitlines would also cut at U+2028 and U+0085
         if not content.strip():
             continue
-        try:
-            row = json.loads(content)
-        except ValueError as error:
-            raise UserError(f"{path}:{line}: not JSON ({error}); one object a line is expected") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{path}:{line}: not a JSON object; one object a line is expected")
-        yield line, row
+        yield line, json_object(content, f"{path}:{line}")
 
 
 def _tsv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
