@@ -5,12 +5,8 @@ class UserError(Exception):
     """A mistake in a recipe, a file or a command line.
 
     The message is one line: what is wrong, where (file, key, line), what to do.
-    The command line prints it without a traceback and exits with code 2. What a message quotes of a file may hold line
-    breaks; they become spaces.
+    The command line prints it without a traceback and exits with code 2.
     """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.splitlines()))
 
 
 class OtherRankFailed(Exception):

@@ -37,11 +37,11 @@ class Tokenizer(ABC):
     def __init__(self, folder: str | Path):
         """UserError where the file in `folder` is not the one that its manifest names."""
         self.path = Path(folder) / self.file_name
-        facts = files.read_manifest(folder)["files"].get(self.file_name)
+        facts = files.read_artifact(folder, files.Manifest).files.get(self.file_name)
         if facts is None:
             raise UserError(f"{self.path}: no such file; {folder} holds another kind of vocabulary or none")
         self.sha256 = files.sha256_of_file(self.path)
-        if self.sha256 != facts["sha256"]:
+        if self.sha256 != facts.sha256:
             raise UserError(
                 f"{self.path}: damaged (its SHA-256 is not the one in the manifest); "
                 "delete the folder and make it again"
@@ -267,7 +267,7 @@ def _spell(piece: str) -> str:
 
 def open_tokenizer(folder: str | Path) -> Tokenizer:
     """The vocabulary in a folder (a tokenizer or a language pack); UserError where there is none."""
-    held = files.read_manifest(folder)["files"]
+    held = files.read_artifact(folder, files.Manifest).files
     if UNIGRAM_FILE in held:
         return UnigramTokenizer(folder)
     if BYTE_LEVEL_FILE in held:

@@ -11,16 +11,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, RootModel
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat
+from pydantic import Strict as StrictlyTyped
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.typed import Strict, Typed, read_typed
+from ds_minimodel.common.files import Stored, read_model
 from ds_minimodel.common.vocabulary import MASK, SPECIAL, UNK
 
-MAX_VOCABULARY_BYTES = 1 << 28  # XLM-R's has 17 MB
+ADVICE = "an import keeps what RoBERTa and XLM-R have, and nothing else"
 SPECIAL_TOKENS = (*SPECIAL, MASK)
 _UNK = SPECIAL[UNK]
-_Id = Annotated[int, Field(ge=0, lt=1 << 24)]
+Id = Annotated[int, Field(ge=0, lt=1 << 24)]
+Ids = dict[str, Id]  # vocab.json, encoder.json, added_tokens.json
+_Pair = Annotated[tuple[str, str], StrictlyTyped(False)]  # JSON has lists alone
+_Piece = Annotated[tuple[str, FiniteFloat], StrictlyTyped(False)]
 
 
 def _no_dropout(value: float | None) -> float | None:
@@ -29,10 +33,16 @@ def _no_dropout(value: float | None) -> float | None:
     return value
 
 
+class Strict(Stored):
+    """A part in which an unknown key may mean something that would be lost: it is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class AddedToken(Strict):
     """A token that is found in a text before the vocabulary is asked."""
 
-    id: _Id
+    id: Id
     content: str
     single_word: bool = False
     lstrip: bool = False
@@ -61,8 +71,8 @@ class Bpe(Strict):
     fuse_unk: bool = False
     byte_fallback: Literal[False] = False
     ignore_merges: bool = False
-    vocab: dict[str, _Id]
-    merges: list[str] | list[tuple[str, str]]
+    vocab: Ids
+    merges: list[str] | list[_Pair]
 
     @property
     def pairs(self) -> list[tuple[str, ...]]:
@@ -73,8 +83,8 @@ class Unigram(Strict):
     """Pieces, (string, log probability) each, in the order of their ids."""
 
     type: Literal["Unigram"] = "Unigram"
-    unk_id: _Id
-    vocab: list[tuple[str, FiniteFloat]]
+    unk_id: Id
+    vocab: list[_Piece]
     byte_fallback: Literal[False] = False
 
 
@@ -132,12 +142,6 @@ class Splitters(Strict):
     pretokenizers: list[Annotated[WhitespaceSplit | Metaspace, Field(discriminator="type")]]
 
 
-class Ids(RootModel[dict[str, _Id]]):
-    """vocab.json, encoder.json, added_tokens.json: {string: id}."""
-
-    model_config = ConfigDict(strict=True)
-
-
 class _File(Strict):
     version: Literal["1.0"] = "1.0"
     truncation: Any = None
@@ -173,8 +177,8 @@ class UnigramFile(_File):
         return self.pre_tokenizer.pretokenizers if isinstance(self.pre_tokenizer, Splitters) else [self.pre_tokenizer]
 
 
-class _Kind(Typed):
-    class Model(Typed):
+class _Kind(Stored):
+    class Model(Stored):
         type: str | None = None
         merges: Any = None
         unk_id: Any = None
@@ -184,13 +188,16 @@ class _Kind(Typed):
 
 def kind_of(path: Path) -> str:
     """The type of the vocabulary in a tokenizer.json: BPE, Unigram or another."""
-    model = read_typed(path, _Kind, MAX_VOCABULARY_BYTES).model
-    return model.type or ("BPE" if model.merges is not None else "Unigram" if model.unk_id is not None else "unnamed")
+    model = read_model(path, _Kind, ADVICE).model
+    kind = model.type or ("BPE" if model.merges is not None else "Unigram" if model.unk_id is not None else None)
+    if kind is None:
+        raise UserError(f"{path}: model: not a tokenizer of a kind that is known")
+    return kind
 
 
 def read_byte_level(path: Path) -> tuple[ByteLevelFile, dict[str, int]]:
     """(file, {string: id} of all its ids); UserError where it is not as RoBERTa's or its parts disagree."""
-    file = read_typed(path, ByteLevelFile, MAX_VOCABULARY_BYTES)
+    file = read_model(path, ByteLevelFile, ADVICE)
     check_merges(file.model, path)
     return file, _all_ids(file.model.vocab, file.added_tokens, path)
 
@@ -207,7 +214,7 @@ def check_merges(model: Bpe, path: Path) -> None:
 
 def read_unigram(path: Path) -> tuple[UnigramFile, dict[str, int]]:
     """(file, {string: id} of all its ids); UserError where it is not as XLM-R's or its parts disagree."""
-    file = read_typed(path, UnigramFile, MAX_VOCABULARY_BYTES)
+    file = read_model(path, UnigramFile, ADVICE)
     vocab = {piece: id for id, (piece, _) in enumerate(file.model.vocab)}
     if len(vocab) < len(file.model.vocab) or vocab.get(_UNK) != file.model.unk_id:
         raise UserError(f"{path}: model: a piece comes twice, or unk_id {file.model.unk_id} is not the id of {_UNK}")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_write, clear_write_errors, read_json_lines
+from ds_minimodel.common.files import Count, Stored, atomic_write, clear_write_errors, read_model_lines
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
@@ -101,6 +101,12 @@ def _peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
+class _Line(Stored):
+    """What a resumed run reads of a record."""
+
+    step: Count
+
+
 class Metrics:
     """Appends a record to `folder`/metrics.jsonl and to TensorBoard, on the rank where it is `enabled`.
 
@@ -114,9 +120,9 @@ class Metrics:
         from torch.utils.tensorboard import SummaryWriter
 
         path = Path(folder) / "metrics.jsonl"
-        kept = [line for line in read_json_lines(path) if line["step"] <= start_step]
+        lines = read_model_lines(path, _Line, "delete this line, or the file: training does not depend on it")
         with atomic_write(path, "w") as file:
-            file.writelines(json.dumps(line) + "\n" for line in kept)
+            file.writelines(json.dumps(line.model_dump()) + "\n" for line in lines if line.step <= start_step)
         self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in __exit__)
         self.events = SummaryWriter(Path(folder) / "events", purge_step=start_step + 1)
 

@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, field_validator
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.typed import Probability, Typed, read_typed
+from ds_minimodel.common.files import Stored, read_model
 from ds_minimodel.common.vocabulary import BOS, EOS, PAD
-from ds_minimodel.model.artifacts import Ids, Layers, Positions, Width, architecture_fault
+from ds_minimodel.data.tokenizer_json import ADVICE
+from ds_minimodel.model.artifacts import Layers, Rate, Size, architecture_fault
 from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD, LAYER_NORM_EPS, BodyConfig
 
 
-class _RobertaConfig(Typed):
+class _RobertaConfig(Stored):
     """Of config.json what decides the model: what is served, with RobertaConfig's defaults for absent keys."""
 
     model_config = ConfigDict(validate_default=True)
@@ -31,14 +32,14 @@ class _RobertaConfig(Typed):
     pad_token_id: int = PAD
     eos_token_id: int = EOS
     pruned_heads: Annotated[dict[str, Any], Field(max_length=0)] = {}
-    vocab_size: Ids
+    vocab_size: Size
     num_hidden_layers: Layers
-    hidden_size: Width
-    num_attention_heads: Width
-    intermediate_size: Width
-    max_position_embeddings: Annotated[Positions, Field(gt=FIRST_POSITION)]
-    hidden_dropout_prob: Probability = 0.1
-    attention_probs_dropout_prob: Probability = 0.1
+    hidden_size: Size
+    num_attention_heads: Size
+    intermediate_size: Size
+    max_position_embeddings: Annotated[Size, Field(gt=FIRST_POSITION)]
+    hidden_dropout_prob: Rate = 0.1
+    attention_probs_dropout_prob: Rate = 0.1
     architectures: list[str] | None = None
     id2label: dict[str, str] | None = None
 
@@ -65,7 +66,7 @@ def read_config(folder: str | Path) -> tuple[BodyConfig, int]:
     Raises UserError where the architecture is another or has a setting that the body does not have.
     """
     path = Path(folder) / "config.json"
-    config = read_typed(path, _RobertaConfig)
+    config = read_model(path, _RobertaConfig, ADVICE)
     body = BodyConfig(
         config.num_hidden_layers,
         config.hidden_size,
@@ -78,7 +79,7 @@ def read_config(folder: str | Path) -> tuple[BodyConfig, int]:
     )
     fault = architecture_fault(body)
     if fault:
-        raise UserError(f"{path}: hidden_size, num_attention_heads, num_hidden_layers: {fault}")
+        raise UserError(f"{path}: num_attention_heads, num_hidden_layers: {fault}")
     return body, config.vocab_size
 
 

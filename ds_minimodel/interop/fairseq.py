@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.typed import Probability, Typed, first_fault, read_file, read_typed
+from ds_minimodel.common.files import Stored, as_model, read_model
 from ds_minimodel.common.vocabulary import MASK, SPECIAL, UNKNOWN_LANGUAGE
 from ds_minimodel.data.tokenizer import UNIGRAM_FILE
-from ds_minimodel.data.tokenizer_json import MAX_VOCABULARY_BYTES, ByteLevel, Ids
+from ds_minimodel.data.tokenizer_json import ADVICE, ByteLevel, Ids
 from ds_minimodel.interop import inert
 from ds_minimodel.interop.imported import refuse_existing, save_imported
 from ds_minimodel.interop.names import from_foreign, same, state_dict
@@ -22,10 +21,11 @@ from ds_minimodel.interop.vocabularies import (
     Vocabulary,
     bpe_from_merges,
     byte_level_in_our_order,
+    read_file,
     unigram_from_sentencepiece,
     unigram_pieces,
 )
-from ds_minimodel.model.artifacts import Width, architecture_fault
+from ds_minimodel.model.artifacts import Rate, Size, architecture_fault
 from ds_minimodel.model.transformer import FIRST_POSITION, BodyConfig
 
 WEIGHTS, DICTIONARY = "model.pt", "dict.txt"
@@ -58,13 +58,13 @@ def import_fairseq(folder: str | Path, out: str | Path, language: str = UNKNOWN_
     save_imported(out, config, ours, vocabulary, language, folder.name)
 
 
-class _Settings(Typed):
+class _Settings(Stored):
     """Of the settings of a training run what decides the model."""
 
-    encoder_attention_heads: Width
+    encoder_attention_heads: Size
     activation_fn: Literal["gelu"] = "gelu"
-    dropout: Probability = 0.1
-    attention_dropout: Probability = 0.1
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.1
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], _Settings]:
@@ -88,10 +88,7 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], _Settings]:
         raise UserError(f"{path}: its output embeddings are not its input embeddings; that is not supported")
     for buffer in ("version", "embed_positions._float_tensor"):
         tensors.pop(_ENCODER + buffer, None)
-    try:
-        return tensors, _Settings.model_validate(settings)
-    except ValidationError as error:
-        raise UserError(f"{path}: not a RoBERTa of fairseq that is supported: {first_fault(error)}") from None
+    return tensors, as_model(settings, _Settings, f"{path}: settings", "not a RoBERTa of fairseq that is supported")
 
 
 def _plain(settings: Any) -> dict[str, Any]:
@@ -156,13 +153,13 @@ def _vocabulary(folder: Path) -> Vocabulary:
     """Ids of dict.txt: the four special tokens, its lines in order, <mask>."""
     path = folder / DICTIONARY
     try:
-        lines = read_file(path, MAX_VOCABULARY_BYTES).decode().split("\n")
+        lines = read_file(path).decode().split("\n")
     except (UserError, UnicodeDecodeError) as error:
         raise UserError(f"{str(error).removeprefix(f'{path}: ')}: {path} must lie beside {WEIGHTS}, in UTF-8") from None
     words = [line.rsplit(" ", 1)[0] for line in lines if line]
     model = folder / SENTENCEPIECE_FILE
     if model.is_file():
-        data, _ = unigram_from_sentencepiece(read_file(model, MAX_VOCABULARY_BYTES), model)
+        data, _ = unigram_from_sentencepiece(read_file(model), model)
         ids = {word: id for id, word in enumerate([*SPECIAL, *words, MASK])}
         pieces = [*unigram_pieces(data), MASK]
         missing = [piece for piece in pieces if piece not in ids]
@@ -170,7 +167,7 @@ def _vocabulary(folder: Path) -> Vocabulary:
             raise UserError(f"{path}: no line for {missing[0]!r} of {model.name}; they do not belong together")
         return Vocabulary(UNIGRAM_FILE, data, [ids[piece] for piece in pieces])
     encoder = {
-        str(id): string for string, id in read_typed(folder / "encoder.json", Ids, MAX_VOCABULARY_BYTES).root.items()
+        str(id): string for string, id in read_model(folder / "encoder.json", Ids, ADVICE).items()
     }
     strings = [*SPECIAL, *(encoder.get(word, word) for word in words), MASK]
     ids = {string: id for id, string in enumerate(strings)}

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.typed import Typed, read_typed
+from ds_minimodel.common.files import Stored, read_model
 from ds_minimodel.common.vocabulary import BOS, EOS, SPECIAL
 from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, WORD_START
-from ds_minimodel.data.tokenizer_json import Ids, Precompiled, UnigramFile, check_added
+from ds_minimodel.data.tokenizer_json import ADVICE, Ids, Precompiled, UnigramFile, check_added
 
 _BOS, _EOS = SPECIAL[BOS], SPECIAL[EOS]
 _OWN_CLASSES = "RobertaTokenizer", "RobertaTokenizerFast", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast"
@@ -56,7 +56,7 @@ _Token = Annotated[str, BeforeValidator(_content)]
 _Tokens = Annotated[list[str] | None, BeforeValidator(_contents)]
 
 
-class _Settings(Typed):
+class _Settings(Stored):
     """Of tokenizer_config.json and special_tokens_map.json what changes the ids of a text."""
 
     tokenizer_class: str | None = None
@@ -105,7 +105,7 @@ class TokenizerSettings:
             ids[token] = int(id) if id.isdecimal() else -1
         path = folder / "added_tokens.json"
         if os.path.lexists(path):
-            ids |= read_typed(path, Ids).root
+            ids |= read_model(path, Ids, ADVICE)
             check_added(ids, str(path))
         return cls(where, config.tokenizer_class not in _GENERIC_CLASSES, config.add_prefix_space, ids)
 
@@ -148,7 +148,7 @@ class TokenizerSettings:
 
 
 def _read(path: Path) -> _Settings:
-    return read_typed(path, _Settings) if os.path.lexists(path) else _Settings()
+    return read_model(path, _Settings, ADVICE) if os.path.lexists(path) else _Settings()
 
 
 def _template(parts: Any) -> list[Any]:

@@ -27,11 +27,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.typed import read_file, read_typed
 from ds_minimodel.common.vocabulary import BOS, EOS, MASK, NUM_SPECIAL, PAD, SPECIAL, UNK
 from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, BYTE_OF_CHARACTER, UNIGRAM_FILE, WORD_START
 from ds_minimodel.data.tokenizer_json import (
-    MAX_VOCABULARY_BYTES,
+    ADVICE,
     Bpe,
     ByteLevel,
     ByteLevelFile,
@@ -65,7 +64,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     path, model_path, pieces_path = (folder / name for name in (BYTE_LEVEL_FILE, SENTENCEPIECE_FILE, "vocab.json"))
     if os.path.lexists(model_path):
         found = Vocabulary(
-            UNIGRAM_FILE, *unigram_from_sentencepiece(read_file(model_path, MAX_VOCABULARY_BYTES), model_path)
+            UNIGRAM_FILE, *unigram_from_sentencepiece(read_file(model_path), model_path)
         )
         settings.check_prefix(True, model_path)
         if os.path.lexists(path) and not _same_unigram(found, _unigram_from_tokenizer_json(path, settings)):
@@ -78,7 +77,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
             return _unigram_from_tokenizer_json(path, settings)
         if kind != "BPE":
             raise UserError(
-                f"{path}: a {kind!r:.40} vocabulary; import-hf takes XLM-R's unigram and RoBERTa's byte-level BPE"
+                f"{path}: a {kind:.40} vocabulary; import-hf takes XLM-R's unigram and RoBERTa's byte-level BPE"
             )
         file, ids = read_byte_level(path)
         settings.check_prefix(file.pre_tokenizer.add_prefix_space, path)
@@ -87,13 +86,23 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         takes_space = {token.content: token.lstrip for token in file.added_tokens}.get(MASK, True)
         return byte_level_in_our_order(file.model, ids, file.pre_tokenizer, path, takes_space)
     if os.path.lexists(pieces_path) and os.path.lexists(folder / "merges.txt"):
-        ids = read_typed(pieces_path, Ids, MAX_VOCABULARY_BYTES).root
+        ids = files.read_model(pieces_path, Ids, ADVICE)
         settings.check_ids(ids)
         splitter = ByteLevel(type="ByteLevel", add_prefix_space=bool(settings.prefix))
         return byte_level_in_our_order(bpe_from_merges(ids, folder / "merges.txt"), ids, splitter, pieces_path)
     raise UserError(
         f"{folder}: no tokenizer; it must hold {SENTENCEPIECE_FILE}, {BYTE_LEVEL_FILE}, or vocab.json and merges.txt"
     )
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a vocabulary's file; UserError where that cannot be."""
+    try:
+        if not path.is_file():  # a named pipe would be waited for
+            raise UserError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def tokenizer_of_pack(pack: Path) -> Tokenizer:
@@ -282,7 +291,7 @@ def _unigram_to_hugging_face(data: bytes, where: Path) -> Tokenizer:
 def bpe_from_merges(vocab: dict[str, int], path: Path) -> Bpe:
     """The model of {string: id} and a file of merges, one pair a line."""
     try:
-        lines = read_file(path, MAX_VOCABULARY_BYTES).decode().split("\n")
+        lines = read_file(path).decode().split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
     model = Bpe(vocab=vocab, merges=[line for line in lines if line and not line.startswith("#version")])

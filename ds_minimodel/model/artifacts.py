@@ -11,22 +11,32 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Self
 
 import torch
-from pydantic import Field, FiniteFloat, NonNegativeInt
+from pydantic import Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import MANIFEST, atomic_folder, read_manifest, sha256_of_file, write_json, write_manifest
-from ds_minimodel.common.random import FIRST_STREAM
-from ds_minimodel.common.typed import Probability, Strict, Typed, read_typed
-from ds_minimodel.common.vocabulary import NUM_SPECIAL
+from ds_minimodel.common.files import (
+    MANIFEST,
+    Amount,
+    Count,
+    Manifest,
+    Stored,
+    atomic_folder,
+    read_artifact,
+    read_model,
+    sha256_of_file,
+    write_json,
+    write_manifest,
+)
+from ds_minimodel.common.random import DropoutSites
+from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.transformer import Body, BodyConfig
 from ds_minimodel.parallel import full_shape, own_part
 
@@ -34,58 +44,85 @@ BODY_WEIGHTS = "model.safetensors"
 PACK_WEIGHTS = "embeddings.safetensors"
 
 
-# Bounds of sizes that a file gives, above all that is trained: nothing is made of such a size before they hold.
-Layers = Annotated[int, Field(ge=1, le=1 << 12)]
-Width = Annotated[int, Field(ge=1, le=1 << 20)]
-Positions = Annotated[int, Field(ge=1, le=1 << 24)]
-Ids = Annotated[int, Field(gt=NUM_SPECIAL, le=1 << 24)]  # of a vocabulary
+_MAKE_AGAIN = "put it back from a copy, or delete its folder and run the step again"
+
+Layers = Annotated[int, Field(ge=1, le=1000)]
+Size = Annotated[int, Field(ge=1, le=2**24)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
-class _Architecture(Strict):
-    """BodyConfig as config.json has it."""
+class Architecture(Stored):
+    """A BodyConfig in config.json."""
 
     num_layers: Layers
-    hidden_size: Width
-    num_heads: Width
-    ffn_size: Width
-    max_positions: Positions
-    head_depths: list[Layers]
-    dropout: Probability
-    attention_dropout: Probability
+    hidden_size: Size
+    num_heads: Size
+    ffn_size: Size
+    max_positions: Size
+    head_depths: list[Size]
+    dropout: Rate
+    attention_dropout: Rate
+
+    @model_validator(mode="after")
+    def _sizes_agree(self) -> Self:
+        fault = architecture_fault(self.config())
+        if fault:
+            raise ValueError(fault)
+        return self
+
+    def config(self) -> BodyConfig:
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return BodyConfig(**{**values, "head_depths": tuple(self.head_depths)})
 
 
-class _Task(Strict):
-    name: str
+def architecture_fault(config: BodyConfig) -> str | None:
+    """What sizes of a body that are each possible are not together; None where nothing is wrong."""
+    if config.hidden_size % config.num_heads:
+        return f"num_heads {config.num_heads} does not divide hidden_size {config.hidden_size}"
+    if not DropoutSites.fit(config.num_layers, config.num_heads):
+        return f"num_heads {config.num_heads} in each of num_layers {config.num_layers} are too many"
+    if list(config.head_depths) != sorted({*config.head_depths} & {*range(1, config.num_layers + 1)}):
+        return f"head_depths {list(config.head_depths)!s:.60} are not rising: there are {config.num_layers} layers"
+    return None
+
+
+class TaskOfModel(Stored):
+    """What a task model was finetuned on, in config.json."""
+
     kind: str
     labels: list[str] | None
 
 
-class _BodyFile(Strict):
-    """config.json of a body, mini-model or task model."""
+class BodyFile(Stored):
+    """config.json of a body."""
 
-    architecture: _Architecture
+    architecture: Architecture
     space: str
-    task: _Task | None
+    task: TaskOfModel | None
 
 
-class _BodyManifest(Typed):
-    kind: Literal["body", "mini-model", "task-model"]
+class BodyManifest(Manifest):
+    """Manifest of a body, mini-model or task model."""
+
     space: str
-    files: dict[str, Any]
+
+    noun = "a body"
+    kinds = ("body", "mini-model", "task-model")
+    required = (("config.json",), (BODY_WEIGHTS,))
 
 
-class _PackManifest(Typed):
-    kind: Literal["language-pack"]
-    space: str
-    files: dict[str, Any]
+class PackManifest(Manifest):
+    """Manifest of a language pack."""
+
     language: str
-    vocab_size: Ids
-    steps: NonNegativeInt
-    eflops: Annotated[FiniteFloat, Field(ge=0)]
+    space: str
+    vocab_size: Count
+    steps: Count
+    eflops: Amount
 
-
-class _Kind(Typed):
-    kind: str
+    noun = "a language pack"
+    kinds = ("language-pack",)
+    required = ((PACK_WEIGHTS,), ("tokenizer.model", "tokenizer.json"))
 
 
 @dataclass
@@ -115,7 +152,10 @@ class PackArtifact:
 
 def identity(folder: str | Path) -> str:
     """Hash of an artifact's manifest, and so of all its files; children name their parents by it."""
-    return sha256_of_file(Path(folder) / MANIFEST)
+    try:
+        return sha256_of_file(Path(folder) / MANIFEST)
+    except OSError as error:
+        raise UserError(f"{Path(folder) / MANIFEST}: cannot be read ({error.strerror}); {_MAKE_AGAIN}") from None
 
 
 def space_of(*tensor_dicts: dict[str, Tensor]) -> str:
@@ -139,94 +179,51 @@ def save_body(folder: str | Path, artifact: BodyArtifact, kind: str, **facts: An
 
 
 def load_body(folder: str | Path) -> BodyArtifact:
-    """Read a body, mini-model or task model; UserError where it is missing or damaged, or its parts disagree.
-
-    Of a task model's head only the values are checked here; names and shapes are its kind's (tasks/).
-    """
+    """Read a body, mini-model or task model; UserError where it is missing, damaged or something else."""
     folder = Path(folder)
-    manifest = _verified(folder, _BodyManifest, "a body, mini-model or task model", "config.json", BODY_WEIGHTS)
-    where, weights = folder / "config.json", folder / BODY_WEIGHTS
-    config = read_typed(where, _BodyFile)
-    values = config.architecture.model_dump()
-    body = BodyConfig(**{**values, "head_depths": tuple(values["head_depths"])})
-    fault = architecture_fault(body)
-    if not fault and config.space != manifest.space:
-        fault = f"space {config.space!r:.40}, but {MANIFEST} has {manifest.space!r:.40}"
-    if not fault and (config.task is None) == (manifest.kind == "task-model"):
-        fault = f"task {'missing' if config.task is None else 'given'}, but {MANIFEST} says {manifest.kind}"
-    if fault:
-        raise UserError(f"{where}: {fault}")
-    tensors = _load(weights)
-    own = {name.removeprefix("body."): tensor for name, tensor in tensors.items() if name.startswith("body.")}
-    check_tensors(own if config.task else tensors, _shapes(body, weights, tensors), weights)
-    check_values(tensors, weights)
-    return BodyArtifact(body, tensors, config.space, config.task.model_dump() if config.task else None)
+    manifest = read_artifact(folder, BodyManifest, verify=True)
+    file = read_model(folder / "config.json", BodyFile, _MAKE_AGAIN)
+    if file.space != manifest.space or (file.task is None) == (manifest.kind == "task-model"):
+        raise UserError(f"{folder}: config.json and {MANIFEST} say another space or kind; {_MAKE_AGAIN}")
+    tensors, config = _load(folder / BODY_WEIGHTS), file.architecture.config()
+    _check_body(folder, config, tensors, "" if file.task is None else "body.")
+    task = None if file.task is None else file.task.model_dump()
+    return BodyArtifact(config, tensors, file.space, task)
 
 
-def architecture_fault(config: BodyConfig) -> str | None:
-    """What sizes of a body that are each possible are not together, None where nothing is wrong."""
-    if config.hidden_size % config.num_heads:
-        return f"a hidden size of {config.hidden_size} is not a multiple of {config.num_heads} heads"
-    if config.num_layers * (config.num_heads + 2) + 3 > FIRST_STREAM:
-        return f"{config.num_heads} heads in each of {config.num_layers} layers are too many"
-    depths = config.head_depths
-    if list(depths) != sorted({*depths} & {*range(1, config.num_layers + 1)}):
-        return f"head_depths {list(depths)!s:.40} are not rising numbers of at most {config.num_layers} layers"
-    return None
-
-
-def _shapes(config: BodyConfig, where: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a body of `config`, without storage; UserError where `tensors` are too few for its layers."""
-    if len(tensors) < config.num_layers:
-        raise UserError(f"{where}: {len(tensors)} tensors cannot be a body of {config.num_layers} layers")
+def _check_body(folder: Path, config: BodyConfig, tensors: dict[str, Tensor], prefix: str) -> None:
+    """UserError where the weights are not those of a body of this `config`, so that nothing is made of its sizes."""
     with torch.device("meta"):
-        return Body(config).state_dict()
-
-
-def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str | Path) -> None:
-    """UserError where the names or shapes of `tensors`, from the file `where`, are not those of `expected`."""
-    for name in sorted(expected.keys() ^ tensors.keys()):
-        what = f"no tensor {name}" if name in expected else f"a tensor {name!r:.80} that does not belong to it"
-        raise UserError(f"{where}: {what}; its configuration is of another model")
-    for name, tensor in tensors.items():
-        if tensor.shape != expected[name].shape:
-            shape, given = tuple(tensor.shape), tuple(expected[name].shape)
-            raise UserError(f"{where}: {name} has shape {shape}, its configuration gives {given}")
-
-
-def check_values(tensors: Mapping[str, Tensor], where: str | Path) -> None:
-    """UserError where a tensor is not of finite fp32 numbers."""
-    for name, tensor in tensors.items():
-        if tensor.dtype != torch.float32:
-            raise UserError(f"{where}: {name!r:.80} is {tensor.dtype}, not torch.float32")
-        if not tensor.isfinite().all():
+        expected = {prefix + name: tensor.shape for name, tensor in Body(config).state_dict().items()}
+    found = {name: tensor.shape for name, tensor in tensors.items() if name.startswith(prefix)}
+    for name in sorted({*expected, *found}):
+        if expected.get(name) != found.get(name):
+            shapes = [tuple(shape) if shape is not None else "none" for shape in (expected.get(name), found.get(name))]
             raise UserError(
-                f"{where}: {name!r:.80} holds NaN or infinite numbers; the model that it was made of diverged"
+                f"{folder}: {name} is of shape {shapes[0]} by config.json, {shapes[1]} in {BODY_WEIGHTS}; {_MAKE_AGAIN}"
             )
 
 
-def _verified(folder: Path, schema: type[_BodyManifest | _PackManifest], what: str, *needed: str) -> Any:
-    """The manifest of an artifact whose files are all whole, its own, and not links; UserError else."""
-    where = folder / MANIFEST
-    kind = read_typed(where, _Kind).kind
-    if kind not in get_args(schema.model_fields["kind"].annotation):
-        raise UserError(f"{folder}: a {kind if kind.isprintable() else repr(kind):.40}, not {what}")
-    manifest = read_typed(where, schema)
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink():
-            raise UserError(f"{path}: a symbolic link; an artifact holds its files itself")
-    for name in (*needed, *manifest.files):
-        if name not in manifest.files or Path(name).name != name:
-            raise UserError(f"{where}: files: {name!r:.80} is {'not there' if name in needed else 'no name of a file'}")
-    read_manifest(folder, verify=True)
-    return manifest
+def load_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
+    """Put a task model into the module of its kind, all but the pack; UserError where the two differ."""
+    check_task_model(module, model, folder)
+    load_into(module, model.tensors)
+
+
+def check_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
+    """UserError where the weights of a task model are not those of the module of its kind."""
+    expected = {name: full_shape(parameter) for name, parameter in module.named_parameters()}
+    for name in sorted({*expected, *model.tensors}):
+        shape = model.tensors[name].shape if name in model.tensors else None
+        if not name.startswith("pack.") and expected.get(name) != shape:
+            raise UserError(f"{folder}: {name} is not the one of a {(model.task or {})['kind']} model; {_MAKE_AGAIN}")
 
 
 def save_pack(folder: str | Path, artifact: PackArtifact, tokenizer_folder: str | Path, **facts: Any) -> None:
     """Write a language pack with the vocabulary in `tokenizer_folder`; `facts` go into the manifest."""
     with atomic_folder(folder) as temporary:
         _save(artifact.tensors, temporary / PACK_WEIGHTS)
-        for name in read_manifest(tokenizer_folder)["files"].keys() - {PACK_WEIGHTS}:
+        for name in read_artifact(tokenizer_folder, Manifest, verify=True).files.keys() - {PACK_WEIGHTS}:
             shutil.copyfile(Path(tokenizer_folder) / name, temporary / name)
         write_manifest(
             temporary,
@@ -240,29 +237,33 @@ def save_pack(folder: str | Path, artifact: PackArtifact, tokenizer_folder: str 
         )
 
 
-def load_pack(folder: str | Path, space: str | None = None) -> PackArtifact:
-    """Read a language pack; UserError where it is damaged, its parts disagree or, with `space`, of another body."""
-    folder = Path(folder)
-    manifest = _verified(folder, _PackManifest, "a language pack", PACK_WEIGHTS)
+def load_pack(
+    folder: str | Path, space: str | None = None, language: str | None = None, steps: int | None = None
+) -> PackArtifact:
+    """Read a language pack; UserError where it is damaged or, with `space`, of another body.
+
+    language, steps: what the pack in this place must be of, where that is known.
+    """
+    manifest = read_artifact(folder, PackManifest, verify=True)
     if space is not None and manifest.space != space:
         raise UserError(
             f"{folder}: this pack was trained for embedding space {manifest.space}, the body "
             f"has {space}; use a pack adapted to this body, or adapt one"
         )
-    where, rows = folder / PACK_WEIGHTS, manifest.vocab_size
-    tensors = _load(where)
-    own = {name: tensor for name, tensor in tensors.items() if not name.startswith("body.")}
-    table = own.get("tokens", torch.empty(0, device="meta"))
-    width = table.shape[1] if table.dim() == 2 else 0
-    with torch.device("meta"):
-        check_tensors(own, {"tokens": torch.empty(rows, width), "bias": torch.empty(rows)}, where)
-    check_values(tensors, where)
+    for what, here, there in (("language", language, manifest.language), ("step", steps, manifest.steps)):
+        if here is not None and here != there:
+            raise UserError(f"{folder}: the pack of {what} {there} in the place of that of {here}; {_MAKE_AGAIN}")
+    tensors = _load(Path(folder) / PACK_WEIGHTS)
+    shapes = [tuple(tensors[name].shape) if name in tensors else () for name in ("tokens", "bias")]
+    if len(shapes[0]) != 2 or shapes != [(manifest.vocab_size, shapes[0][1]), (manifest.vocab_size,)]:
+        raise UserError(
+            f"{Path(folder) / PACK_WEIGHTS}: tokens and bias of shapes {shapes[0]} and {shapes[1]} are not those of "
+            f"{manifest.vocab_size} pieces; {_MAKE_AGAIN}"
+        )
+    other = sorted(name for name in tensors if name not in ("tokens", "bias") and not name.startswith("body."))
+    if other:
+        raise UserError(f"{Path(folder) / PACK_WEIGHTS}: {other[0]!r:.80} is nothing that a pack has; {_MAKE_AGAIN}")
     return PackArtifact(manifest.language, tensors, manifest.space, manifest.steps, manifest.eflops)
-
-
-def language_of(folder: str | Path) -> str:
-    """The language that a pack says it is; its files are not looked at."""
-    return read_typed(Path(folder) / MANIFEST, _PackManifest).language
 
 
 def check_fit(folder: str | Path, pack: PackArtifact, body: BodyArtifact) -> None:
@@ -298,8 +299,14 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def _load(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; UserError where it is damaged, or one holds what is no number that fp32 has."""
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path}: damaged or unreadable ({reason}); delete its folder and run the step again") from None
+        raise UserError(f"{path}: damaged or unreadable ({error}); {_MAKE_AGAIN}") from None
+    for name, tensor in tensors.items():
+        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise UserError(f"{path}: {name!r:.80} is of type {tensor.dtype}, where weights are fp32; {_MAKE_AGAIN}")
+        if not tensor.isfinite().all():
+            raise UserError(f"{path}: {name!r:.80} holds NaN or infinite numbers; {_MAKE_AGAIN}")
+    return tensors

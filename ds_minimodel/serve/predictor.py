@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_artifact
 from ds_minimodel.data.tokenizer import Tokenizer
-from ds_minimodel.model.artifacts import BodyArtifact, language_of, load_body
+from ds_minimodel.model.artifacts import BodyArtifact, PackManifest, load_body, load_task_model
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.transformer import BodyConfig, LanguagePack
@@ -97,7 +98,7 @@ class Predictor:
             raise UserError(f"{folder}: a task model has one head; leave out --head")
         kind, labels = task_of(folder, artifact)
         module = kind.module(config, 2, labels)
-        load_into(module, artifact.tensors)
+        load_task_model(module, artifact, folder)
         return TaskAnswerer(module, kind, labels, config.max_positions)
 
     def _load(self, folder: str | Path, artifact: BodyArtifact, dtype: torch.dtype) -> _Language:
@@ -153,4 +154,4 @@ def _depth(folder: str | Path, config: BodyConfig, depth: int | None) -> int:
 def beside(model_folder: str | Path) -> dict[str, Path]:
     """{its language: folder} of the pack that lies beside a model, as `pack plug` and the steps leave it."""
     folder = Path(model_folder).resolve().parent / "pack"
-    return {language_of(folder): folder} if folder.is_dir() else {}
+    return {read_artifact(folder, PackManifest).language: folder} if folder.is_dir() else {}

@@ -7,12 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ds_minimodel.common.files import read_manifest
+from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.costs import Cost
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.jobs import Job, Layout, inputs_hash
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, identity, load_body, load_pack, plug, save_pack
+from ds_minimodel.model.artifacts import (
+    BodyArtifact,
+    PackArtifact,
+    PackManifest,
+    identity,
+    load_body,
+    load_pack,
+    plug,
+    save_pack,
+)
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import prefix
 from ds_minimodel.model.parameters import Tensors, load_into, train_only
@@ -26,8 +35,16 @@ from ds_minimodel.steps.training import (
     masked_lm_run,
     masked_lm_sampler,
     micro_batches,
+    snapshot_folder,
 )
 from ds_minimodel.systems import System
+
+
+class FirstManifest(PackManifest):
+    """Manifest of the pack of step 0."""
+
+    rows_copied: Count
+    rows_combined: Count
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
@@ -63,11 +80,11 @@ def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world:
         "initialisation": section.initialisation,
         "parents": {"body": identity(body_folder), "source": identity(source_folder)},
     }
-    first_folder = folder / "snapshots" / "step-00000000"
+    first_folder = snapshot_folder(folder, 0)
     source = load_pack(source_folder, frozen.space)
     world.from_main(lambda: _save_first(recipe, layout, language, frozen, source, first_folder, facts))
-    initial = load_pack(first_folder, frozen.space)
-    facts |= {name: read_manifest(first_folder)[name] for name in ("rows_copied", "rows_combined")}
+    initial, manifest = load_pack(first_folder, frozen.space, language, 0), read_artifact(first_folder, FirstManifest)
+    facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
     shard(module, world.tensor)
 
@@ -90,7 +107,7 @@ def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world:
         f"adapt {system.name} {language}",
         inputs_hash(folder),
         section.snapshots()[1:-1],
-        lambda step, weights: save(step, weights, folder / "snapshots" / f"step-{step:08}"),
+        lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
     )
     save(run.schedule.steps, weights, folder / "pack")
 

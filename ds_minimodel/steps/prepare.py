@@ -12,18 +12,14 @@ from ds_minimodel.recipe.schema import Recipe
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
-    return [
-        Job(
-            layout.tokens(language),
-            {
-                "text": fingerprint_of_text(find_files(recipe.data.text[language])),
-                "min_words": recipe.data.min_words.get(language, 0),
-            },
-            (layout.tokenizer(language),),
-            partial(_prepare, recipe, layout, language),
-        )
-        for language in recipe.languages_of_text
-    ]
+    return [_job(recipe, layout, language) for language in recipe.languages_of_text]
+
+
+def _job(recipe: Recipe, layout: Layout, language: str) -> Job:
+    text = find_files(recipe.data.text[language])
+    inputs = {"text": fingerprint_of_text(text), "min_words": recipe.data.min_words.get(language, 0)}
+    make = partial(_prepare, recipe, layout, language)
+    return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make, text=text)
 
 
 def _prepare(recipe: Recipe, layout: Layout, language: str, ranks: MpiRanks | None) -> None:

@@ -1,7 +1,8 @@
 """What the training steps share: a body's architecture, the samples of a text, a resolved run, its batches."""
 
+import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +26,8 @@ from ds_minimodel.recipe.costs import step_work
 from ds_minimodel.recipe.schema import MaskedLm, Recipe
 from ds_minimodel.recipe.schema import Optimizer as OptimizerSection
 from ds_minimodel.systems import System
+
+log = logging.getLogger(__name__)
 
 Phases = tuple[tuple[int, float, float], ...]  # (steps, FLOPs of one by formula, as executed) each
 Batches = Callable[[int], list[dict[str, Any]]]  # step -> this rank's micro-batches
@@ -55,6 +58,11 @@ def body_config(recipe: Recipe, system: System) -> BodyConfig:
 def finetune_seeds(recipe: Recipe) -> range:
     """Seeds of the independent finetuning runs."""
     return range(recipe.seed, recipe.seed + recipe.finetune.seeds)
+
+
+def snapshot_folder(folder: Path, step: int) -> Path:
+    """Of the pack that step 2 in `folder` had after so many updates."""
+    return folder / "snapshots" / f"step-{step:08}"
 
 
 def finished_checkpoints(folder: Path) -> Callable[[], None]:
@@ -94,9 +102,16 @@ def masked_lm_sampler(recipe: Recipe, section: MaskedLm, layout: Layout, languag
     """Samples of a masked-LM step on one language's text."""
     tokenizer = open_tokenizer(layout.tokenizer(language))
     store = TokenStore(layout.tokens(language), tokenizer.sha256)
+    if world.is_main and not store.is_checked:
+        _warn_of_unchecked(str(store.folder))
     table = partial(BlockTable, store, recipe.data.blocks, section.seq_length)
     world.from_main(lambda: len(table()))  # builds it; the other ranks, on the same disk, only open it
     return MlmSampler(store, table(), section.mask_prob, recipe.seed)
+
+
+@lru_cache  # once in a process
+def _warn_of_unchecked(store: str) -> None:
+    log.warning("%s: written by a version without checksums, so it is read unchecked", store)
 
 
 def masked_lm_run(recipe: Recipe, section: MaskedLm, world: World, phases: Sequence[tuple[int, Cost]]) -> Run:

@@ -27,7 +27,7 @@ def task_of(folder: str | Path, model: BodyArtifact) -> tuple[TaskKind, list[str
     """(kind, labels) of the task model in `folder`; UserError where they or the head are not a kind's."""
     import torch
 
-    from ds_minimodel.model.artifacts import BODY_WEIGHTS, check_tensors
+    from ds_minimodel.model.artifacts import check_task_model
 
     assert model.task is not None
     name, labels, where = model.task["kind"], model.task["labels"], Path(folder) / "config.json"
@@ -37,7 +37,5 @@ def task_of(folder: str | Path, model: BodyArtifact) -> tuple[TaskKind, list[str
     if kind.has_labels != bool(labels) or len({*(labels or ())}) < len(labels or ()):
         raise UserError(f"{where}: task.labels: {name} takes {'names, each once' if kind.has_labels else 'none'}")
     with torch.device("meta"):
-        expected = kind.module(model.config, 2, labels).state_dict()
-    own = {name: tensor for name, tensor in expected.items() if not name.startswith("pack.")}
-    check_tensors(model.tensors, own, Path(folder) / BODY_WEIGHTS)
+        check_task_model(kind.module(model.config, 2, labels), model, folder)
     return kind, labels

@@ -48,7 +48,8 @@ def packed(store, limit, within_documents):
 
 
 def table_of(store, mode, seq_length):
-    starts, lengths = (part.tolist() for part in BlockTable(store, mode, seq_length).spans(slice(None)))
+    table = BlockTable(store, mode, seq_length)
+    starts, lengths = (part.tolist() for part in table.spans(np.arange(len(table))))
     return list(zip(starts, lengths))
 
 

@@ -30,7 +30,7 @@ def model():
 
 @pytest.fixture
 def body(model):
-    return BodyArtifact(model.body.config, model.body.state_dict(), "space-1", {"labels": ["no", "yes"]})
+    return BodyArtifact(model.body.config, model.body.state_dict(), "space-1")
 
 
 @pytest.fixture
@@ -92,10 +92,11 @@ def test_nothing_is_a_pickle(saved):
             assert end + max(facts["data_offsets"][1] for facts in header.values()) == len(content)
 
 
-def test_other_dtypes_and_views_are_kept(tmp_path, body):
-    tensors = {"transposed": torch.randn(3, 5).T, "bf16": torch.randn(4).bfloat16()}
-    save_body(tmp_path / "body", BodyArtifact(body.config, tensors, "space"), "body")
-    assert_equal(load_body(tmp_path / "body").tensors, tensors)
+def test_views_are_kept(tmp_path, body):
+    name = "layers.0.attention_out.weight"
+    body.tensors[name] = body.tensors[name].T
+    save_body(tmp_path / "body", body, "body")
+    assert_equal(load_body(tmp_path / "body").tensors, body.tensors)
 
 
 def test_a_pack_of_another_body_is_refused(saved):

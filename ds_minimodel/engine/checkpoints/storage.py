@@ -15,8 +15,11 @@ from typing import Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
     MANIFEST,
+    Count,
+    Manifest,
+    Sha256,
     atomic_write,
-    read_json,
+    read_artifact,
     sha256_of_file,
     sha256_of_json,
     sync_folder,
@@ -25,7 +28,19 @@ from ds_minimodel.common.files import (
 
 LATEST = "latest"
 PARTIAL = ".partial"
-_COMPLETE = re.compile(r"step-\d+")  # copies that a user has put beside them have other names
+_COMPLETE = re.compile(r"step-\d{1,15}")  # copies that a user has put beside them have other names
+
+
+class CheckpointManifest(Manifest):
+    """Manifest of a checkpoint; what else a run must agree in, checkpoints.py compares."""
+
+    step: Count
+    loss_scale: dict[str, float] | None
+    milestone: bool = False
+    manifest_sha256: Sha256  # of all else in it
+
+    noun = "a checkpoint"
+    kinds = ("checkpoint",)
 
 
 @dataclass(frozen=True)
@@ -72,19 +87,17 @@ def damage(checkpoint: Path, share: int = 0, shares: int = 1) -> str | None:
     if not checkpoint.is_dir():
         return f"{checkpoint}: missing"
     try:
-        manifest = read_json(checkpoint / MANIFEST)
-        if manifest.pop("manifest_sha256") != sha256_of_json(manifest):
+        manifest = read_artifact(checkpoint, CheckpointManifest)
+        values = manifest.model_dump(exclude_unset=True)
+        if values.pop("manifest_sha256") != sha256_of_json(values):
             return f"{checkpoint / MANIFEST}: its SHA-256 is not the one that it holds"
-        files = sorted(manifest["files"].items())
-        for name, facts in files[share::shares]:
-            if not (checkpoint / name).is_file() or (checkpoint / name).stat().st_size != facts["bytes"]:
-                return f"{checkpoint / name}: missing or of another size than {MANIFEST} says"
-            if sha256_of_file(checkpoint / name) != facts["sha256"]:
+        if checkpoint.name != name_of(manifest.step):
+            return f"{checkpoint}: holds the checkpoint of step {manifest.step}"
+        for name, facts in sorted(manifest.files.items())[share::shares]:
+            if sha256_of_file(checkpoint / name) != facts.sha256:
                 return f"{checkpoint / name}: its SHA-256 is not the one in {MANIFEST}"
     except UserError as error:
         return str(error)
-    except (KeyError, TypeError, AttributeError):
-        return f"{checkpoint / MANIFEST}: not the manifest of a checkpoint"
     except OSError as error:
         return f"{checkpoint}: cannot be read ({error})"
     return None
@@ -151,7 +164,7 @@ def drop_all_but_milestones(folder: Path | str) -> None:
 
 def _is_marked(checkpoint: Path) -> bool:
     try:
-        return read_json(checkpoint / MANIFEST).get("milestone", False)
+        return read_artifact(checkpoint, CheckpointManifest).milestone
     except UserError:
         return False
 
