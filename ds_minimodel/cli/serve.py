@@ -108,9 +108,9 @@ def _converse(predictor: "Predictor") -> None:
                 raise UserError(f"longer than {MAX_LINE} characters; ask about a part of it")
             if not line.strip():
                 continue
-            (answer,) = predictor.predict([_request(line, predictor)])
+            (answer,) = predictor.predict([_request(line, number, predictor)])
         except UserError as error:
-            message = str(error).removeprefix("request 1: ")
+            message = str(error).removeprefix("request 1: ").removeprefix(f"standard input:{number}: ")
             print(f"ds-minimodel: line {number}: {message}", file=sys.stderr, flush=True)
             continue
         print(json.dumps(answer, ensure_ascii=False), flush=True)
@@ -147,12 +147,12 @@ def _answer_file(predictor: "Predictor", path: str) -> None:
         print(json.dumps({**named, **answer}, ensure_ascii=False))
 
 
-def _request(line: str, predictor: "Predictor") -> dict[str, Any]:
+def _request(line: str, number: int, predictor: "Predictor") -> dict[str, Any]:
     """A request from a line: a JSON object, or its texts with tabs between, the language first of several."""
     if line.lstrip().startswith("{"):
         from ds_minimodel.tasks.tables import json_object
 
-        return json_object(line, "request 1")
+        return json_object(line, "standard input", number)
     names, texts = predictor.answerer.fields, line.split("\t")
     if len(predictor.languages) > 1:
         names = ("language", *names)

@@ -1,5 +1,9 @@
 """Exceptions that the command line knows."""
 
+import re
+
+LONGEST = 1000  # characters of a message
+
 
 class UserError(Exception):
     """A mistake in a recipe, a file or a command line.
@@ -7,6 +11,12 @@ class UserError(Exception):
     The message is one line: what is wrong, where (file, key, line), what to do.
     The command line prints it without a traceback and exits with code 2.
     """
+
+    def __str__(self) -> str:
+        """The message as one printable line, whatever stands in the names and texts that it quotes."""
+        text = re.sub(r"\s*\n\s*", " ", super().__str__()).strip()
+        text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[3 - LONGEST // 2 :]}"
 
 
 class OtherRankFailed(Exception):

@@ -52,7 +52,12 @@ class DropoutSites:
     num_heads: int
 
     def __post_init__(self) -> None:
-        assert self.task_head[-1] < FIRST_STREAM, "more dropouts than there are numbers for them"
+        assert self.fit(self.num_layers, self.num_heads), "more dropouts than there are numbers for them"
+
+    @staticmethod
+    def fit(num_layers: int, num_heads: int) -> bool:
+        """Whether there are numbers for the dropouts of a network of this size."""
+        return 2 + (num_heads + 2) * num_layers < FIRST_STREAM
 
     @property
     def embeddings(self) -> int:

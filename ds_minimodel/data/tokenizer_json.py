@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat
-from pydantic import Strict as StrictlyTyped
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Stored, read_model
@@ -23,8 +22,9 @@ SPECIAL_TOKENS = (*SPECIAL, MASK)
 _UNK = SPECIAL[UNK]
 Id = Annotated[int, Field(ge=0, lt=1 << 24)]
 Ids = dict[str, Id]  # vocab.json, encoder.json, added_tokens.json
-_Pair = Annotated[tuple[str, str], StrictlyTyped(False)]  # JSON has lists alone
-_Piece = Annotated[tuple[str, FiniteFloat], StrictlyTyped(False)]
+_OfList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)  # JSON has no tuples
+_Pair = Annotated[tuple[str, str], _OfList]
+_Piece = Annotated[tuple[str, FiniteFloat], _OfList]
 
 
 def _no_dropout(value: float | None) -> float | None:

@@ -166,9 +166,7 @@ def _vocabulary(folder: Path) -> Vocabulary:
         if missing:
             raise UserError(f"{path}: no line for {missing[0]!r} of {model.name}; they do not belong together")
         return Vocabulary(UNIGRAM_FILE, data, [ids[piece] for piece in pieces])
-    encoder = {
-        str(id): string for string, id in read_model(folder / "encoder.json", Ids, ADVICE).items()
-    }
+    encoder = {str(id): string for string, id in read_model(folder / "encoder.json", Ids, ADVICE).items()}
     strings = [*SPECIAL, *(encoder.get(word, word) for word in words), MASK]
     ids = {string: id for id, string in enumerate(strings)}
     splitter = ByteLevel(type="ByteLevel", add_prefix_space=False)

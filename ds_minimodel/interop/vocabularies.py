@@ -63,9 +63,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     settings = TokenizerSettings.of(folder)
     path, model_path, pieces_path = (folder / name for name in (BYTE_LEVEL_FILE, SENTENCEPIECE_FILE, "vocab.json"))
     if os.path.lexists(model_path):
-        found = Vocabulary(
-            UNIGRAM_FILE, *unigram_from_sentencepiece(read_file(model_path), model_path)
-        )
+        found = Vocabulary(UNIGRAM_FILE, *unigram_from_sentencepiece(read_file(model_path), model_path))
         settings.check_prefix(True, model_path)
         if os.path.lexists(path) and not _same_unigram(found, _unigram_from_tokenizer_json(path, settings)):
             raise UserError(f"{path}: not the vocabulary of {model_path.name} beside it; remove the wrong one")

@@ -6,6 +6,8 @@ The columns have the official files' forms, or a user's own names.
 import csv
 import io
 import json
+import os
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,6 +141,8 @@ def table_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def read_text(path: str | Path) -> str:
     """The whole of a UTF-8 file (a byte order mark is dropped); UserError where that cannot be."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UserError(f"{path}: cannot be read (a folder, a pipe or a device); give the path of a file")
         data = Path(path).read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
@@ -152,14 +156,53 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert the file") from None
 
 
+def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:
+    """The value of a JSON text that begins at `line` of a file; UserError, with the `form` expected, for another."""
+    try:
+        return json.loads(text, object_pairs_hook=_each_key_once)
+    except _Repeated as error:
+        raise UserError(f"{path}:{line}: not JSON (the key {str(error)!r:.40} comes twice); {form}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{line + error.lineno - 1}: not JSON ({error.msg}); {form}") from None
+    except ValueError:
+        raise UserError(f"{path}:{line}: not JSON (a number has thousands of digits); {form}") from None
+    except RecursionError:
+        raise UserError(f"{path}:{line}: JSON that is nested too deeply; {form}") from None
+
+
+class _Repeated(ValueError):
+    """A key that an object has twice."""
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in row:
+            raise _Repeated(key)
+        row[key] = value
+    return row
+
+
+def json_object(text: str, path: str | Path, line: int) -> dict[str, Any]:
+    """The JSON object that is line `line` of a file; UserError for another value."""
+    row = parse_json(text, path, "one object a line is expected", line)
+    if not isinstance(row, dict):
+        raise UserError(f"{path}:{line}: not a JSON object; one object a line is expected")
+    return row
+
+
+def shown(value: object) -> str:
+    """A JSON value as a message quotes it."""
+    return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)[:40]
+
+
 def text_field(row: Mapping[str, object], name: str, where: str) -> str:
     """Text of column (or JSON key) `name`; UserError where it is missing or no text."""
     if name not in row:
-        raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none':.200}")
+        raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none'}")
     value = row[name]
     if not isinstance(value, str):
-        kinds = {list: "a list", dict: "an object"}  # not spelt out: it may be large, or nested deeply
-        raise UserError(f"{where}: '{name}' is {kinds.get(type(value)) or json.dumps(value)[:40]}, not text")
+        raise UserError(f"{where}: '{name}' is {shown(value)}, not text")
     if "\0" in value:  # SentencePiece takes it for <s>
         raise UserError(f"{where}: '{name}' holds a NUL character; remove it")
     try:
@@ -169,27 +212,6 @@ def text_field(row: Mapping[str, object], name: str, where: str) -> str:
             f"{where}: '{name}' holds half a surrogate pair (a wrong \\u escape, or bytes that are not UTF-8)"
         ) from None
     return value
-
-
-def json_object(text: str, where: str) -> dict[str, Any]:
-    """The JSON object that a line is; UserError, beginning with `where`, for another value, or one with a key twice."""
-    try:
-        row = json.loads(text, object_pairs_hook=_each_key_once)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error}); one object a line is expected") from None
-    except RecursionError:
-        raise UserError(f"{where}: nested too deeply; one object a line is expected") from None
-    if not isinstance(row, dict):
-        raise UserError(f"{where}: not a JSON object; one object a line is expected")
-    return row
-
-
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        key = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
-        raise ValueError(f"the key {key!r:.40} comes twice")
-    return row
 
 
 def _label(row: Mapping[str, object], columns: Columns, where: str) -> str:
@@ -207,7 +229,7 @@ def _jsonl_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, An
     for line, content in enumerate(text.split("\n"), 1):  # splitlines would also cut at U+2028 and U+0085
         if not content.strip():
             continue
-        yield line, json_object(content, f"{path}:{line}")
+        yield line, json_object(content, path, line)
 
 
 def _tsv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
