@@ -3,14 +3,16 @@
 import io
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.common.errors import UserError
 
 if TYPE_CHECKING:
     from ds_minimodel.serve.predictor import Predictor
+
+MAX_LINE = 1 << 24  # characters of a line that is typed
 
 
 def add_arguments(commands: Commands) -> None:
@@ -44,6 +46,11 @@ def add_arguments(commands: Commands) -> None:
     )
     predict.add_argument("--head", metavar="N", type=int, help="depth of the masked-LM head; default: the deepest")
     predict.add_argument("--top", metavar="K", type=int, default=5, help="pieces for each <mask> (5)")
+    predict.add_argument(
+        "--precision",
+        metavar="NAME",
+        help="fp32, bf16, fp16, or auto: the fastest that suits the device; default: fp32 on a CPU, auto on a GPU",
+    )
     predict.set_defaults(run=_predict)
 
 
@@ -77,21 +84,47 @@ def _predict(options: Options) -> None:
     from ds_minimodel.serve.predictor import Predictor, beside
 
     folders = _folders(options.pack) or beside(options.model)
-    predictor = Predictor(options.model, folders, options.head, options.top)
-    if options.file is not None:
+    predictor = Predictor(options.model, folders, options.head, options.top, options.precision)
+    if options.file is None:
+        _converse(predictor)
+    else:
         _answer_file(predictor, options.file)
-        return
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # bad bytes end one line, not all
-    for number, line in enumerate(sys.stdin, 1):
-        if line.strip():
-            try:
-                (answer,) = predictor.predict([_request(line.rstrip("\n"), predictor)])
-            except UserError as error:  # one bad line does not end a conversation
-                message = str(error).removeprefix("request 1: ")
-                print(f"ds-minimodel: line {number}: {message}", file=sys.stderr)
+
+
+def _say_precision(predictor: "Predictor") -> None:
+    print(
+        f"predict: answers in {predictor.precision} on the {predictor.device.type.upper()}", file=sys.stderr, flush=True
+    )
+
+
+def _converse(predictor: "Predictor") -> None:
+    """Answer the lines of standard input, each before the next is read; a bad one does not end the conversation."""
+    _say_precision(predictor)
+    if isinstance(sys.stdin, io.TextIOWrapper):  # a byte order mark is no text, and bad bytes end one line, not all
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")
+    for number, line in enumerate(_lines(sys.stdin), 1):
+        try:
+            if line is None:
+                raise UserError(f"longer than {MAX_LINE} characters; ask about a part of it")
+            if not line.strip():
                 continue
-            print(json.dumps(answer, ensure_ascii=False), flush=True)
+            (answer,) = predictor.predict([_request(line, number, predictor)])
+        except UserError as error:
+            message = str(error).removeprefix("request 1: ").removeprefix(f"standard input:{number}: ")
+            print(f"ds-minimodel: line {number}: {message}", file=sys.stderr, flush=True)
+            continue
+        print(json.dumps(answer, ensure_ascii=False), flush=True)
+
+
+def _lines(file: TextIO) -> Iterator[str | None]:
+    """The lines of a file without their ends, None for one of more than MAX_LINE characters, which is never held."""
+    while line := file.readline(MAX_LINE + 1):
+        if line.endswith("\n") or len(line) <= MAX_LINE:
+            yield line.rstrip("\n")
+            continue
+        while line and not line.endswith("\n"):
+            line = file.readline(MAX_LINE)
+        yield None
 
 
 def _folders(given: Sequence[str]) -> dict[str, str]:
@@ -108,18 +141,18 @@ def _folders(given: Sequence[str]) -> dict[str, str]:
 
 def _answer_file(predictor: "Predictor", path: str) -> None:
     requests = predictor.read_requests(path)
+    _say_precision(predictor)
     for request, answer in zip(requests, predictor.predict(requests), strict=True):
         named = {key: request[key] for key in ("id", "language") if key in request}
         print(json.dumps({**named, **answer}, ensure_ascii=False))
 
 
-def _request(line: str, predictor: "Predictor") -> Any:
+def _request(line: str, number: int, predictor: "Predictor") -> dict[str, Any]:
     """A request from a line: a JSON object, or its texts with tabs between, the language first of several."""
     if line.lstrip().startswith("{"):
-        try:
-            return json.loads(line)
-        except ValueError as error:
-            raise UserError(f"not JSON ({error})") from None
+        from ds_minimodel.tasks.tables import json_object
+
+        return json_object(line, "standard input", number)
     names, texts = predictor.answerer.fields, line.split("\t")
     if len(predictor.languages) > 1:
         names = ("language", *names)

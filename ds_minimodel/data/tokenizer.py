@@ -14,8 +14,9 @@ import tokenizers
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import BOS, EOS, MASK, PAD, SPECIAL, UNK, mask_id
+from ds_minimodel.common.vocabulary import BOS, EOS, MASK, PAD, SPECIAL, UNK, mask_id, special_ids
 from ds_minimodel.data.reader import find_files, read_documents
+from ds_minimodel.data.tokenizer_json import read_byte_level
 
 UNIGRAM_FILE = "tokenizer.model"
 BYTE_LEVEL_FILE = "tokenizer.json"
@@ -81,7 +82,14 @@ class UnigramTokenizer(Tokenizer):
 
     def __init__(self, folder: str | Path):
         super().__init__(folder)
-        self._model = sentencepiece.SentencePieceProcessor(model_file=str(self.path))
+        try:
+            self._model = sentencepiece.SentencePieceProcessor(model_file=str(self.path))
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"{self.path}: not a SentencePiece model ({str(error).partition(chr(10))[0]})") from None
+        model = self._model
+        found = model.bos_id(), model.pad_id(), model.eos_id(), model.unk_id()
+        if found != (BOS, PAD, EOS, UNK):
+            raise UserError(f"{self.path}: its {' '.join(SPECIAL)} have the ids {found}; another library made it")
         self.mask_id = self._model.get_piece_size()
         self.vocab_size = self.mask_id + 1
 
@@ -223,6 +231,9 @@ class ByteLevelTokenizer(Tokenizer):
         super().__init__(folder)
         # One thread, as SentencePiece's here: text is prepared by as many processes as there are cores.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        _, ids = read_byte_level(self.path)
+        if [ids.get(token) for token in (*SPECIAL, MASK)] != special_ids(len(ids)):
+            raise UserError(f"{self.path}: {' '.join(SPECIAL)} must be its first ids and {MASK} its last")
         self._tokenizer = tokenizers.Tokenizer.from_file(str(self.path))
         self._tokenizer.encode_special_tokens = True  # "<s>" in text is three characters
         self.vocab_size = self._tokenizer.get_vocab_size()

@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, field_validator
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_json
+from ds_minimodel.common.files import Stored, read_model
 from ds_minimodel.common.vocabulary import BOS, EOS, PAD
+from ds_minimodel.data.tokenizer_json import ADVICE
+from ds_minimodel.model.artifacts import Layers, Rate, Size, architecture_fault
 from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD, LAYER_NORM_EPS, BodyConfig
 
-# What a checkpoint must have: (key, what RobertaConfig takes where the key is absent, the values served).
-_REQUIRED = (
-    ("hidden_act", "gelu", ("gelu",)),
-    ("layer_norm_eps", 1e-12, (LAYER_NORM_EPS,)),
-    ("type_vocab_size", 2, (1,)),
-    ("position_embedding_type", "absolute", ("absolute", None)),
-    ("is_decoder", False, (False,)),
-    ("add_cross_attention", False, (False,)),
-    ("tie_word_embeddings", True, (True,)),
-    ("bos_token_id", BOS, (BOS,)),
-    ("pad_token_id", PAD, (PAD,)),
-    ("eos_token_id", EOS, (EOS,)),
-)
-_SIZES = (
-    "vocab_size",
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
+
+class _RobertaConfig(Stored):
+    """Of config.json what decides the model: what is served, with RobertaConfig's defaults for absent keys."""
+
+    model_config = ConfigDict(validate_default=True)
+
+    model_type: str
+    hidden_act: Literal["gelu"] = "gelu"
+    layer_norm_eps: float = 1e-12
+    type_vocab_size: int = 2
+    position_embedding_type: Literal["absolute"] | None = "absolute"
+    is_decoder: Literal[False] = False
+    add_cross_attention: Literal[False] = False
+    tie_word_embeddings: Literal[True] = True
+    bos_token_id: int = BOS
+    pad_token_id: int = PAD
+    eos_token_id: int = EOS
+    pruned_heads: Annotated[dict[str, Any], Field(max_length=0)] = {}
+    vocab_size: Size
+    num_hidden_layers: Layers
+    hidden_size: Size
+    num_attention_heads: Size
+    intermediate_size: Size
+    max_position_embeddings: Annotated[Size, Field(gt=FIRST_POSITION)]
+    hidden_dropout_prob: Rate = 0.1
+    attention_probs_dropout_prob: Rate = 0.1
+    architectures: list[str] | None = None
+    id2label: dict[str, str] | None = None
+
+    @field_validator("model_type")
+    @classmethod
+    def _is_served(cls, value: str) -> str:
+        if value not in ("roberta", "xlm-roberta"):
+            raise ValueError(f"model_type {value}; import-hf takes roberta and xlm-roberta")
+        return value
+
+    @field_validator("layer_norm_eps", "type_vocab_size", "bos_token_id", "pad_token_id", "eos_token_id")
+    @classmethod
+    def _is_ours(cls, value: float, info: Any) -> float:
+        ours = {"layer_norm_eps": LAYER_NORM_EPS, "type_vocab_size": 1}
+        ours |= {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
+        if value != ours[info.field_name]:
+            raise ValueError(f"only {ours[info.field_name]} is supported")
+        return value
 
 
 def read_config(folder: str | Path) -> tuple[BodyConfig, int]:
@@ -39,32 +66,21 @@ def read_config(folder: str | Path) -> tuple[BodyConfig, int]:
     Raises UserError where the architecture is another or has a setting that the body does not have.
     """
     path = Path(folder) / "config.json"
-    config = read_json(path)
-    if config.get("model_type") not in ("roberta", "xlm-roberta"):
-        raise UserError(f"{path}: model_type {config.get('model_type')}; import-hf takes roberta and xlm-roberta")
-    for key, default, served in _REQUIRED:
-        value = config.get(key, default)
-        if value not in served:
-            raise UserError(f"{path}: {key} {value} is not supported, only {served[0]}")
-    for key in _SIZES:
-        if not isinstance(config.get(key), int) or config[key] < 1:
-            raise UserError(f"{path}: {key} must be a whole number above 0, not {config.get(key)}")
-    vocab_size, layers, hidden, heads, ffn, positions = (config[key] for key in _SIZES)
-    if hidden % heads or positions <= FIRST_POSITION:
-        raise UserError(
-            f"{path}: hidden_size must be a multiple of num_attention_heads, and "
-            f"max_position_embeddings above {FIRST_POSITION}"
-        )
-    return BodyConfig(
-        layers,
-        hidden,
-        heads,
-        ffn,
-        positions - FIRST_POSITION,
-        (layers,),
-        config.get("hidden_dropout_prob", 0.1),
-        config.get("attention_probs_dropout_prob", 0.1),
-    ), vocab_size
+    config = read_model(path, _RobertaConfig, ADVICE)
+    body = BodyConfig(
+        config.num_hidden_layers,
+        config.hidden_size,
+        config.num_attention_heads,
+        config.intermediate_size,
+        config.max_position_embeddings - FIRST_POSITION,
+        (config.num_hidden_layers,),
+        config.hidden_dropout_prob,
+        config.attention_probs_dropout_prob,
+    )
+    fault = architecture_fault(body)
+    if fault:
+        raise UserError(f"{path}: num_attention_heads, num_hidden_layers: {fault}")
+    return body, config.vocab_size
 
 
 def config_json(architecture: str, body: BodyConfig, num_layers: int, vocab_size: int, **extra: Any) -> dict[str, Any]:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_json
+from ds_minimodel.common.files import Stored, as_model, read_model
 from ds_minimodel.common.vocabulary import MASK, SPECIAL, UNKNOWN_LANGUAGE
-from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, UNIGRAM_FILE
+from ds_minimodel.data.tokenizer import UNIGRAM_FILE
+from ds_minimodel.data.tokenizer_json import ADVICE, ByteLevel, Ids
 from ds_minimodel.interop import inert
 from ds_minimodel.interop.imported import refuse_existing, save_imported
-from ds_minimodel.interop.names import from_foreign
+from ds_minimodel.interop.names import from_foreign, same, state_dict
 from ds_minimodel.interop.vocabularies import (
     SENTENCEPIECE_FILE,
     Vocabulary,
-    byte_level_from_merges,
+    bpe_from_merges,
     byte_level_in_our_order,
+    read_file,
     unigram_from_sentencepiece,
     unigram_pieces,
 )
+from ds_minimodel.model.artifacts import Rate, Size, architecture_fault
 from ds_minimodel.model.transformer import FIRST_POSITION, BodyConfig
 
 WEIGHTS, DICTIONARY = "model.pt", "dict.txt"
@@ -57,37 +58,37 @@ def import_fairseq(folder: str | Path, out: str | Path, language: str = UNKNOWN_
     save_imported(out, config, ours, vocabulary, language, folder.name)
 
 
-def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+class _Settings(Stored):
+    """Of the settings of a training run what decides the model."""
+
+    encoder_attention_heads: Size
+    activation_fn: Literal["gelu"] = "gelu"
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.1
+
+
+def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], _Settings]:
     """(tensors of the model without copies and buffers, settings of the training run)."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=False, pickle_module=inert)
-        tensors = {name: tensor for name, tensor in checkpoint["model"].items() if isinstance(tensor, torch.Tensor)}
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (
-        OSError,
-        RuntimeError,
-        EOFError,
-        pickle.UnpicklingError,
-        KeyError,
-        AttributeError,
-        ValueError,
-        TypeError,
-    ) as error:
+        held = {name: value for name, value in checkpoint["model"].items() if isinstance(value, Tensor)}
+        found = [(name.partition(".")[2], name) for name in held if name.startswith(("encoder.", "decoder."))]
+        settings = _plain(checkpoint.get("args") or _plain(_plain(checkpoint.get("cfg", {})).get("model", {})))
+    except Exception as error:  # what torch's unpickler raises depends on the bytes that are wrong
         raise UserError(f"{path}: damaged, or not a checkpoint of fairseq ({type(error).__name__})") from None
-    tensors = {
-        name.partition(".")[2].replace(".layernorm_embedding.", ".emb_layer_norm."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(("encoder.", "decoder."))
-    }
+    values = {ours.replace(".layernorm_embedding.", ".emb_layer_norm."): held[name] for ours, name in found}
+    if len(values) < len(found):
+        raise UserError(f"{path}: a tensor comes twice, as the encoder's and as the decoder's")
+    tensors = state_dict(values, path)
     tied = tensors.pop("lm_head.weight", None)
     tokens = tensors.get(f"{_ENCODER}embed_tokens.weight", torch.empty(0))
-    if tied is not None and not torch.equal(tied, tokens):
+    if tied is not None and not same(tied, tokens):
         raise UserError(f"{path}: its output embeddings are not its input embeddings; that is not supported")
     for buffer in ("version", "embed_positions._float_tensor"):
         tensors.pop(_ENCODER + buffer, None)
-    settings = checkpoint.get("args") or _plain(_plain(checkpoint.get("cfg", {})).get("model", {}))
-    return tensors, _plain(settings)
+    return tensors, as_model(settings, _Settings, f"{path}: settings", "not a RoBERTa of fairseq that is supported")
 
 
 def _plain(settings: Any) -> dict[str, Any]:
@@ -101,28 +102,27 @@ def _plain(settings: Any) -> dict[str, Any]:
     }
 
 
-def _body_config(tensors: dict[str, Tensor], settings: dict[str, Any], where: Path) -> BodyConfig:
+def _body_config(tensors: dict[str, Tensor], settings: _Settings, where: Path) -> BodyConfig:
     """Sizes from the tensors' shapes; the number of heads and the dropouts from the settings."""
-    layers = {int(name.split(".")[2]) for name in tensors if name.startswith(f"{_ENCODER}layers.")}
+    layers = {name.split(".")[2] for name in tensors if name.startswith(f"{_ENCODER}layers.")}
     needed = [f"{_ENCODER}{name}.weight" for name in ("embed_positions", "embed_tokens", "layers.0.fc1")]
-    heads = settings.get("encoder_attention_heads")
-    if not isinstance(heads, int) or not all(name in tensors for name in needed):
+    if not all(name in tensors and tensors[name].dim() == 2 for name in needed):
         raise UserError(f"{where}: not a RoBERTa of fairseq")
-    if settings.get("activation_fn", "gelu") != "gelu":
-        raise UserError(f"{where}: activation_fn {settings['activation_fn']} is not supported, only gelu")
     positions, tokens, ffn = (tensors[name] for name in needed)
-    if heads < 1 or tokens.shape[1] % heads:
-        raise UserError(f"{where}: hidden size {tokens.shape[1]} is not a multiple of {heads} heads")
-    return BodyConfig(
+    config = BodyConfig(
         len(layers),
         tokens.shape[1],
-        heads,
+        settings.encoder_attention_heads,
         len(ffn),
         len(positions) - FIRST_POSITION,
         (len(layers),),
-        settings.get("dropout", 0.1),
-        settings.get("attention_dropout", 0.1),
+        settings.dropout,
+        settings.attention_dropout,
     )
+    fault = architecture_fault(config) or ("no positions" if config.max_positions < 1 else None)
+    if fault:
+        raise UserError(f"{where}: {fault}")
+    return config
 
 
 def _names(tensors: dict[str, Tensor], num_layers: int) -> dict[str, list[str]]:
@@ -153,20 +153,21 @@ def _vocabulary(folder: Path) -> Vocabulary:
     """Ids of dict.txt: the four special tokens, its lines in order, <mask>."""
     path = folder / DICTIONARY
     try:
-        words = [line.rsplit(" ", 1)[0] for line in path.read_text(encoding="utf-8").split("\n") if line]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: missing or unreadable ({error}); it must lie beside {WEIGHTS}") from None
+        lines = read_file(path).decode().split("\n")
+    except (UserError, UnicodeDecodeError) as error:
+        raise UserError(f"{str(error).removeprefix(f'{path}: ')}: {path} must lie beside {WEIGHTS}, in UTF-8") from None
+    words = [line.rsplit(" ", 1)[0] for line in lines if line]
     model = folder / SENTENCEPIECE_FILE
     if model.is_file():
-        data, _ = unigram_from_sentencepiece(model.read_bytes(), model)
+        data, _ = unigram_from_sentencepiece(read_file(model), model)
         ids = {word: id for id, word in enumerate([*SPECIAL, *words, MASK])}
         pieces = [*unigram_pieces(data), MASK]
         missing = [piece for piece in pieces if piece not in ids]
         if missing:
             raise UserError(f"{path}: no line for {missing[0]!r} of {model.name}; they do not belong together")
         return Vocabulary(UNIGRAM_FILE, data, [ids[piece] for piece in pieces])
-    encoder = {str(id): string for string, id in read_json(folder / "encoder.json").items()}
+    encoder = {str(id): string for string, id in read_model(folder / "encoder.json", Ids, ADVICE).items()}
     strings = [*SPECIAL, *(encoder.get(word, word) for word in words), MASK]
     ids = {string: id for id, string in enumerate(strings)}
-    tokenizer = byte_level_from_merges(ids, folder / "vocab.bpe")
-    return Vocabulary(BYTE_LEVEL_FILE, *byte_level_in_our_order(json.loads(tokenizer.to_str()), path))
+    splitter = ByteLevel(type="ByteLevel", add_prefix_space=False)
+    return byte_level_in_our_order(bpe_from_merges(ids, folder / "vocab.bpe"), ids, splitter, path)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
+import os
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -17,9 +16,9 @@ from ds_minimodel.interop import names
 from ds_minimodel.interop.configuration import config_json, read_config
 from ds_minimodel.interop.imported import refuse_existing, save_imported
 from ds_minimodel.interop.vocabularies import read_vocabulary, tokenizer_of_pack, write_tokenizer
-from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack
+from ds_minimodel.model.artifacts import BodyArtifact, check_fit, load_body, load_pack
 from ds_minimodel.model.transformer import FIRST_POSITION
-from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks import task_of
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 
@@ -42,7 +41,7 @@ def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGU
             f"{len(vocabulary.order)} ids; resize the embeddings to the tokenizer"
         )
     tensors, where = _read_weights(folder)
-    types = _remove_unused(tensors, where)
+    types = _remove_unused(tensors, config.hidden_size, where)
     found = names.parameter_names(config.num_layers, names.masked_lm_head(config.num_layers))
     ours = names.from_foreign(tensors, config, vocab_size, found, where)
     ours["body.positions"][FIRST_POSITION:] += types
@@ -63,19 +62,24 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
         raise UserError(f"{pack}: no such language pack; give one with --pack")
     body = load_body(artifact)
     language = load_pack(pack, body.space)
+    check_fit(pack, language, body)
     if body.task is None:
         model, head, num_layers, extra = _as_masked_lm(artifact, body, depth)
         tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
     else:
         if depth is not None:
             raise UserError(f"{artifact}: a task model has no masked-LM head of depth {depth}; leave --depth out")
-        model, head, num_layers, extra = _as_task(body, body.task)
+        model, head, num_layers, extra = _as_task(artifact, body)
         tensors = dict(body.tensors)
     for name, tensor in language.tensors.items():
         tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
     theirs = names.to_hugging_face(tensors, names.parameter_names(num_layers, head))
     vocab_size = len(language.tensors["tokens"])
     tokenizer = tokenizer_of_pack(pack)
+    if tokenizer.get_vocab_size() != vocab_size:
+        raise UserError(
+            f"{pack}: its vocabulary has {tokenizer.get_vocab_size()} pieces, its embeddings {vocab_size} rows"
+        )
     with atomic_folder(out) as temporary:
         config = config_json(model, body.config, num_layers, vocab_size, **extra)
         write_json(temporary / "config.json", config)
@@ -91,38 +95,36 @@ def _as_masked_lm(artifact: Path, body: BodyArtifact, depth: int | None) -> tupl
     return "RobertaForMaskedLM", names.masked_lm_head(depth), depth, {}
 
 
-def _as_task(body: BodyArtifact, task: dict) -> tuple[str, dict[str, str], int, dict]:
-    kind = KINDS[task["kind"]]
-    extra = kind.hugging_face_config(task["labels"])
-    return kind.hugging_face_class, kind.head_names, body.config.num_layers, extra
+def _as_task(artifact: Path, body: BodyArtifact) -> tuple[str, dict[str, str], int, dict]:
+    kind, labels = task_of(artifact, body)
+    return kind.hugging_face_class, kind.head_names, body.config.num_layers, kind.hugging_face_config(labels)
 
 
 def _read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     """(tensors, path). A pickle is read with torch's unpickler for weights, which runs no code."""
-    path = folder / SAFETENSORS
+    path = next((folder / name for name in (SAFETENSORS, PICKLE) if os.path.lexists(folder / name)), None)
+    if path is None:
+        raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}; both may not be in parts")
     try:
-        if path.is_file():
-            return load_file(path), path
-        path = folder / PICKLE
-        if path.is_file():
-            return dict(torch.load(path, map_location="cpu", weights_only=True)), path
-    except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        is_pickle = path.name == PICKLE
+        values = dict(torch.load(path, map_location="cpu", weights_only=True) if is_pickle else load_file(path))
+    except Exception as error:  # what torch's unpickler raises depends on the bytes that are wrong
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{path}: damaged, or not a file of weights ({reason})") from None
-    raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}; both may not be in parts")
+    return names.state_dict(values, path), path
 
 
-def _remove_unused(tensors: dict[str, Tensor], where: Path) -> Tensor:
+def _remove_unused(tensors: dict[str, Tensor], hidden_size: int, where: Path) -> Tensor:
     """Take copies, buffers and the pooler out of Hugging Face's `tensors`; return the token-type vector (H)."""
-    types = tensors.pop(names.TYPES, torch.zeros(1, 1)).float()
+    types = tensors.pop(names.TYPES, torch.zeros(1, hidden_size))
     copies = {"lm_head.decoder.weight": names.TOKENS, "lm_head.decoder.bias": "lm_head.bias"}
     for copy, original in copies.items():
         tensor = tensors.pop(copy, None)
-        if tensor is not None and not torch.equal(tensor, tensors.setdefault(original, tensor)):
+        if tensor is not None and not names.same(tensor, tensors.setdefault(original, tensor)):
             raise UserError(
                 f"{where}: {copy} differs from {original}; output embeddings of their own are not supported"
             )
     tensors.pop("roberta.embeddings.position_ids", None)
     for name in [name for name in tensors if name.startswith("roberta.pooler.")]:
         del tensors[name]
-    return types[0]
+    return names.as_fp32(types, names.TYPES, (1, hidden_size), where)[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,18 +73,48 @@ def from_foreign(
     shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
     rest, ours = dict(tensors), {}
     for name, parts in found.items():
-        missing = [part for part in parts if part not in rest]
-        if missing:
-            raise UserError(f"{where}: no tensor {missing[0]}; it must hold a RoBERTa masked language model")
-        chunks = [rest.pop(part).float() for part in parts]
         expected = (shapes[name][0] // len(parts), *shapes[name][1:])
-        wrong = [chunk.shape for chunk in chunks if chunk.shape != expected]
-        if wrong:
-            raise UserError(f"{where}: {parts[0]} has shape {tuple(wrong[0])}, the configuration gives {expected}")
+        chunks = []
+        for part in parts:
+            if part not in rest:
+                raise UserError(f"{where}: no tensor {part}; it must hold a RoBERTa masked language model")
+            chunks.append(as_fp32(rest.pop(part), part, expected, where))
         ours[name] = torch.cat(chunks)
     if rest:
         raise UserError(
-            f"{where}: {sorted(rest)[0]} has no counterpart here; it must hold a RoBERTa masked "
+            f"{where}: {sorted(rest)[0]!r:.120} has no counterpart here; it must hold a RoBERTa masked "
             "language model without additions"
         )
     return ours
+
+
+def as_fp32(tensor: Tensor, name: str, shape: tuple[int, ...], where: Path) -> Tensor:
+    """A foreign weight as fp32; UserError where it is of another shape, not finite, or not a number fp32 has."""
+    if tensor.shape != shape:
+        raise UserError(f"{where}: {name} has shape {tuple(tensor.shape)}, the configuration gives {shape}")
+    if not tensor.is_floating_point():
+        raise UserError(f"{where}: {name} is {tensor.dtype}, not of floating point")
+    converted = tensor.float()
+    if not converted.isfinite().all():
+        raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
+    if not torch.equal(converted.to(tensor.dtype), tensor):
+        raise UserError(f"{where}: {name} is {tensor.dtype} and holds numbers that fp32 has not; convert it first")
+    return converted
+
+
+def state_dict(values: Mapping[Any, Any], where: Path) -> dict[str, Tensor]:
+    """What a file of weights held, as tensors by name; UserError where it is something else.
+
+    A view that repeats its numbers, of any size from a small file, is something else too.
+    """
+    for name, tensor in values.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise UserError(f"{where}: {name!r:.80} is not a dense tensor")
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise UserError(f"{where}: {name!r:.80} of shape {tuple(tensor.shape)} has fewer numbers than that")
+    return dict(values)
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have one type, one shape and the same numbers."""
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)

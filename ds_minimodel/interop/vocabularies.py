@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,18 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import BOS, EOS, MASK, NUM_SPECIAL, PAD, SPECIAL, UNK
 from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, BYTE_OF_CHARACTER, UNIGRAM_FILE, WORD_START
+from ds_minimodel.data.tokenizer_json import (
+    ADVICE,
+    Bpe,
+    ByteLevel,
+    ByteLevelFile,
+    Ids,
+    check_merges,
+    kind_of,
+    read_byte_level,
+    read_unigram,
+)
+from ds_minimodel.interop.tokenizer_settings import TokenizerSettings, check_spaces
 
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 _BOS, _PAD, _EOS, _UNK = SPECIAL
@@ -46,30 +59,48 @@ class Vocabulary:
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """The Vocabulary of a Hugging Face folder; UserError where it has none or one that is not supported."""
-    path = folder / SENTENCEPIECE_FILE
-    if path.is_file():
-        return Vocabulary(UNIGRAM_FILE, *unigram_from_sentencepiece(path.read_bytes(), path))
-    path = folder / BYTE_LEVEL_FILE
-    if path.is_file():
-        try:
-            tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the Rust library raises nothing narrower
-            raise UserError(f"{path}: not a tokenizer ({error})") from None
-    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        tokenizer, path = _byte_level_from_vocabulary(folder), folder / "vocab.json"
-    else:
-        raise UserError(
-            f"{folder}: no tokenizer; it must hold {SENTENCEPIECE_FILE}, {BYTE_LEVEL_FILE}, or "
-            "vocab.json and merges.txt"
-        )
-    content = json.loads(tokenizer.to_str())
-    kind = content["model"]["type"]
-    if kind == "Unigram":
-        return Vocabulary(UNIGRAM_FILE, *_unigram_from_tokenizer_json(content, path))
-    if kind == "BPE":
-        return Vocabulary(BYTE_LEVEL_FILE, *byte_level_in_our_order(content, path))
-    raise UserError(f"{path}: a {kind} vocabulary; import-hf takes XLM-R's unigram and RoBERTa's byte-level BPE")
+    """The Vocabulary of a Hugging Face folder; UserError where it has none or one that cannot be kept as it is."""
+    settings = TokenizerSettings.of(folder)
+    path, model_path, pieces_path = (folder / name for name in (BYTE_LEVEL_FILE, SENTENCEPIECE_FILE, "vocab.json"))
+    if os.path.lexists(model_path):
+        found = Vocabulary(UNIGRAM_FILE, *unigram_from_sentencepiece(read_file(model_path), model_path))
+        settings.check_prefix(True, model_path)
+        if os.path.lexists(path) and not _same_unigram(found, _unigram_from_tokenizer_json(path, settings)):
+            raise UserError(f"{path}: not the vocabulary of {model_path.name} beside it; remove the wrong one")
+        settings.check_ids(dict(zip([*unigram_pieces(found.data), MASK], found.order, strict=True)))
+        return found
+    if os.path.lexists(path):
+        kind = kind_of(path)
+        if kind == "Unigram":
+            return _unigram_from_tokenizer_json(path, settings)
+        if kind != "BPE":
+            raise UserError(
+                f"{path}: a {kind:.40} vocabulary; import-hf takes XLM-R's unigram and RoBERTa's byte-level BPE"
+            )
+        file, ids = read_byte_level(path)
+        settings.check_prefix(file.pre_tokenizer.add_prefix_space, path)
+        settings.check_frame(file.post_processor, ids, path)
+        settings.check_ids(ids)
+        takes_space = {token.content: token.lstrip for token in file.added_tokens}.get(MASK, True)
+        return byte_level_in_our_order(file.model, ids, file.pre_tokenizer, path, takes_space)
+    if os.path.lexists(pieces_path) and os.path.lexists(folder / "merges.txt"):
+        ids = files.read_model(pieces_path, Ids, ADVICE)
+        settings.check_ids(ids)
+        splitter = ByteLevel(type="ByteLevel", add_prefix_space=bool(settings.prefix))
+        return byte_level_in_our_order(bpe_from_merges(ids, folder / "merges.txt"), ids, splitter, pieces_path)
+    raise UserError(
+        f"{folder}: no tokenizer; it must hold {SENTENCEPIECE_FILE}, {BYTE_LEVEL_FILE}, or vocab.json and merges.txt"
+    )
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a vocabulary's file; UserError where that cannot be."""
+    try:
+        if not path.is_file():  # a named pipe would be waited for
+            raise UserError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def tokenizer_of_pack(pack: Path) -> Tokenizer:
@@ -143,10 +174,14 @@ def _parse_unigram(data: bytes, where: Path) -> Any:
     except DecodeError as error:
         raise UserError(f"{where}: not a SentencePiece model ({error})") from None
     kinds = {piece.type for piece in model.pieces} - {_PIECE.NORMAL, _PIECE.CONTROL, _PIECE.UNKNOWN}
-    if model.trainer_spec.model_type != protobuf.TrainerSpec.UNIGRAM or kinds:
+    spec = model.trainer_spec
+    if spec.model_type != protobuf.TrainerSpec.UNIGRAM or kinds or spec.treat_whitespace_as_suffix:
         raise UserError(
-            f"{where}: only SentencePiece models of type unigram, without bytes or own symbols, are supported"
+            f"{where}: only SentencePiece models of type unigram, without bytes, own symbols or spaces after "
+            "words, are supported"
         )
+    if not all(math.isfinite(piece.score) for piece in model.pieces):
+        raise UserError(f"{where}: a score is NaN or infinite")
     return model
 
 
@@ -168,24 +203,38 @@ def unigram_pieces(data: bytes) -> list[str]:
     return [piece.piece for piece in protobuf.ModelProto.FromString(data).pieces]
 
 
-def _unigram_from_tokenizer_json(content: dict[str, Any], where: Path) -> tuple[bytes, list[int]]:
-    """A tokenizer.json's unigram model as (SentencePiece model in fairseq's order, ids in that order)."""
-    vocabulary = content["model"]["vocab"]
-    ids = {piece: id for id, (piece, _) in enumerate(vocabulary)}
-    ids |= {token["content"]: token["id"] for token in content["added_tokens"]}
-    order = _our_order(ids, where)
-    parts = content["normalizer"] or {"type": "Sequence", "normalizers": []}
-    parts = parts["normalizers"] if parts["type"] == "Sequence" else [parts]
-    others = {part["type"] for part in parts[1:]} | {part["type"] for part in parts[:1]} - {"Precompiled"}
-    if others - {"Replace", "Strip"} or content["model"].get("byte_fallback"):
-        raise UserError(f"{where}: not the tokenizer of a SentencePiece unigram model like XLM-R's")
+def _unigram_from_tokenizer_json(path: Path, settings: TokenizerSettings) -> Vocabulary:
+    """A tokenizer.json's unigram model as a SentencePiece model in fairseq's order."""
+    file, ids = read_unigram(path)
+    settings.check_prefix(True, path)
+    settings.check_frame(file.post_processor, ids, path)
+    settings.check_ids(ids)
+    order = _our_order(ids, path)
     spec = protobuf.NormalizerSpec(add_dummy_prefix=True, remove_extra_whitespaces=True, escape_whitespaces=True)
-    if parts and parts[0]["type"] == "Precompiled":
-        try:
-            spec.precompiled_charsmap = base64.b64decode(parts[0]["precompiled_charsmap"], validate=True)
-        except binascii.Error as error:
-            raise UserError(f"{where}: damaged precompiled_charsmap ({error})") from None
-    return _unigram_model([tuple(vocabulary[id]) for id in order[NUM_SPECIAL:-1]], spec, where), order
+    charsmap = check_spaces(file, path)
+    try:
+        spec.precompiled_charsmap = base64.b64decode(charsmap or "", validate=True)
+    except binascii.Error as error:
+        raise UserError(f"{path}: damaged precompiled_charsmap ({error})") from None
+    pieces = [file.model.vocab[id] for id in order[NUM_SPECIAL:-1]]
+    across = [piece for piece, _ in pieces if WORD_START in piece[1:]]
+    if across:  # SentencePiece finds it, tokenizer.json's splitter never lets it
+        raise UserError(f"{path}: model.vocab: {across[0]!r:.60} holds {WORD_START} after its start")
+    data = _unigram_model(pieces, spec, path)
+    model = sentencepiece.SentencePieceProcessor(model_proto=data)
+    if len(file.splitters) > 1 and model.normalize("a\tb") != f"{WORD_START}a{WORD_START}b":
+        raise UserError(f"{path}: pre_tokenizer cuts at white space that its normalizer keeps; SentencePiece does not")
+    return Vocabulary(UNIGRAM_FILE, data, order)
+
+
+def _same_unigram(one: Vocabulary, other: Vocabulary) -> bool:
+    """Whether two unigram vocabularies give the same ids."""
+    models = [protobuf.ModelProto.FromString(vocabulary.data) for vocabulary in (one, other)]
+    facts = [
+        ([(piece.piece, piece.score) for piece in model.pieces], model.normalizer_spec.precompiled_charsmap)
+        for model in models
+    ]
+    return one.order == other.order and facts[0] == facts[1]
 
 
 def _unigram_model(pieces: Sequence[tuple[str, float]], normalizer_spec: Any, where: Path) -> bytes:
@@ -204,10 +253,12 @@ def _unigram_model(pieces: Sequence[tuple[str, float]], normalizer_spec: Any, wh
     for piece, score in pieces:
         model.pieces.add(piece=piece, score=score)
     data = model.SerializeToString()
+    _parse_unigram(data, where)  # a score that fp32 cannot hold has become infinite
     try:
         sentencepiece.SentencePieceProcessor(model_proto=data)
     except RuntimeError as error:
-        raise UserError(f"{where}: SentencePiece cannot load this vocabulary ({error})") from None
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{where}: SentencePiece cannot load this vocabulary ({reason})") from None
     return data
 
 
@@ -235,48 +286,34 @@ def _unigram_to_hugging_face(data: bytes, where: Path) -> Tokenizer:
 # RoBERTa's byte-level BPE, as Hugging Face writes it.
 
 
-def _byte_level_from_vocabulary(folder: Path) -> Tokenizer:
-    """The tokenizer of vocab.json and merges.txt, as RoBERTa's class builds it."""
-    config = folder / "tokenizer_config.json"
-    prefix = config.is_file() and files.read_json(config).get("add_prefix_space", False)
-    return byte_level_from_merges(files.read_json(folder / "vocab.json"), folder / "merges.txt", bool(prefix))
-
-
-def byte_level_from_merges(vocab: dict[str, int], path: Path, add_prefix_space: bool = False) -> Tokenizer:
-    """The tokenizer of {string: id} and a file of merges, one pair a line."""
+def bpe_from_merges(vocab: dict[str, int], path: Path) -> Bpe:
+    """The model of {string: id} and a file of merges, one pair a line."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-        pairs: list[Any] = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=pairs))
-    except Exception as error:  # the Rust library raises nothing narrower
-        raise UserError(f"{path}: missing, damaged or of another vocabulary ({error})") from None
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    return tokenizer
+        lines = read_file(path).decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    model = Bpe(vocab=vocab, merges=[line for line in lines if line and not line.startswith("#version")])
+    check_merges(model, path)
+    return model
 
 
-def byte_level_in_our_order(content: dict[str, Any], where: Path) -> tuple[bytes, list[int]]:
-    """(a byte-level BPE's tokenizer.json with our order of ids: bytes, the old ids in that order).
+def byte_level_in_our_order(
+    model: Bpe, ids: dict[str, int], splitter: ByteLevel, where: Path, mask_takes_space: bool = True
+) -> Vocabulary:
+    """A byte-level BPE with our order of ids. ids: of all strings, those of the added tokens too.
 
-    Raises UserError where it is not as RoBERTa's: a normaliser, another splitter, pieces that are not bytes.
+    Raises UserError where it has not RoBERTa's special tokens, or pieces that are not bytes.
     """
-    model, splitter = content["model"], content["pre_tokenizer"] or {}
-    if content["normalizer"] or splitter.get("type") != "ByteLevel" or not splitter["use_regex"]:
-        raise UserError(f"{where}: not a byte-level BPE like RoBERTa's")
-    ids = model["vocab"] | {token["content"]: token["id"] for token in content["added_tokens"]}
     order = _our_order(ids, where)
     strings = {id: string for string, id in ids.items()}
     for id in order[NUM_SPECIAL:-1]:
         if not BYTE_OF_CHARACTER.keys() >= set(strings[id]):
-            raise UserError(f"{where}: {strings[id]!r} is not a piece of a byte-level BPE")
-    new = {
-        **content,
-        "added_tokens": [],
-        "post_processor": None,
-        "truncation": None,
-        "padding": None,
-        "model": {**model, "vocab": {strings[id]: number for number, id in enumerate(order)}},
-    }
-    tokenizer = Tokenizer.from_str(json.dumps(new, ensure_ascii=False))
+            raise UserError(f"{where}: {strings[id]!r:.60} is not a piece of a byte-level BPE")
+    content = ByteLevelFile(
+        added_tokens=[],
+        pre_tokenizer=splitter,
+        model=model.model_copy(update={"vocab": {strings[id]: number for number, id in enumerate(order)}}),
+    )
+    tokenizer = Tokenizer.from_str(content.model_dump_json())
     tokenizer.decoder = decoders.ByteLevel()
-    takes_space = {token["content"]: token["lstrip"] for token in content["added_tokens"]}
-    return _add_special_tokens(tokenizer, takes_space.get(MASK, True)).to_str().encode(), order
+    return Vocabulary(BYTE_LEVEL_FILE, _add_special_tokens(tokenizer, mask_takes_space).to_str().encode(), order)

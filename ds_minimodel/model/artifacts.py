@@ -35,6 +35,7 @@ from ds_minimodel.common.files import (
     write_json,
     write_manifest,
 )
+from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.transformer import Body, BodyConfig
 from ds_minimodel.parallel import full_shape, own_part
@@ -45,6 +46,7 @@ PACK_WEIGHTS = "embeddings.safetensors"
 
 _MAKE_AGAIN = "put it back from a copy, or delete its folder and run the step again"
 
+Layers = Annotated[int, Field(ge=1, le=1000)]
 Size = Annotated[int, Field(ge=1, le=2**24)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -52,7 +54,7 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 class Architecture(Stored):
     """A BodyConfig in config.json."""
 
-    num_layers: Annotated[int, Field(ge=1, le=1000)]
+    num_layers: Layers
     hidden_size: Size
     num_heads: Size
     ffn_size: Size
@@ -63,15 +65,25 @@ class Architecture(Stored):
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:
-        if self.hidden_size % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} does not divide hidden_size {self.hidden_size}")
-        if max(self.head_depths, default=0) > self.num_layers:
-            raise ValueError(f"head_depths {self.head_depths}: there are {self.num_layers} layers")
+        fault = architecture_fault(self.config())
+        if fault:
+            raise ValueError(fault)
         return self
 
     def config(self) -> BodyConfig:
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return BodyConfig(**{**values, "head_depths": tuple(self.head_depths)})
+
+
+def architecture_fault(config: BodyConfig) -> str | None:
+    """What sizes of a body that are each possible are not together; None where nothing is wrong."""
+    if config.hidden_size % config.num_heads:
+        return f"num_heads {config.num_heads} does not divide hidden_size {config.hidden_size}"
+    if not DropoutSites.fit(config.num_layers, config.num_heads):
+        return f"num_heads {config.num_heads} in each of num_layers {config.num_layers} are too many"
+    if list(config.head_depths) != sorted({*config.head_depths} & {*range(1, config.num_layers + 1)}):
+        return f"head_depths {list(config.head_depths)!s:.60} are not rising: there are {config.num_layers} layers"
+    return None
 
 
 class TaskOfModel(Stored):
@@ -91,6 +103,8 @@ class BodyFile(Stored):
 
 class BodyManifest(Manifest):
     """Manifest of a body, mini-model or task model."""
+
+    space: str
 
     noun = "a body"
     kinds = ("body", "mini-model", "task-model")
@@ -167,8 +181,10 @@ def save_body(folder: str | Path, artifact: BodyArtifact, kind: str, **facts: An
 def load_body(folder: str | Path) -> BodyArtifact:
     """Read a body, mini-model or task model; UserError where it is missing, damaged or something else."""
     folder = Path(folder)
-    read_artifact(folder, BodyManifest, verify=True)
+    manifest = read_artifact(folder, BodyManifest, verify=True)
     file = read_model(folder / "config.json", BodyFile, _MAKE_AGAIN)
+    if file.space != manifest.space or (file.task is None) == (manifest.kind == "task-model"):
+        raise UserError(f"{folder}: config.json and {MANIFEST} say another space or kind; {_MAKE_AGAIN}")
     tensors, config = _load(folder / BODY_WEIGHTS), file.architecture.config()
     _check_body(folder, config, tensors, "" if file.task is None else "body.")
     task = None if file.task is None else file.task.model_dump()
@@ -190,12 +206,17 @@ def _check_body(folder: Path, config: BodyConfig, tensors: dict[str, Tensor], pr
 
 def load_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
     """Put a task model into the module of its kind, all but the pack; UserError where the two differ."""
+    check_task_model(module, model, folder)
+    load_into(module, model.tensors)
+
+
+def check_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
+    """UserError where the weights of a task model are not those of the module of its kind."""
     expected = {name: full_shape(parameter) for name, parameter in module.named_parameters()}
     for name in sorted({*expected, *model.tensors}):
         shape = model.tensors[name].shape if name in model.tensors else None
         if not name.startswith("pack.") and expected.get(name) != shape:
             raise UserError(f"{folder}: {name} is not the one of a {(model.task or {})['kind']} model; {_MAKE_AGAIN}")
-    load_into(module, model.tensors)
 
 
 def save_pack(folder: str | Path, artifact: PackArtifact, tokenizer_folder: str | Path, **facts: Any) -> None:
@@ -239,7 +260,23 @@ def load_pack(
             f"{Path(folder) / PACK_WEIGHTS}: tokens and bias of shapes {shapes[0]} and {shapes[1]} are not those of "
             f"{manifest.vocab_size} pieces; {_MAKE_AGAIN}"
         )
+    other = sorted(name for name in tensors if name not in ("tokens", "bias") and not name.startswith("body."))
+    if other:
+        raise UserError(f"{Path(folder) / PACK_WEIGHTS}: {other[0]!r:.80} is nothing that a pack has; {_MAKE_AGAIN}")
     return PackArtifact(manifest.language, tensors, manifest.space, manifest.steps, manifest.eflops)
+
+
+def check_fit(folder: str | Path, pack: PackArtifact, body: BodyArtifact) -> None:
+    """UserError where the tensors of the pack in `folder` do not fit a body of its embedding space."""
+    width = pack.tensors["tokens"].shape[1]
+    if width != body.config.hidden_size:
+        raise UserError(f"{folder}: embeddings of size {width}, the body has {body.config.hidden_size}")
+    for name in [name for name in pack.tensors if name.startswith("body.")]:
+        own = body.tensors.get(name if body.task else name.removeprefix("body."))
+        if own is None or own.shape != pack.tensors[name].shape:
+            raise UserError(
+                f"{folder}: replaces {name} of shape {tuple(pack.tensors[name].shape)}, which the body has not"
+            )
 
 
 def plug(model: nn.Module, pack: PackArtifact) -> None:
@@ -262,7 +299,14 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def _load(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; UserError where it is damaged, or one holds what is no number that fp32 has."""
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: damaged or unreadable ({error}); {_MAKE_AGAIN}") from None
+    for name, tensor in tensors.items():
+        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise UserError(f"{path}: {name!r:.80} is of type {tensor.dtype}, where weights are fp32; {_MAKE_AGAIN}")
+        if not tensor.isfinite().all():
+            raise UserError(f"{path}: {name!r:.80} holds NaN or infinite numbers; {_MAKE_AGAIN}")
+    return tensors

@@ -8,8 +8,8 @@ from ds_minimodel.ops.cpu import has_bf16_products
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def resolve_precision(precision: str, device: torch.device) -> str:
-    """The precision that `auto` means on `device`; UserError for one that the device does not have.
+def resolve_precision(precision: str, device: torch.device, key: str = "engine.precision") -> str:
+    """The precision that `auto` means on `device`; UserError, which names `key`, for one that the device does not have.
 
     auto: bf16 where matrix products in it are fast (Ampere or newer; CPUs with AVX512-BF16, AMX or ARM's
     bf16), fp16 on older GPUs, else fp32.
@@ -18,7 +18,7 @@ def resolve_precision(precision: str, device: torch.device) -> str:
         fast_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
         return ("bf16" if fast_bf16 else "fp16") if precision == "auto" else precision
     if precision == "fp16":
-        raise UserError("engine.precision: fp16 needs a GPU; use bf16, fp32 or auto")
+        raise UserError(f"{key}: fp16 needs a GPU; use bf16, fp32 or auto")
     if precision == "auto":
         return "bf16" if has_bf16_products() else "fp32"
     return precision

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
@@ -25,12 +24,13 @@ Answer = dict[str, object]  # a JSON object
 def check(request: object, answerer: Answerer, languages: Collection[str], where: str) -> None:
     """Raise UserError for a request that a model with this Answerer and these languages does not take."""
     if not isinstance(request, dict):
-        raise UserError(f"{where}: {json.dumps(request)[:40]} is not an object with {', '.join(answerer.fields)}")
+        raise UserError(f"{where}: {type(request).__name__} is not an object with {', '.join(answerer.fields)}")
     language = request.get("language")
     if language is None and len(languages) > 1:
         raise UserError(f"{where}: no 'language'; there are {', '.join(languages)}")
     if language is not None and (not isinstance(language, str) or language not in languages):
-        raise UserError(f"{where}: no pack for language {language!r}; there are {', '.join(languages)}")
+        name = repr(language) if isinstance(language, str) else f"of type {type(language).__name__}"
+        raise UserError(f"{where}: no pack for language {name:.40}; there are {', '.join(languages)}")
     answerer.check_request(request, where)
 
 

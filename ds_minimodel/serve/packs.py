@@ -7,7 +7,8 @@ from typing import Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_manifest
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, load_body, load_pack
+from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, check_fit, load_body, load_pack
+from ds_minimodel.tasks import task_of
 
 _NAMED = ("kind", "language", "space", "vocab_size", "steps", "eflops", "files")
 
@@ -32,7 +33,10 @@ def facts_of(folder: str | Path) -> dict[str, Any]:
 
 def check(folder: str | Path, body_folder: str | Path | None = None) -> None:
     """Raise UserError where a pack is damaged, its parts disagree or, with `body_folder`, it does not fit."""
-    open_pack(folder, None if body_folder is None else load_body(body_folder))
+    body = None if body_folder is None else load_body(body_folder)
+    if body_folder is not None and body is not None and body.task:
+        task_of(body_folder, body)
+    open_pack(folder, body)
 
 
 def plug(body_folder: str | Path, pack_folder: str | Path, out: str | Path) -> None:
@@ -52,20 +56,12 @@ def open_pack(folder: str | Path, body: BodyArtifact | None = None) -> tuple[Pac
     UserError where its parts disagree or it does not fit `body`, a BodyArtifact.
     """
     pack, tokenizer = load_pack(folder, None if body is None else body.space), open_tokenizer(folder)
-    rows, width = pack.tensors["tokens"].shape
-    if tokenizer.vocab_size != rows or len(pack.tensors["bias"]) != rows:
+    rows, _ = pack.tensors["tokens"].shape
+    if tokenizer.vocab_size != rows:
         raise UserError(
             f"{folder}: its vocabulary has {tokenizer.vocab_size} pieces, its embeddings {rows} "
             "rows: the tokenizer is of another pack"
         )
-    if body is None:
-        return pack, tokenizer
-    if width != body.config.hidden_size:
-        raise UserError(f"{folder}: embeddings of size {width}, the body has {body.config.hidden_size}")
-    for name in [name for name in pack.tensors if name.startswith("body.")]:
-        own = body.tensors.get(name if body.task else name.removeprefix("body."))
-        if own is None or own.shape != pack.tensors[name].shape:
-            raise UserError(
-                f"{folder}: replaces {name} of shape {tuple(pack.tensors[name].shape)}, which the body has not"
-            )
+    if body is not None:
+        check_fit(folder, pack, body)
     return pack, tokenizer

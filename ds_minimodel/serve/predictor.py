@@ -19,7 +19,7 @@ from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.serve.answers import Answer, MaskAnswerer, TaskAnswerer, check
 from ds_minimodel.serve.packs import open_pack
-from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks import task_of
 from ds_minimodel.tasks.kind import Request
 from ds_minimodel.tasks.tables import table_rows
 
@@ -50,9 +50,17 @@ class Predictor:
     """
 
     def __init__(
-        self, model_folder: str | Path, pack_folders: Mapping[str, str | Path], depth: int | None = None, top: int = 5
+        self,
+        model_folder: str | Path,
+        pack_folders: Mapping[str, str | Path],
+        depth: int | None = None,
+        top: int = 5,
+        precision: str | None = None,
     ):
         """pack_folders: {language: folder}. depth: masked-LM head, default the deepest; top: pieces a mask.
+
+        precision: fp32, bf16, fp16, or auto, which takes the fastest that suits the device. Without one it is fp32 on a
+        CPU, as the exported model answers there, and auto on a GPU.
 
         UserError for a folder that is missing, damaged or of another body, and for a depth without a head.
         """
@@ -64,7 +72,11 @@ class Predictor:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             configure_cpu()
-        dtype = DTYPES[resolve_precision("auto", self.device)]
+        if precision not in (None, "auto", *DTYPES):
+            raise UserError(f"--precision {precision}: there are {', '.join(DTYPES)} and auto")
+        default = "fp32" if self.device.type == "cpu" else "auto"
+        self.precision = resolve_precision(precision or default, self.device, "--precision")
+        dtype = DTYPES[self.precision]
         self.answerer = self._answerer(model_folder, artifact, depth, top)
         self.model = self.answerer.model.eval().to(self.device, dtype)
         self.languages = {language: self._load(folder, artifact, dtype) for language, folder in pack_folders.items()}
@@ -84,9 +96,7 @@ class Predictor:
             return MaskAnswerer(model, depth, top, config.max_positions)
         if depth is not None:
             raise UserError(f"{folder}: a task model has one head; leave out --head")
-        kind, labels = KINDS.get(artifact.task["kind"]), artifact.task["labels"]
-        if kind is None:
-            raise UserError(f"{folder}: a model of the kind {artifact.task['kind']!r}; there are {', '.join(KINDS)}")
+        kind, labels = task_of(folder, artifact)
         module = kind.module(config, 2, labels)
         load_task_model(module, artifact, folder)
         return TaskAnswerer(module, kind, labels, config.max_positions)

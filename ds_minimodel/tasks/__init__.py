@@ -4,11 +4,38 @@ A task's life: `read` a file into records -> `encode` into Examples -> TaskSampl
 -> the kind's `module` -> `score`, or `answers` to requests. kind.py has the interface.
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.classification import Classification
 from ds_minimodel.tasks.kind import TaskKind
 from ds_minimodel.tasks.pair import Pair
 from ds_minimodel.tasks.qa import QuestionAnswering
 from ds_minimodel.tasks.tagging import Tagging
 
+if TYPE_CHECKING:
+    from ds_minimodel.model.artifacts import BodyArtifact
+
 # A kind of task is one of these and what its file says.
 KINDS: dict[str, TaskKind] = {kind.name: kind for kind in (Classification(), Pair(), QuestionAnswering(), Tagging())}
+
+
+def task_of(folder: str | Path, model: BodyArtifact) -> tuple[TaskKind, list[str] | None]:
+    """(kind, labels) of the task model in `folder`; UserError where they or the head are not a kind's."""
+    import torch
+
+    from ds_minimodel.model.artifacts import check_task_model
+
+    assert model.task is not None
+    name, labels, where = model.task["kind"], model.task["labels"], Path(folder) / "config.json"
+    if name not in KINDS:
+        raise UserError(f"{where}: task.kind: {name!r:.40} is none of {', '.join(KINDS)}")
+    kind = KINDS[name]
+    if kind.has_labels != bool(labels) or len({*(labels or ())}) < len(labels or ()):
+        raise UserError(f"{where}: task.labels: {name} takes {'names, each once' if kind.has_labels else 'none'}")
+    with torch.device("meta"):
+        check_task_model(kind.module(model.config, 2, labels), model, folder)
+    return kind, labels

@@ -60,6 +60,7 @@ class TaskKind(ABC, Generic[R, E]):
     keys_in_all_records: ClassVar[bool] = False
 
     # The model. reads_start: the head is a dense layer and the outputs at position 0, else the outputs everywhere.
+    has_labels: ClassVar[bool] = True
     reads_start: ClassVar[bool]
     hugging_face_class: ClassVar[str]
     head_names: ClassVar[dict[str, str]]  # module of the head -> Hugging Face's

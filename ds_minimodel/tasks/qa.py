@@ -48,6 +48,7 @@ class QuestionAnswering(TaskKind["list[Question]", "Windows"]):
     fields = ("question", "context")
     keys = Keys
     keys_in_all_records = True
+    has_labels = False
     reads_start = False
     hugging_face_class = "RobertaForQuestionAnswering"
     head_names = {"out": "qa_outputs"}

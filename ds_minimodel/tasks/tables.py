@@ -159,13 +159,36 @@ def read_text(path: str | Path) -> str:
 def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:
     """The value of a JSON text that begins at `line` of a file; UserError, with the `form` expected, for another."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_each_key_once)
+    except _Repeated as error:
+        raise UserError(f"{path}:{line}: not JSON (the key {str(error)!r:.40} comes twice); {form}") from None
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{line + error.lineno - 1}: not JSON ({error.msg}); {form}") from None
     except ValueError:
         raise UserError(f"{path}:{line}: not JSON (a number has thousands of digits); {form}") from None
     except RecursionError:
         raise UserError(f"{path}:{line}: JSON that is nested too deeply; {form}") from None
+
+
+class _Repeated(ValueError):
+    """A key that an object has twice."""
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in row:
+            raise _Repeated(key)
+        row[key] = value
+    return row
+
+
+def json_object(text: str, path: str | Path, line: int) -> dict[str, Any]:
+    """The JSON object that is line `line` of a file; UserError for another value."""
+    row = parse_json(text, path, "one object a line is expected", line)
+    if not isinstance(row, dict):
+        raise UserError(f"{path}:{line}: not a JSON object; one object a line is expected")
+    return row
 
 
 def shown(value: object) -> str:
@@ -180,6 +203,8 @@ def text_field(row: Mapping[str, object], name: str, where: str) -> str:
     value = row[name]
     if not isinstance(value, str):
         raise UserError(f"{where}: '{name}' is {shown(value)}, not text")
+    if "\0" in value:  # SentencePiece takes it for <s>
+        raise UserError(f"{where}: '{name}' holds a NUL character; remove it")
     try:
         value.encode()
     except UnicodeEncodeError:  # JSON can spell half a surrogate pair; no tokenizer takes it
@@ -204,10 +229,7 @@ def _jsonl_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, An
     for line, content in enumerate(text.split("\n"), 1):  # splitlines would also cut at U+2028 and U+0085
         if not content.strip():
             continue
-        row = parse_json(content, path, "one object a line is expected", line)
-        if not isinstance(row, dict):
-            raise UserError(f"{path}:{line}: not a JSON object; one object a line is expected")
-        yield line, row
+        yield line, json_object(content, path, line)
 
 
 def _tsv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -113,7 +113,7 @@ def test_damaged_tokenizer_json(folder, tmp_path):
     "change, words",
     [
         (lambda tensors: tensors.pop("lm_head.dense.weight"), "no tensor lm_head.dense.weight"),
-        (lambda tensors: tensors.update({"roberta.adapter": torch.zeros(1)}), "roberta.adapter has no counterpart"),
+        (lambda tensors: tensors.update({"roberta.adapter": torch.zeros(1)}), "'roberta.adapter' has no counterpart"),
         (lambda tensors: tensors.update({"lm_head.layer_norm.bias": torch.zeros(3)}), "has shape (3,)"),
         (lambda tensors: tensors.update({"lm_head.decoder.weight": torch.zeros(260, 16)}), "differs from"),
     ],

@@ -69,10 +69,11 @@ def test_a_conversation_goes_on_after_a_wrong_line(family, call):
     ]
     packs = ("--pack", f"de={family.de}", "--pack", f"zh={family.zh}")
     code, lines, err = call("predict", family.pair, *packs, typed="\n".join(typed))
-    assert code == 0 and len(lines) == 2 and len(err) == 3
-    assert "line 2: 2 fields; type language, sentence1, sentence2 with tabs between" in err[0]
-    assert "line 4: not JSON" in err[1]
-    assert "line 5: 'sentence1' holds half a surrogate pair" in err[2]
+    assert code == 0 and len(lines) == 2 and len(err) == 4
+    assert err[0] == "predict: answers in fp32 on the CPU"
+    assert "line 2: 2 fields; type language, sentence1, sentence2 with tabs between" in err[1]
+    assert "line 4: not JSON" in err[2]
+    assert "line 5: 'sentence1' holds half a surrogate pair" in err[3]
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,6 @@ from ds_minimodel.tasks import KINDS
 from .conftest import LABELS
 
 
-@pytest.fixture(autouse=True)
-def fp32(monkeypatch):
-    """Whatever the processor is fast in, so that rounding does not hide a mistake."""
-    monkeypatch.setattr("ds_minimodel.serve.predictor.resolve_precision", lambda *_: "fp32")
-
-
 def packs_of(family):
     return {"de": family.de, "zh": family.zh}
 
