@@ -1,0 +1,326 @@
+"""Torture: inputs, damages and swaps at random for some minutes; each must give right results or one line of refusal.
+
+    python -m tests.torture.run MINUTES [--seed N] [--out FILE]
+
+Inputs are those of `generators`. A damage changes a file of a finished workdir, a swap puts there what another job or
+another workdir made; then one evaluation is undone and `run` called. Held is exit code 0 with the scores and the report
+of before, or exit code 2 with one line and nothing changed on disk. A fault is printed with what repeats it.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import platform
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from ds_minimodel.cli.main import main as command
+from ds_minimodel.engine import loop  # noqa: F401  (what a command would import, before the processes part)
+from ds_minimodel.engine.ranks.launch import CPU
+from ds_minimodel.results import page  # noqa: F401
+
+from .generators import CASES, describe, outcome
+
+ROOT = Path(__file__).parents[2]
+SCORED = [f"evaluate/{system}/{task}" for system in ("bl_base", "minijoint", "minipost") for task in ("topic", "qa")]
+PATIENCE = 120  # seconds for one command
+INPUTS_PER_DAMAGE = 8
+
+
+def make_workdir(folder: Path) -> Path:
+    """The recipe of the finished pipeline of scripts/gpu_check.sh in `folder`."""
+    subprocess.run(
+        ["bash", "scripts/gpu_check.sh", "--cpu", "--out", folder, "pipeline"],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    )
+    return folder / "pipeline/recipe.yaml"
+
+
+def copy_of(recipe: Path, folder: Path, seed: int | None = None) -> Path:
+    """A finished copy of the finished run of `recipe`, of another seed where one is given."""
+    shutil.copytree(recipe.parent, folder)
+    text = recipe.read_text().replace(str(recipe.parent), str(folder))
+    if seed is not None:
+        shutil.rmtree(folder / "run")
+        text = text.replace("seed: 3\n", f"seed: {seed}\n", 1)
+    (folder / "recipe.yaml").write_text(text)
+    subprocess.run([sys.executable, "-m", "ds_minimodel", "run", folder / "recipe.yaml"], cwd=ROOT, check=True)
+    return folder / "recipe.yaml"
+
+
+# --- Damages and swaps: what each does to a file, and its name ---
+
+
+def _bytes(content: bytes, rng: random.Random) -> bytes:
+    how = rng.choice(("cut", "bit", "noise", "zeros", "longer", "empty", "other"))
+    at = rng.randrange(len(content) or 1)
+    match how:
+        case "cut":
+            return content[:at]
+        case "bit":
+            return content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :] if content else b"x"
+        case "noise":
+            return content[:at] + rng.randbytes(rng.randint(1, 64)) + content[at + 64 :]
+        case "zeros":
+            return content[:at] + bytes(len(content) - at)
+        case "longer":
+            return content + content[at:]
+        case "empty":
+            return b""
+    return rng.choice((b"null", b"[]", b"{}", b"7", b'{"files": {}}', b"[" * 50_000, b"\xff\xfe", b"9" * 5000))
+
+
+def _json(content: bytes, rng: random.Random) -> bytes:
+    """A value of a JSON file changed, or a key taken away; bytes for another file."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return _bytes(content, rng)
+    places = list(_places(value))
+    if not places:
+        return _bytes(content, rng)
+    holder, key = rng.choice(places)
+    if isinstance(holder, dict) and rng.random() < 0.2:
+        del holder[key]
+    else:
+        old = holder[key]
+        holder[key] = rng.choice(
+            (None, True, -1, 0, 10**30, 0.5, float("nan"), "", "x\n", [], {}, [old], "../x", 1e308)
+        )
+        if isinstance(old, (int, float)) and rng.random() < 0.5:
+            holder[key] = old + 1
+    return json.dumps(value, indent=1, sort_keys=True).encode()
+
+
+def _places(value: object) -> Iterator[tuple]:
+    if isinstance(value, (dict, list)):
+        for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            yield value, key
+            yield from _places(inner)
+
+
+def damage(workdir: Path, _other: Path, rng: random.Random) -> tuple[str, Path, Path | bytes | None]:
+    """(class, path, what is put there): bytes, a file or folder to copy, or None for an empty folder."""
+    path = rng.choice(_files(workdir))
+    how = rng.random()
+    if how < 0.05:
+        return "a folder in the place of a file", path, None
+    if how < 0.1:
+        return "a file in the place of a folder", path.parent, b"a file"
+    content = path.read_bytes()
+    if how < 0.55:
+        return f"bytes of a {_noun(path)}", path, _bytes(content, rng)
+    return f"values of a {_noun(path)}", path, _json(content, rng)
+
+
+def swap(workdir: Path, other: Path, rng: random.Random) -> tuple[str, Path, Path | bytes | None]:
+    """As `damage`: a file or folder of the same name from another job, or of the same place in another workdir."""
+    path = rng.choice(_files(workdir))
+    if rng.random() < 0.5 and path.parent != workdir:
+        path = path.parent
+    if rng.random() < 0.3:
+        return "the same of another workdir", path, other / path.relative_to(workdir)
+    alike = [one for one in workdir.rglob(path.name if path.is_dir() else f"*{path.suffix}") if one != path]
+    alike = [one for one in alike if one.is_dir() == path.is_dir() and ".lock" not in one.name]
+    if not alike:
+        return "the same of another workdir", path, other / path.relative_to(workdir)
+    return f"a {'folder' if path.is_dir() else _noun(path)} of another job", path, rng.choice(alike)
+
+
+def _files(workdir: Path) -> list[Path]:
+    parts = [path for path in workdir.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return sorted(path for path in parts if "report" not in path.parts and "events" not in path.parts)
+
+
+def _noun(path: Path) -> str:
+    return path.name.partition(".")[2] if path.name.endswith(".job.json") else path.name if path.suffix else "file"
+
+
+# --- One worker ---
+
+
+def _held(recipe: Path, path: Path, put: Path | bytes | None, undone: str, seconds: float) -> tuple[str, str]:
+    """("refused", "answered" or "fault", what was said) of `run` with `put` in the place of `path`."""
+    workdir, aside = recipe.parent / "run", recipe.parent / "aside"
+    right = {name: (workdir / "report" / name).read_bytes() for name in ("scores.json", "report.md")}
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    kept = {path: aside / "damaged"}
+    if not path.is_relative_to(workdir / undone):  # what is undone would not be read
+        kept[workdir / undone] = aside / "undone"
+    record = workdir / f"{undone}.job.json"
+    if path != record and not (workdir / undone).is_relative_to(path):
+        kept[record] = aside / "record"
+    copy = aside / "put"
+    if isinstance(put, Path):
+        shutil.copytree(put, copy) if put.is_dir() else shutil.copyfile(put, copy)
+    elif put is not None:
+        copy.write_bytes(put)
+    else:
+        copy.mkdir()
+    for one, place in sorted(kept.items(), key=lambda pair: -len(pair[0].parts)):
+        one.rename(place)
+    copy.rename(path)
+    before = _state(workdir, undone)
+    code, said = _run(recipe, seconds)
+    lines = [line for line in said.splitlines() if line.startswith("ds-minimodel: ")]
+    fault, result = "", "refused"
+    if code == 2:
+        if len(lines) != 1 or "Traceback" in said or not lines[0].isprintable():
+            fault = f"{len(lines)} lines"
+        elif _state(workdir, undone) != before:
+            fault = "changed the disk"
+    elif code == 0:
+        result = "answered"
+        if any((workdir / "report" / name).read_bytes() != content for name, content in right.items()):
+            fault = "other results"
+    else:
+        fault = f"exit code {code}"
+    for one in sorted(kept, key=lambda one: len(one.parts)):
+        _remove(one)
+        if one.parent.exists():
+            kept[one].rename(one)
+    return ("fault", f"{fault}: {said[-1500:]}") if fault else (result, "")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _state(workdir: Path, undone: str) -> dict[str, tuple[int, int, int]]:
+    """All files but locks and those of the evaluation that may have begun."""
+    return {
+        str(path): (path.lstat().st_size, path.lstat().st_mtime_ns, path.lstat().st_ino)
+        for path in workdir.rglob("*")
+        if not path.is_dir() and path.suffix != ".lock" and not str(path).startswith(str(workdir / undone))
+    }
+
+
+def _run(recipe: Path, seconds: float) -> tuple[int | None, str]:
+    """(exit code, standard error) of `ds-minimodel run` in a process parted from this one, which has all imported."""
+    with tempfile.TemporaryFile("w+b") as err:
+        child = os.fork()
+        if not child:
+            os.setsid()
+            os.dup2(err.fileno(), 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            code = 99
+            try:
+                command(["run", str(recipe)])
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 98
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        deadline, status = time.monotonic() + seconds, 0
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > deadline:
+                os.killpg(child, 9)
+                os.waitpid(child, 0)
+                return None, f"no end after {seconds:.0f} s"
+            time.sleep(0.02)
+        status = ended[1]
+        err.seek(0)
+        return os.waitstatus_to_exitcode(status), err.read().decode(errors="replace")
+
+
+def work(recipe: Path, other: Path, seed: int, until: float, record: Callable[[str, str, str], None]) -> None:
+    """Inputs, and damages and swaps of the finished run of `recipe`, until a time of time.monotonic."""
+    rng, number = random.Random(seed), 0
+    scratch = recipe.parent / "inputs"
+    while time.monotonic() < until:
+        number += 1
+        if number % (INPUTS_PER_DAMAGE + 1):
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir()
+            found = outcome(CASES[number % len(CASES)](rng), scratch)
+            result = "refused" if found.code == 2 else "answered"
+            record(f"input: {found.case.kind}", "fault" if found.fault else result, describe(found))
+            continue
+        kind = rng.choice((damage, swap))
+        name, path, put = kind(recipe.parent / "run", other.parent / "run", rng)
+        if isinstance(put, Path) and not put.exists():
+            continue
+        undone = rng.choice(SCORED)
+        result, said = _held(recipe, path, put, undone, PATIENCE)
+        place = path.relative_to(recipe.parent)
+        record(f"{kind.__name__}: {name}", result, f"{place} <- {put!r:.80}; {undone} undone: {said}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("minutes", type=float)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="Markdown file for the counts")
+    options = parser.parse_args()
+    os.environ.update(CPU)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        one = make_workdir(Path(folder) / "first")
+        other = copy_of(one, Path(folder) / "other", seed=4)
+        until = time.monotonic() + 60 * options.minutes
+        workers = []
+        for index in range(os.cpu_count() or 1):
+            recipe = copy_of(one, Path(folder) / f"worker-{index}")
+            pid = os.fork()
+            if not pid:
+                with contextlib.suppress(KeyboardInterrupt), open(Path(folder) / f"{index}.jsonl", "w") as file:
+
+                    def record(*found: str, file=file) -> None:
+                        if found[1] == "fault":
+                            print(*found, file=sys.__stderr__, flush=True)
+                        file.write(json.dumps(found[:2]) + "\n")
+                        file.flush()
+
+                    work(recipe, other, options.seed * 1000 + index, until, record)
+                os._exit(0)
+            workers.append(pid)
+        for pid in workers:
+            os.waitpid(pid, 0)
+        counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        for path in sorted(Path(folder).glob("*.jsonl")):
+            for line in path.read_text().splitlines():
+                name, result = json.loads(line)
+                counts[name][result] += 1
+    table = _table(counts)
+    print(table)
+    if options.out:
+        where = f"{platform.processor() or platform.machine()}, torch {torch.__version__}, {date.today()}"
+        head = f"# Torture\n`bash scripts/torture.sh {options.minutes:g} --seed {options.seed}` on {where}.\n\n"
+        options.out.write_text(head + table + "\n", encoding="utf-8")
+    return 1 if any(count["fault"] for count in counts.values()) else 0
+
+
+def _table(counts: dict[str, collections.Counter[str]]) -> str:
+    rows = ["| class | tried | refused by one line | right results | faults |", "| --- | ---: | ---: | ---: | ---: |"]
+    total: collections.Counter[str] = collections.Counter()
+    for name, count in sorted(counts.items()):
+        total += count
+        rows.append(f"| {name} | {count.total()} | {count['refused']} | {count['answered']} | {count['fault']} |")
+    rows.append(f"| all | {total.total()} | {total['refused']} | {total['answered']} | {total['fault']} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
