@@ -61,12 +61,12 @@ def layer_flops(work: Work) -> float:
 
 
 def dense_flops(work: Work) -> float:
-    """The h x h layer of the MLM head, at the read positions."""
+    """FLOPs of the MLM head's h x h layer at the read positions."""
     return 2 * work.num_read * work.hidden_size**2
 
 
 def output_flops(work: Work) -> float:
-    """The tied h x V output projection, at the read positions: the paper's p FLOP_outproj."""
+    """FLOPs of the tied h x V output projection at the read positions: the paper's p FLOP_outproj."""
     return 2 * work.num_read * work.hidden_size * work.vocab_size
 
 

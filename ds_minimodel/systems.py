@@ -4,7 +4,7 @@ To add a system is to add an entry to SYSTEMS (CONTRIBUTING.md): what it pretrai
 drawn. Names of systems stand in recipes, folders and job records.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -139,15 +139,5 @@ SYSTEMS: dict[str, System] = {
     )
 }
 
-# What the others are measured against: compute, speedups and near-maximal performance refer to it.
+# The system that the others are measured against: compute, speedups and near-maximal performance refer to it.
 BASELINE = "bl_base"
-
-
-def chosen(names: Iterable[str]) -> list[System]:
-    """The declarations of systems, by their names."""
-    return [SYSTEMS[name] for name in names]
-
-
-def bodies(names: Iterable[str]) -> list[System]:
-    """The systems whose bodies are pretrained and finetuned for the systems `names`, each once, in their order."""
-    return chosen(dict.fromkeys(SYSTEMS[name].body_name for name in names))

@@ -23,6 +23,7 @@ from measure import measure_step
 
 from ds_minimodel.benchmark.peaks import device_name
 from ds_minimodel.common.files import atomic_write, write_json
+from ds_minimodel.common.vocabulary import NUM_SPECIAL
 from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.loop import Batches
 from ds_minimodel.engine.ranks.world import World, join_ranks
@@ -46,7 +47,7 @@ def batches(world: World) -> Batches:
     def step(number: int) -> list[dict[str, Any]]:
         generator = torch.Generator().manual_seed(number * world.size + world.rank)
         size = SEQUENCES // world.size
-        tokens = torch.randint(4, VOCAB, (size, LENGTH), generator=generator)
+        tokens = torch.randint(NUM_SPECIAL, VOCAB, (size, LENGTH), generator=generator)
         read = torch.stack([torch.randperm(LENGTH, generator=generator)[:MASKED] for _ in range(size)])
         return [
             {

@@ -83,7 +83,8 @@ def main() -> None:
 
 def do(last: str, recipe: Recipe, world: "World") -> None:
     """Run what is not complete of the recipe, up to the step `last`."""
-    from ds_minimodel.pipeline.run import STEPS, run_step
+    from ds_minimodel.pipeline.order import STEPS
+    from ds_minimodel.pipeline.run import run_step
 
     for name in ("tokenizer", "prepare", "pretrain", "adapt"):
         run_step(STEPS[name], recipe, world)

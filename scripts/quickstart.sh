@@ -14,7 +14,7 @@ ds-minimodel run recipes/quickstart.yaml "$@"
 
 workdir=$(python - "$@" <<'END'
 import sys
-from ds_minimodel.recipe.schema import load_recipe
+from ds_minimodel.recipe.reading import load_recipe
 overrides = [argument for argument in sys.argv[1:] if not argument.startswith("-") and "=" in argument]
 print(load_recipe("recipes/quickstart.yaml", overrides).workdir)
 END

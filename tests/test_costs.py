@@ -1,4 +1,4 @@
-"""Costs against the figures that the paper prints; executed FLOPs are counted in test_executed.py."""
+"""Costs against the figures that the paper prints; executed FLOPs are counted in test_costs_executed.py."""
 
 import pytest
 

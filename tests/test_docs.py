@@ -1,5 +1,6 @@
 """README.md and docs/: what they name is there, and as the code has it. tests/pipeline/test_docs.py runs it."""
 
+import importlib
 import importlib.util
 import re
 import textwrap
@@ -8,7 +9,7 @@ import pytest
 import yaml
 
 from ds_minimodel.cli.main import parse
-from ds_minimodel.common.files import write_json
+from ds_minimodel.common.files import write_json, write_manifest
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.yaml12 import Yaml12
@@ -96,13 +97,25 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors, target
 
 
+def test_shell_scripts_import_what_is_there():
+    """No linter sees the Python within them."""
+    found = [
+        (module, name)
+        for script in (ROOT / "scripts").rglob("*.sh")
+        for module, names in re.findall(r"^from (ds_minimodel[\w.]*) import (.+)$", script.read_text(), re.MULTILINE)
+        for name in names.split(", ")
+    ]
+    assert ("ds_minimodel.recipe.reading", "load_recipe") in found
+    assert [pair for pair in found if not hasattr(importlib.import_module(pair[0]), pair[1])] == []
+
+
 @pytest.mark.parametrize("page, text", FRAGMENTS)
 def test_recipes_load(page, text, tmp_path, monkeypatch):
     """Whole ones as they stand, parts in the place where they belong."""
     monkeypatch.chdir(tmp_path)
     write_json(tmp_path / "models/roberta/body/config.json", {"architecture": BASE})
-    pack = {"language": "en", "vocab_size": 50265, "files": {}}
-    write_json(tmp_path / "models/roberta/pack/manifest.json", pack)
+    write_json(tmp_path / "models/roberta/pack/tokenizer.json", {})
+    write_manifest(tmp_path / "models/roberta/pack", kind="language-pack", language="en", vocab_size=50265)
     keys = yaml.load(text, Yaml12).keys()
     if not keys <= Recipe.model_fields.keys():
         text, keys = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4), {"finetune"}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ds_minimodel.common.vocabulary import NUM_SPECIAL, mask_id
 from ds_minimodel.costs import Cost, Work, finetune_flops, step_flops
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
@@ -14,7 +15,7 @@ from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.recipe.schema import Finetune, MaskedLm, Recipe
 from ds_minimodel.steps.adapt import trains_in_adapt
-from ds_minimodel.steps.training import run_config
+from ds_minimodel.steps.training import training_run
 
 NUM_LABELS = 3  # natural language inference
 MANY_STEPS = 10**6  # of the learning rate's schedule: a benchmark never reaches its end
@@ -106,14 +107,14 @@ def make_batch(work: Workload, number: int) -> dict:
     """Batch of step `number`, as the data part would make it where no row is padded."""
     draw = torch.Generator().manual_seed(number)
     shape = work.batch_size, work.seq_length
-    tokens = torch.randint(4, work.vocab_size, shape, generator=draw)
+    tokens = torch.randint(NUM_SPECIAL, work.vocab_size, shape, generator=draw)
     if work.name == "finetune":
         read = torch.zeros(work.batch_size, 1, dtype=torch.int64)
         targets = torch.randint(NUM_LABELS, (work.batch_size, 1), generator=draw)
     else:
         read = torch.rand(shape, generator=draw).argsort(1)[:, : work.num_read].sort(1).values
         targets = tokens.gather(1, read)
-        tokens = tokens.scatter(1, read, work.vocab_size - 1)  # all masked: the kind of a piece costs nothing
+        tokens = tokens.scatter(1, read, mask_id(work.vocab_size))  # all masked: the kind of a piece costs nothing
     keys = torch.randint(-(2**31), 2**31 - 1, (work.batch_size,), generator=draw).to(torch.int32)
     return {"tokens": tokens, "read": read, "targets": targets, "sample_keys": keys, "count": targets.numel()}
 
@@ -127,7 +128,7 @@ def resolved_run(work: Workload, recipe: Recipe, world: World) -> Run:
     }
     section = sections.get(work.name, recipe.adapt)
     cost = work.cost()
-    return run_config(
+    return training_run(
         recipe,
         section,
         world,

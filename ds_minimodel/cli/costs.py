@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(commands: Commands) -> None:
-    """The two commands, added to argparse's `commands`."""
+    """Add the two commands to argparse's `commands`."""
     flops = add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed", _flops)
     flops.add_argument("--json", action="store_true", help="print JSON")
     plan = add_recipe_command(

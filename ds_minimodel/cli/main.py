@@ -71,7 +71,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Options of a command line: `run` is the function that takes them and does the command.
+    """Parse a command line into options, of which `run` is the function that takes them and does the command.
 
     Overrides (key=value) may stand anywhere after the recipe, between options too, which argparse does not do.
     """

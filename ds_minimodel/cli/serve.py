@@ -1,15 +1,20 @@
 """`ds-minimodel pack` and `ds-minimodel predict` on the command line."""
 
-import argparse
 import io
 import json
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.common.errors import UserError
 
+if TYPE_CHECKING:
+    from ds_minimodel.serve.predictor import Predictor
 
-def add_arguments(commands: argparse._SubParsersAction) -> None:
-    """The two commands, added to argparse's `commands`."""
+
+def add_arguments(commands: Commands) -> None:
+    """Add the two commands to argparse's `commands`."""
     pack = commands.add_parser("pack", help="show or check a language pack, or put it beside a body")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
     show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
@@ -42,7 +47,7 @@ def add_arguments(commands: argparse._SubParsersAction) -> None:
     predict.set_defaults(run=_predict)
 
 
-def _show(options):
+def _show(options: Options) -> None:
     from ds_minimodel.serve.packs import facts_of
 
     facts = facts_of(options.pack)
@@ -54,21 +59,21 @@ def _show(options):
         print(f"{name}: {text}")
 
 
-def _check(options):
+def _check(options: Options) -> None:
     from ds_minimodel.serve.packs import check
 
     check(options.pack, options.body)
     print(f"{options.pack}: whole" + (f", fits {options.body}" if options.body else ""))
 
 
-def _plug(options):
+def _plug(options: Options) -> None:
     from ds_minimodel.serve.packs import plug
 
     plug(options.body, options.pack, options.out)
     print(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`", file=sys.stderr)
 
 
-def _predict(options):
+def _predict(options: Options) -> None:
     from ds_minimodel.serve.predictor import Predictor, beside
 
     folders = _folders(options.pack) or beside(options.model)
@@ -89,8 +94,8 @@ def _predict(options):
             print(json.dumps(answer, ensure_ascii=False), flush=True)
 
 
-def _folders(given):
-    folders = {}
+def _folders(given: Sequence[str]) -> dict[str, str]:
+    folders: dict[str, str] = {}
     for text in given:
         language, equals, folder = text.partition("=")
         if not (language and equals and folder):
@@ -101,14 +106,14 @@ def _folders(given):
     return folders
 
 
-def _answer_file(predictor, path):
+def _answer_file(predictor: "Predictor", path: str) -> None:
     requests = predictor.read_requests(path)
     for request, answer in zip(requests, predictor.predict(requests), strict=True):
         named = {key: request[key] for key in ("id", "language") if key in request}
         print(json.dumps({**named, **answer}, ensure_ascii=False))
 
 
-def _request(line, predictor):
+def _request(line: str, predictor: "Predictor") -> Any:
     """A request from a line: a JSON object, or its texts with tabs between, the language first of several."""
     if line.lstrip().startswith("{"):
         try:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.launch import name_the_cpu
-from ds_minimodel.pipeline.run import STEPS, RunsOn, Step, check_labels, is_pending, report_several, run_step
+from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
+from ds_minimodel.pipeline.run import check_labels, is_pending, report_several, run_step
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -22,7 +23,7 @@ INTERRUPTED = 1
 
 
 def add_arguments(commands: Commands) -> None:
-    """`run` and the steps, added to argparse's `commands`."""
+    """Add `run` and a command for each step to argparse's `commands`."""
     _add_rank_options(add_recipe_command(commands, "run", "the whole pipeline; safe to interrupt and repeat", _run))
     for step in STEPS.values():
         command = add_recipe_command(commands, step.name, step.help, _report if step.name == "report" else _run_step)
@@ -120,7 +121,7 @@ def _report(options: Options) -> int:
 
 
 def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) -> int:
-    """One step, in this process or on ranks that it starts; returns the exit code."""
+    """Do one step, in this process or on ranks that it starts; return the exit code."""
     from ds_minimodel.engine.ranks.launch import restart_with_cpu_settings
 
     if step.runs_on is not RunsOn.RANKS:

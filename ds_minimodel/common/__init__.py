@@ -1,1 +1,1 @@
-"""What every other room stands on: errors that users see, files, progress, counter-based randomness."""
+"""Shared basics: errors that users see, files, progress, special ids, counter-based randomness."""

@@ -20,7 +20,7 @@ class UserError(Exception):
 
 
 class OtherRankFailed(Exception):
-    """Another rank failed, and has said why; this one ends without a word."""
+    """Another rank failed and has said why; this one ends without a message."""
 
     def __init__(self, rank: int, is_users_mistake: bool) -> None:
         super().__init__(f"rank {rank} failed")

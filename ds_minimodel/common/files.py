@@ -1,21 +1,28 @@
-"""Atomic writes, content hashes and the manifests that bind artifacts together."""
+"""Atomic writes, content hashes, JSON files of a known structure, and the manifests that bind artifacts together."""
 
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 import time
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO, Annotated, Any, ClassVar, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ds_minimodel.common.errors import UserError
 
 MANIFEST = "manifest.json"
+_SEAL = "own_sha256"  # key of a JSON object: hash of all its other keys
+_MOST_JSON_BYTES = 1 << 28
+_MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
 _DAY = 86400  # seconds; no file takes so long to be written
 _CANNOT_WRITE = {
     errno.ENOSPC: "no space left",
@@ -27,6 +34,7 @@ _CANNOT_WRITE = {
     errno.EPERM: "not permitted",
     errno.ENOTDIR: "a file is in the place of a folder",
     errno.EEXIST: "a file is in the place of a folder",
+    errno.EISDIR: "a folder is in the place of a file",
     errno.ENAMETOOLONG: "the name is too long",
 }
 # How torch.save and safetensors, which raise errors of their own, say that a write failed.
@@ -154,26 +162,104 @@ def write_json(path: str | Path, value: object) -> None:
         file.write("\n")
 
 
+def write_sealed_json(path: str | Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object with its own hash in it, which `read_model` compares."""
+    write_json(path, {**value, _SEAL: sha256_of_json(value)})
+
+
 def read_json(path: str | Path) -> Any:
-    """Parse one of the project's own JSON files; UserError where it is missing or damaged."""
+    """Parse a JSON file; UserError where it is missing, no file, too large or damaged."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UserError(f"{path}: not a file; put the file back from a copy")
+        if os.path.getsize(path) > _MOST_JSON_BYTES:
+            raise UserError(f"{path}: larger than {_MOST_JSON_BYTES >> 20} MiB, which no file of its name is")
         with open(path, encoding="utf-8") as file:
             return json.load(file)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not a readable JSON file ({error})") from None
 
 
-def read_json_lines(path: str | Path) -> list[Any]:
-    """Read a file of one JSON value a line, up to a line cut short by a kill; [] where there is no file."""
-    records = []
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-        for line in file:
-            try:
-                records.append(json.loads(line))
-            except ValueError:
+def _name_inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or str(path) != name or "\0" in name or len(name) > 1024:
+        raise ValueError(f"{name[:80]!r} is no name below the folder")
+    return name
+
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+NameInside = Annotated[str, AfterValidator(_name_inside)]  # of a file or folder below another
+
+
+class Stored(BaseModel):
+    """Structure of a JSON file that the program keeps: exact types; keys that it does not name are left as they are."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+M = TypeVar("M")
+
+
+def read_model(path: str | Path, model: type[M], advice: str) -> M:
+    """The JSON file `path` as a `model`, a Stored or another type that pydantic knows.
+
+    UserError with file and key where it has another structure or was changed since `write_sealed_json`, and with
+    `advice`, what to do then.
+    """
+    value = read_json(path)
+    if isinstance(value, dict) and _SEAL in value:
+        seal = value.pop(_SEAL)
+        if seal != sha256_of_json(value):
+            raise UserError(f"{path}: damaged (its SHA-256 is not the one that it holds); {advice}")
+    return as_model(value, model, path, advice)
+
+
+def as_model(value: object, model: type[M], where: str | Path, advice: str) -> M:
+    """`value`, read from `where`, as a `model`; UserError as of `read_model`."""
+    try:
+        return _adapter(model).validate_python(value, strict=True)  # type: ignore[arg-type]  # types are hashable
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if part != "[key]")[:100]
+        message = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{where}: {f'{key}: ' if key else ''}{message}; {advice}") from None
+
+
+@functools.lru_cache
+def _adapter(model: type[M]) -> TypeAdapter[M]:
+    return TypeAdapter(model)
+
+
+def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
+    """Read a file of one JSON object a line; else as `read_model_lines`."""
+    return read_model_lines(path, dict[str, Any], "delete that line")
+
+
+def read_model_lines(path: str | Path, model: type[M], advice: str) -> list[M]:
+    """Read a file of one JSON value a line, each a `model`; [] where there is no file.
+
+    A last line that a kill has cut short is left out. UserError, with the line, for any other that is no `model`.
+    """
+    records: list[M] = []
+    if not os.path.lexists(path):
+        return records
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {advice}") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            if number == len(lines):
                 break
+            raise UserError(f"{path}:{number}: not JSON; {advice}") from None
+        records.append(as_model(value, model, f"{path}:{number}", advice))
     return records
 
 
@@ -218,6 +304,31 @@ def sha256_of_json(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
+class FileFacts(Stored):
+    """What a manifest says of a file."""
+
+    bytes: Count
+    sha256: Sha256
+
+
+class Manifest(Stored):
+    """An artifact's manifest.json: its files, and facts that differ by its kind.
+
+    A subclass says what an artifact is called (`noun`), which `kinds` are one, and which files it must name: of each
+    group in `required` one.
+    """
+
+    kind: str | None = None
+    files: Annotated[dict[NameInside, FileFacts], Field(min_length=1)]
+
+    noun: ClassVar[str] = "an artifact"
+    kinds: ClassVar[tuple[str, ...]] = ()
+    required: ClassVar[tuple[tuple[str, ...], ...]] = ()
+
+
+A = TypeVar("A", bound=Manifest)
+
+
 def write_manifest(folder: str | Path, **facts: object) -> None:
     """Write manifest.json: `facts` plus size and SHA-256 of every other file below `folder`."""
     folder = Path(folder)
@@ -230,22 +341,48 @@ def write_manifest(folder: str | Path, **facts: object) -> None:
 
 
 def read_manifest(folder: str | Path, verify: bool = False) -> dict[str, Any]:
-    """Read an artifact's manifest; UserError where it or a file that it names is missing or damaged.
+    """The manifest of an artifact of any kind, as JSON; else as `read_artifact`."""
+    return read_artifact(folder, Manifest, verify).model_dump(exclude_unset=True)
 
-    Sizes are always compared, hashes only with `verify` (it reads every byte).
+
+def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A:
+    """The manifest of an artifact; UserError where it is not of this kind, or it or a file that it names is missing or
+    damaged.
+
+    Sizes are always compared, hashes only with `verify` (it reads every byte, and refuses links and devices, of which
+    an artifact has none).
     """
-    folder = Path(folder)
-    manifest = read_json(folder / MANIFEST)
-    for name, facts in manifest["files"].items():
-        file = folder / name
-        if not file.is_file() or file.stat().st_size != facts["bytes"]:
-            raise UserError(
-                f"{file}: missing or of another size than {folder / MANIFEST} says; "
-                "delete the folder and run the step again"
-            )
-        if verify and sha256_of_file(file) != facts["sha256"]:
-            raise UserError(
-                f"{file}: damaged (its SHA-256 is not the one in {folder / MANIFEST}); "
-                "delete the folder and run the step again"
-            )
+    path = Path(folder) / MANIFEST
+    if path.is_symlink():
+        raise UserError(f"{path}: a symbolic link; {_MAKE_AGAIN}")
+    value = read_json(path)
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if model.kinds and kind not in model.kinds:
+        raise UserError(f"{folder}: a {str(kind)[:40]}, not {model.noun}")
+    manifest = as_model(value, model, path, _MAKE_AGAIN)
+    for group in model.required:
+        if not manifest.files.keys() & set(group):
+            raise UserError(f"{path}: names no {' or '.join(group)}, so this is not {model.noun}; {_MAKE_AGAIN}")
+    for name, facts in manifest.files.items():
+        _check_file(Path(folder), name, facts, verify)
+    if verify:
+        for place, folders, files in os.walk(folder):
+            for name in (*folders, *files):
+                mode = os.lstat(Path(place) / name).st_mode
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                    raise UserError(f"{Path(place) / name}: neither a file nor a folder but a link; remove it")
     return manifest
+
+
+def _check_file(folder: Path, name: str, facts: FileFacts, verify: bool) -> None:
+    file = folder / name
+    try:
+        for part in (file, *file.parents[: name.count("/")]):
+            if part.is_symlink():
+                raise UserError(f"{part}: a symbolic link; {_MAKE_AGAIN}")
+        if not file.is_file() or file.stat().st_size != facts.bytes:
+            raise UserError(f"{file}: missing or of another size than {folder / MANIFEST} says; {_MAKE_AGAIN}")
+        if verify and sha256_of_file(file) != facts.sha256:
+            raise UserError(f"{file}: damaged (its SHA-256 is not the one in {folder / MANIFEST}); {_MAKE_AGAIN}")
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror}); mend this and run again") from None

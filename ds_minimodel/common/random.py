@@ -27,7 +27,7 @@ UInt32s = NDArray[np.uint32]
 
 
 class Stream(IntEnum):
-    """What the data draws: the numbers of its streams."""
+    """Numbers of the random streams that the data draws from."""
 
     MASK_COUNT = FIRST_STREAM  # how many positions of a sample are predicted
     MASK_POSITIONS = FIRST_STREAM + 1  # which ones
@@ -37,7 +37,7 @@ class Stream(IntEnum):
 
 
 class LayerSites(NamedTuple):
-    """Dropouts of one transformer layer: of each head's attention probabilities, and before the two residual sums."""
+    """Dropout sites of one transformer layer: each head's attention probabilities, and before the two residual sums."""
 
     heads: range
     attention_out: int
@@ -46,7 +46,7 @@ class LayerSites(NamedTuple):
 
 @dataclass(frozen=True)
 class DropoutSites:
-    """What a network drops: the number of each of its dropouts, counted from the input to the output."""
+    """Dropout sites of a network, numbered from the input to the output."""
 
     num_layers: int
     num_heads: int
@@ -61,18 +61,18 @@ class DropoutSites:
 
     @property
     def embeddings(self) -> int:
-        """Of the sum of token and position embeddings."""
+        """Site of the sum of token and position embeddings."""
         return 0
 
     def layer(self, index: int) -> LayerSites:
-        """Of layer `index`, from 0."""
+        """Sites of layer `index`, counted from 0."""
         first = 1 + (self.num_heads + 2) * index
         after_heads = first + self.num_heads
         return LayerSites(range(first, after_heads), after_heads, after_heads + 1)
 
     @property
     def task_head(self) -> tuple[int, int]:
-        """Of a task's head: its input, and the output of its inner layer."""
+        """Sites of a task's head: its input, and the output of its inner layer."""
         first = self.layer(self.num_layers).heads.start
         return first, first + 1
 

@@ -12,6 +12,8 @@ it begins the next block. Blocks of a single token are left out, as fairseq does
 from __future__ import annotations
 
 import bisect
+import hashlib
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,12 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds_minimodel.common import files
+from ds_minimodel.common.checksums import CheckedPieces, Checksums, checksums_of, num_pieces
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.store import TokenStore
 
 CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
 _RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
+_MAGIC = b"DSMMBLK1"
+# magic, mode, tokens a sequence, blocks, SHA-256 of the store and of the checksums. The records follow, then the
+# checksums of their pieces (checksums.py). Tables of before are records alone.
+_HEADER = struct.Struct("<8s 16s Q Q 32s 32s")
+
+_ADVICE = "delete it, it is built again"
 
 Spans = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
@@ -32,40 +41,81 @@ Spans = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 class BlockTable:
     """Start and length of every block of a store, on disk; built at the first use.
 
-    The file lies beside the store and carries mode, length and the store's hash in its name, so it is
-    never used for another store. Opening it reads nothing of it. Where ranks share a disk, let one
-    open it before the others, or each builds it (with the same result).
+    The file lies beside the store and carries mode, length and the store's hash in its name and in its header, so it
+    is never used for another store. Opening it reads little of it; what is read is compared with its checksums, each
+    piece once. Where ranks share a disk, let one open it before the others, or each builds it (with the same result).
     """
 
     def __init__(self, store: TokenStore, mode: str, seq_length: int):
         name = f"{store.folder.name}.{mode}-{seq_length}-{store.sha256[:16]}.blocks"
         path = store.folder.with_name(name)
-        if not path.exists():
-            _build(path, store, mode, seq_length - 1)
-        if path.stat().st_size == 0 or path.stat().st_size % _RECORD.itemsize:
-            raise UserError(f"{path}: damaged table of blocks; delete it, it is built again")
+        try:
+            if not path.exists() or _is_of_before(path):
+                _build(path, store, mode, seq_length)
+            count, checksums = _open(path, store, mode, seq_length)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror}); {_ADVICE}") from None
         self.seq_length = seq_length
-        self._records = np.memmap(path, _RECORD, "r")
+        self._records = np.memmap(path, _RECORD, "r", _HEADER.size, (count,))
+        data = np.asarray(np.memmap(path, np.uint8, "r", _HEADER.size, (count * _RECORD.itemsize,)))
+        self._pieces = CheckedPieces(path, data, checksums, _ADVICE)
 
     def __len__(self) -> int:
         return len(self._records)
 
     def spans(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First token and number of tokens (int64) of each of the blocks `numbers`."""
+        for first in (numbers * _RECORD.itemsize).tolist():
+            self._pieces.check(first, first + _RECORD.itemsize)
         records = self._records[numbers]
         return records["start"], records["length"].astype(np.int64)
 
 
-def _build(path: Path, store: TokenStore, mode: str, limit: int) -> None:
-    with files.atomic_write(path) as file:
+def _is_of_before(path: Path) -> bool:
+    """Whether a table was written before there were headers: records alone."""
+    with open(path, "rb") as file:
+        start = file.read(len(_MAGIC))
+    return start != _MAGIC and path.stat().st_size > 0 and path.stat().st_size % _RECORD.itemsize == 0
+
+
+def _open(path: Path, store: TokenStore, mode: str, seq_length: int) -> tuple[int, Checksums]:
+    """(number of blocks, checksums of the records' pieces); UserError where the header is not the one of this table."""
+    with open(path, "rb") as file:
+        header = file.read(_HEADER.size)
+        count = _HEADER.unpack(header)[3] if len(header) == _HEADER.size else 0
+        pieces, end = num_pieces(count * _RECORD.itemsize), _HEADER.size + count * _RECORD.itemsize
+        if count and path.stat().st_size == end + 4 * pieces:
+            file.seek(end)
+            checksums = np.frombuffer(file.read(), "<u4")
+            if header == _header(store, mode, seq_length, count, checksums):
+                return count, checksums
+    raise UserError(f"{path}: damaged table of blocks; {_ADVICE}")
+
+
+def _header(store: TokenStore, mode: str, seq_length: int, count: int, checksums: Checksums) -> bytes:
+    digest = hashlib.sha256(checksums.tobytes()).digest()
+    return _HEADER.pack(_MAGIC, mode.encode(), seq_length, count, bytes.fromhex(store.sha256), digest)
+
+
+def _build(path: Path, store: TokenStore, mode: str, seq_length: int) -> None:
+    limit, count = seq_length - 1, 0
+    with files.atomic_write(path, "w+b") as file:
+        file.write(bytes(_HEADER.size))
         for starts, lengths in (
             _even(store, limit) if mode == "none" else _whole_sentences(store, limit, mode == "complete_doc")
         ):
             records = np.empty(len(starts), _RECORD)
             records["start"], records["length"] = starts, lengths
-            file.write(records[records["length"] > 1].tobytes())
-        if file.tell() == 0:
+            records = records[records["length"] > 1]
+            count += len(records)
+            file.write(records.tobytes())
+        if not count:
             raise UserError(f"{store.folder}: holds no text of two tokens or more; prepare more text")
+        file.seek(_HEADER.size)
+        checksums = checksums_of(file)
+        file.write(checksums.tobytes())
+        file.seek(0)
+        file.write(_header(store, mode, seq_length, count, checksums))
 
 
 def _even(store: TokenStore, limit: int) -> Spans:

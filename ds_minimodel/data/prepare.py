@@ -14,19 +14,21 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.reader import Chunk, Position, documents, find_files, read_chunks
-from ds_minimodel.data.store import id_type, shard_name, write_shard
+from ds_minimodel.data.store import id_type, is_shard_as_written, shard_name, write_checksums, write_shard
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.data.workers import MpiRanks, ordered_map
 
 SHARD_BYTES = 1 << 28  # text of a shard
+_SUFFIXES = (".bin", ".idx", ".crc")  # of its files
 
 
 def prepare(
@@ -125,12 +127,12 @@ def _encode_chunk(tokenizer_folder: str | Path, min_words: int, job: tuple[int, 
 
 @functools.lru_cache(maxsize=1)
 def _tokenizer_of_worker(folder: str | Path) -> Tokenizer:
-    """Each worker process opens its tokenizer once."""
+    """The tokenizer of a worker process, which opens it once."""
     return open_tokenizer(folder)
 
 
 def _version(path: Path) -> list:
-    """Path, size and time of a file of text: another list where the file was replaced."""
+    """Path, size and modification time of a text file; they differ where it was replaced."""
     facts = path.stat()
     return [str(path), facts.st_size, facts.st_mtime_ns]
 
@@ -145,8 +147,20 @@ def _reporter(tokens_before: int, progress: Callable[[int, int, float], None] | 
     return report
 
 
+class _Progress(files.Stored):
+    """Structure of OUT.progress.json."""
+
+    job: dict[str, Any]
+    position: Annotated[list[files.Count], Field(min_length=3, max_length=3)]
+    shards: files.Count
+    documents: files.Count
+    tokens: files.Count
+    dropped: files.Count
+    checksums: list[files.Sha256] | None = None  # hash of each shard's; not in journals of before
+
+
 class _Journal:
-    """Progress of the making of a store: complete shards in OUT.partial, the rest in OUT.progress.json.
+    """Progress of a store that is being made: complete shards in OUT.partial, the rest in OUT.progress.json.
 
     `job` describes the text and the settings; what another job left is thrown away.
     """
@@ -156,21 +170,38 @@ class _Journal:
         self.folder = self.out.with_name(f"{self.out.name}.partial")
         self.path = self.out.with_name(f"{self.out.name}.progress.json")
         self.job = job
-        facts = files.read_json(self.path) if self.path.exists() else {}
-        shards = facts.get("shards", 0)
-        complete = {shard_name(number) + suffix for number in range(shards) for suffix in (".bin", ".idx")}
-        left = set(os.listdir(self.folder)) if self.folder.exists() else set()
-        if facts.get("job") != job or not complete <= left:
-            facts, complete = {}, set()
+        left = set(os.listdir(self.folder)) if self.folder.is_dir() else set()
+        former = self._former(left)
+        self.shards = former.shards if former else 0
+        complete = {shard_name(number) + suffix for number in range(self.shards) for suffix in _SUFFIXES}
         with files.clear_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             for name in left - complete:
                 (self.folder / name).unlink()
-        self.position = Position(*facts.get("position", Position()))
-        self.shards = facts.get("shards", 0)
-        self.documents = facts.get("documents", 0)
-        self.tokens = facts.get("tokens", 0)
-        self.dropped = facts.get("dropped", 0)
+        self.position = Position(*former.position) if former else Position()
+        self.documents = former.documents if former else 0
+        self.tokens = former.tokens if former else 0
+        self.dropped = former.dropped if former else 0
+        self.checksums = list(former.checksums or ()) if former else []
+        for number in range(len(self.checksums), self.shards):
+            self._bind(number)  # begun by a version without checksums
+
+    def _former(self, left: set[str]) -> _Progress | None:
+        """Progress of the same job so far, where its shards are among the files that are `left`."""
+        if not os.path.lexists(self.path):
+            return None
+        advice = f"delete it and {self.folder}, and run the step prepare again"
+        facts = files.read_model(self.path, _Progress, advice)
+        needed = _SUFFIXES if facts.checksums is not None else _SUFFIXES[:2]
+        complete = all(shard_name(number) + suffix in left for number in range(facts.shards) for suffix in needed)
+        return facts if facts.job == self.job and complete else None
+
+    def _bind(self, number: int) -> None:
+        """Keep what a complete shard must be when the store is."""
+        path = self.folder / shard_name(number)
+        if not path.with_suffix(".crc").exists():
+            write_checksums(path)
+        self.checksums.append(files.sha256_of_file(path.with_suffix(".crc")))
 
     @contextlib.contextmanager
     def kept_with_documents(self) -> Iterator[None]:
@@ -191,12 +222,23 @@ class _Journal:
         self.dropped += part.dropped
 
     def commit(self) -> None:
-        """A shard is complete: a later run will start after it."""
+        """Record that a shard is complete: a later run starts after it."""
+        self._bind(self.shards)
         self.shards += 1
-        files.write_json(self.path, {"job": self.job, "position": self.position, **self._totals()})
+        files.write_sealed_json(
+            self.path, {"job": self.job, "position": list(self.position), "checksums": self.checksums, **self._totals()}
+        )
 
     def finish(self, **facts: Any) -> None:
-        """All shards are complete: give the store its name, in place of an older one."""
+        """Give the complete store its name, in place of an older one."""
+        for number, checksum in enumerate(self.checksums):
+            path = self.folder / shard_name(number)
+            with files.clear_write_errors(path):
+                is_bound = files.sha256_of_file(path.with_suffix(".crc")) == checksum
+                if not is_bound or not is_shard_as_written(path):
+                    raise UserError(
+                        f"{path}: changed since it was written; delete {self.folder} and run the step prepare again"
+                    )
         files.write_manifest(self.folder, **self._totals(), **facts)
         with files.clear_write_errors(self.out):
             if self.out.exists():

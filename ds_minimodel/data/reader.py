@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.text_hashes import HashedFile
 
 CHUNK_BYTES = 1 << 20
 _CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
@@ -106,7 +107,7 @@ def _chunks_of_file(path: Path, position: Position) -> Iterator[Chunk]:
     blank = position.byte == 0  # nothing but white space so far
     buffer = b""
     try:
-        with _open(path) as file:
+        with io.BufferedReader(HashedFile(path), 1 << 17) as raw, _decompressed(raw, path) as file:
             file.seek(position.byte)
             while True:
                 buffer += file.read(CHUNK_BYTES - len(buffer))
@@ -139,15 +140,15 @@ def _cut(buffer: bytes) -> int:
     return size
 
 
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
-    """The file's decompressed bytes; its suffix says how it is compressed."""
+def _decompressed(file: IO[bytes], path: Path) -> IO[bytes] | gzip.GzipFile | lzma.LZMAFile:
+    """The bytes of an open file; the suffix of its path says how it is compressed."""
     if path.suffix == ".gz":
-        return gzip.open(path)
+        return gzip.GzipFile(fileobj=file)
     if path.suffix == ".xz":
-        return lzma.open(path)
+        return lzma.LZMAFile(file)
     if path.suffix == ".zst":
-        return io.BufferedReader(_ZstdFile(path), 1 << 17)
-    return open(path, "rb")
+        return io.BufferedReader(_ZstdFile(file, path), 1 << 17)
+    return file
 
 
 class _ZstdFile(io.RawIOBase):
@@ -157,7 +158,7 @@ class _ZstdFile(io.RawIOBase):
     EOFError.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, file: IO[bytes], path: Path):
         try:
             import zstandard
         except ImportError:
@@ -165,16 +166,12 @@ class _ZstdFile(io.RawIOBase):
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
         self._frame: Any = None  # the open frame; None between frames
-        self._file = open(path, "rb")  # noqa: SIM115  (the caller closes it)
+        self._file = file
         self._ready = memoryview(b"")
         self._position = 0
 
     def readable(self) -> bool:
         return True
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
     def readinto(self, target: Any) -> int:
         while not self._ready:

@@ -1,8 +1,9 @@
-"""Token stores: tokenised text on disk, memory-mapped, larger than memory at both ends.
+"""Token stores: memory-mapped tokenised text on disk, which need not fit into memory to be written or read.
 
-A store is a folder of shards and a manifest. Shard 00000 is two files:
+A store is a folder of shards and a manifest. Shard 00000 is three files:
   00000.bin   the ids, uint16 where the vocabulary allows it, else uint32, little-endian, nothing else
   00000.idx   a header (_HEADER), then int64 offsets into .bin: documents + 1 of them
+  00000.crc   CRC-32 (uint32, little-endian) of each piece of 32 KiB of .bin, then of .idx; stores of before have none
 A document is its sentences, each ended by </s>, and one more </s>: the blank line after it, which
 fairseq too writes as an empty sentence.
 """
@@ -15,11 +16,14 @@ import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
 
 from ds_minimodel.common import files
+from ds_minimodel.common.checksums import CheckedPieces, Checksums, checksums_of, num_pieces
 from ds_minimodel.common.errors import UserError
 
 _MAGIC, _VERSION = b"DSMMTOKS", 1
@@ -33,8 +37,19 @@ def id_type(vocab_size: int) -> np.dtype:
 
 
 def shard_name(number: int) -> str:
-    """Name of a shard's two files, without .bin and .idx."""
+    """Name of a shard's files, without .bin, .idx and .crc."""
     return f"{number:05d}"
+
+
+class StoreManifest(files.Manifest):
+    """Manifest of a token store."""
+
+    vocab_size: Annotated[int, Field(ge=1, le=2**31)]
+    tokenizer_sha256: files.Sha256
+    shards: Annotated[int, Field(ge=0, le=99_999)]
+
+    noun = "a token store; run the step prepare"
+    kinds = ("token_store",)
 
 
 @contextlib.contextmanager
@@ -70,32 +85,51 @@ def write_shard(
             )
         )
         file.write(offsets.astype("<i8").tobytes())
+    write_checksums(path)
+
+
+def write_checksums(shard: Path) -> None:
+    """Write the .crc of a shard from its other files."""
+    with files.atomic_write(shard.with_suffix(".crc")) as file:
+        file.write(_checksums_of_shard(shard).tobytes())
+
+
+def is_shard_as_written(shard: Path) -> bool:
+    """Whether all of a shard has the checksums in its .crc."""
+    return shard.with_suffix(".crc").read_bytes() == _checksums_of_shard(shard).tobytes()
+
+
+def _checksums_of_shard(shard: Path) -> Checksums:
+    with open(shard.with_suffix(".bin"), "rb") as tokens, open(shard.with_suffix(".idx"), "rb") as index:
+        return np.concatenate([checksums_of(tokens), checksums_of(index)])
 
 
 class TokenStore:
     """A store opened for reading, without reading its tokens.
 
     `tokenizer_sha256`, where given, is the tokenizer that the caller will use. Raises UserError where
-    the store is missing, incomplete, damaged, of another version or of another tokenizer.
+    the store is missing, incomplete, damaged, of another version or of another tokenizer. What is read is compared
+    with its checksums, each piece once; not of a store of before, which has none (`is_checked`).
     """
 
     def __init__(self, folder: str | Path, tokenizer_sha256: str | None = None):
         self.folder = Path(folder)
-        manifest = files.read_manifest(folder)
-        if manifest.get("kind") != "token_store":
-            raise UserError(f"{folder}: not a token store; run the step prepare")
-        self.vocab_size = manifest["vocab_size"]
-        self.tokenizer_sha256 = manifest["tokenizer_sha256"]
+        manifest = files.read_artifact(folder, StoreManifest)
+        self.vocab_size = manifest.vocab_size
+        self.tokenizer_sha256 = manifest.tokenizer_sha256
         if tokenizer_sha256 not in (None, self.tokenizer_sha256):
             raise UserError(
                 f"{folder}: made with another tokenizer ({self.tokenizer_sha256[:12]}…, not "
                 f"{tokenizer_sha256[:12]}…); run the step prepare again"
             )
-        self.sha256 = files.sha256_of_json(manifest["files"])
+        self.sha256 = files.sha256_of_json(manifest.model_dump()["files"])
+        self.is_checked = any(name.endswith(".crc") for name in manifest.files)
         self._tokens: list[NDArray[np.integer]] = []  # memory maps, one a shard
         self._offsets: list[NDArray[np.int64]] = []
-        for number in range(manifest["shards"]):
-            self._open_shard(self.folder / shard_name(number))
+        self._token_checks: list[CheckedPieces] = []
+        self._offset_checks: list[CheckedPieces] = []
+        for number in range(manifest.shards):
+            self._open_shard(self.folder / shard_name(number), manifest)
         self._token_starts = _running_sum(self._tokens)
         self._document_starts = _running_sum([offsets[1:] for offsets in self._offsets])
         self.num_tokens = self._token_starts[-1]
@@ -107,8 +141,9 @@ class TokenStore:
         shard = bisect.bisect_right(self._token_starts, start, hi=len(self._tokens)) - 1
         parts = []
         while True:
-            first = self._token_starts[shard]
-            parts.append(self._tokens[shard][start - first : stop - first])
+            first, tokens, checks = self._token_starts[shard], self._tokens[shard], self._token_checks[shard]
+            checks.check((start - first) * tokens.itemsize, min(stop - first, len(tokens)) * tokens.itemsize)
+            parts.append(tokens[start - first : stop - first])
             start = self._token_starts[shard + 1]
             if stop <= start:
                 return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -117,12 +152,16 @@ class TokenStore:
     def document(self, number: int) -> tuple[int, int]:
         """(start, stop) of a document's tokens, its last </s> included."""
         shard = bisect.bisect_right(self._document_starts, number) - 1
-        at = number - self._document_starts[shard]
+        at, checks = number - self._document_starts[shard], self._offset_checks[shard]
+        checks.check(_HEADER.size + 8 * at, _HEADER.size + 8 * (at + 2))
         start, stop = self._offsets[shard][at : at + 2].tolist()
         return self._token_starts[shard] + start, self._token_starts[shard] + stop
 
-    def _open_shard(self, path: Path) -> None:
+    def _open_shard(self, path: Path, manifest: StoreManifest) -> None:
         index = path.with_suffix(".idx")
+        for part in (path.with_suffix(".bin"), index, *([path.with_suffix(".crc")] if self.is_checked else [])):
+            if part.name not in manifest.files:
+                raise UserError(f"{self.folder / files.MANIFEST}: names no {part.name}; run the step prepare again")
         with open(index, "rb") as file:
             header = file.read(_HEADER.size)
         if len(header) < _HEADER.size or not header.startswith(_MAGIC):
@@ -141,12 +180,29 @@ class TokenStore:
                 raise UserError(
                     f"{part}: not of the size that its header says ({size} bytes); run the step prepare again"
                 )
-        self._tokens.append(
-            np.memmap(path.with_suffix(".bin"), dtype, "r") if num_tokens else np.empty(0, dtype)
-        )  # an empty file cannot be mapped
+        tokens = np.memmap(path.with_suffix(".bin"), dtype, "r") if num_tokens else np.empty(0, dtype)
+        self._tokens.append(tokens)  # an empty file cannot be mapped
         self._offsets.append(np.memmap(index, "<i8", "r", offset=_HEADER.size))
+        data = [np.asarray(tokens).view(np.uint8), np.asarray(np.memmap(index, np.uint8, "r"))]
+        checksums = self._checksums(path.with_suffix(".crc"), [num_pieces(len(part)) for part in data], manifest)
+        advice = f"put it back from a copy, or delete {self.folder} and run the step prepare again"
+        self._token_checks.append(CheckedPieces(path.with_suffix(".bin"), data[0], checksums[0], advice))
+        self._offset_checks.append(CheckedPieces(index, data[1], checksums[1], advice))
+        self._offset_checks[-1].check(0, _HEADER.size)
+
+    def _checksums(self, path: Path, counts: Sequence[int], manifest: StoreManifest) -> Sequence[Checksums | None]:
+        """The checksums in a shard's .crc, of .bin and of .idx, which have so many pieces."""
+        if not self.is_checked:
+            return None, None
+        checksums = np.fromfile(path, "<u4")
+        if files.sha256_of_file(path) != manifest.files[path.name].sha256 or len(checksums) != sum(counts):
+            raise UserError(
+                f"{path}: damaged (its SHA-256 is not the one in {files.MANIFEST}); put it back from a copy, or delete "
+                f"{self.folder} and run the step prepare again"
+            )
+        return checksums[: counts[0]], checksums[counts[0] :]
 
 
 def _running_sum(parts: Sequence[Sized]) -> list[int]:
-    """Where each part starts when they are laid end to end, and where the last one ends."""
+    """Start of each part when they are laid end to end, and the end of the last one."""
     return [0, *itertools.accumulate(map(len, parts))]

@@ -34,13 +34,13 @@ class Tokenizer(ABC):
     mask_id: int
 
     def __init__(self, folder: str | Path):
-        """UserError where the file in `folder` is not the one that its manifest names."""
+        """Open the vocabulary in `folder`; UserError where its file is not the one that the manifest names."""
         self.path = Path(folder) / self.file_name
-        facts = files.read_manifest(folder)["files"].get(self.file_name)
+        facts = files.read_artifact(folder, files.Manifest).files.get(self.file_name)
         if facts is None:
             raise UserError(f"{self.path}: no such file; {folder} holds another kind of vocabulary or none")
         self.sha256 = files.sha256_of_file(self.path)
-        if self.sha256 != facts["sha256"]:
+        if self.sha256 != facts.sha256:
             raise UserError(
                 f"{self.path}: damaged (its SHA-256 is not the one in the manifest); "
                 "delete the folder and make it again"
@@ -75,6 +75,8 @@ _MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limi
 
 
 class UnigramTokenizer(Tokenizer):
+    """SentencePiece's unigram vocabulary."""
+
     file_name = UNIGRAM_FILE
 
     def __init__(self, folder: str | Path):
@@ -197,7 +199,7 @@ def _explain(message: str, text: Sequence[str | Path], vocab_size: int) -> UserE
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The byte that each of GPT-2's stand-ins means.
+    """The byte that each of GPT-2's printable characters stands for.
 
     A printable Latin-1 character stands for its own byte, U+0100 … for the others in order.
     """
@@ -213,6 +215,8 @@ BYTE_OF_CHARACTER = _byte_of_character()
 
 
 class ByteLevelTokenizer(Tokenizer):
+    """RoBERTa's byte-level BPE."""
+
     file_name = BYTE_LEVEL_FILE
 
     def __init__(self, folder: str | Path):
@@ -261,7 +265,7 @@ def _spell(piece: str) -> str:
 
 def open_tokenizer(folder: str | Path) -> Tokenizer:
     """The vocabulary in a folder (a tokenizer or a language pack); UserError where there is none."""
-    held = files.read_manifest(folder)["files"]
+    held = files.read_artifact(folder, files.Manifest).files
     if UNIGRAM_FILE in held:
         return UnigramTokenizer(folder)
     if BYTE_LEVEL_FILE in held:

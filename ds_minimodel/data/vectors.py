@@ -30,7 +30,7 @@ class WordVectors:
 
 
 def read_header(path: str | Path) -> tuple[int, int]:
-    """(words, D) of a file of vectors in fastText's text form; UserError where it is missing or another."""
+    """(words, D) of a file of vectors in fastText's text form; UserError where it is missing or malformed."""
     with _open(path) as file:
         return _header(file.readline(), path)
 

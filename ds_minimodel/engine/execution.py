@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 from ds_minimodel.common.errors import UserError
 
-PRECISIONS = ("fp32", "bf16", "fp16")
-
 
 @dataclass(frozen=True)
 class Execution:
@@ -23,7 +21,7 @@ class Execution:
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
-        assert self.precision in PRECISIONS, f"{self.precision!r} is not resolved to one of {PRECISIONS}"
+        assert self.precision != "auto", "'auto' is not resolved to a precision of this device"
 
     def split(self, world_size: int) -> "Split":
         """`split_batch` at these sizes."""
@@ -31,7 +29,7 @@ class Execution:
 
 
 class Split(NamedTuple):
-    """What one rank computes in a step: samples of a micro-batch, micro-batches."""
+    """One rank's share of a step: samples of a micro-batch, and how many micro-batches."""
 
     micro: int
     accumulation: int
@@ -70,7 +68,7 @@ def fill_batch(batch_size: int, micro_batch_size: int, world_size: int) -> tuple
 
 
 def replicas_of(ranks: int, tensor_parallel: int) -> int:
-    """How many replicas `ranks` ranks hold; UserError where `tensor_parallel` does not divide them."""
+    """Number of replicas that `ranks` ranks hold; UserError where `tensor_parallel` does not divide them."""
     if ranks % tensor_parallel:
         raise UserError(
             f"engine.tensor_parallel: {tensor_parallel} ranks to a replica do not divide {ranks} in all; "

@@ -127,7 +127,7 @@ def optimizer_step(
 
 
 def _check_finite(weights: Weights, label: str) -> None:
-    """The last update comes after the last look at the loss."""
+    """Raise UserError for weights that are not finite: the last update comes after the last check of the loss."""
     for name, weight in weights.items():
         if not weight.isfinite().all():
             raise UserError(f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or fp32")

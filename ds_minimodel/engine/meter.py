@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import resource
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_write, clear_write_errors, read_json_lines
+from ds_minimodel.common.files import Count, Stored, atomic_write, clear_write_errors, read_model_lines
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
@@ -101,9 +102,13 @@ class Meter:
 def _peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+
+
+class _Line(Stored):
+    """What a resumed run reads of a record."""
+
+    step: Count
 
 
 class Metrics:
@@ -120,9 +125,9 @@ class Metrics:
         from torch.utils.tensorboard import SummaryWriter
 
         path = self.folder / "metrics.jsonl"
-        kept = [line for line in read_json_lines(path) if line["step"] <= self.start_step]
+        lines = read_model_lines(path, _Line, "delete this line, or the file: training does not depend on it")
         with atomic_write(path, "w") as file:
-            file.writelines(json.dumps(line) + "\n" for line in kept)
+            file.writelines(json.dumps(line.model_dump()) + "\n" for line in lines if line.step <= self.start_step)
         with clear_write_errors(path):
             self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in `close`)
         self.hook, threading.excepthook = threading.excepthook, self._report_thread

@@ -6,10 +6,12 @@ from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
 from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.schedule import Schedule
 
+Phases = tuple[tuple[int, float, float], ...]  # (steps, FLOPs of one by formula, as executed) each
+
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW's numbers but for the learning rate; the defaults are the paper's.
+    """AdamW's hyperparameters but for the learning rate; the defaults are the paper's.
 
     weight_decay: decoupled, on all parameters. clip: largest norm of the gradients; 0: they are not clipped.
     """
@@ -23,14 +25,14 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Accounting:
-    """What a run's steps are worth, for rates and costs in metrics; training does not depend on it.
+    """Tokens and FLOPs of a run's steps, for rates and costs in metrics; training does not depend on them.
 
     tokens_per_step: over all ranks. phases: (steps, FLOPs of one step by the paper's formula, and as executed) for
     each stretch of steps that cost the same; batches of one phase have the same form.
     """
 
     tokens_per_step: int
-    phases: tuple[tuple[int, float, float], ...]
+    phases: Phases
 
     def flops_until(self, step: int) -> tuple[float, float]:
         """(formula, executed) FLOPs of the first `step` steps."""
@@ -41,10 +43,14 @@ class Accounting:
             step -= taken
         return formula, executed
 
+    def eflops_until(self, step: int) -> float:
+        """EFLOPs of the first `step` steps by the paper's formula, as artifacts record them."""
+        return self.flops_until(step)[0] / 1e18
+
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: when (schedule), by what rule (optimizer), how (execution), and what is kept and counted."""
+    """One training run: schedule, optimizer, execution, and what is kept and counted."""
 
     schedule: Schedule
     execution: Execution

@@ -1,4 +1,7 @@
-"""The learning-rate schedule of a run. For another form (a cosine, a plateau) change `lr_at`; nothing else knows it."""
+"""The learning-rate schedule of a run. For another form (a cosine, a plateau) change `lr_at`; nothing else knows it.
+
+So no record names the form either: a run that is under way would go on by the new one.
+"""
 
 from dataclasses import dataclass
 

@@ -69,7 +69,7 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
     else:
         if depth is not None:
             raise UserError(f"{artifact}: a task model has no masked-LM head of depth {depth}; leave --depth out")
-        model, head, num_layers, extra = _as_task(body)
+        model, head, num_layers, extra = _as_task(body, body.task)
         tensors = dict(body.tensors)
     for name, tensor in language.tensors.items():
         tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
@@ -91,9 +91,9 @@ def _as_masked_lm(artifact: Path, body: BodyArtifact, depth: int | None) -> tupl
     return "RobertaForMaskedLM", names.masked_lm_head(depth), depth, {}
 
 
-def _as_task(body):
-    kind = KINDS[body.task["kind"]]
-    extra = kind.hugging_face_config(body.task["labels"])
+def _as_task(body: BodyArtifact, task: dict) -> tuple[str, dict[str, str], int, dict]:
+    kind = KINDS[task["kind"]]
+    extra = kind.hugging_face_config(task["labels"])
     return kind.hugging_face_class, kind.head_names, body.config.num_layers, extra
 
 

@@ -15,7 +15,7 @@ from ds_minimodel.model.transformer import BodyConfig
 
 
 def refuse_existing(out: str | Path) -> None:
-    """UserError where there is something at `out`: nothing is overwritten."""
+    """Raise UserError where there is something at `out`: nothing is overwritten."""
     if Path(out).exists():
         raise UserError(f"{out}: exists; give another folder")
 

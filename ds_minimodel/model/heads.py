@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.common.vocabulary import IGNORED, PAD
 from ds_minimodel.model.packing import Packing
 from ds_minimodel.model.transformer import Body, BodyConfig, LanguagePack, Linear, init_weights
 
@@ -28,8 +28,10 @@ def encode(
     """(hidden states at the positions that `batch` reads, one tensor for each of `depths`; output projection)."""
     tokens_BS, packing = batch["tokens"], None
     if "real" in batch:
-        packing = Packing(batch["real"], *tokens_BS.shape)
-        tokens_BS = tokens_BS.flatten()[batch["real"], None]  # (T, 1)
+        real_T = batch["real"]
+        batch_size, width = tokens_BS.shape
+        packing = Packing(real_T, batch_size, width, ops.rows_for_few_shapes(len(real_T), pack.tokens))
+        tokens_BS = packing.extend(tokens_BS.flatten()[real_T], PAD)[:, None]  # (R, 1)
     embedded_BSH, table = pack(tokens_BS)
     dropout = body.dropout(batch.get("sample_keys"))
     hidden = body(embedded_BSH, batch.get("lengths"), dropout, batch.get("read"), depths, packing)

@@ -28,7 +28,7 @@ _CHUNK = 1024  # rows that are compared with the source at a time
 
 @dataclass(frozen=True)
 class FirstPack:
-    """tensors: tokens (V, H), bias (V). Rows copied from the source, or combined of several; others drawn."""
+    """A first pack: tensors tokens (V, H), bias (V). Rows are copied from the source, combined of several, or drawn."""
 
     tensors: dict[str, Tensor]
     rows_copied: int
@@ -54,7 +54,7 @@ def overlap(target_pieces: Sequence[str], source_pieces: Sequence[str], source: 
 
 
 def mean(num_pieces: int, source: Source) -> FirstPack:
-    """Every piece the mean of the source's rows; special tokens are copied.
+    """Each row is the mean of the source's rows; special tokens are copied.
 
     Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models".
     """
@@ -65,7 +65,7 @@ def mean(num_pieces: int, source: Source) -> FirstPack:
 def focus(
     target_pieces: Sequence[str], source_pieces: Sequence[str], source: Source, target_vectors: Tensor, seed: int
 ) -> FirstPack:
-    """Shared pieces are copied; another is their sparsemax-weighted mean, by cosine of the vectors.
+    """Rows of shared pieces are copied; another is their sparsemax-weighted mean, by cosine of the vectors.
 
     Dobler and de Melo 2023, "FOCUS: Effective Embedding Initialization for Monolingual Specialization of
     Multilingual Models", section 3.
@@ -86,7 +86,7 @@ def focus(
 
 
 def wechsel(source: Source, target_vectors: Tensor, source_vectors: Tensor, seed: int) -> FirstPack:
-    """Every piece the softmax-weighted mean of its 10 nearest of the source, by cosine of the vectors.
+    """Each row is the softmax-weighted mean of its 10 nearest of the source, by cosine of the vectors.
 
     Minixhofer et al. 2022, "WECHSEL: Effective initialization of subword embeddings for cross-lingual
     transfer of monolingual language models", section 3; special tokens are copied, as in its published code.
@@ -105,9 +105,9 @@ def ofa(
     source_vectors: Tensor,
     seed: int,
 ) -> FirstPack:
-    """Shared pieces are copied, the others as in WECHSEL, all from source embeddings cut to their 400 largest
-    principal directions, which changes nothing where they have no more.
+    """Rows of shared pieces are copied, the others made as in WECHSEL, from source embeddings cut to rank 400.
 
+    The source's embeddings are cut to their 400 largest principal directions; where they have no more, nothing changes.
     Liu et al. 2024, "OFA: A Framework of Initializing Unseen Subword Embeddings for Efficient Large-scale
     Multilingual Continued Pretraining", section 3. Its training of the factors themselves is not done: a pack
     holds whole embeddings.
@@ -141,7 +141,7 @@ def low_rank(rows: Tensor, rank: int) -> Tensor:
 
 
 def _combine_nearest(rows: Tensor, new: Tensor, old: Tensor, target_vectors: Tensor, source_vectors: Tensor) -> int:
-    """Fill `rows` where `new` (V) holds with means of their neighbours' rows in `old`; how many."""
+    """Fill `rows` where `new` (V) holds with means of their neighbours' rows in `old`; return how many."""
     known = source_vectors.any(1).nonzero()[:, 0]
     if not len(known):
         return 0

@@ -1,4 +1,4 @@
-"""Mini-models: the bottom layers of a body with its head, and new layers between them for MiniPost.
+"""Mini-models: the bottom layers of a body with its head, and new layers between them.
 
 Plain functions on names and tensors, applied to artifacts before a module is built.
 """
@@ -25,7 +25,7 @@ def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:
 
 
 def with_new_layers(body: BodyArtifact, depth: int, new_layers: int, seed: int) -> BodyArtifact:
-    """MiniPost's mini-model: the bottom `depth` layers, `new_layers` random ones, the body's last head on top.
+    """The mini-model of step 1b: the bottom `depth` layers, `new_layers` random ones, the body's last head on top.
 
     The random layers are a function of `seed`. Returns a body of depth + new_layers layers.
     """

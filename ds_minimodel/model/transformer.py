@@ -153,7 +153,7 @@ class Layer(nn.Module):
         )
         if packing and read_BM is None:
             context_BQH = packing.pack(context_BQH)
-            dropout, positions = dropout.of_tokens(packing.row_T), packing.position_T1
+            dropout, positions = dropout.of_tokens(packing.row_R), packing.position_R1
         attended_BQH = parallel.row_linear(self.attention_out, context_BQH, group)
         x_BQH = self._add_and_norm(
             self.attention_norm, attended_BQH, x_BQH, dropout, self.sites.attention_out, positions
@@ -208,7 +208,7 @@ class LanguagePack(nn.Module):
 
 
 class Body(nn.Module):
-    """Positions, embedding norm, layers and masked-LM heads: all that is not a language."""
+    """Positions, embedding norm, layers and masked-LM heads: all of a model but its language pack."""
 
     def __init__(self, config: BodyConfig):
         super().__init__()
@@ -257,7 +257,7 @@ class Body(nn.Module):
 
     def _embed(self, embedded_BSH: Tensor, dropout: Dropout, packing: Packing | None) -> Tensor:
         if packing:
-            positions, dropout = packing.position_T1, dropout.of_tokens(packing.row_T)
+            positions, dropout = packing.position_R1, dropout.of_tokens(packing.row_R)
             added_BSH, _ = ops.embedding(FIRST_POSITION + positions, self.positions, PAD)
         else:
             positions = torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device)

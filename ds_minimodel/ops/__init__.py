@@ -11,7 +11,7 @@ from .embedding import embedding
 from .gelu import bias_gelu
 from .loading import LIBRARIES, backend, load_kernels, meta_stands_for
 from .norm import residual_layer_norm
-from .product import linear
+from .product import linear, rows_for_few_shapes
 from .softmax import masked_softmax
 
 for _device in LIBRARIES:  # after the operators above are defined
@@ -30,4 +30,5 @@ __all__ = [
     "meta_stands_for",
     "residual_layer_norm",
     "row_keys",
+    "rows_for_few_shapes",
 ]

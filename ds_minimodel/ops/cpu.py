@@ -14,7 +14,7 @@ def configure_cpu() -> None:
     """Take the faster library for fp32 products: oneDNN on AMD's CPUs, torch's default, MKL, on Intel's.
 
     MKL reaches less than half of oneDNN's speed on the first, and is a tenth to two times faster on the second.
-    By the maker and not by timing, so that a machine always computes the same bits. fp32-accurate: AMD's CPUs
+    The maker decides and not a timing, so that a machine always computes the same bits. fp32-accurate: AMD's CPUs
     have none of the tiles (AMX) with which this setting would allow bf16 products.
     """
     if "AuthenticAMD" in _cpu_info():

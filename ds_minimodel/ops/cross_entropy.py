@@ -1,4 +1,4 @@
-"""Linear layer and cross-entropy over a large vocabulary, of whose logits only a chunk exists at a time.
+"""Linear layer and cross-entropy over a large vocabulary, with one chunk of the logits in memory at a time.
 
 Shape legend: P positions, H hidden, V vocabulary, R rows of one chunk.
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from .cpu import has_bf16_products
 
+LEAST_ROUNDING = 128
+
 
 def is_emulated(x: Tensor) -> bool:
     """Whether torch would have to emulate a product of `x`. False where it traces: then the product stays whole."""
@@ -23,6 +25,19 @@ def is_emulated(x: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not has_bf16_products()
     )
+
+
+def rows_for_few_shapes(num_rows: int, x: Tensor) -> int:
+    """The number of rows, at least `num_rows`, that products with tensors like `x` should have.
+
+    Where a CPU has bf16 products, oneDNN compiles one for each shape that it meets, for up to twenty times as long as
+    the product takes. So there the number is rounded up to one of at most 8 in each octave, to 128 at least; elsewhere
+    it stays, and so do the bits.
+    """
+    if x.dtype != torch.bfloat16 or x.device.type != "cpu" or not has_bf16_products():
+        return num_rows
+    step = max(LEAST_ROUNDING, (1 << num_rows.bit_length() - 1) // 8)
+    return -(-num_rows // step) * step
 
 
 def upcast_if_emulated(first: Tensor, *others: Tensor | None) -> tuple:
@@ -80,7 +95,7 @@ class _Linear(torch.autograd.Function):
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b, with its gradient: a (..., N, K), b (..., K, M), no axis stretched."""
+    """a @ b, with its gradient: a (..., N, K), b (..., K, M), without broadcasting."""
     return _Matmul.apply(a, b) if is_emulated(a) else a @ b
 
 

@@ -1,4 +1,4 @@
-"""Tensor parallelism: groups of ranks as explicit objects, and what a model calls to be split over one.
+"""Tensor parallelism: groups of ranks as explicit objects, and the functions by which a model is split over one.
 
 A group is always an argument. With a group of one rank every function here is the plain operation, bit for bit,
 and costs nothing. The scheme is Megatron-LM's (Shoeybi et al. 2019, section 3): the first linear layer of a

@@ -17,7 +17,7 @@ class Group:
     handle: dist.ProcessGroup | None = None
 
     def __deepcopy__(self, _memo: dict) -> Group:
-        """Copies of a module are of the same ranks."""
+        """The group itself: a copied module belongs to the same ranks."""
         return self
 
     def shares(self, total: int) -> list[range]:

@@ -6,7 +6,7 @@ reduce  sum over ranks              identity                    partial sums com
 gather  concatenate last dimension  this rank's part            each rank has made some of the outputs
 
 In gather the ranks have equal parts. With a group of one rank all three return what they are given.
-Of meta tensors, which a plan traces (engine/planning/trace.py), nothing is exchanged: they have shapes only. After
+Meta tensors, which a plan traces (engine/planning/trace.py), are not exchanged: they have shapes only. After
 Megatron-core's tensor_parallel/mappings.py.
 """
 

@@ -1,4 +1,4 @@
-"""Parameters of which each rank of a group holds a part. What is written to disk is always whole."""
+"""Parameters of which each rank of a group holds a part. Files on disk always hold whole parameters."""
 
 from __future__ import annotations
 

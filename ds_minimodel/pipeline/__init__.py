@@ -1,1 +1,1 @@
-"""The order of the steps, the run of one, and what is checked and foretold before."""
+"""The order of the steps, how one is run, and the checks and plans made before."""

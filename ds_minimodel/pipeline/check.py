@@ -1,28 +1,27 @@
-"""What can be checked before days of training are spent on it."""
+"""Checks of a recipe before days of training are spent on it."""
 
 import importlib.util
 import sys
 from collections.abc import Iterable
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.reader import find_files
 from ds_minimodel.engine.execution import replicas_of, split_batch
-from ds_minimodel.pipeline.run import Step
+from ds_minimodel.pipeline.order import Step
 from ds_minimodel.recipe.schema import MaskedLm, Recipe
+from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
-from ds_minimodel.tasks import KINDS
+from ds_minimodel.steps.prepare import check_text
 
 
 def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]:
-    """The steps of `steps` that the recipe has work for; UserError for what a later one would stumble on.
+    """The steps of `steps` that the recipe has work for; UserError for what would stop a later one.
 
     Every text file must exist, every task file be readable with the task's labels, every batch of text divide
     among the `ranks`, what initialises the packs be there, and what draws the plots be installed. Language
     packs alone can be had without plots.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
-    for language in recipe.languages_of_text:
-        find_files(recipe.data.text[language])
+    check_text(recipe)
     check_tasks(recipe)
     sections: list[MaskedLm] = [recipe.adapt]
     sections += [recipe.pretrain] if recipe.base is None else []
@@ -42,16 +41,10 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
 
 
 def check_plots() -> None:
-    """UserError where what draws the report's plots is not installed."""
+    """Raise UserError where what draws the report's plots is not installed."""
     if not _can_plot():
         raise UserError("the report needs matplotlib: pip install 'ds_minimodel[report]'")
 
 
 def _can_plot() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
-
-
-def check_tasks(recipe: Recipe) -> None:
-    """UserError for a task file that is missing, lacks a column or has a label that is not the task's."""
-    for task in recipe.finetune.tasks.values():
-        KINDS[task.kind].check_files(task, recipe.languages.source)

@@ -1,71 +1,49 @@
-"""The order of the steps, and the run of one: its jobs that are not complete, one after another."""
+"""Running a step: its incomplete jobs, one after another."""
 
 import contextlib
-import importlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import lock
-from ds_minimodel.jobs import Job, Layout, begin, finish, is_complete, lock_of, move_aside_if_stale, sweep_up, withdraw
+from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
+from ds_minimodel.recipe.jobs import (
+    Job,
+    Layout,
+    begin,
+    finish,
+    is_complete,
+    lock_of,
+    move_aside_if_stale,
+    sweep_up,
+    withdraw,
+)
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
 
+
+class Ranks(Protocol):
+    """What the run of a step asks of its ranks: World (engine/ranks/world.py) or MpiRanks (data/workers.py)."""
+
+    @property
+    def is_main(self) -> bool: ...
+    def from_main(self, compute: Callable[[], Any]) -> Any: ...
+
+
 OnMain = Callable[[Callable[[], Any]], Any]  # calls a function on the first rank, and gives its value on all
 
 
-class RunsOn(Enum):
-    """Which processes do a step's jobs."""
+def run_step(step: Step, recipe: "Recipe", world: Ranks | None = None, rebuild: bool = False) -> None:
+    """Do the incomplete jobs of one step.
 
-    RANKS = "all ranks, under every launcher"
-    MPI_RANKS = "one process, or the ranks of mpirun"
-    ONE_PROCESS = "one process"
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step of the pipeline and the command of its name; what it does: steps/NAME.py, with _ for -."""
-
-    name: str
-    help: str
-    runs_on: RunsOn
-    needs_tasks: bool = False
-
-    def jobs(self, recipe: "Recipe") -> list[Job]:
-        module = importlib.import_module(f"ds_minimodel.steps.{self.name.replace('-', '_')}")
-        return module.jobs(recipe, Layout(recipe.workdir))
-
-
-# In their order; --help shows them so.
-STEPS: dict[str, Step] = {
-    step.name: step
-    for step in (
-        Step("tokenizer", "train a SentencePiece vocabulary for each language", RunsOn.MPI_RANKS),
-        Step("prepare", "tokenise the raw text into token stores", RunsOn.MPI_RANKS),
-        Step("pretrain", "step 1: train the bodies with their heads on the source language", RunsOn.RANKS),
-        Step("build-mini", "step 1b: train MiniPost's new layers", RunsOn.RANKS),
-        Step("adapt", "step 2: train each target language's embeddings over a frozen mini-model", RunsOn.RANKS),
-        Step("finetune", "step 3: finetune the bodies on the tasks in the source language", RunsOn.RANKS, True),
-        Step("evaluate", "step 4: plug the languages in and score them", RunsOn.RANKS, True),
-        Step("report", "write tables, curves and costs as one page", RunsOn.ONE_PROCESS),
-    )
-}
-
-
-def run_step(step: Step, recipe: "Recipe", world: Any = None, rebuild: bool = False) -> None:
-    """Do what is not complete of one step.
-
-    world: the ranks (engine/ranks/world.py) for a step that runs on ranks; for the others None, or mpirun's
-    (data/workers.py), of which the first does the work. rebuild: move aside what was made from another recipe and
-    make it again, instead of refusing.
+    world: a World for a step that runs on ranks; for the others None, or mpirun's, of which the first does the work.
+    rebuild: move aside what was made from another recipe and make it again, instead of refusing.
     """
     on_main: OnMain = _call if world is None else world.from_main
     if rebuild and step.needs_tasks:  # now, and not when what was made from better files is moved aside
-        from ds_minimodel.pipeline.check import check_tasks
+        from ds_minimodel.steps.finetune import check_tasks
 
         on_main(lambda: check_tasks(recipe))
     for job in step.jobs(recipe):
@@ -76,8 +54,8 @@ def run_step(step: Step, recipe: "Recipe", world: Any = None, rebuild: bool = Fa
         _report(recipe)
 
 
-def _do(job: Job, on_main: OnMain, world: Any, runs_on: RunsOn, rebuild: bool) -> bool:
-    """Do a job under its lock, unless it is complete; whether it was."""
+def _do(job: Job, on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild: bool) -> bool:
+    """Do a job under its lock, unless it is complete; return whether it was."""
     with contextlib.ExitStack() as held:
         on_main(lambda: held.enter_context(lock(lock_of(job))))
         on_main(lambda: sweep_up(job))
@@ -131,5 +109,5 @@ def report_several(recipe: "Recipe", others: Sequence[str]) -> None:
 
 
 def is_pending(step: Step, recipe: "Recipe", rebuild: bool = False) -> bool:
-    """Whether a step has anything to do; told without the ranks that would do it."""
+    """Whether a step has anything to do; found out without starting ranks."""
     return rebuild or not all(is_complete(job) for job in step.jobs(recipe))

@@ -2,19 +2,40 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_json, read_manifest
+from ds_minimodel.common.files import Manifest, Stored, read_artifact, read_model
 
 
 @dataclass(frozen=True)
 class Base:
-    """What a recipe must know of its base. model: the architecture, by the keys of the recipe's section `model`."""
+    """Facts of a recipe's base. model: the architecture, by the keys of the recipe's section `model`."""
 
     model: dict[str, Any]
     language: str
     vocab_size: int
+
+
+class _Architecture(Stored):
+    """Part of config.json of which the recipe's section `model` is made, which checks the other sizes."""
+
+    num_layers: int
+    head_depths: list[int]
+
+
+class _Config(Stored):
+    architecture: _Architecture
+
+
+class _Pack(Manifest):
+    language: str
+    vocab_size: Annotated[int, Field(ge=1, le=2**31)]
+
+    noun = "a language pack"
+    kinds = ("language-pack",)
 
 
 def read_base(folder: str | Path) -> Base:
@@ -24,12 +45,12 @@ def read_base(folder: str | Path) -> Base:
         raise UserError(
             f"base: {folder} does not hold the folders body and pack; make them with `ds-minimodel import-hf`"
         )
-    model = read_json(body / "config.json")["architecture"]
+    model = read_model(body / "config.json", _Config, "import the model again").architecture.model_dump()
     depths = model.pop("head_depths")
     if depths != [model["num_layers"]]:
         raise UserError(
             f"base: {body} has masked-LM heads after {depths} layers; a base has one, after its last "
             f"({model['num_layers']})"
         )
-    manifest = read_manifest(pack)
-    return Base(model, manifest["language"], manifest["vocab_size"])
+    manifest = read_artifact(pack, _Pack)
+    return Base(model, manifest.language, manifest.vocab_size)

@@ -1,15 +1,13 @@
-"""What the steps of a recipe cost, for each of its systems."""
+"""Costs of a recipe's steps, for each of its systems."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ds_minimodel.costs import EFLOP, EFLOPS_PER_V100_DAY, Cost, Work, step_flops
-
-if TYPE_CHECKING:
-    from ds_minimodel.recipe.schema import MaskedLm, Recipe
-    from ds_minimodel.systems import System
+from ds_minimodel.recipe.schema import MaskedLm, Recipe
+from ds_minimodel.systems import System
 
 
-def recipe_costs(recipe: "Recipe") -> list[dict[str, Any]]:
+def recipe_costs(recipe: Recipe) -> list[dict[str, Any]]:
     """Rows {"system", "step", "formula_eflops", "executed_eflops", "v100_days"}; V100 days are by formula.
 
     adapt is the cost of one language. The pretraining of a body that two systems share is paid once, though both have
@@ -28,7 +26,7 @@ def recipe_costs(recipe: "Recipe") -> list[dict[str, Any]]:
     ]
 
 
-def _system_costs(recipe: "Recipe", system: "System") -> dict[str, Cost]:
+def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
     num_layers, mini, adapt = recipe.model.num_layers, recipe.mini, recipe.adapt
     source_vocab_size, costs = recipe.source_vocab_size, {}
     if recipe.base is None:
@@ -48,7 +46,7 @@ def _system_costs(recipe: "Recipe", system: "System") -> dict[str, Cost]:
     return costs
 
 
-def step_work(recipe: "Recipe", section: "MaskedLm", vocab_size: int, steps: int = 1) -> Work:
+def step_work(recipe: Recipe, section: MaskedLm, vocab_size: int, steps: int = 1) -> Work:
     """The Work of `steps` optimizer steps of a masked-LM section of the recipe."""
     model = recipe.model
     return Work(
@@ -56,6 +54,6 @@ def step_work(recipe: "Recipe", section: "MaskedLm", vocab_size: int, steps: int
     )
 
 
-def whole_work(recipe: "Recipe", section: "MaskedLm", vocab_size: int) -> Work:
+def whole_work(recipe: Recipe, section: MaskedLm, vocab_size: int) -> Work:
     """The Work of all its steps."""
     return step_work(recipe, section, vocab_size, section.steps)

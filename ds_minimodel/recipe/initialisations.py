@@ -1,4 +1,4 @@
-"""The ways in which step 2 makes the first embeddings of a language: what each reads.
+"""Initialisations of a language's embeddings in step 2: what each reads.
 
 How each works: model/initialisation.py; what calls it: steps/first_pack.py.
 """
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Initialisation:
-    """reads: keys of the recipe's section `adapt` that name files it can use. needs_vectors: word vectors of the
-    source and of every target must be given. trains_vectors: trains them on the target's text where none are given.
+    """One initialisation.
+
+    reads: keys of the recipe's section `adapt` that name files it can use. needs_vectors: word vectors of the source
+    and of every target must be given. trains_vectors: trains them on the target's text where none are given.
     """
 
     name: str

@@ -62,9 +62,7 @@ def check_apart(names: Iterable[str]) -> None:
     for name in names:
         folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
         if folded in seen:
-            raise ValueError(
-                f"{seen[folded]!r} and {name!r} differ in case or Unicode form alone; some disks mix them up"
-            )
+            raise ValueError(f"{seen[folded]!r} and {name!r} differ in case or Unicode form alone; disks mix them up")
         seen[folded] = name
 
 

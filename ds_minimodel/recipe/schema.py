@@ -173,12 +173,12 @@ class Model(Section):
 
 class Mini(Section):
     depth: Few = 4  # N: layers of the mini-model that come from the body
-    new_layers: Few = 2  # minipost: layers trained on top of them
+    new_layers: Few = 2  # step 1b: layers trained on top of them
     depths: Annotated[list[Few], Field(min_length=1), EachOnce] = [4, 8, 12]  # multijoint: one head each
 
 
-class Optimizer(Section):
-    """What training and finetuning tell AdamW."""
+class OptimizerSection(Section):
+    """AdamW's hyperparameters, for training and finetuning."""
 
     weight_decay: NonNegativeFloat = 0.01
     beta1: Probability = 0.9
@@ -187,7 +187,7 @@ class Optimizer(Section):
     clip: NonNegativeFloat = 0.0  # gradient norm; 0: no clipping
 
 
-class MaskedLm(Optimizer):
+class MaskedLm(OptimizerSection):
     """One training run with the masked-language-model loss."""
 
     steps: PositiveInt = 125_000
@@ -294,7 +294,7 @@ class Task(*filter(None, (kind.keys for kind in KINDS.values())), TaskOfAnyKind)
     """A task: the keys of any kind, and those that the kinds have of their own (tasks/*.py)."""
 
 
-class Finetune(Optimizer):
+class Finetune(OptimizerSection):
     tasks: Annotated[dict[Name, Task], RECORDED_ELSEWHERE] = {}
     seeds: Annotated[Few, NOTHING] = 5
     epochs: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 3
@@ -378,7 +378,7 @@ class Recipe(Section):
 
     @property
     def languages_of_text(self) -> list[str]:
-        """The languages whose text is trained on: not a source that is neither pretrained nor mini-modelled."""
+        """Languages whose text is trained on: the source too where a body is pretrained or a mini-model built."""
         return self.languages.all if self.base is None or self.builds_minis else self.languages.targets
 
     @model_validator(mode="before")
@@ -454,9 +454,7 @@ class Recipe(Section):
         model, mini = self.model, self.mini
         layers = max(model.num_layers, mini.depth + mini.new_layers if self.builds_minis else 0)
         if not DropoutSites.fit(layers, model.num_heads):
-            raise ValueError(
-                f"model: {layers} layers of {model.num_heads} heads have more dropouts than can be numbered"
-            )
+            raise ValueError(f"model: {layers} layers of {model.num_heads} heads have too many dropouts to number")
         lengths = {"pretrain": self.pretrain.seq_length} if self.base is None else {}
         lengths |= {"build_mini": self.build_mini.seq_length} if self.builds_minis else {}
         lengths |= {"adapt": self.adapt.seq_length}

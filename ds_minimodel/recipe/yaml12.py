@@ -1,4 +1,4 @@
-"""YAML as recipes are written in it, what a command line changes, and what is wrong where in the file."""
+"""YAML of recipes: its reading, overrides of the command line, and messages with file and line."""
 
 import difflib
 import re
@@ -123,9 +123,8 @@ def _check_size(node: yaml.Node, sizes: dict[yaml.Node, int], depth: int) -> int
     size = 1
     if isinstance(node, yaml.CollectionNode):
         for part in node.value:
-            size += sum(
-                _check_size(inner, sizes, depth - 1) for inner in (part if isinstance(part, tuple) else (part,))
-            )
+            inner = part if isinstance(part, tuple) else (part,)
+            size += sum(_check_size(value, sizes, depth - 1) for value in inner)
     if size > MOST_VALUES:
         raise _too_large(node.start_mark, is_deep=False)
     sizes[node] = size

@@ -1,1 +1,1 @@
-"""What a run cost and what it bought: curves, compute to near-maximal performance, tables, plots, the report."""
+"""Costs and results of runs: curves, compute to near-maximal performance, tables, plots, the report."""

@@ -1,9 +1,8 @@
 """Comparison of several runs: which system is the same one in several runs, and which only bears the same name.
 
 A *variant* is a system with all the settings that decide its results but the seed. Runs that agree in them
-are averaged; the first variant of a system is called as the system is ("minijoint"), one that differs from it
-in the mini-model's depth alone "minijoint N=2", any other one by the run that it comes from,
-"minijoint (wide)".
+are averaged; the first variant of a system is called as the system is, one that differs from it in the
+mini-model's depth alone "SYSTEM N=2", any other one by the run that it comes from, "SYSTEM (wide)".
 """
 
 from collections.abc import Callable, Iterable, Mapping

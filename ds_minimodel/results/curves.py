@@ -9,14 +9,41 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import Field
+
+from ds_minimodel.common.files import Amount, Count, Stored
 from ds_minimodel.systems import BASELINE
 
 NEAR_MAXIMAL = 0.95  # share of the baseline's final score
 AVERAGE = "avg"  # stands as the language of an average over languages
 
 Row = Mapping[str, Any]  # of scores, costs or baselines, as JSON holds it
+Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+
+
+class ScoreRow(Stored):
+    """A score row in a file."""
+
+    system: str
+    task: str
+    language: str
+    seed: Annotated[int, Field(ge=0)]
+    step: Count
+    eflops: Amount
+    score: Percent
+
+
+class BaselineRow(Stored):
+    """Score of a reference in a file."""
+
+    baseline: str
+    task: str
+    language: str
+    score: Percent
+
+
 Key = tuple[str, str, str]  # (system, task, language)
 
 

@@ -7,9 +7,10 @@ A loss row is {"system", "stage", "language", "final", "curve"}: stage is the pi
 import math
 import statistics
 from pathlib import Path
-from typing import TypedDict
 
-from ds_minimodel.common.files import read_json_lines
+from typing_extensions import TypedDict  # typing's is none that pydantic reads before Python 3.12
+
+from ds_minimodel.common.files import Amount, Count, Stored, read_model_lines
 
 LAST_SHARE = 0.05  # share of a run over which its final loss is averaged
 NUM_STRETCHES = 120  # points of a curve: means of so many stretches of the run, without single steps' noise
@@ -25,24 +26,34 @@ class LossRow(TypedDict):
     curve: list[list[float]]
 
 
+class LossRecord(Stored):
+    """A line of metrics.jsonl; of before, some hold no loss."""
+
+    step: Count
+    eflops: Amount = 0.0
+    loss: Amount | None = None
+
+
 def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow | None:
     """Loss row of one run, or None where nothing was logged.
 
     A run that was killed and resumed writes some steps again: the last record of a step counts. Records that
     hold no loss are passed over.
     """
-    by_step = {record["step"]: record for record in read_json_lines(path) if "loss" in record}
+    advice = "put it back from a copy, or delete it: nothing but the report reads it"
+    lines = read_model_lines(path, LossRecord, advice)
+    by_step = {record.step: (record.eflops, record.loss) for record in lines if record.loss is not None}
     if not by_step:
         return None
-    records = [by_step[step] for step in sorted(by_step)]
-    start = (1 - LAST_SHARE) * records[-1]["step"]
-    final = statistics.fmean(record["loss"] for record in records if record["step"] >= start)
+    steps = sorted(by_step)
+    start = (1 - LAST_SHARE) * steps[-1]
+    final = statistics.fmean(by_step[step][1] for step in steps if step >= start)
     return {
         "system": system,
         "stage": stage,
         "language": language,
         "final": final,
-        "curve": _stretches([(record["eflops"], record["loss"]) for record in records]),
+        "curve": _stretches([by_step[step] for step in steps]),
     }
 
 

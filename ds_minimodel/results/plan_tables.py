@@ -75,7 +75,7 @@ def _or_none(value: int | None) -> str:
 
 
 def _runs(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Parts with neighbours of the same list joined where they are alike: layers.0 … layers.3 as layers.0-3."""
+    """Parts with equal neighbours of the same list joined: layers.0 … layers.3 as layers.0-3."""
     joined: list[dict[str, Any]] = []
     for part in parts:
         head, _, number = part["name"].rpartition(".")

@@ -6,13 +6,25 @@ training run).
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_json, sha256_of_json, write_json
-from ds_minimodel.results.curves import Row
+from ds_minimodel.common.files import (
+    Amount,
+    Count,
+    NameInside,
+    Sha256,
+    Stored,
+    read_json,
+    read_model,
+    sha256_of_json,
+    write_sealed_json,
+)
+from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import LossRow
 
 RESULTS_FILE, SCORES_FILE = "run.json", "scores.json"
@@ -28,7 +40,7 @@ class RunResults:
     data     {what: identity} of base (None: pretrained), text and training data: what else decides results
     tests    {task: {"metric": name of its score, "files": {language: identity of the test data}}}
     scores   rows of curves.py, all languages, the source language too
-    costs    rows of flops.recipe_costs
+    costs    rows of recipe_costs (recipe/costs.py)
     baselines  rows {"baseline", "task", "language", "score"}
     losses   rows of losses.py
     facts    {label: text} about device and versions
@@ -62,9 +74,56 @@ class RunResults:
         return [row for row in self.scores if row["language"] == self.source]
 
 
+class _CostRow(Stored):
+    system: str
+    step: str
+    formula_eflops: Amount | None
+    executed_eflops: Amount | None
+    v100_days: Amount | None
+
+
+class _Test(Stored):
+    metric: str
+    files: dict[str, list[str]]
+
+
+class _Languages(Stored):
+    source: str
+    targets: list[str]
+
+
+class _Mini(Stored):
+    depth: Count
+
+
+class _Recipe(Stored):
+    """The keys of a recipe that reports name; the others they compare alone."""
+
+    seed: Annotated[int, Field(ge=0)]
+    systems: list[str]
+    languages: _Languages
+    mini: _Mini
+
+
+class _Run(Stored):
+    """Structure of run.json."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    recipe: _Recipe
+    data: dict[str, Any]
+    tests: dict[str, _Test]
+    scores: list[ScoreRow]
+    costs: list[_CostRow]
+    baselines: list[BaselineRow]
+    losses: list[LossRow]
+    facts: dict[str, str]
+    records: dict[NameInside, Sha256]
+
+
 def write_run_results(run: RunResults, folder: Path) -> None:
     """Write run.json into a report folder."""
-    write_json(folder / RESULTS_FILE, {key: value for key, value in asdict(run).items() if key != "name"})
+    write_sealed_json(folder / RESULTS_FILE, {key: value for key, value in asdict(run).items() if key != "name"})
 
 
 def read_run_results(workdir: str | Path, name: str) -> RunResults:
@@ -76,9 +135,8 @@ def read_run_results(workdir: str | Path, name: str) -> RunResults:
             f"{workdir}: no finished run ({path} is missing); finish it with `ds-minimodel run`, "
             "or make its report with `ds-minimodel report`"
         )
-    values, expected = read_json(path), {field.name for field in fields(RunResults)} - {"name"}
-    if not isinstance(values, dict) or values.keys() != expected:
-        raise UserError(f"{path}: written by another version; make the report again with `ds-minimodel report`")
+    advice = "damaged, or written by another version; make the report again with `ds-minimodel report`"
+    values = read_model(path, _Run, advice).model_dump()
     for record, digest in values["records"].items():
         if (workdir / record).is_file() and sha256_of_json(read_json(workdir / record)) != digest:
             raise UserError(

@@ -13,7 +13,7 @@ def system_of(variant: str) -> str:
 
 
 def name_of(variant: str) -> str:
-    """Printed name of a variant: "MiniJoint N=2"."""
+    """Printed name of a variant: its system's title, and what follows it."""
     system, space, rest = variant.partition(" ")
     return SYSTEMS[system].title + space + rest
 

@@ -23,7 +23,7 @@ Answer = dict[str, object]  # a JSON object
 
 
 def check(request: object, answerer: Answerer, languages: Collection[str], where: str) -> None:
-    """UserError where a request is not what a model that answers so, in these languages, takes."""
+    """Raise UserError for a request that a model with this Answerer and these languages does not take."""
     if not isinstance(request, dict):
         raise UserError(f"{where}: {json.dumps(request)[:40]} is not an object with {', '.join(answerer.fields)}")
     language = request.get("language")
@@ -35,13 +35,13 @@ def check(request: object, answerer: Answerer, languages: Collection[str], where
 
 
 class Answerer(ABC):
-    """What a model is asked and how its outputs become answers. fields: keys of a request, as they are typed."""
+    """Requests that a model takes, and answers from its outputs. fields: keys of a request, as they are typed."""
 
     fields: tuple[str, ...]
 
     @abstractmethod
     def check_request(self, request: Request, where: str) -> None:
-        """UserError, beginning with `where`, for a request that the model does not take."""
+        """Raise UserError, beginning with `where`, for a request that the model does not take."""
 
     @abstractmethod
     def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:

@@ -13,7 +13,7 @@ _NAMED = ("kind", "language", "space", "vocab_size", "steps", "eflops", "files")
 
 
 def facts_of(folder: str | Path) -> dict[str, Any]:
-    """What a pack says of itself, in the order to show; all files are verified. UserError where damaged."""
+    """A pack's facts from its manifest, in the order to show; all files are verified. UserError where damaged."""
     (pack, tokenizer), manifest = open_pack(folder), read_manifest(folder)
     facts = {
         "language": pack.language,
@@ -31,7 +31,7 @@ def facts_of(folder: str | Path) -> dict[str, Any]:
 
 
 def check(folder: str | Path, body_folder: str | Path | None = None) -> None:
-    """UserError where a pack is damaged, its parts disagree or, with `body_folder`, it does not fit."""
+    """Raise UserError where a pack is damaged, its parts disagree or, with `body_folder`, it does not fit."""
     open_pack(folder, None if body_folder is None else load_body(body_folder))
 
 

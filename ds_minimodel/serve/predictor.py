@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_manifest
+from ds_minimodel.common.files import read_artifact
 from ds_minimodel.data.tokenizer import Tokenizer
-from ds_minimodel.model.artifacts import BodyArtifact, load_body
+from ds_minimodel.model.artifacts import BodyArtifact, PackManifest, load_body, load_task_model
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.transformer import BodyConfig, LanguagePack
@@ -75,7 +75,7 @@ class Predictor:
     def _answerer(
         folder: str | Path, artifact: BodyArtifact, depth: int | None, top: int
     ) -> TaskAnswerer | MaskAnswerer:
-        """The model with a pack of two pieces; the languages' packs take its place."""
+        """The Answerer of a model with a pack of two pieces, which the languages' packs replace."""
         config = artifact.config
         if artifact.task is None:
             depth = _depth(folder, config, depth)
@@ -84,9 +84,11 @@ class Predictor:
             return MaskAnswerer(model, depth, top, config.max_positions)
         if depth is not None:
             raise UserError(f"{folder}: a task model has one head; leave out --head")
-        kind, labels = KINDS[artifact.task["kind"]], artifact.task["labels"]
+        kind, labels = KINDS.get(artifact.task["kind"]), artifact.task["labels"]
+        if kind is None:
+            raise UserError(f"{folder}: a model of the kind {artifact.task['kind']!r}; there are {', '.join(KINDS)}")
         module = kind.module(config, 2, labels)
-        load_into(module, artifact.tensors)
+        load_task_model(module, artifact, folder)
         return TaskAnswerer(module, kind, labels, config.max_positions)
 
     def _load(self, folder: str | Path, artifact: BodyArtifact, dtype: torch.dtype) -> _Language:
@@ -142,4 +144,4 @@ def _depth(folder: str | Path, config: BodyConfig, depth: int | None) -> int:
 def beside(model_folder: str | Path) -> dict[str, Path]:
     """{its language: folder} of the pack that lies beside a model, as `pack plug` and the steps leave it."""
     folder = Path(model_folder).resolve().parent / "pack"
-    return {read_manifest(folder)["language"]: folder} if folder.is_dir() else {}
+    return {read_artifact(folder, PackManifest).language: folder} if folder.is_dir() else {}

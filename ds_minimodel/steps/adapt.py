@@ -7,16 +7,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ds_minimodel.common.files import read_manifest
+from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.costs import Cost
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs import Job, Layout, inputs_hash
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, identity, load_body, load_pack, plug, save_pack
+from ds_minimodel.model.artifacts import (
+    BodyArtifact,
+    PackArtifact,
+    PackManifest,
+    identity,
+    load_body,
+    load_pack,
+    plug,
+    save_pack,
+)
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import prefix
 from ds_minimodel.model.parameters import Tensors, load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
+from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.steps.first_pack import first_pack, initial_inputs
 from ds_minimodel.steps.training import (
@@ -26,8 +35,16 @@ from ds_minimodel.steps.training import (
     masked_lm_run,
     masked_lm_sampler,
     micro_batches,
+    snapshot_folder,
 )
 from ds_minimodel.systems import System
+
+
+class FirstManifest(PackManifest):
+    """Manifest of the pack of step 0."""
+
+    rows_copied: Count
+    rows_combined: Count
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
@@ -59,15 +76,15 @@ def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world:
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
     source_folder = layout.pretrain(system) / "pack"
     frozen, module = adapted_model(recipe, load_body(body_folder), system, vocab_size)
-    facts = {
+    facts: dict[str, Any] = {
         "initialisation": section.initialisation,
         "parents": {"body": identity(body_folder), "source": identity(source_folder)},
     }
-    first_folder = folder / "snapshots" / "step-00000000"
+    first_folder = snapshot_folder(folder, 0)
     source = load_pack(source_folder, frozen.space)
     world.from_main(lambda: _save_first(recipe, layout, language, frozen, source, first_folder, facts))
-    initial = load_pack(first_folder, frozen.space)
-    facts |= {name: read_manifest(first_folder)[name] for name in ("rows_copied", "rows_combined")}
+    initial, manifest = load_pack(first_folder, frozen.space, language, 0), read_artifact(first_folder, FirstManifest)
+    facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
     shard(module, world.tensor)
 
@@ -78,7 +95,7 @@ def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world:
 
     def save(step: int, weights: Tensors, target: Path) -> None:
         tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
-        pack = PackArtifact(language, tensors, frozen.space, step, run.accounting.flops_until(step)[0] / 1e18)
+        pack = PackArtifact(language, tensors, frozen.space, step, run.accounting.eflops_until(step))
         world.from_main(lambda: save_pack(target, pack, layout.tokenizer(language), **facts))
 
     weights = train(
@@ -90,7 +107,7 @@ def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world:
         f"adapt {system.name} {language}",
         inputs_hash(folder),
         section.snapshots()[1:-1],
-        lambda step, weights: save(step, weights, folder / "snapshots" / f"step-{step:08}"),
+        lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
     )
     save(run.schedule.steps, weights, folder / "pack")
 
@@ -104,7 +121,7 @@ def _save_first(
     out: Path,
     facts: dict[str, Any],
 ) -> None:
-    """The pack of step 0, with what else trains as the frozen model has it; a run that is resumed finds it made."""
+    """Save the pack of step 0, with what else trains as the frozen model has it; a resumed run has it already."""
     if out.exists():
         return
     first = first_pack(recipe, layout, language, source.tensors)
@@ -126,7 +143,7 @@ def _save_first(
 def adapted_model(
     recipe: Recipe, body: BodyArtifact, system: System, vocab_size: int
 ) -> tuple[BodyArtifact, MaskedLanguageModel]:
-    """What embeddings are trained over, and the model of step 2 with it, in which a pack of `vocab_size` trains.
+    """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack of `vocab_size`.
 
     body: the mini-model of step 1b where the system builds one, else the system's body, of which the layers up to
     the system's depth are taken, or all where a schedule changes the depth.
@@ -176,6 +193,6 @@ def _phases(recipe: Recipe, system: System, vocab_size: int) -> list[tuple[int, 
 def _at_scheduled_depth(batches: Batches, section: Adapt) -> Batches:
     """The batches of a step with the depth that the schedule gives it.
 
-    What trains stays the same over a switch of depth, so the optimizer's state goes on untouched.
+    The same parameters train before and after a switch of depth, so the optimizer's state goes on untouched.
     """
     return lambda step: [{**batch, "depth": section.depth_at(step)} for batch in batches(step)]

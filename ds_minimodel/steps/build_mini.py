@@ -4,12 +4,12 @@ from functools import partial
 
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
 from ds_minimodel.model.parameters import load_into, tensors_under, train_only
 from ds_minimodel.model.tensor_parallel import shard
+from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import (
     finished_checkpoints,
@@ -74,7 +74,7 @@ def _build(recipe: Recipe, layout: Layout, system: System, world: World) -> None
             trained,
             "mini-model",
             steps=run.schedule.steps,
-            eflops=run.accounting.flops_until(run.schedule.steps)[0] / 1e18,
+            eflops=run.accounting.eflops_until(run.schedule.steps),
             parents={"body": identity(layout.pretrain(system) / "body")},
         )
     )

@@ -15,14 +15,14 @@ from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs import Job, Layout
-from ds_minimodel.model.artifacts import load_body, load_pack, plug
+from ds_minimodel.model.artifacts import load_body, load_pack, load_task_model, plug
 from ds_minimodel.model.heads import TaskModel, to_tensors
-from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
+from ds_minimodel.recipe.jobs import Job, Layout
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.steps.training import finetune_seeds, task_inputs
+from ds_minimodel.results.run_results import SCORES_FILE
+from ds_minimodel.steps.training import finetune_seeds, snapshot_folder, task_inputs
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches
@@ -58,7 +58,7 @@ def _evaluate(recipe: Recipe, layout: Layout, system: System, name: str, world: 
 
     def save():
         with atomic_folder(layout.evaluate(system, name)) as folder:
-            write_json(folder / "scores.json", rows)
+            write_json(folder / SCORES_FILE, rows)
             write_manifest(folder, kind="scores")
 
     world.from_main(save)
@@ -69,10 +69,10 @@ def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, worl
     task = recipe.finetune.tasks[name]
     kind, max_length = KINDS[task.kind], recipe.finetune.of(name, "max_length")
     packs = [
-        (language, pack)
+        (language, pack, step)
         for language in recipe.languages.all
         if language in task.test
-        for pack in _packs(recipe, layout, system, language)
+        for pack, step in _packs(recipe, layout, system, language)
     ][world.data.rank :: world.data.size]
     dtype = DTYPES[resolve_precision(recipe.engine.precision, world.device)]
     progress = Progress(
@@ -80,7 +80,7 @@ def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, worl
     )
     rows = []
     for language, of_language in groupby(packs, key=itemgetter(0)):
-        folders = [folder for _, folder in of_language]
+        folders = [(folder, step) for _, folder, step in of_language]
         tokenizer = open_tokenizer(layout.tokenizer(language))
         records = encoded = None
         for seed in finetune_seeds(recipe):
@@ -90,13 +90,13 @@ def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, worl
                 records = kind.read(task.test[language], task, language, labels)
                 encoded = kind.encode(tokenizer, records, task, max_length)
             module = kind.module(model.config, tokenizer.vocab_size, labels)
-            load_into(module, model.tensors)
+            load_task_model(module, model, layout.finetune(system, name, seed) / "model")
             shard(module, world.tensor)
             module.eval().to(world.device, dtype)
-            for folder in folders:
-                pack = load_pack(folder, model.space)
-                plug(module, pack)
+            for folder, step in folders:
                 in_source = language == recipe.languages.source
+                pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
+                plug(module, pack)
                 rows.append(
                     {
                         "system": system.name,
@@ -113,12 +113,13 @@ def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, worl
     return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
 
 
-def _packs(recipe: Recipe, layout: Layout, system: System, language: str) -> list[Path]:
-    """Folders of a language's packs, by rising step."""
+def _packs(recipe: Recipe, layout: Layout, system: System, language: str) -> list[tuple[Path, int | None]]:
+    """(folder, step) of a language's packs, by rising step; None: that of the source, which was not adapted."""
     if language == recipe.languages.source:
-        return [layout.pretrain(system) / "pack"]
+        return [(layout.pretrain(system) / "pack", None)]
     folder = layout.adapt(system, language)
-    return [*sorted((folder / "snapshots").glob("step-*")), folder / "pack"]
+    *snapshots, last = recipe.adapt.snapshots()
+    return [*((snapshot_folder(folder, step), step) for step in snapshots), (folder / "pack", last)]
 
 
 @torch.inference_mode()

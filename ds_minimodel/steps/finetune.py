@@ -9,16 +9,22 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
+from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.steps.training import finetune_seeds, finished_checkpoints, micro_batches, run_config, task_inputs
+from ds_minimodel.steps.training import finetune_seeds, finished_checkpoints, micro_batches, task_inputs, training_run
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import TaskSampler
+
+
+def check_tasks(recipe: Recipe) -> None:
+    """Raise UserError for a task file that is missing, lacks a column or has a label that is not the task's."""
+    for task in recipe.finetune.tasks.values():
+        KINDS[task.kind].check_files(task, recipe.languages.source)
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
@@ -61,7 +67,7 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
     mean_length = round(float(examples.lengths.mean()))
     work = Work(config.hidden_size, config.ffn_size, tokenizer.vocab_size, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, config.num_layers, kind.num_outputs(labels), kind.reads_start)
-    run = run_config(
+    run = training_run(
         recipe,
         section,
         world,
@@ -91,7 +97,7 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
             "task-model",
             seed=seed,
             steps=steps,
-            eflops=run.accounting.flops_until(steps)[0] / 1e18,
+            eflops=run.accounting.eflops_until(steps),
             parents={"body": identity(layout.pretrain(system) / "body")},
         )
     )

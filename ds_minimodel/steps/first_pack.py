@@ -23,16 +23,16 @@ from ds_minimodel.data.vectors import (
     read_vectors,
     train_piece_vectors,
 )
-from ds_minimodel.jobs import Layout
 from ds_minimodel.model import initialisation
 from ds_minimodel.model.initialisation import FirstPack
 from ds_minimodel.model.parameters import Tensors
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
+from ds_minimodel.recipe.jobs import Layout
 from ds_minimodel.recipe.schema import Adapt, Recipe
 
 
 def check_vectors(recipe: Recipe) -> None:
-    """UserError where a file of vectors or a dictionary is missing, or the dimensions differ, or gensim is missing."""
+    """Raise UserError where vectors, a dictionary or gensim are missing, or the vectors' dimensions differ."""
     section, method = recipe.adapt, INITIALISATIONS[recipe.adapt.initialisation]
     sizes = {path: read_header(path)[1] for path in section.word_vectors.values()}
     if not method.trains_vectors and len(set(sizes.values())) > 1:
@@ -52,7 +52,7 @@ def check_vectors(recipe: Recipe) -> None:
 
 
 def initial_inputs(recipe: Recipe, language: str) -> dict[str, Any]:
-    """What of the recipe and its files decides the first pack of a language, for a job's record.
+    """Parts of the recipe and its files that decide the first pack of a language, for a job's record.
 
     Nothing for the default, which records did not name before there were others.
     """
@@ -75,7 +75,7 @@ def first_pack(recipe: Recipe, layout: Layout, language: str, source: Tensors) -
 
 @dataclass(frozen=True)
 class _Request:
-    """What a method may ask for; read when it does."""
+    """Inputs of an initialisation, each read at its first use."""
 
     recipe: Recipe
     layout: Layout
@@ -88,7 +88,7 @@ class _Request:
 
     @cached_property
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Of the target and of the source."""
+        """Tokenizers of the target and of the source."""
         target, source = (
             open_tokenizer(self.layout.tokenizer(name)) for name in (self.language, self.recipe.languages.source)
         )

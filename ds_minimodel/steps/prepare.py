@@ -7,23 +7,25 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.data.workers import MpiRanks
-from ds_minimodel.jobs import Job, Layout, fingerprint_of_text
+from ds_minimodel.recipe.jobs import Job, Layout, fingerprint_of_text
 from ds_minimodel.recipe.schema import Recipe
 
 
+def check_text(recipe: Recipe) -> None:
+    """Raise UserError where a file of text that is to be trained on is missing or empty."""
+    for language in recipe.languages_of_text:
+        find_files(recipe.data.text[language])
+
+
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
-    return [
-        Job(
-            layout.tokens(language),
-            {
-                "text": fingerprint_of_text(find_files(recipe.data.text[language])),
-                "min_words": recipe.data.min_words.get(language, 0),
-            },
-            (layout.tokenizer(language),),
-            partial(_prepare, recipe, layout, language),
-        )
-        for language in recipe.languages_of_text
-    ]
+    return [_job(recipe, layout, language) for language in recipe.languages_of_text]
+
+
+def _job(recipe: Recipe, layout: Layout, language: str) -> Job:
+    text = find_files(recipe.data.text[language])
+    inputs = {"text": fingerprint_of_text(text), "min_words": recipe.data.min_words.get(language, 0)}
+    make = partial(_prepare, recipe, layout, language)
+    return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make, text=text)
 
 
 def _prepare(recipe: Recipe, layout: Layout, language: str, ranks: MpiRanks | None) -> None:

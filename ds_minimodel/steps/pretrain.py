@@ -9,7 +9,6 @@ import torch
 from ds_minimodel.common.files import atomic_folder
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs import Job, Layout, inputs_hash
 from ds_minimodel.model.artifacts import (
     BodyArtifact,
     PackArtifact,
@@ -23,6 +22,7 @@ from ds_minimodel.model.artifacts import (
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.model.tensor_parallel import shard
+from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import (
     body_config,
@@ -88,7 +88,7 @@ def _pretrain(recipe: Recipe, layout: Layout, body: System, world: World) -> Non
         body_tensors, pack_tensors = tensors_under(weights, "body."), tensors_under(weights, "pack.")
         space = space_of(body_tensors, pack_tensors)
         steps = run.schedule.steps
-        eflops = run.accounting.flops_until(steps)[0] / 1e18
+        eflops = run.accounting.eflops_until(steps)
         save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=steps, eflops=eflops)
         save_pack(
             folder / "pack",

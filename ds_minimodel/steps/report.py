@@ -10,17 +10,52 @@ from pathlib import Path
 from typing import Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_folder, read_json, sha256_of_json, write_json, write_manifest
-from ds_minimodel.jobs import Job, Layout, record_of
+from ds_minimodel.common.files import (
+    Manifest,
+    Stored,
+    atomic_folder,
+    read_artifact,
+    read_json,
+    read_model,
+    sha256_of_json,
+    write_json,
+    write_manifest,
+)
 from ds_minimodel.recipe.costs import recipe_costs
+from ds_minimodel.recipe.jobs import Job, Layout, log_of, read_record, record_of
 from ds_minimodel.recipe.names import check_label
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.results.curves import Row
+from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import LossRow, read_losses
 from ds_minimodel.results.page import write_report
-from ds_minimodel.results.run_results import RunResults, read_run_results
+from ds_minimodel.results.run_results import SCORES_FILE, RunResults, read_run_results
 from ds_minimodel.steps.training import task_inputs
 from ds_minimodel.tasks import KINDS
+
+BASELINES_FILE = "baselines.json"
+_EVALUATE = "delete its folder and run the step again"
+
+
+class _Scores(Manifest):
+    noun = "scores"
+    kinds = ("scores",)
+    required = ((SCORES_FILE,),)
+
+
+class _Baselines(Manifest):
+    noun = "reference scores"
+    kinds = ("baselines",)
+    required = ((BASELINES_FILE,),)
+
+
+class _TrainingRun(Stored):
+    """What the page names of a training run's run.json."""
+
+    world_size: int
+    zero_stage: int
+    precision: str
+    device: str
+    torch: str
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
@@ -49,7 +84,7 @@ def _score_references(recipe: Recipe, layout: Layout, name: str, _world: None) -
         for language, score in (by_language or {}).items()
     ]
     with atomic_folder(layout.baselines(name)) as folder:
-        write_json(folder / "baselines.json", rows)
+        write_json(folder / BASELINES_FILE, rows)
         write_manifest(folder, kind="baselines")
 
 
@@ -91,13 +126,17 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
     scores: list[Row] = []
     references: list[Row] = []
     for task in recipe.finetune.tasks:
-        references += read_json(layout.baselines(task) / "baselines.json")
+        read_artifact(layout.baselines(task), _Baselines, verify=True)
+        path = layout.baselines(task) / BASELINES_FILE
+        references += [row.model_dump() for row in read_model(path, list[BaselineRow], _EVALUATE)]
     for system in recipe.chosen_systems:
         for task in recipe.finetune.tasks:
-            path = layout.evaluate(system, task) / "scores.json"
-            if not path.is_file():
-                raise UserError(f"{path}: missing; run evaluate first, or `ds-minimodel run`")
-            scores += read_json(path)
+            read_artifact(layout.evaluate(system, task), _Scores, verify=True)
+            path = layout.evaluate(system, task) / SCORES_FILE
+            rows = read_model(path, list[ScoreRow], _EVALUATE)
+            if any((row.system, row.task) != (system.name, task) for row in rows):
+                raise UserError(f"{path}: scores of another system or task than {system.name} {task}; {_EVALUATE}")
+            scores += [row.model_dump() for row in rows]
     paths = [record_of(job.folder) for job in needed]
     records = {str(path.relative_to(layout.root)): sha256_of_json(read_json(path)) for path in paths}
     return RunResults(
@@ -116,13 +155,21 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
 
 def _data(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     """Identities of the base, of the text that each language's tokens were made from, of the training data."""
-    found = {"base": read_json(record_of(layout.pretrain(recipe.chosen_systems[0])))["inputs"].get("base")}
+    found = {"base": _inputs(layout.pretrain(recipe.chosen_systems[0])).get("base")}
     for language in recipe.languages_of_text:
-        inputs = read_json(record_of(layout.tokens(language)))["inputs"]
-        found[f"text of {language}"] = sha256_of_json({**inputs, "parents": None})[:16]
+        inputs = {**_inputs(layout.tokens(language)), "parents": None}
+        found[f"text of {language}"] = sha256_of_json(inputs)[:16]
     for name, task in recipe.finetune.tasks.items():
         found[f"training data of {name}"] = task_inputs(recipe, name, [task.train])["files"]
     return found
+
+
+def _inputs(folder: Path) -> dict[str, Any]:
+    """What the job that lies in `folder` was made from."""
+    record = read_record(folder)
+    if record is None:
+        raise UserError(f"{record_of(folder)}: missing; put it back from a copy")
+    return record.inputs
 
 
 def _tests(recipe: Recipe) -> dict[str, dict[str, Any]]:
@@ -139,7 +186,8 @@ def _tests(recipe: Recipe) -> dict[str, dict[str, Any]]:
 def _facts(recipe: Recipe, layout: Layout) -> dict[str, str]:
     """{label: text} for the head of the page."""
     first = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0])
-    model, run = recipe.model, read_json(first / "run" / "run.json")
+    advice = "put it back from a copy, or delete the folder of its job and run the step again"
+    model, run = recipe.model, read_model(log_of(first, "run/run.json"), _TrainingRun, advice)
     origin = (
         {}
         if recipe.base is None
@@ -150,8 +198,8 @@ def _facts(recipe: Recipe, layout: Layout) -> dict[str, str]:
         "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
         f"{recipe.tokenizer.vocab_size:,}; mini-models of depth {recipe.mini.depth}",
         "Step 2": f"{recipe.adapt.steps:,} updates of {recipe.adapt.batch_size} x {recipe.adapt.seq_length} tokens",
-        "Run": f"{recipe.finetune.seeds} finetuning seeds; adapted on {run['world_size']} rank(s), "
-        f"ZeRO {run['zero_stage']}, {run['precision']}, {run['device']}, torch {run['torch']}",
+        "Run": f"{recipe.finetune.seeds} finetuning seeds; adapted on {run.world_size} rank(s), "
+        f"ZeRO {run.zero_stage}, {run.precision}, {run.device}, torch {run.torch}",
         **origin,
     }
 
@@ -164,7 +212,7 @@ def _losses(recipe: Recipe, layout: Layout) -> list[LossRow]:
         runs += [("build-mini", layout.build_mini(system), source)] if system.builds_mini else []
         runs += [("adapt", layout.adapt(system, language), language) for language in recipe.languages.targets]
         rows += [
-            read_losses(folder / "run" / "metrics.jsonl", system.name, stage, language)
+            read_losses(log_of(folder, "run/metrics.jsonl"), system.name, stage, language)
             for stage, folder, language in runs
         ]
     return [row for row in rows if row]

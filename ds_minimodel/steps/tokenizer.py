@@ -7,8 +7,8 @@ from pathlib import Path
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
-from ds_minimodel.jobs import Job, Layout, fingerprint_of_text
 from ds_minimodel.model.artifacts import identity
+from ds_minimodel.recipe.jobs import Job, Layout, fingerprint_of_text
 from ds_minimodel.recipe.schema import Recipe
 
 
@@ -23,11 +23,11 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
 
 
 def _training(recipe: Recipe, layout: Layout, language: str) -> Job:
-    section, text = recipe.tokenizer, recipe.data.text[language]
-    inputs = {"tokenizer": section.recorded(), "text": fingerprint_of_text(find_files(text))}
+    section, text = recipe.tokenizer, find_files(recipe.data.text[language])
+    inputs = {"tokenizer": section.recorded(), "text": fingerprint_of_text(text)}
     out = layout.tokenizer(language)
     train = partial(train_tokenizer, text, out, section.vocab_size, section.character_coverage, section.input_sentences)
-    return Job(out, inputs, (), lambda _: train())
+    return Job(out, inputs, (), lambda _: train(), text=text)
 
 
 def _take_over(pack: Path, out: Path) -> None:

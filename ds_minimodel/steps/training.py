@@ -1,7 +1,8 @@
-"""What the training steps share: a body's architecture, the samples of a text, a resolved run, its batches."""
+"""Shared parts of the training steps: a body's architecture, the samples of a text, a resolved run, its batches."""
 
+import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,18 +16,18 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy, drop_all_but_milestones
 from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.engine.run import Accounting, Optimizer, Run
+from ds_minimodel.engine.run import Accounting, Optimizer, Phases, Run
 from ds_minimodel.engine.schedule import Schedule
-from ds_minimodel.jobs import Layout
 from ds_minimodel.model.heads import to_tensors
 from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.costs import step_work
-from ds_minimodel.recipe.schema import MaskedLm, Recipe
-from ds_minimodel.recipe.schema import Optimizer as OptimizerSection
+from ds_minimodel.recipe.jobs import Layout
+from ds_minimodel.recipe.schema import MaskedLm, OptimizerSection, Recipe
 from ds_minimodel.systems import System
 
-Phases = tuple[tuple[int, float, float], ...]  # (steps, FLOPs of one by formula, as executed) each
+log = logging.getLogger(__name__)
+
 Batches = Callable[[int], list[dict[str, Any]]]  # step -> this rank's micro-batches
 
 
@@ -57,12 +58,17 @@ def finetune_seeds(recipe: Recipe) -> range:
     return range(recipe.seed, recipe.seed + recipe.finetune.seeds)
 
 
+def snapshot_folder(folder: Path, step: int) -> Path:
+    """Of the pack that step 2 in `folder` had after so many updates."""
+    return folder / "snapshots" / f"step-{step:08}"
+
+
 def finished_checkpoints(folder: Path) -> Callable[[], None]:
-    """Removes what a finished training run in `folder` does not need any more (Job.clean_up)."""
+    """A function that removes what a finished training run in `folder` needs no more (Job.clean_up)."""
     return partial(drop_all_but_milestones, folder / "run" / "checkpoints")
 
 
-def run_config(
+def training_run(
     recipe: Recipe,
     section: OptimizerSection,
     world: World,
@@ -94,14 +100,21 @@ def masked_lm_sampler(recipe: Recipe, section: MaskedLm, layout: Layout, languag
     """Samples of a masked-LM step on one language's text."""
     tokenizer = open_tokenizer(layout.tokenizer(language))
     store = TokenStore(layout.tokens(language), tokenizer.sha256)
+    if world.is_main and not store.is_checked:
+        _warn_of_unchecked(str(store.folder))
     table = partial(BlockTable, store, recipe.data.blocks, section.seq_length)
     world.from_main(lambda: len(table()))  # builds it; the other ranks, on the same disk, only open it
     return MlmSampler(store, table(), section.mask_prob, recipe.seed)
 
 
+@lru_cache  # once in a process
+def _warn_of_unchecked(store: str) -> None:
+    log.warning("%s: written by a version without checksums, so it is read unchecked", store)
+
+
 def masked_lm_run(recipe: Recipe, section: MaskedLm, world: World, phases: Sequence[tuple[int, Cost]]) -> Run:
     """The Run of a masked-LM step. `phases`: (steps, Cost of one step) each."""
-    return run_config(
+    return training_run(
         recipe,
         section,
         world,
@@ -139,7 +152,7 @@ def micro_batches(sampler: Sampler, run: Run, world: World) -> Batches:
 
 
 def task_inputs(recipe: Recipe, name: str, files: Sequence[str]) -> dict[str, object]:
-    """What decides the data of a task, for a job's record. UserError where a file is missing."""
+    """Inputs that decide the data of a task, for a job's record. UserError where a file is missing."""
     task = recipe.finetune.tasks[name]
     try:
         contents = {path: sha256_of_file(path)[:16] for path in files}  # each file once: XNLI's serves 15 languages

@@ -29,7 +29,7 @@ Scores = dict[str, float]  # in percent
 
 
 class TaskSettings(Protocol):
-    """What a kind reads of a task in the recipe; the keys of its own it finds in its `keys`."""
+    """Settings of a task in the recipe that every kind reads; those of its own are in the kind's `keys`."""
 
     train: str
     test: dict[str, str]
@@ -85,7 +85,7 @@ class TaskKind(ABC, Generic[R, E]):
         """
 
     def check_files(self, task: TaskSettings, source: str) -> None:
-        """UserError where a file of the task cannot be used, before anything is trained."""
+        """Raise UserError where a file of the task cannot be used, before anything is trained."""
         labels = self.labels(task, source)
         for language, path in sorted({(source, task.train), *task.test.items()}):
             self.read(path, task, language, labels)
@@ -105,7 +105,7 @@ class TaskKind(ABC, Generic[R, E]):
         """Scores that the head gives at a position that it reads."""
 
     def hugging_face_config(self, labels: list[str] | None) -> dict[str, object]:
-        """What Hugging Face's config.json says of the head."""
+        """Entries of Hugging Face's config.json for the head."""
         if labels is None:
             return {}
         names = list(map(str, labels))
@@ -119,7 +119,7 @@ class TaskKind(ABC, Generic[R, E]):
 
     @abstractmethod
     def metric(self, task: TaskSettings, source: str) -> str:
-        """What "score" is, for the titles of tables."""
+        """Name of the metric that "score" is, for the titles of tables."""
 
     @abstractmethod
     def references(
@@ -133,7 +133,7 @@ class TaskKind(ABC, Generic[R, E]):
     # --- Predictions ---
 
     def check_request(self, request: Request, where: str) -> None:
-        """UserError, beginning with `where`, for a request that is not what `encode_requests` takes."""
+        """Raise UserError, beginning with `where`, for a request that is not what `encode_requests` takes."""
         for name in self.fields:
             text_field(request, name, where)
 

@@ -7,12 +7,19 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from ds_minimodel.tasks.qa import Question
+
+class Answered(Protocol):
+    """A question with the answers that count as right."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def answers(self) -> Sequence[str]: ...
+
 
 # MLQA's articles (mlqa_evaluation_v1.py); languages that are not here have none.
 _ARTICLES = {
@@ -35,7 +42,7 @@ def score_classification(
 
 
 def score_qa(
-    predictions: Mapping[str, str], questions: Sequence[Question], language: str | None = None
+    predictions: Mapping[str, str], questions: Sequence[Answered], language: str | None = None
 ) -> dict[str, float]:
     """{"exact_match": percent, "f1": percent} of {question id: answer}; an unanswered question scores 0.
 

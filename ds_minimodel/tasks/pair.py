@@ -17,7 +17,7 @@ class Pair(Classification):
     known_forms = (PAWSX, XNLI, MULTINLI, XNLI_TRAIN, PAIR)
 
     def _references(self, train: Records, tests: Mapping[str, Records]) -> dict[str, dict[str, float] | None]:
-        """Also that of how many words the two sentences share."""
+        """Also the accuracy by how many words the two sentences share."""
         from ds_minimodel.tasks import references
 
         found = super()._references(train, tests)

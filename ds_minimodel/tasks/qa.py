@@ -32,7 +32,7 @@ _WINDOW = 384  # tokens of a question and a piece of its context where a model a
 
 
 class Keys(BaseModel):
-    """Keys of a task of questions."""
+    """Keys of a question-answering task."""
 
     question_length: PositiveInt = 64  # in tokens
     stride: PositiveInt = 128
@@ -231,9 +231,8 @@ def encode_questions(
             "and a context; raise max_length or lower question_length in the recipe"
         )
     asked_B = tokenizer.encode([question.text for question in questions])
-    contexts: dict[
-        str, tuple[np.ndarray, np.ndarray, np.ndarray, int]
-    ] = {}  # context -> (ids, starts, ends, place of its offsets)
+    # Context -> (ids, starts, ends, place of its offsets).
+    contexts: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray, int]] = {}
     sequences: list[np.ndarray] = []
     targets, owner, prefixes, firsts = [], [], [], []
     num_tokens = 0

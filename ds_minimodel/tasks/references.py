@@ -8,10 +8,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from ds_minimodel.tasks.qa import Question
+
+class Asked(Protocol):
+    """A question about a context."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def context(self) -> str: ...
+
 
 try:
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -76,11 +85,10 @@ def overlap_features(first: str, second: str) -> list[float]:
     return [_share(stems(first), stems(second)), _share(_triples(first), _triples(second))]
 
 
-def overlap_answers(questions: Iterable[Question]) -> dict[str, str]:
+def overlap_answers(questions: Iterable[Asked]) -> dict[str, str]:
     """{id: the sentence of the context that shares most stems with the question}, for the F1 of QA.
 
-    Of equal sentences the shorter
-    one is taken, then the earlier one.
+    Of equal sentences the shorter one is taken, then the earlier one.
     """
     return {item.id: best_sentence(item.text, item.context) for item in questions}
 
@@ -107,10 +115,12 @@ def _share(wanted: set[str], found: set[str]) -> float:
     return len(wanted & found) / len(wanted) if wanted else 0.0
 
 
-def _fit_and_score(model, train_inputs, train_labels, tests):
+def _fit_and_score(
+    model: Any, train_inputs: Sequence[Any], train_labels: Sequence[Label], tests: Tests[Label]
+) -> dict[str, float]:
     model.fit(train_inputs, train_labels)
     return {language: _accuracy(model.predict(inputs), labels) for language, (inputs, labels) in tests.items()}
 
 
-def _accuracy(predicted, labels):
+def _accuracy(predicted: Sequence[Label], labels: Sequence[Label]) -> float:
     return 100.0 * sum(a == b for a, b in zip(predicted, labels, strict=True)) / len(labels)

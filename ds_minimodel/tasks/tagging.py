@@ -152,7 +152,7 @@ def _words_of(request: Request) -> list[str]:
 
 
 def _most_frequent(counts: Counter[int]) -> int:
-    """The first in order of those that are equally frequent."""
+    """The most frequent; of several equally frequent ones the first in order."""
     return min(counts, key=lambda target: (-counts[target], target))
 
 
@@ -217,7 +217,7 @@ def _treebank_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
 
 
 def _tagged_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
-    """The same of a file with the word in the first column and the tag in the last."""
+    """Rows as of _treebank_rows, of a file with the word in the first column and the tag in the last."""
     found: list[tuple[int, str, str] | None] = []
     width = None
     for line, content in enumerate(read_text(path).split("\n"), 1):

@@ -10,6 +10,8 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
+    Count,
+    Stored,
     atomic_folder,
     atomic_write,
     clear_write_errors,
@@ -17,10 +19,13 @@ from ds_minimodel.common.files import (
     read_json,
     read_json_lines,
     read_manifest,
+    read_model,
+    read_model_lines,
     sha256_of_json,
     sweep,
     write_json,
     write_manifest,
+    write_sealed_json,
 )
 
 
@@ -191,6 +196,59 @@ def test_json_lines_end_before_one_that_is_cut_short(tmp_path):
         assert read_json_lines(path) == [{"step": 1}, {"name": "é"}]
 
 
+class Thing(Stored):
+    """What the tests below read."""
+
+    size: Count
+    names: list[str] = []
+
+
+def test_a_typed_file_is_read_or_refused_with_its_key(tmp_path):
+    path = tmp_path / "thing.json"
+    write_sealed_json(path, {"size": 3, "other": 1})
+    thing = read_model(path, Thing, "delete it")
+    assert (thing.size, thing.names, thing.model_extra) == (3, [], {"other": 1})
+    path.write_text(path.read_text().replace("3", "4", 1))
+    with pytest.raises(
+        UserError, match=r"thing.json: damaged \(its SHA-256 is not the one that it holds\); delete it$"
+    ):
+        read_model(path, Thing, "delete it")
+    for value, key in [({"size": "3"}, "size: "), ({"size": True}, "size: "), ({"size": -1}, "size: "), ({}, "size: ")]:
+        write_json(path, value)
+        with pytest.raises(UserError, match=f"thing.json: {key}.*; delete it$"):
+            read_model(path, Thing, "delete it")
+    write_json(path, {"size": 1, "names": ["a", 1]})
+    with pytest.raises(UserError, match="thing.json: names.1: "):
+        read_model(path, Thing, "delete it")
+
+
+@pytest.mark.parametrize("value", ["7", "null", "[1]", "[" * 100_000, "9" * 5000, "NaN", '{"size": 1e400}', ""])
+def test_other_json_than_expected_is_refused_in_one_line(tmp_path, value):
+    path = tmp_path / "thing.json"
+    path.write_text(value)
+    with pytest.raises(UserError) as refusal:
+        read_model(path, Thing, "delete it")
+    assert str(path) in str(refusal.value) and "\n" not in str(refusal.value) and len(str(refusal.value)) < 400
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        with pytest.raises(UserError, match=f"{name}: not a file"):
+            read_json(tmp_path / name)
+
+
+def test_a_line_that_is_damaged_is_named_unless_a_kill_cut_it_short(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"size": 1}\n{"si')
+    assert [thing.size for thing in read_model_lines(path, Thing, "delete it")] == [1]
+    for second, message in [('{"si', "not JSON"), ('{"size": -1}', "size: "), ("7", "")]:
+        path.write_text(f'{{"size": 1}}\n{second}\n{{"size": 3}}\n')
+        with pytest.raises(UserError, match=f"lines.jsonl:2: {message}.*; delete it"):
+            read_model_lines(path, Thing, "delete it")
+
+
 def test_the_hash_of_json_sees_values_and_not_the_order_of_keys():
     assert sha256_of_json({"a": 1, "b": [1, 2]}) == sha256_of_json({"b": [1, 2], "a": 1})
     assert sha256_of_json({"a": 1, "b": [1, 2]}) != sha256_of_json({"a": 1, "b": [2, 1]})
@@ -226,4 +284,22 @@ def test_a_manifest_detects_a_flipped_bit(artifact):
     (artifact / "weights").write_bytes(damaged)
     assert read_manifest(artifact)["kind"] == "test"  # sizes alone do not show it
     with pytest.raises(UserError, match="weights: damaged"):
+        read_manifest(artifact, verify=True)
+
+
+def test_a_manifest_without_files_verifies_nothing_and_is_refused(artifact):
+    write_json(artifact / "manifest.json", {"kind": "test", "files": {}})
+    with pytest.raises(UserError, match="manifest.json: files: Dictionary should have at least 1 item"):
+        read_manifest(artifact)
+
+
+def test_links_and_devices_are_refused(artifact):
+    (artifact / "below/config").rename(artifact.parent / "config")
+    (artifact / "below/config").symlink_to(artifact.parent / "config")
+    with pytest.raises(UserError, match="below/config: a symbolic link"):
+        read_manifest(artifact)
+    (artifact / "below/config").unlink()
+    (artifact.parent / "config").rename(artifact / "below/config")
+    os.mkfifo(artifact / "pipe")
+    with pytest.raises(UserError, match="pipe: neither a file nor a folder"):
         read_manifest(artifact, verify=True)

@@ -48,7 +48,8 @@ def packed(store, limit, within_documents):
 
 
 def table_of(store, mode, seq_length):
-    starts, lengths = (part.tolist() for part in BlockTable(store, mode, seq_length).spans(slice(None)))
+    table = BlockTable(store, mode, seq_length)
+    starts, lengths = (part.tolist() for part in table.spans(np.arange(len(table))))
     return list(zip(starts, lengths))
 
 
@@ -126,12 +127,55 @@ def test_a_failed_build_leaves_no_table(store, monkeypatch):
     assert not list(store.folder.parent.glob("*.blocks*"))
 
 
-def test_damaged_tables_are_refused(store):
-    BlockTable(store, "complete", 64)
-    [path] = store.folder.parent.glob("*.blocks")
-    path.write_bytes(path.read_bytes()[:-1])
+def table_file(store, mode="complete", seq_length=64):
+    BlockTable(store, mode, seq_length)
+    [path] = store.folder.parent.glob(f"*.{mode}-{seq_length}-*.blocks")
+    return path
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data[:-12],
+        lambda data: data[:-120],
+        lambda data: data[:50],
+        lambda data: data + bytes(12),
+        lambda data: b"",
+        *(lambda data, at=at: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in (8, 24, 32, 40, 80, -1)),
+    ],
+)
+def test_damaged_tables_are_refused(store, damage):
+    path = table_file(store)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UserError, match="damaged table of blocks; delete it, it is built again"):
+        BlockTable(store, "complete", 64)
+
+
+def test_a_flipped_byte_of_a_record_is_found_where_it_is_read(store):
+    path = table_file(store)
+    data = bytearray(path.read_bytes())
+    data[104 + 5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"blocks: damaged between the bytes 0 and .*delete it"):
+        BlockTable(store, "complete", 64).spans(np.array([0]))
+
+
+@pytest.mark.parametrize("mode, seq_length", [("complete_doc", 64), ("complete", 32)])
+def test_a_table_of_another_mode_or_length_is_refused(store, mode, seq_length):
+    path, other = table_file(store), table_file(store, mode, seq_length)
+    path.write_bytes(other.read_bytes())
     with pytest.raises(UserError, match="damaged table of blocks"):
         BlockTable(store, "complete", 64)
+
+
+def test_a_table_of_before_is_built_again(store):
+    """It held the records alone, so nothing told whether all of them were there."""
+    expected, path = table_of(store, "complete", 64), table_file(store)
+    whole = path.read_bytes()
+    records = np.array(expected[:-10], [("start", "<i8"), ("length", "<i4")])
+    path.write_bytes(records.tobytes())
+    assert table_of(store, "complete", 64) == expected and path.read_bytes() == whole
 
 
 def test_a_store_of_no_text_is_refused(tmp_path):

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json, write_json
 from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
@@ -44,7 +45,7 @@ def assert_done(out, reference):
 def test_sentences_end_in_eos_and_documents_in_one_more(reference, corpus, tokenizer_folder):
     tokenizer = open_tokenizer(tokenizer_folder)
     store = TokenStore(reference, tokenizer.sha256)
-    assert len(content(reference)) > 2 * 3
+    assert len(content(reference)) > 3 * 3
     assert store.num_documents == len(corpus)
     for number, lines in enumerate(corpus):
         expected = [id for ids in tokenizer.encode(lines) for id in [*ids, EOS]] + [EOS]
@@ -119,10 +120,49 @@ def test_an_interrupted_run_goes_on_after_its_last_shard(
         prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES, progress=stop_after(calls))
     assert not out.exists()
     kept = {path.name: path.stat().st_ino for path in (tmp_path / "store.partial").iterdir()}
-    assert len(kept) == 2 * complete
+    assert len(kept) == 3 * complete
     prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
     assert_done(out, reference)
     assert all((out / name).stat().st_ino == inode for name, inode in kept.items())
+
+
+def interrupted(tmp_path, text_file, tokenizer_folder):
+    """Folder of the complete shards of a run that was interrupted."""
+    with pytest.raises(Stop):
+        prepare([text_file], tokenizer_folder, tmp_path / "store", shard_bytes=SHARD_BYTES, progress=stop_after(25))
+    return tmp_path / "store.partial"
+
+
+@pytest.mark.parametrize("suffix", ["bin", "idx", "crc"])
+def test_a_shard_that_changed_since_it_was_written_is_refused(tmp_path, text_file, tokenizer_folder, suffix):
+    path = interrupted(tmp_path, text_file, tokenizer_folder) / f"00001.{suffix}"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="00001: changed since it was written; delete .*store.partial"):
+        prepare([text_file], tokenizer_folder, tmp_path / "store", shard_bytes=SHARD_BYTES)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_changed_journal_is_refused(tmp_path, text_file, tokenizer_folder):
+    interrupted(tmp_path, text_file, tokenizer_folder)
+    path = tmp_path / "store.progress.json"
+    path.write_text(path.read_text().replace('"shards": 3', '"shards": 2'))
+    with pytest.raises(UserError, match="progress.json: damaged .*; delete it and .*store.partial"):
+        prepare([text_file], tokenizer_folder, tmp_path / "store", shard_bytes=SHARD_BYTES)
+
+
+def test_what_a_version_without_checksums_left_is_gone_on_with(tmp_path, text_file, tokenizer_folder, reference):
+    partial = interrupted(tmp_path, text_file, tokenizer_folder)
+    path = tmp_path / "store.progress.json"
+    journal = {key: value for key, value in read_json(path).items() if key not in ("checksums", "own_sha256")}
+    write_json(path, journal)
+    for file in partial.glob("*.crc"):
+        file.unlink()
+    kept = {file.name: file.stat().st_ino for file in partial.iterdir()}
+    prepare([text_file], tokenizer_folder, tmp_path / "store", shard_bytes=SHARD_BYTES)
+    assert_done(tmp_path / "store", reference)
+    assert all((tmp_path / "store" / name).stat().st_ino == inode for name, inode in kept.items())
 
 
 def test_what_another_job_left_is_thrown_away(tmp_path, text_file, tokenizer_folder, reference):

@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 
+from ds_minimodel.common import checksums
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.data.store import TokenStore, id_type, write_shard
@@ -108,3 +109,63 @@ def test_other_folders_are_refused(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps({"files": {}, "kind": "body"}))
     with pytest.raises(UserError, match="not a token store"):
         TokenStore(tmp_path)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(checksums, "PIECE_BYTES", 64)
+
+
+def flip(path, at):
+    change_header(path, at, bytes([path.read_bytes()[at] ^ 1]))
+
+
+def test_a_flipped_byte_is_found_where_it_is_read_and_nowhere_else(tmp_path, small_pieces):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    flip(folder / "00003.bin", 200)
+    store = TokenStore(folder)
+    first = store._token_starts[3]
+    assert store.read(0, first + 96).tolist() and store.read(first + 128, store.num_tokens).tolist()
+    with pytest.raises(UserError, match=r"00003.bin: damaged between the bytes 192 and 256 .*; put it back"):
+        store.read(first + 127, first + 128)
+    with pytest.raises(UserError, match="00003.bin: damaged"):
+        store.read(0, store.num_tokens)
+
+
+def test_a_flipped_offset_is_found(tmp_path, small_pieces):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    flip(folder / "00003.idx", 72 + 8 * 12)
+    store = TokenStore(folder)
+    assert store.document(0) and store.document(7 + 1 + 19)
+    with pytest.raises(UserError, match="00003.idx: damaged"):
+        store.document(7 + 1 + 12)
+
+
+def test_each_piece_is_looked_at_once(tmp_path, small_pieces, monkeypatch):
+    store = TokenStore(make_store(tmp_path / "store", random_shards(600), 600))
+    store.read(0, store.num_tokens)
+    monkeypatch.setattr(checksums.zlib, "crc32", None)
+    assert len(store.read(0, store.num_tokens)) == store.num_tokens
+
+
+def test_damaged_checksums_are_refused(tmp_path):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    flip(folder / "00003.crc", 1)
+    with pytest.raises(UserError, match="00003.crc: damaged"):
+        TokenStore(folder)
+
+
+def test_a_store_of_before_has_no_checksums_and_opens(tmp_path):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    tokens = TokenStore(folder).read(0, 50).tolist()
+    facts = json.loads((folder / "manifest.json").read_text())
+    del facts["files"]
+    for path in folder.glob("*.crc"):
+        path.unlink()
+    write_manifest(folder, **facts)
+    store = TokenStore(folder)
+    assert not store.is_checked and store.read(0, 50).tolist() == tokens
+    (folder / "00001.idx").unlink()
+    write_manifest(folder, **facts)
+    with pytest.raises(UserError, match="manifest.json: names no 00001.idx"):
+        TokenStore(folder)

@@ -12,6 +12,7 @@ import pytest
 
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.engine.checkpoints.storage import step_of
+from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.reading import load_recipe
 
@@ -45,7 +46,7 @@ def recipe(tmp_path_factory):
     path = folder / "recipe.yaml"
     path.write_text(RECIPE.format(folder=folder))
     for step in ("tokenizer", "prepare"):
-        run_step(step, load_recipe(path, []))
+        run_step(STEPS[step], load_recipe(path, []))
     return path
 
 

@@ -30,7 +30,7 @@ def model():
 
 @pytest.fixture
 def body(model):
-    return BodyArtifact(model.body.config, model.body.state_dict(), "space-1", {"labels": ["no", "yes"]})
+    return BodyArtifact(model.body.config, model.body.state_dict(), "space-1")
 
 
 @pytest.fixture
@@ -65,6 +65,15 @@ def test_round_trip(saved, body, pack):
     assert (saved / "pack" / "tokenizer.model").read_bytes() == TOKENIZER
 
 
+def test_a_task_model_is_named_by_its_task(tmp_path, body):
+    task = {"kind": "pair", "labels": ["no", "yes"], "name": "nli"}
+    tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()} | {"out.bias": torch.zeros(2)}
+    save_body(tmp_path / "model", BodyArtifact(body.config, tensors, "space-1", task), "task-model")
+    loaded = load_body(tmp_path / "model")
+    assert loaded.task == task
+    assert_equal(loaded.tensors, tensors)
+
+
 def test_manifests_carry_the_facts(saved):
     manifest = read_manifest(saved / "pack", verify=True)
     assert manifest.pop("files").keys() == {"embeddings.safetensors", "tokenizer.model"}
@@ -93,7 +102,8 @@ def test_nothing_is_a_pickle(saved):
 
 
 def test_other_dtypes_and_views_are_kept(tmp_path, body):
-    tensors = {"transposed": torch.randn(3, 5).T, "bf16": torch.randn(4).bfloat16()}
+    positions, weight = (body.tensors[name] for name in ("positions", "embedding_norm.weight"))
+    tensors = {**body.tensors, "positions": positions.T.contiguous().T, "embedding_norm.weight": weight.bfloat16()}
     save_body(tmp_path / "body", BodyArtifact(body.config, tensors, "space"), "body")
     assert_equal(load_body(tmp_path / "body").tensors, tensors)
 
@@ -114,6 +124,53 @@ def test_what_is_no_pack_or_no_body_is_refused(saved):
             load(saved / "none")
     with pytest.raises(UserError, match="pack"):
         load_body(saved / "pack")
+
+
+@pytest.mark.parametrize(
+    "change, key",
+    [
+        ({"num_layers": 10**9}, "architecture.num_layers: Input should be less than or equal to 1000"),
+        ({"num_layers": 4}, "layers.3.attention_norm.bias is of shape .16,. by config.json, none in model.safetensors"),
+        ({"max_positions": 2**23}, "positions is of shape"),
+        ({"hidden_size": 10**9}, "architecture.hidden_size"),
+        ({"num_heads": True}, "architecture.num_heads: Input should be a valid integer"),
+        ({"num_heads": 3}, "num_heads 3 does not divide hidden_size"),
+        ({"dropout": 1.5}, "architecture.dropout"),
+        ({"dropout": None}, "architecture.dropout"),
+        ({"head_depths": "1"}, "architecture.head_depths"),
+        ({"head_depths": [9]}, "there are 3 layers"),
+    ],
+)
+def test_sizes_that_the_weights_have_not_are_refused_before_anything_is_made(saved, change, key):
+    path, manifest = saved / "body/config.json", read_manifest(saved / "body")
+    config = json.loads(path.read_text())
+    config["architecture"] |= change
+    path.write_text(json.dumps(config))
+    del manifest["files"]
+    write_manifest(saved / "body", **manifest)
+    with pytest.raises(UserError, match=key) as refusal:
+        load_body(saved / "body")
+    assert "\n" not in str(refusal.value) and str(saved / "body") in str(refusal.value)
+
+
+def test_a_pack_in_another_packs_place_is_refused(saved):
+    assert load_pack(saved / "pack", "space-1", "de", 5).steps == 5
+    with pytest.raises(UserError, match="pack: the pack of language de in the place of that of tr"):
+        load_pack(saved / "pack", "space-1", "tr")
+    with pytest.raises(UserError, match="pack: the pack of step 5 in the place of that of 0"):
+        load_pack(saved / "pack", "space-1", "de", 0)
+
+
+@pytest.mark.parametrize("name", ["link.txt", "embeddings.safetensors", "manifest.json"])
+def test_a_link_in_a_pack_is_refused(saved, name):
+    path, target = saved / "pack" / name, saved / "elsewhere"
+    if path.exists():
+        path.rename(target)
+    else:
+        target.write_text("a secret")
+    path.symlink_to(target)
+    with pytest.raises(UserError, match=f"{name}: .*link"):
+        load_pack(saved / "pack")
 
 
 def flip(position):

@@ -1,11 +1,18 @@
 """A packed batch gives what the padded one gives: outputs, losses and gradients, with the same dropout."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
+from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED, PAD
 from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor, TokenClassifier
 from ds_minimodel.model.packing import Packing
+from ds_minimodel.ops.cpu import has_bf16_products
 
 from .model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
 
@@ -42,9 +49,11 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("extra_rows", [0, 31])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("case", CASES)
-def test_losses_and_gradients_are_those_of_the_padded_batch(case, dropout):
+def test_losses_and_gradients_are_those_of_the_padded_batch(case, dropout, extra_rows, monkeypatch):
+    monkeypatch.setattr("ds_minimodel.ops.rows_for_few_shapes", lambda num_rows, _: num_rows + extra_rows)
     build, view = CASES[case]
     depths = (1, 3) if case.startswith("mlm") else ()
     model = randomise(build(body_config(head_depths=depths, dropout=dropout, attention_dropout=dropout))).double()
@@ -72,12 +81,45 @@ def test_no_layer_sees_the_padding():
     assert seen == [(33, 1), (33, 1), (4, 1)] and len(batch["real"]) == 33
 
 
-def test_pack_and_pad_are_each_others_inverse_and_gradient():
-    packing = Packing(torch.tensor([0, 1, 2, 4, 8, 9]), 3, 4)
-    x_T1H = torch.randn(6, 1, 5, dtype=torch.double, requires_grad=True)
+@pytest.mark.parametrize("num_rows", [6, 9])
+def test_pack_and_pad_are_each_others_inverse_and_gradient(num_rows):
+    packing = Packing(torch.tensor([0, 1, 2, 4, 8, 9]), 3, 4, num_rows)
+    x_T1H = torch.randn(num_rows, 1, 5, dtype=torch.double, requires_grad=True)
     padded = packing.pad(x_T1H)
-    assert torch.equal(packing.pack(padded), x_T1H) and padded.shape == (3, 4, 5)
+    again = packing.pack(padded)
+    assert torch.equal(again[:6], x_T1H[:6]) and not again[6:].any() and padded.shape == (3, 4, 5)
     assert not padded[0, 3].any() and not padded[1, 1:].any() and not padded[2, 2:].any()
     assert torch.autograd.gradcheck(packing.pad, x_T1H)
     x_BSH = torch.randn(3, 4, 5, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(packing.pack, x_BSH)
+
+
+def test_shapes_are_few_where_each_is_compiled(monkeypatch):
+    """The decision is by type and feature; what it costs is an eighth of the rows at most."""
+    weight = torch.empty(0, dtype=torch.bfloat16)
+    for has_products, expected in ((False, 500), (True, 8)):
+        monkeypatch.setattr("ds_minimodel.ops.product.has_bf16_products", lambda has=has_products: has)
+        rows = {num_rows: ops.rows_for_few_shapes(num_rows, weight) for num_rows in range(1024, 1524)}
+        assert len(set(rows.values())) <= expected
+        assert all(num_rows <= rounded <= num_rows * 9 / 8 for num_rows, rounded in rows.items())
+        assert ops.rows_for_few_shapes(1025, weight.float()) == 1025
+
+
+COUNTED = """
+import torch
+from ds_minimodel import ops
+from ds_minimodel.model.packing import Packing
+weight = torch.randn(256, 128, dtype=torch.bfloat16)
+for num_tokens in range(1030, 1130):
+    packing = Packing(torch.arange(num_tokens), 1, 1130, ops.rows_for_few_shapes(num_tokens, weight))
+    ops.linear(packing.pack(torch.randn(1, 1130, 128, dtype=torch.bfloat16)), weight)
+"""
+
+
+@pytest.mark.skipif(not has_bf16_products(), reason="this CPU has no bf16 products: nothing is compiled")
+def test_products_are_compiled_for_few_shapes():
+    """As oneDNN itself counts them: 100 batches with as many numbers of tokens."""
+    environment = {**os.environ, "ONEDNN_VERBOSE": "2", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", COUNTED], env=environment, capture_output=True, text=True, check=True)
+    compiled = [line for line in done.stdout.splitlines() if "create:cache_miss" in line and "matmul" in line]
+    assert 1 <= len(compiled) <= 2

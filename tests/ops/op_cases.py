@@ -9,19 +9,6 @@ import torch
 
 from ds_minimodel.common.vocabulary import IGNORED
 
-NAMES = (
-    "dropout",
-    "residual_layer_norm",
-    "residual_layer_norm_backward",
-    "bias_gelu",
-    "bias_gelu_backward",
-    "masked_softmax",
-    "masked_softmax_backward",
-    "attention",
-    "attention_backward",
-    "cross_entropy_",
-    "linear_cross_entropy",
-)
 # Whole vectors of the kernels (4, 8 or 16 lanes), parts of one, and both.
 WIDTHS = (768, 100, 33, 16, 7)
 P = 0.3
@@ -35,11 +22,6 @@ def row_keys_of(*shape):
 def packed(*parts):
     """Tensors (B,N,S,D) side by side, as a projection gives them: (B,S,len(parts)*N*D)."""
     return torch.cat([part.transpose(1, 2).flatten(2) for part in parts], -1)
-
-
-def cases(name, dtype, width):
-    """Yield the inputs of the operator `name` for rows of `width` elements."""
-    yield from globals()[f"_{name.rstrip('_')}"](dtype, width)
 
 
 def run(namespace, name, inputs, dtype=None):
@@ -170,3 +152,24 @@ def _linear_cross_entropy(dtype, width):
         True,
         True,
     )
+
+
+CASES = {
+    "dropout": _dropout,
+    "residual_layer_norm": _residual_layer_norm,
+    "residual_layer_norm_backward": _residual_layer_norm_backward,
+    "bias_gelu": _bias_gelu,
+    "bias_gelu_backward": _bias_gelu_backward,
+    "masked_softmax": _masked_softmax,
+    "masked_softmax_backward": _masked_softmax_backward,
+    "attention": _attention,
+    "attention_backward": _attention_backward,
+    "cross_entropy_": _cross_entropy,
+    "linear_cross_entropy": _linear_cross_entropy,
+}
+NAMES = tuple(CASES)
+
+
+def cases(name, dtype, width):
+    """The inputs of the operator `name` for rows of `width` elements."""
+    return CASES[name](dtype, width)

@@ -6,7 +6,8 @@ Usage: tensor_ranks.py RECIPE KEY=VALUE ...
 import sys
 
 from ds_minimodel.engine.ranks.world import join_ranks
-from ds_minimodel.pipeline.run import STEPS, RunsOn, run_step
+from ds_minimodel.pipeline.order import STEPS, RunsOn
+from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.reading import load_recipe
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from safetensors.torch import load_file
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import import_hf
+from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.plans import plans
-from ds_minimodel.pipeline.run import STEPS, run_step
+from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.reading import load_recipe
 

@@ -6,7 +6,7 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.pipeline.check import check_ahead
-from ds_minimodel.pipeline.run import STEPS
+from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.recipe.schema import Recipe
 
 CHOSEN = [STEPS[name] for name in ("adapt", "finetune", "evaluate", "report")]

@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.jobs import Layout
+from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.run import is_pending, run_step
+from ds_minimodel.recipe.jobs import Layout
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.steps.first_pack import check_vectors, first_pack
 
@@ -45,7 +46,7 @@ def prepared(tmp_path_factory):
     path = make_world(tmp_path_factory.mktemp("prepared"))
     path.write_text(path.read_text().replace("vocab_size: 60", "vocab_size: 40"))
     for step in ("tokenizer", "prepare"):
-        run_step(step, load_recipe(path))
+        run_step(STEPS[step], load_recipe(path))
     return path
 
 
@@ -86,7 +87,7 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
         "adapt.train_positions=true",
     )
     with pytest.raises(UserError, match="made from another recipe"):
-        is_pending("adapt", load_recipe(*arguments[1:2], arguments[2:]))
+        is_pending(STEPS["adapt"], load_recipe(*arguments[1:2], arguments[2:]))
     code, _, err = run(*arguments, "--rebuild")
     assert code == 0, err
     folder = tmp_path / "copy/run/adapt/bl_small/xx"

@@ -4,11 +4,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.schema import Engine
+from ds_minimodel.steps import first_pack
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 RECIPE = """\
@@ -315,3 +320,9 @@ def test_a_recipe_through_a_shells_pipe(load, tmp_path):
         text=True,
     )
     assert there.returncode == 0, there.stderr
+
+
+def test_what_a_recipe_may_name_is_what_is_there():
+    """The recipe is read without torch, so these names stand apart from what they name."""
+    assert get_args(Engine.model_fields["precision"].annotation) == ("auto", *DTYPES)
+    assert list(first_pack._METHODS) == list(INITIALISATIONS)

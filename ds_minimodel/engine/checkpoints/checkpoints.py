@@ -42,14 +42,14 @@ class Checkpoints:
     def __init__(self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str):
         """job: hash of all that decides the run's outcome; a checkpoint of another job is refused."""
         self.engine, self.folder, self.policy, self.world = engine, Path(folder), run.checkpoints, world
-        # What a checkpoint must agree in with the run that goes on from it.
+        # Facts in which a checkpoint must agree with the run that goes on from it.
         self.binding: dict[str, Any] = {
             "job": job,
             "precision": run.execution.precision,
             "tensor_parallel": world.tensor.size,
             "parameters": trainable_shapes(engine),
         }
-        # What decides how its files are cut; those of another layout are converted.
+        # Facts that decide how its files are cut; those of another layout are converted.
         self.layout = {
             "world_size": world.size,
             "zero_stage": run.execution.zero_stage,
@@ -105,7 +105,7 @@ class Checkpoints:
         return self.error is not None
 
     def wait(self) -> None:
-        """Until the last save is on disk; UserError where it could not be written."""
+        """Wait until the last save is on disk; UserError where it could not be written."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
@@ -130,7 +130,7 @@ class Checkpoints:
             storage.start_partial(self.folder, step)
 
     def _write(self, step: int, states: dict[Path, Any], facts: dict[str, Any]) -> None:
-        """In the thread: this rank's files, then on rank 0 all that makes them a checkpoint."""
+        """Write this rank's files, then on rank 0 the manifest and the final name. Runs in the thread."""
         try:
             written = self.writers.gather(lambda: self._write_files(step, states))
             states.clear()
@@ -196,7 +196,7 @@ class Checkpoints:
 
 
 def _first_difference(saved: dict[str, list[int]], here: dict[str, list[int]]) -> tuple[object, object]:
-    """Two texts on the first parameter of which {name: shape} differ, or on their order."""
+    """The first parameter in which two {name: shape} differ, else their order, as a text for each."""
     for name in sorted({*saved, *here}):
         if saved.get(name) != here.get(name):
             return f"{name} {saved.get(name, 'frozen')}", f"{name} {here.get(name, 'frozen')}"

@@ -1,4 +1,4 @@
-"""Training state in host memory, which training no longer changes; and such copies on disk, verified."""
+"""Copies of the training state: taken into host memory, and written to disk with verification."""
 
 import copy
 import hashlib
@@ -35,7 +35,7 @@ def _to_host(value: Any, copies: dict) -> Any:
 
 
 def wait_for_copies() -> None:
-    """Copies from a GPU run beside the host's work: wait until they are there."""
+    """Wait for the copies from a GPU, which run beside the host's work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -15,8 +15,11 @@ from typing import Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
     MANIFEST,
+    Count,
+    Manifest,
+    Sha256,
     atomic_write,
-    read_json,
+    read_artifact,
     sha256_of_file,
     sha256_of_json,
     sync_folder,
@@ -25,7 +28,19 @@ from ds_minimodel.common.files import (
 
 LATEST = "latest"
 PARTIAL = ".partial"
-_COMPLETE = re.compile(r"step-\d+")  # copies that a user has put beside them have other names
+_COMPLETE = re.compile(r"step-\d{1,15}")  # copies that a user has put beside them have other names
+
+
+class CheckpointManifest(Manifest):
+    """Manifest of a checkpoint; what else a run must agree in, checkpoints.py compares."""
+
+    step: Count
+    loss_scale: dict[str, float] | None
+    milestone: bool = False
+    manifest_sha256: Sha256  # of all else in it
+
+    noun = "a checkpoint"
+    kinds = ("checkpoint",)
 
 
 @dataclass(frozen=True)
@@ -65,33 +80,31 @@ def newest_first(folder: Path) -> list[str]:
 
 
 def damage(checkpoint: Path, share: int = 0, shares: int = 1) -> str | None:
-    """What is wrong with a checkpoint, in one line, or None.
+    """The damage to a checkpoint, in one line, or None.
 
-    Of the files every `shares`-th is read, from number `share` on.
+    Every `shares`-th of its files is read, from number `share` on.
     """
     if not checkpoint.is_dir():
         return f"{checkpoint}: missing"
     try:
-        manifest = read_json(checkpoint / MANIFEST)
-        if manifest.pop("manifest_sha256") != sha256_of_json(manifest):
+        manifest = read_artifact(checkpoint, CheckpointManifest)
+        values = manifest.model_dump(exclude_unset=True)
+        if values.pop("manifest_sha256") != sha256_of_json(values):
             return f"{checkpoint / MANIFEST}: its SHA-256 is not the one that it holds"
-        files = sorted(manifest["files"].items())
-        for name, facts in files[share::shares]:
-            if not (checkpoint / name).is_file() or (checkpoint / name).stat().st_size != facts["bytes"]:
-                return f"{checkpoint / name}: missing or of another size than {MANIFEST} says"
-            if sha256_of_file(checkpoint / name) != facts["sha256"]:
+        if checkpoint.name != name_of(manifest.step):
+            return f"{checkpoint}: holds the checkpoint of step {manifest.step}"
+        for name, facts in sorted(manifest.files.items())[share::shares]:
+            if sha256_of_file(checkpoint / name) != facts.sha256:
                 return f"{checkpoint / name}: its SHA-256 is not the one in {MANIFEST}"
     except UserError as error:
         return str(error)
-    except (KeyError, TypeError, AttributeError):
-        return f"{checkpoint / MANIFEST}: not the manifest of a checkpoint"
     except OSError as error:
         return f"{checkpoint}: cannot be read ({error})"
     return None
 
 
 def start_partial(folder: Path, step: int) -> None:
-    """An empty folder for the checkpoint of `step`; left-overs of kills are removed."""
+    """Make an empty folder for the checkpoint of `step`; remove what killed saves have left."""
     folder.mkdir(parents=True, exist_ok=True)
     _remove_partials(folder)
     (folder / (name_of(step) + PARTIAL)).mkdir()
@@ -123,7 +136,7 @@ def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dic
 def drop_old(folder: Path, step: int, policy: CheckpointPolicy) -> None:
     """Remove all checkpoints but those up to `step` that `policy` keeps.
 
-    What is newer than `step` was damaged and passed over.
+    Those newer than `step` were damaged and passed over.
     """
     old = [name for name in newest_first(folder) if step_of(name) <= step]
     for name in newest_first(folder):
@@ -132,7 +145,7 @@ def drop_old(folder: Path, step: int, policy: CheckpointPolicy) -> None:
 
 
 def drop_all_but_milestones(folder: Path | str) -> None:
-    """Leave of a finished run's checkpoints the milestones alone."""
+    """Remove all checkpoints of a finished run but its milestones."""
     folder = Path(folder)
     _remove_partials(folder)
     left = []
@@ -151,13 +164,13 @@ def drop_all_but_milestones(folder: Path | str) -> None:
 
 def _is_marked(checkpoint: Path) -> bool:
     try:
-        return read_json(checkpoint / MANIFEST).get("milestone", False)
+        return read_artifact(checkpoint, CheckpointManifest).milestone
     except UserError:
         return False
 
 
 def _remove(checkpoint: Path) -> None:
-    """Take it away at once: a kill leaves no half of a checkpoint under a complete one's name."""
+    """Remove a checkpoint, renamed first: a kill leaves no half of one under a complete one's name."""
     partial = checkpoint.with_name(checkpoint.name + PARTIAL)
     if checkpoint.exists():
         checkpoint.rename(partial)

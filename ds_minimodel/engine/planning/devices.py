@@ -6,13 +6,14 @@ from typing import NamedTuple
 import torch
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.ops.precision import resolve_precision
 
 # A CUDA context and NCCL's buffers take memory that torch does not count.
 CUDA_RESERVE = 1 << 30
 
 
 class Device(NamedTuple):
-    """memory: bytes for training on one device. precision: what `auto` means there."""
+    """A device to plan for. memory: bytes for training on one. precision: what `auto` means there."""
 
     name: str
     memory: int
@@ -21,6 +22,12 @@ class Device(NamedTuple):
     @property
     def type(self) -> str:
         return "cpu" if self.name == "cpu" else "cuda"
+
+    def resolve(self, precision: str) -> str:
+        """The precision that a recipe's setting means here; UserError for one that this machine's CPU does not have."""
+        if self.type == "cpu":
+            return resolve_precision(precision, torch.device("cpu"))
+        return self.precision if precision == "auto" else precision
 
 
 def _gpu(name: str, gib: int, precision: str) -> Device:

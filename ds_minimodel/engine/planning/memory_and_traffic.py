@@ -1,4 +1,4 @@
-"""Bytes that a training step needs on each device and sends over the wire, as formulas.
+"""Formulas for the bytes that a training step needs on each device and sends over the network.
 
 Symbols: W ranks, A micro-batches a step, b bytes of a parameter (4 in fp32, else 2), T elements that train,
 P elements that stage 3 partitions. Partitions are padded to equal lengths, which is counted. What DeepSpeed
@@ -19,7 +19,7 @@ IN_NODE = "all-gather in a node"
 
 
 class Sizes(NamedTuple):
-    """What a plan is made for: a run's sizes and its ranks. device_memory: bytes that one rank has."""
+    """Sizes of the run and of the ranks that a plan is made for. device_memory: bytes that one rank has."""
 
     zero_stage: int
     precision: str
@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
 
     @property
     def width(self) -> int:
-        """b: bytes of a parameter, and of its gradient as it comes."""
+        """b: bytes of an element of a parameter, and of its gradient as it is computed."""
         return DTYPES[self.precision].itemsize
 
     @property
@@ -52,7 +52,7 @@ class Sizes(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What stage 3 does with weights.
+    """Placement of weights at stage 3.
 
     replicated: names of frozen parameters that stay whole on each rank. node_copy: ranks that hold another copy of
     what is partitioned between them (hpZ), so that only the first micro-batch of a step gathers from other nodes;
@@ -80,7 +80,7 @@ class Memory:
     """Bytes on one device in a step, by kind.
 
     optimizer: fp32 copies of the weights and Adam's two moments. activations: what one micro-batch keeps for
-    its backward pass. buffers: all else: gradients on their way, gathered weights, values in passing. total: at the
+    its backward pass. buffers: all else: gradients in transit, gathered weights, temporary values. total: at the
     fullest moment; less than the sum where gradients come as activations go.
     """
 
@@ -98,7 +98,7 @@ def is_whole(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> bool:
 
 
 def weight_bytes(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> int:
-    """Of one parameter on one device, with hpZ's copy; without padding at stages 1 and 2."""
+    """Bytes of a parameter's weights on one device, with hpZ's copy; without padding at stages 1 and 2."""
     if is_whole(parameter, sizes, choice):
         return sizes.width * parameter.numel
     copy = _share(parameter.numel, choice.node_copy) if choice.node_copy > 1 else 0
@@ -106,8 +106,10 @@ def weight_bytes(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> i
 
 
 def optimizer_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
-    """12 for an element that trains (fp32 copy, two moments), a share of them from stage 1 on; the copy is the
-    weight itself in fp32 at stage 0."""
+    """Bytes of a parameter's optimizer state on one device: fp32 copy and two moments, 12 for an element that trains.
+
+    From stage 1 on a share of them; at stage 0 in fp32 the copy is the weight itself.
+    """
     if not parameter.trains:
         return 0
     if sizes.zero_stage == 0:
@@ -116,7 +118,7 @@ def optimizer_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
 
 
 def gradient_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
-    """Of one parameter through the backward pass; from stage 2 on it is those that a rank keeps."""
+    """Bytes of a parameter's gradient through the backward pass; from stage 2 on of the part that a rank keeps."""
     if not parameter.trains:
         return 0
     kept = 4 if sizes.accumulates_in_fp32 else sizes.width
@@ -135,8 +137,7 @@ def bucket_elements(parameters: Collection[PlannedParameter]) -> int:
 
 
 def memory_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], traced: Trace, choice: Choice) -> Memory:
-    """Memory at the fullest moment: within the passes of the last micro-batch, in the reduction of its gradients
-    or in the update.
+    """Peak memory of a step: in the passes of the last micro-batch, in the reduction of its gradients or in the update.
 
     traced: of one micro-batch, in which gradients leave their parameters as soon as they are
     whole, but for stage 0 without accumulation.
@@ -149,7 +150,7 @@ def memory_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], trace
     share = _share(sum(trained), sizes.world_size)
     bucket = b * bucket_elements(parameters) if stage > 0 and not sizes.accumulates_in_place else 0
 
-    # Beside the passes stand the gradients of earlier micro-batches, the bucket and gathered weights.
+    # Held during the passes: gradients of earlier micro-batches, the bucket and gathered weights.
     if sizes.accumulates_in_place:
         earlier = gradients
     else:
@@ -179,7 +180,7 @@ def memory_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], trace
 
 
 def _gathered(sizes: Sizes, parameters: Collection[PlannedParameter], choice: Choice) -> int:
-    """Weights that stage 3 has gathered, and the flat copy that they arrive in."""
+    """Bytes of the weights that stage 3 has gathered, and of the flat copy that they arrive in."""
     partitioned = [parameter.numel for parameter in parameters if not is_whole(parameter, sizes, choice)]
     arriving = min(sum(partitioned), max(BUCKET, max(partitioned, default=0)))
     return sizes.width * (min(sum(partitioned), KEPT_LIVE) + arriving)

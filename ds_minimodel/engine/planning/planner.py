@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ds_minimodel.engine.ranks.world import World
     from ds_minimodel.engine.run import Run
 
-REPLICATED, PARTITIONED, IN_NODE = "replicated", "partitioned", "partitioned, copy in node"
+REPLICATED, PARTITIONED, COPIED_IN_NODE = "replicated", "partitioned", "partitioned, copy in node"
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run at `sizes`. wire: {collective: bytes that each rank sends a step}. zero: what DeepSpeed's
-    configuration has to say under "zero_optimization" so that this is what runs."""
+    """The plan of a run at `sizes`. wire: {collective: bytes that each rank sends a step}.
+
+    zero: DeepSpeed's settings under "zero_optimization" that make this what runs.
+    """
 
     sizes: Sizes
     parts: tuple[Part, ...]
@@ -60,7 +62,7 @@ class Plan:
         return sum(sent for collective, sent in self.wire.items() if collective != formulas.IN_NODE)
 
     def summary(self) -> dict[str, Any]:
-        """What is predicted, as JSON."""
+        """The predictions as JSON."""
         return {
             "fits": self.fits,
             "memory": asdict(self.memory),
@@ -161,7 +163,7 @@ def part_of(name: str) -> str:
 def _part(name: str, kind: str, group: list[PlannedParameter], sizes: Sizes, choice: Choice) -> Part:
     placement = REPLICATED
     if not formulas.is_whole(group[0], sizes, choice):
-        placement = IN_NODE if choice.node_copy > 1 else PARTITIONED
+        placement = COPIED_IN_NODE if choice.node_copy > 1 else PARTITIONED
     return Part(
         name,
         kind,
@@ -174,8 +176,11 @@ def _part(name: str, kind: str, group: list[PlannedParameter], sizes: Sizes, cho
 
 
 def _choices(sizes: Sizes, parameters: list[PlannedParameter]) -> list[Choice]:
-    """What stage 3 can do: keep any number of frozen modules whole on each rank, those that the backward pass
-    reads first; and hold a copy of the other weights in each node."""
+    """All placements of weights at stage 3.
+
+    Any number of frozen modules, those first that the backward pass reads, can stay whole on each rank; and each node
+    can hold a copy of the other weights.
+    """
     if sizes.zero_stage < 3:
         return [Choice()]
     frozen = sorted(
@@ -193,7 +198,7 @@ def _choices(sizes: Sizes, parameters: list[PlannedParameter]) -> list[Choice]:
 
 
 def ranks_for_copy(ranks_per_node: int, tensor_parallel: int) -> int:
-    """Sizes.ranks_per_node: ranks of a node that may hold a copy of the weights between them (hpZ).
+    """Ranks of a node that may hold a copy of the weights between them (hpZ), for Sizes.ranks_per_node.
 
     Its groups are of ranks in a row, which with tensor parallelism would be parts of one replica.
     """
@@ -201,8 +206,10 @@ def ranks_for_copy(ranks_per_node: int, tensor_parallel: int) -> int:
 
 
 def plan_run(module: torch.nn.Module, batches: Callable[[int], list[dict[str, Any]]], run: Run, world: World) -> Plan:
-    """The plan of a run (arguments as of loop.train), the same on every rank; of a module that is split, that of the
-    rank with the largest parts."""
+    """The plan of a run, the same on every rank; arguments as of loop.train.
+
+    If the module is split, it is the plan of the rank with the largest parts.
+    """
     execution = run.execution
     ranks_of_hosts = Counter(world.gather(socket.gethostname)).values()
     device_memory = memory_of(world.device, max(ranks_of_hosts))

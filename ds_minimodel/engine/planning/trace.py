@@ -1,4 +1,4 @@
-"""One forward and backward pass on meta tensors: which parameters do what, and what the pass allocates."""
+"""A forward and a backward pass on meta tensors: the kind of each parameter, and the memory that is allocated."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
 
-# What a parameter is, by what trains; in rising order where it is read at several places.
+# Kinds of parameters, by what trains; the highest counts where a parameter is read at several places.
 PREFIX, PASS_THROUGH, TRAINABLE = "prefix", "pass-through", "trainable"
 RANK = {PREFIX: 0, PASS_THROUGH: 1, TRAINABLE: 2}
 
 
 class Trace(NamedTuple):
-    """kinds: {name of parameter: kind}. The rest in bytes, for one micro-batch.
+    """Findings of a traced pass. kinds: {name of parameter: kind}. The rest in bytes, for one micro-batch.
 
     activations: what autograd keeps from the forward for the backward pass, parameters left out.
     peak: the most that the two passes allocate at once, activations and gradients included.
@@ -29,7 +29,7 @@ class Trace(NamedTuple):
     peak: int
 
     def joined(self, other: Trace) -> Trace:
-        """Of two batches of one run: the higher kinds and the larger numbers."""
+        """The Trace of two batches of one run: the higher kinds and the larger numbers."""
         kinds = {name: max(kind, other.kinds[name], key=RANK.__getitem__) for name, kind in self.kinds.items()}
         return Trace(kinds, max(self.activations, other.activations), max(self.peak, other.peak))
 
@@ -81,7 +81,7 @@ def _forget_gradient(parameter: torch.Tensor) -> None:
 
 
 class Allocations(TorchDispatchMode):
-    """Counts what code allocates: under it every new tensor counts until it is freed; those from before count nothing.
+    """Counts allocations: within its context a new tensor counts until it is freed; one from before does not count.
 
     live, peak: bytes now, and the most at once. A kernel's own scratch memory is not seen. Works on meta tensors too,
     which have sizes but no memory.
@@ -144,7 +144,7 @@ def saving_to(saved: list[torch.Tensor]) -> torch.autograd.graph.saved_tensors_h
 
 
 class _Reader(Allocations):
-    """Counts allocations, and sees what each parameter is read together with.
+    """Counts allocations, and records what each parameter is read together with.
 
     A frozen parameter belongs to the prefix as long as no operator that reads it gets a tensor that has a
     gradient: then nothing below it trains.

@@ -52,7 +52,6 @@ EXPORTED = (
     "LD_LIBRARY_PATH",
 )
 
-
 Process = subprocess.Popen
 
 

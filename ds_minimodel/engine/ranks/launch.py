@@ -15,8 +15,8 @@ from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.rendezvous import free_port
 from ds_minimodel.engine.zero.start import launcher_arguments
 
-# What a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at every
-# step unless told otherwise: a fifth to a half of the time of a training step on a CPU. OpenMP's threads spin
+# Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
+# every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. OpenMP's threads spin
 # for long while they wait, which beside other work is five times slower; not to spin at all is a quarter slower on
 # small models. A few microseconds serve both (GNU's OpenMP, which torch brings; others know the policy only).
 CPU = {
@@ -65,9 +65,7 @@ def check_meeting() -> None:
     """UserError where a rank is not told how many there are, or where to meet them."""
     missing = [name for name in _MEETING if name not in os.environ]
     if missing:
-        raise UserError(
-            f"RANK is set but not {', '.join(missing)}; unset it, or start ranks with a launcher or --ranks"
-        )
+        raise UserError(f"RANK is set but not {', '.join(missing)}; unset it, or start with a launcher or --ranks")
     rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     if rank >= size or port > 65535:
         wrong = f"RANK={rank} of WORLD_SIZE={size}" if rank >= size else f"MASTER_PORT={port}"
@@ -75,7 +73,7 @@ def check_meeting() -> None:
 
 
 def rank_of_environment() -> int:
-    """This process's rank as its launcher says it; 0 without a launcher."""
+    """This process's rank as its launcher has set it; 0 without a launcher."""
     names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
     return int(next((os.environ[name] for name in names if name in os.environ), 0))
 
@@ -94,7 +92,7 @@ def gpus() -> list[str]:
 
 
 def check_ranks(ranks: int) -> None:
-    """UserError for more ranks than this host has GPUs, if it has any and is to use them."""
+    """Raise UserError for more ranks than this host has GPUs, if it has any and is to use them."""
     if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < len(gpus()) < ranks:
         raise UserError(
             f"--ranks {ranks}: this host shows {len(gpus())} GPUs, and every rank needs one of its "
@@ -176,7 +174,7 @@ def launcher_command(
 
 
 def exit_code(code: int) -> int:
-    """What a launcher's code means here: 2 a user's mistake, 1 for whatever else it or ssh (255) has."""
+    """This program's exit code for a launcher's: 2 a user's mistake, 1 for any other of its or of ssh's (255)."""
     return code if code in (0, 2) else 1
 
 
@@ -204,7 +202,7 @@ def note_stop() -> None:
 
 @contextlib.contextmanager
 def passing_on(send: Callable[[int, int], object]) -> Iterator[list[int]]:
-    """Within the block call send(number, count) for the count-th SIGINT or SIGTERM, instead of dying of it.
+    """Within the block, call send(number, count) for the count-th SIGINT or SIGTERM instead of ending.
 
     They are for the ranks, which save and end. Yields the list of the signals received so far.
     """

@@ -1,4 +1,4 @@
-"""Notice a lost rank or host, and end: its silence alone would not end a wait for it for hours.
+"""Detection of lost ranks and hosts: without it the others would wait for them for hours.
 
 Every rank holds a TCP connection to rank 0. The kernel probes them and breaks those to a host that does not
 answer; a process that is killed breaks its own.

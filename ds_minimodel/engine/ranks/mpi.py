@@ -38,7 +38,7 @@ def world() -> Any:
 
 
 def end() -> None:
-    """Take leave of MPI; returns when all processes have come here."""
+    """Finalise MPI; returns when all processes have called it."""
     from mpi4py import MPI
 
     MPI.Finalize()

@@ -1,4 +1,4 @@
-"""The program that launch.py, or hosts.py over ssh, starts on each host: it tells the host's facts or runs its ranks.
+"""The program that launch.py, or hosts.py over ssh, starts on each host: it reports the host's facts or runs its ranks.
 
 python -m ds_minimodel.engine.ranks.on_host facts
 python -m ds_minimodel.engine.ranks.on_host ARGUMENTS OF deepspeed.launcher.launch
@@ -17,7 +17,7 @@ from ds_minimodel.engine.zero.start import run_launcher
 
 
 def facts() -> dict:
-    """What the process that starts a run must know of this host. `address`: that at which ssh reached it."""
+    """Facts of this host for the process that starts a run. `address`: the one at which ssh reached it."""
     return {
         "version": __version__,
         "python": sys.version.split()[0],

@@ -1,4 +1,4 @@
-"""Where the ranks meet: what mpirun leaves unsaid, and the network that gloo takes."""
+"""Rendezvous of the ranks: the variables that mpirun does not set, and gloo's network interface."""
 
 import fcntl
 import os
@@ -22,7 +22,7 @@ def prepare_rendezvous() -> None:
 
 
 def source_address(destination: str) -> str | None:
-    """This host's IPv4 address on the way to `destination` (nothing is sent); None where there is no way."""
+    """This host's IPv4 address on the route to `destination` (nothing is sent); None where there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((destination, 9))

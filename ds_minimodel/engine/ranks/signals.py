@@ -20,7 +20,7 @@ class Stopped(Exception):
 
 
 class StopSignals:
-    """Remembers SIGINT or SIGTERM instead of dying of it; only a SIGINT after it stops at once.
+    """Records SIGINT or SIGTERM instead of ending the process; only a SIGINT after it stops at once.
 
     Launchers send SIGTERM after the terminal's SIGINT, which must not cut the saving short.
     """

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from ds_minimodel.engine.zero import start
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.parallel import SOLO, Group, split_world
 
-# Of collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
+# For collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
 HOST_TIMEOUT = timedelta(days=7)
 
 Value = TypeVar("Value")
@@ -53,7 +53,7 @@ class World:
 
     def from_main(self, compute: Callable[[], Value]) -> Value:
         """The picklable value that `compute()` gives on rank 0, on every rank; if it fails, every rank ends."""
-        return self.gather(lambda: compute() if self.is_main else None)[0]  # type: ignore[return-value]
+        return cast(Value, self.gather(lambda: compute() if self.is_main else None)[0])
 
     def gather(self, compute: Callable[[], Value]) -> list[Value]:
         """The picklable values that `compute()` gives on each rank, in the order of ranks, on every rank.

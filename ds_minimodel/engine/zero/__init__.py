@@ -1,4 +1,4 @@
-"""All that knows DeepSpeed's insides; nothing else imports it or touches its private attributes.
+"""All code that knows DeepSpeed's internals; no other imports DeepSpeed or touches its private attributes.
 
 docs/deepspeed.md is headed by the table of its quirks: DeepSpeed's issue, versions, what we do about each, and the
 test (tests/engine/test_zero_quirks.py) that would tell us that it is gone.

@@ -54,7 +54,7 @@ def deepspeed_config(run: Run, world_size: int, zero: dict | None = None) -> dic
 
 
 def zero_settings(zero_stage: int, bucket: int, partitions_linear: bool, node_copy: int) -> dict[str, int | bool]:
-    """What "zero_optimization" says beside the stage, so that memory and traffic are those of the plan.
+    """Settings of "zero_optimization" beside the stage that make memory and traffic those of the plan.
 
     bucket: elements of the buffer through which gradients are reduced. partitions_linear: whether stage 3 partitions
     the weight of a linear layer. node_copy: ranks that hold another copy of what is partitioned (hpZ); 1: none.

@@ -1,4 +1,4 @@
-"""DeepSpeed's engine around a module, with what its version leaves wrong put right."""
+"""DeepSpeed's engine around a module, with the faults of its version worked around."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ def build_engine(
 
 
 def destroy(engine: deepspeed.DeepSpeedEngine) -> None:
-    """End an engine. DeepSpeed puts a linear function of its own in torch's place at stage 3 and leaves it there; it
-    would keep what other engines need not keep."""
+    """End an engine, and put torch's linear function back.
+
+    At stage 3 DeepSpeed replaces it and leaves it so; its own would keep what other engines need not keep.
+    """
     engine.destroy()
     torch.nn.functional.linear = LINEAR
 
@@ -86,8 +88,11 @@ def backward_and_step(engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run
 
 
 def _missing_loss_scale(engine: deepspeed.DeepSpeedEngine, run: Run) -> float:
-    """What the loss must be multiplied by: in fp16 at stage 0 DeepSpeed 0.19.8 divides gradients by the loss
-    scale, but does not multiply the loss by it (DeepSpeed#8393)."""
+    """Factor that DeepSpeed's loss lacks.
+
+    In fp16 at stage 0 DeepSpeed 0.19.8 divides gradients by the loss scale, but does not multiply the loss by it
+    (DeepSpeed#8393).
+    """
     lacks_scale = run.execution.precision == "fp16" and run.execution.zero_stage == 0
     return engine.optimizer.loss_scale if lacks_scale else 1.0
 

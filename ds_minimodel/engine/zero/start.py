@@ -1,4 +1,4 @@
-"""DeepSpeed in a process that starts: device, process group, launcher. Neither it nor torch is loaded before."""
+"""Start of DeepSpeed in a process: device, process group, launcher. Neither it nor torch is loaded before."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def backend() -> str:
 
 
 def init_distributed() -> None:
-    """Join the process group that the environment describes, or tell DeepSpeed of the one that there is."""
+    """Join the process group that the environment describes, or tell DeepSpeed of the one that exists."""
     import deepspeed
 
     deepspeed.init_distributed(verbose=False)

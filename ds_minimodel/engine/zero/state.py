@@ -1,4 +1,4 @@
-"""Where DeepSpeed's engines keep the training state of each parameter: fp32 master and both Adam moments.
+"""Access to the training state of each parameter in DeepSpeed's engines: fp32 master and both Adam moments.
 
 Stage 0 keeps whole tensors, stages 1 and 2 slices of one long vector cut among the ranks, stage 3 a slice of
 each parameter. A Fragment hides that: it is what one rank holds of one flattened parameter.
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 # The parts of a parameter's training state, fp32 each.
 MASTER, MOMENTS = "master", ("exp_avg", "exp_avg_sq")
 STATE_PARTS = (MASTER, *MOMENTS)
-# What fp16's loss scaler remembers between steps: the scale, its age, the last step that overflowed.
+# State of fp16's loss scaler between steps: the scale, its age, the last step that overflowed.
 LOSS_SCALE = ("cur_scale", "cur_iter", "last_overflow_iter")
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """What one rank holds of one flattened parameter.
+    """One rank's part of one flattened parameter.
 
     start: of its first element in the flattened parameter. tensors: by STATE_PARTS, (elements,) fp32, views of the
     state; before the first step the master alone.
@@ -96,7 +96,7 @@ def read_masters(engine: DeepSpeedEngine) -> dict[str, torch.Tensor]:
 
 
 def write_masters(engine: DeepSpeedEngine, weights: Mapping[str, torch.Tensor]) -> None:
-    """Set the fp32 copies from {name: fp32 tensor}, what this rank's parameters hold.
+    """Set the fp32 masters from {name: fp32 tensor of the shape of this rank's parameter}.
 
     DeepSpeed makes them out of the parameters that it has already rounded to bf16 or fp16; so what is read
     from an fp32 artifact would lose its last bits before the first step.

@@ -1,20 +1,25 @@
 """Jobs: what is complete is skipped, what is unfinished goes on, what was made otherwise is refused."""
 
 import contextlib
+import gzip
+import hashlib
 import json
+import lzma
 import os
+import shutil
 import subprocess
 
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_folder, write_manifest
-from ds_minimodel.jobs import (
+from ds_minimodel.common.files import atomic_folder, sha256_of_json, write_manifest
+from ds_minimodel.recipe.jobs import (
     Job,
     begin,
     fingerprint_of_text,
     finish,
     is_complete,
+    log_of,
     move_aside_if_stale,
     sweep_up,
     withdraw,
@@ -213,6 +218,111 @@ def test_a_parent_made_again_to_the_same_bytes_leaves_its_children_complete(tmp_
     (job.folder / "body").rmdir()
     job.make.times = 0
     assert run(job) and not run(child)
+
+
+def test_another_artifact_than_the_job_made_is_refused_by_it_and_by_its_children(tmp_path, job):
+    child = job_in(tmp_path / "work" / "adapt", {}, [job])
+    run(job, child)
+    with atomic_folder(job.folder / "body") as artifact:
+        (artifact / "weights").write_text("made 9 times")
+        write_manifest(artifact, kind="body")
+    for asked in (job, child):
+        with pytest.raises(UserError, match=f"{job.folder}/body/manifest.json: another artifact than the job made"):
+            is_complete(asked)
+
+
+def test_a_child_does_without_a_parent_that_is_gone_once_it_is_complete(tmp_path, job):
+    child, other = (job_in(tmp_path / "work" / name, {}, [job]) for name in ("adapt", "other"))
+    run(job, child)
+    shutil.rmtree(job.folder / "body")
+    assert is_complete(child)
+    with pytest.raises(UserError, match=f"{job.folder}: no longer all there; run the step that makes it"):
+        begin(other)
+    assert not (tmp_path / "work/other.job.json").exists()
+
+
+def test_a_record_of_before_stays_complete_and_its_children_too(tmp_path, job):
+    """It held inputs, state and artifacts alone, and children knew it by the hash of all that."""
+    child = job_in(tmp_path / "work" / "adapt", {}, [job])
+    run(job, child)
+    path = job.folder.with_name("pretrain.job.json")
+    record = json.loads(path.read_text())
+    former = {key: record[key] for key in ("inputs", "complete", "artifacts")}
+    path.write_text(json.dumps(former))
+    of_child = json.loads((tmp_path / "work/adapt.job.json").read_text())
+    assert of_child["inputs"]["parents"] == {"../pretrain": sha256_of_json(former)}
+    assert is_complete(job) and is_complete(child)
+
+
+def text_job(tmp_path, content=b"a" * 5 * 2**20):
+    text = tmp_path / "en.txt"
+    text.write_bytes(content)
+    folder = tmp_path / "work" / "tokens"
+    return text, Job(folder, {"text": fingerprint_of_text([text])}, (), Counter(folder), text=[text])
+
+
+def test_text_that_changed_in_its_middle_is_other_text(tmp_path):
+    text, job = text_job(tmp_path)
+    run(job)
+    content = text.read_bytes()
+    text.write_bytes(content[: 2**21] + b"b" + content[2**21 + 1 :])
+    assert job.inputs["text"] == fingerprint_of_text([text])
+    with pytest.raises(UserError, match="made from another recipe or other data .the text .*en.txt has another SHA"):
+        is_complete(job)
+    move_aside_if_stale(job)
+    assert run(job)
+
+
+def test_text_is_read_again_only_where_time_or_inode_changed(tmp_path, monkeypatch):
+    text, job = text_job(tmp_path)
+    run(job)
+    record = job.folder.with_name("tokens.job.json")
+    with monkeypatch.context() as patch:
+        patch.setattr("ds_minimodel.recipe.jobs.sha256_of_text", None)
+        assert is_complete(job) and not begin(job)
+    os.utime(text, ns=(1, 1))
+    former = record.read_bytes()
+    assert is_complete(job) and record.read_bytes() == former
+    assert not begin(job) and record.read_bytes() != former  # the new time is kept, so that it is not read again
+    monkeypatch.setattr("ds_minimodel.recipe.jobs.sha256_of_text", None)
+    assert is_complete(job)
+
+
+def test_text_that_changes_while_it_is_read_is_refused(tmp_path):
+    text, job = text_job(tmp_path)
+    begin(job)
+    job.make()
+    os.utime(text, ns=(1, 1))
+    with pytest.raises(UserError, match="en.txt: changed while .*tokens was made from it; run again"):
+        finish(job)
+
+
+def test_streamed_text_is_not_read_a_second_time(tmp_path, monkeypatch):
+    from ds_minimodel.common.text_hashes import sha256_of_text
+    from ds_minimodel.data.reader import read_documents
+
+    content = b"one line\n" * 300_000
+    files = {"a.txt": content, "b.gz": gzip.compress(content), "c.xz": lzma.compress(content)}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+        assert list(read_documents([tmp_path / name]))
+    monkeypatch.setattr("ds_minimodel.common.text_hashes.sha256_of_file", None)
+    for name, data in files.items():
+        assert sha256_of_text(tmp_path / name) == hashlib.sha256(data).hexdigest()
+
+
+def test_a_log_that_changed_is_refused_and_one_that_is_gone_is_not(tmp_path, job):
+    begin(job)
+    log = job.folder / "run/metrics.jsonl"
+    job.make()
+    log.write_text('{"step": 1}')
+    finish(job)
+    assert log_of(job.folder, "run/metrics.jsonl") == log
+    log.write_text('{"step": 2}')
+    with pytest.raises(UserError, match="metrics.jsonl: changed since it was written"):
+        log_of(job.folder, "run/metrics.jsonl")
+    log.unlink()
+    assert log_of(job.folder, "run/metrics.jsonl") == log
 
 
 def test_the_fingerprint_of_text_notices_other_text(tmp_path):

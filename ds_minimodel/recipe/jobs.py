@@ -1,0 +1,320 @@
+"""Folders of artifacts, and whether one is complete, unfinished, or made from another recipe.
+
+A job makes all that lies in one folder. A record beside the folder (`NAME.job.json`) says what it is made
+from: the parts of the recipe that matter to it and the identity of its parents. The same inputs mean the same
+artifacts; so a complete job is skipped, an unfinished one goes on, and one made from other inputs is refused,
+never overwritten.
+"""
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import (
+    MANIFEST,
+    NameInside,
+    Sha256,
+    Stored,
+    read_manifest,
+    read_model,
+    sha256_of_file,
+    sha256_of_json,
+    sweep,
+    write_sealed_json,
+)
+from ds_minimodel.common.text_hashes import TextFacts, facts_of_text, sha256_of_text
+from ds_minimodel.systems import System
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit of work of a step.
+
+    folder: where all of it lies. inputs: JSON values that decide the outcome. parents: folders of the jobs that
+    it reads. make: makes the artifacts below `folder`; called with the ranks, on every one where the step runs on
+    several. clean_up: removes what only an unfinished job needs. text: files of raw text that it reads whole.
+    """
+
+    folder: Path
+    inputs: dict[str, Any]
+    parents: Sequence[Path]
+    make: Callable[[Any], None]
+    clean_up: Callable[[], None] = lambda: None
+    text: Sequence[Path] = ()
+
+
+class Record(Stored):
+    """Record of a job.
+
+    artifacts: {folder: hash of its manifest}, of all that it made. logs: {file: hash} of what it wrote beside them
+    and the report reads. text: of each file of Job.text. Records of before have no logs and no text.
+    """
+
+    inputs: dict[str, Any]
+    complete: bool
+    artifacts: dict[NameInside, Sha256] = {}
+    logs: dict[NameInside, Sha256] = {}
+    text: list[TextFacts] | None = None
+
+    @model_validator(mode="after")
+    def _something_was_made(self) -> Self:
+        if self.complete and not self.artifacts:
+            raise ValueError("artifacts: a complete job has made some")
+        return self
+
+    @property
+    def identity(self) -> str:
+        """What children know the job by. A job made again to the same artifacts keeps it, whatever its logs."""
+        made = {"artifacts": self.artifacts} if self.complete else {}
+        return sha256_of_json({"inputs": self.inputs, "complete": self.complete, **made})
+
+
+class Layout:
+    """Folders below the recipe's workdir."""
+
+    def __init__(self, workdir: str | Path) -> None:
+        self.root = Path(workdir)
+
+    def tokenizer(self, language: str) -> Path:
+        return self.root / "tokenizer" / language
+
+    def tokens(self, language: str) -> Path:
+        return self.root / "tokens" / language
+
+    def pretrain(self, system: System) -> Path:
+        """Folder of the body that the system adapts."""
+        return self.root / "pretrain" / system.body_name
+
+    def build_mini(self, system: System) -> Path:
+        return self.root / "build-mini" / system.name
+
+    def adapt(self, system: System, language: str) -> Path:
+        return self.root / "adapt" / system.name / language
+
+    def finetune(self, system: System, task: str, seed: int) -> Path:
+        """Folder of a task model of the body that the system adapts."""
+        return self.root / "finetune" / system.body_name / task / f"seed-{seed}"
+
+    def evaluate(self, system: System, task: str) -> Path:
+        return self.root / "evaluate" / system.name / task
+
+    def baselines(self, task: str) -> Path:
+        return self.root / "evaluate" / "baselines" / task
+
+    def report(self) -> Path:
+        return self.root / "report"
+
+    def joint_report(self) -> Path:
+        return self.root / "report-joint"
+
+
+LOGS = ("run/metrics.jsonl", "run/run.json")  # what training leaves beside its artifacts and the report reads
+
+
+def record_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.job.json")
+
+
+def lock_of(job: Job) -> Path:
+    """File that is locked while a process works on `job`."""
+    return job.folder.with_name(f"{job.folder.name}.lock")
+
+
+def read_record(folder: Path) -> Record | None:
+    """The record of the job that lies in `folder`, None where it was never begun; UserError where it is damaged."""
+    path = record_of(folder)
+    if not os.path.lexists(path):
+        return None
+    return read_model(path, Record, f"put it back from a copy, or delete it and {folder} and run the step again")
+
+
+def _is_as_made(folder: Path, record: Record) -> bool:
+    """Whether all artifacts of a complete job are there; UserError where one is not what the job made."""
+    all_there = True
+    for name, digest in record.artifacts.items():
+        artifact = folder / name
+        for place in (folder, artifact):
+            if os.path.lexists(place) and not place.is_dir():
+                raise UserError(f"{place}: not a folder, but in the place of one; {_make_again(folder)}")
+        if not artifact.exists():
+            all_there = False
+        else:
+            read_manifest(artifact)
+            if sha256_of_file(artifact / MANIFEST) != digest:
+                raise UserError(
+                    f"{artifact / MANIFEST}: another artifact than the job made (its SHA-256 is not the one in "
+                    f"{record_of(folder)}); {_make_again(folder)}"
+                )
+    return all_there
+
+
+def _make_again(folder: Path) -> str:
+    return f"put it back from a copy, or delete {folder} and run the step again"
+
+
+def _inputs(job: Job, to_be_read: bool = False) -> dict[str, Any]:
+    """What `job` would be made from now, as a record holds it. to_be_read: its parents must be all there.
+
+    UserError where a parent is not finished, or is not what it was when it was.
+    """
+    parents = {}
+    for folder in job.parents:
+        record = read_record(folder)
+        if record is None or not record.complete:
+            raise UserError(f"{folder}: missing or not finished; run the step that makes it, or `ds-minimodel run`")
+        if not _is_as_made(folder, record) and to_be_read:  # children that are complete do without
+            raise UserError(f"{folder}: no longer all there; run the step that makes it, or `ds-minimodel run`")
+        parents[os.path.relpath(folder, job.folder)] = record.identity  # a workdir may be moved
+    return json.loads(json.dumps({**job.inputs, "parents": parents}))  # as a record holds them: no tuples
+
+
+def inputs_hash(folder: Path) -> str:
+    """Hash of what the job that lies in `folder` is made from; a checkpoint holds it."""
+    record = read_record(folder)
+    assert record is not None
+    return sha256_of_json(record.inputs)
+
+
+def is_complete(job: Job) -> bool:
+    """Whether `job` has nothing left to do; UserError where it was made from other inputs or is damaged."""
+    record = read_record(job.folder)
+    if record is None:
+        return False
+    difference = _difference(job, record, _inputs(job))
+    if difference:
+        raise UserError(
+            f"{job.folder}: made from another recipe or other data ({difference}); use another workdir, or give "
+            "--rebuild to move it aside and make it again"
+        )
+    return record.complete and _is_as_made(job.folder, record)
+
+
+def begin(job: Job) -> bool:
+    """Record the start of `job`; False where it is complete and nothing is to be done."""
+    path, text = record_of(job.folder), [facts_of_text(file) for file in job.text]
+    if is_complete(job):
+        record = read_record(job.folder)
+        if record and record.text and [file.unread for file in record.text] != text:  # of another time, read anew
+            _write(job, record.model_copy(update={"text": _hashed(job, text)}))
+        job.clean_up()  # of a kill within `finish`
+        return False
+    if os.path.lexists(job.folder) and not path.is_file():
+        raise UserError(
+            f"{job.folder}: its record {path.name} is missing, so nobody knows what it "
+            "was made from; delete or rename the folder"
+        )
+    _write(job, Record(inputs=_inputs(job, to_be_read=True), complete=False, text=text or None))
+    return True
+
+
+def withdraw(job: Job) -> None:
+    """Forget the start of a job that was refused, where it has made nothing: its record and empty folders."""
+    if not any(path.is_file() for path in job.folder.rglob("*")):
+        shutil.rmtree(job.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            record_of(job.folder).unlink()
+
+
+def sweep_up(job: Job) -> None:
+    """Remove the files that killed processes were writing for `job`, whose lock is held."""
+    beside = [*job.folder.parent.glob(f"{glob.escape(job.folder.name)}.*")]
+    of_record = f"{record_of(job.folder).name}."
+    sweep([*job.folder.rglob("*"), *(path for path in beside if path.name.startswith(of_record))])
+    sweep(beside, patience=3600)  # such as tables of blocks, which other jobs make
+
+
+def finish(job: Job) -> None:
+    """Record that `job` is complete, with the hashes of the artifacts that it made, and clean up."""
+    folders = [path.parent.relative_to(job.folder) for path in sorted(job.folder.glob(f"**/{MANIFEST}"))]
+    artifacts = {
+        str(folder): sha256_of_file(job.folder / folder / MANIFEST)
+        for folder in folders
+        if "checkpoints" not in folder.parts
+    }
+    logs = {name: sha256_of_file(job.folder / name) for name in LOGS if (job.folder / name).is_file()}
+    record = read_record(job.folder)  # what it was begun with: since then a parent may have been made again
+    assert record is not None
+    text = _hashed(job, record.text) if record.text else None
+    _write(job, Record(inputs=record.inputs, complete=True, artifacts=artifacts, logs=logs, text=text))
+    job.clean_up()
+
+
+def _write(job: Job, record: Record) -> None:
+    write_sealed_json(record_of(job.folder), record.model_dump(exclude_defaults=True))
+
+
+def _hashed(job: Job, text: Sequence[TextFacts]) -> list[TextFacts]:
+    """The facts of the job's text with its hashes; UserError where a file is no longer the one of `text`."""
+    for path, facts in zip(job.text, text, strict=True):
+        if facts_of_text(path) != facts.unread:
+            raise UserError(f"{path}: changed while {job.folder} was made from it; run again")
+    return [
+        facts.model_copy(update={"sha256": sha256_of_text(path)}) for path, facts in zip(job.text, text, strict=True)
+    ]
+
+
+def move_aside_if_stale(job: Job) -> None:
+    """Rename what was made from other inputs than `job` has now to NAME.old-HASH; nothing is lost."""
+    path, record = record_of(job.folder), read_record(job.folder)
+    if record is not None and _difference(job, record, _inputs(job)):
+        suffix = f".old-{record.identity[:8]}"
+        while job.folder.with_name(job.folder.name + suffix).exists():  # the same was moved aside before
+            suffix += "+"
+        if job.folder.exists():  # before its record: killed in between, it is not taken for an unfinished job
+            job.folder.rename(job.folder.with_name(job.folder.name + suffix))
+        path.rename(path.with_name(path.name + suffix))
+
+
+def log_of(folder: Path, name: str) -> Path:
+    """Path of a log that the job in `folder` has left; UserError where it is not the one that it left."""
+    record, path = read_record(folder), folder / name
+    digest = record.logs.get(name) if record else None
+    if digest is not None and os.path.lexists(path) and (not path.is_file() or sha256_of_file(path) != digest):
+        raise UserError(
+            f"{path}: changed since it was written (its SHA-256 is not the one in {record_of(folder)}); put it back "
+            "from a copy, or delete it: nothing but the report reads it"
+        )
+    return path
+
+
+def fingerprint_of_text(files: Iterable[str | Path]) -> list[list[Any]]:
+    """Names, sizes and hashes of the first and last MiB: what tells corpora apart without reading them whole."""
+    facts = []
+    for path in map(Path, files):
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            ends = hashlib.sha256(file.read(2**20))
+            file.seek(max(0, size - 2**20))
+            ends.update(file.read())
+        facts.append([path.name, size, ends.hexdigest()[:16]])
+    return facts
+
+
+def _difference(job: Job, record: Record, inputs: dict[str, Any]) -> str | None:
+    """What `job` would be made from now that `record` was not, if anything."""
+    if record.inputs != inputs:
+        return _first_difference(record.inputs, inputs)
+    for path, then in zip(job.text, record.text or (), strict=False):
+        if then.sha256 and facts_of_text(path) != then.unread and sha256_of_text(path) != then.sha256:
+            return f"the text {path} has another SHA-256"
+    return None
+
+
+def _first_difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str:
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if before != after:
+            if isinstance(before, dict) and isinstance(after, dict):
+                return _first_difference(before, after, f"{prefix}{key}.")
+            return f"{prefix}{key}: {before} -> {after}"[:200]
+    return "no visible difference"

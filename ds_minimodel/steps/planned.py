@@ -1,0 +1,81 @@
+"""The training steps of a recipe on the meta device, without memory, for plans before anything is started."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ds_minimodel.model.artifacts import BodyArtifact
+from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.tensor_parallel import shard
+from ds_minimodel.model.transformer import Body
+from ds_minimodel.parallel import Group
+from ds_minimodel.recipe.schema import MaskedLm, Recipe
+from ds_minimodel.steps.adapt import adapted_model, is_scheduled
+from ds_minimodel.steps.build_mini import mini_model
+from ds_minimodel.steps.pretrain import pretrained_model
+from ds_minimodel.steps.training import body_config
+
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A training step of a system.
+
+    section: of the recipe. module: on the meta device, frozen as the step freezes it; of a replica that is split, the
+    last rank's part, which is the largest. depth: the one head trained through, None for all.
+    """
+
+    system: str
+    name: str
+    section: MaskedLm
+    module: MaskedLanguageModel
+    depth: int | None = None
+
+
+def planned_steps(recipe: Recipe) -> list[PlannedStep]:
+    """Each masked-LM step of each system of a recipe."""
+    found = []
+    with torch.device("meta"):
+        for system in recipe.chosen_systems:
+            config = body_config(recipe, system)
+            body = BodyArtifact(config, Body(config).state_dict(), space="")
+            if recipe.base is None:
+                found.append(PlannedStep(system.name, "pretrain", recipe.pretrain, pretrained_model(recipe, system)))
+            if system.builds_mini:
+                body, module = mini_model(recipe, body)
+                found.append(PlannedStep(system.name, "build-mini", recipe.build_mini, module))
+            _, module = adapted_model(recipe, body, system, recipe.tokenizer.vocab_size)
+            deepest = recipe.adapt.depth_schedule[-1][0] if is_scheduled(recipe, system) else None
+            found.append(PlannedStep(system.name, "adapt", recipe.adapt, module, deepest))
+        size = recipe.engine.tensor_parallel
+        for step in found:
+            shard(step.module, Group(size - 1, size))
+    return found
+
+
+def planned_batches(recipe: Recipe, step: PlannedStep) -> Callable[[int], list[Batch]]:
+    """A function of the micro-batch's size: one micro-batch on the meta device, of the form that costs most."""
+
+    def batches(micro: int) -> list[Batch]:
+        section = step.section
+        read = micro, int(section.mask_prob * section.seq_length) + 1  # the most that a row may have masked
+        batch: Batch = {
+            "tokens": _integers((micro, section.seq_length)),
+            "sample_keys": _integers((micro,), torch.int32),
+            "read": _integers(read),
+            "targets": _integers(read),
+        }
+        if recipe.data.blocks != "complete":
+            batch["lengths"] = _integers((micro,), torch.int32)
+        if step.depth is not None:
+            batch["depth"] = step.depth
+        return [batch]
+
+    return batches
+
+
+def _integers(shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device="meta")

@@ -1,0 +1,343 @@
+"""What is used is what was made: every kind of file of a finished run, damaged, swapped or replaced, is refused in one
+line that names it, and nothing on disk is changed."""
+
+import contextlib
+import json
+import os
+import shutil
+
+import pytest
+
+from .conftest import copy_of, refused, run
+
+BODY, PACK = "pretrain/minijoint/body", "adapt/minijoint/xx/pack"
+MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/topic"
+
+
+@pytest.fixture(scope="module")
+def finished(world, tmp_path_factory):
+    """Recipe of a copy of the finished world; each test puts back what it damages."""
+    recipe = copy_of(world, tmp_path_factory.mktemp("integrity"))
+    code, _, err = run("run", recipe)  # the copy's text has other inodes: it is read once more
+    assert code == 0, err
+    return recipe
+
+
+def files_of(recipe):
+    """All that a refused command must leave as it is."""
+    return {
+        path: (path.lstat().st_size, path.lstat().st_mtime_ns, path.lstat().st_ino)
+        for path in recipe.parent.rglob("*")
+        if path.suffix != ".lock" and not path.is_dir()
+    }
+
+
+def refused_naming(recipe, name, *arguments):
+    """The one line of a refused command, which names the file and leaves the disk as it was."""
+    before = files_of(recipe)
+    line = refused(*arguments)
+    assert str(name) in line and len(line) < 600, line
+    assert files_of(recipe) == before
+    return line
+
+
+@contextlib.contextmanager
+def set_aside(*paths):
+    """Take files and folders away, and put them back at the end in place of whatever is there then."""
+    kept = [(path, path.with_name(f"{path.name}.kept")) for path in paths if os.path.lexists(path)]
+    for path, aside in kept:
+        path.rename(aside)
+    try:
+        yield
+    finally:
+        for path in paths:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        for path, aside in kept:
+            aside.rename(path)
+
+
+@contextlib.contextmanager
+def replaced(path, other):
+    """`path` with the content of `other`, a file or folder."""
+    copy = path.with_name("copy")
+    shutil.copytree(other, copy) if other.is_dir() else shutil.copy(other, copy)
+    with set_aside(path):
+        copy.rename(path)
+        yield
+
+
+@contextlib.contextmanager
+def written(path, content):
+    with set_aside(path):
+        path.write_bytes(content)
+        yield
+
+
+def flipped(content, at=None):
+    at = len(content) // 2 if at is None else at
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+def pending(workdir, *folders):
+    """What makes the jobs of these folders undone: they and their records are taken away."""
+    paths = [workdir / folder for folder in folders]
+    return set_aside(*paths, *(path.with_name(f"{path.name}.job.json") for path in paths))
+
+
+# The faults that were found from outside.
+
+
+def test_a_pack_replaced_by_its_own_first_snapshot(finished):
+    workdir = finished.parent / "run"
+    with replaced(workdir / PACK, workdir / "adapt/minijoint/xx/snapshots/step-00000000"):
+        for command in ("run", "adapt", "evaluate", "report"):
+            line = refused_naming(finished, workdir / PACK, command, finished)
+            assert "another artifact than the job made" in line and "delete" in line
+        with pending(workdir, SCORES):
+            refused_naming(finished, workdir / PACK, "evaluate", finished)
+
+
+def test_scores_of_another_system(finished):
+    workdir = finished.parent / "run"
+    with replaced(workdir / SCORES, workdir / "evaluate/bl_base/topic"):
+        for command in ("run", "evaluate", "report"):
+            refused_naming(finished, workdir / SCORES, command, finished)
+
+
+def test_another_languages_tokenizer(finished):
+    workdir = finished.parent / "run"
+    with replaced(workdir / "tokenizer/xx", workdir / "tokenizer/en"), pending(workdir, "tokens/xx"):
+        for command in ("run", "tokenizer", "prepare"):
+            refused_naming(finished, workdir / "tokenizer/xx", command, finished)
+
+
+@pytest.mark.parametrize("name", [f"{SCORES}/scores.json", "evaluate/baselines/qa/baselines.json"])
+def test_a_digit_of_a_score(finished, name):
+    path = finished.parent / "run" / name
+    content = path.read_bytes()
+    digit = content.index(b".", content.index(b'"score": ')) + 1
+    changed = content[:digit] + (b"1" if content[digit : digit + 1] != b"1" else b"2") + content[digit + 1 :]
+    with written(path, changed):
+        assert "damaged" in refused_naming(finished, path, "report", finished)
+
+
+def table_of(workdir):
+    return next((workdir / "tokens").glob("xx.*.blocks"))
+
+
+def test_a_table_of_blocks_that_is_cut_by_whole_records(finished):
+    workdir = finished.parent / "run"
+    path = table_of(workdir)
+    with written(path, path.read_bytes()[:-120]), pending(workdir, "adapt/bl_base/xx"):
+        refused_naming_but_begun(finished, path, "adapt", "bl_base")
+
+
+def refused_naming_but_begun(recipe, name, command, system):
+    """Of a step that has begun: its record says so, and nothing else is changed."""
+    before = files_of(recipe)
+    line = refused(command, recipe, f"systems=[{system}]", "adapt.depth_schedule=[]")
+    assert str(name) in line, line
+    after = files_of(recipe)
+    begun = {path for path in after if path not in before}
+    assert {path: after[path] for path in before} == before
+    assert all(path.name.endswith(".job.json") or path.name == "run.json" or "/run/" in str(path) for path in begun)
+    return line
+
+
+def test_a_flipped_byte_of_a_token_store(finished):
+    workdir = finished.parent / "run"
+    path = workdir / "tokens/xx/00000.bin"
+    with written(path, flipped(path.read_bytes())), pending(workdir, "adapt/bl_base/xx"):
+        line = refused_naming_but_begun(finished, path, "adapt", "bl_base")
+        assert "damaged between the bytes" in line
+
+
+def test_text_that_is_edited_in_its_middle(finished):
+    path = finished.parent / "xx.txt"
+    content = path.read_bytes() * 200  # longer than the two MiB that the record's fingerprint is of
+    assert len(content) > 3 * 2**20
+    recipe = finished.parent / "long.yaml"
+    recipe.write_text(finished.read_text().replace("/run\n", "/long\n", 1))
+    with written(path, content):
+        code, _, err = run("prepare", recipe)
+        assert code == 2 and "run the step" in err
+        for step in ("tokenizer", "prepare"):
+            code, _, err = run(step, recipe)
+            assert code == 0, err
+        path.write_bytes(flipped(content))
+        for step in ("tokenizer", "prepare"):
+            line = refused_naming(recipe, path, step, recipe)
+            assert "another SHA-256" in line and "--rebuild" in line
+        path.write_bytes(content)  # another time, the same text
+        assert run("prepare", recipe)[0] == 0
+    shutil.rmtree(recipe.parent / "long")
+    recipe.unlink()
+
+
+# Every kind of file, damaged in every way. (file, jobs to be done anew, command that reads it)
+
+READ_BY = [
+    ("tokenizer/xx/tokenizer.model", ["tokens/xx"], "prepare"),
+    ("tokenizer/xx/manifest.json", [], "tokenizer"),
+    ("tokens/xx/manifest.json", [], "prepare"),
+    ("tokens/xx.job.json", [], "prepare"),
+    ("pretrain/minijoint.job.json", [], "pretrain"),
+    ("pretrain/minijoint.job.json", [], "adapt"),
+    (f"{BODY}/manifest.json", [], "pretrain"),
+    ("pretrain/bl_base/body/config.json", ["build-mini/minipost"], "build-mini"),
+    ("pretrain/bl_base/pack/embeddings.safetensors", ["build-mini/minipost"], "build-mini"),
+    ("build-mini/minipost/mini/manifest.json", [], "adapt"),
+    (f"{PACK}/manifest.json", [], "evaluate"),
+    (f"{PACK}/embeddings.safetensors", [SCORES], "evaluate"),
+    ("adapt/minijoint/xx/snapshots/step-00000004/embeddings.safetensors", [SCORES], "evaluate"),
+    (f"{MODEL}/model.safetensors", [SCORES], "evaluate"),
+    (f"{MODEL}/config.json", [SCORES], "evaluate"),
+    (f"{SCORES}/scores.json", [], "report"),
+    (f"{SCORES}/manifest.json", [], "report"),
+    (f"{SCORES}.job.json", [], "report"),
+    ("evaluate/baselines/topic/baselines.json", [], "report"),
+    ("adapt/bl_base/xx/run/run.json", [], "report"),
+    ("adapt/minijoint/xx/run/metrics.jsonl", [], "report"),
+]
+DAMAGES = {
+    "cut": lambda content: content[: len(content) // 2],
+    "a byte flipped": flipped,
+    "first byte flipped": lambda content: flipped(content, 0),
+    "emptied": lambda _: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "a list": lambda _: b"[1, 2]\n",
+    "a number": lambda _: b"7\n",
+    "null": lambda _: b"null\n",
+    "an empty object": lambda _: b"{}\n",
+    "no files": lambda _: b'{"files": {}, "kind": "body"}\n',
+    "wrong types": lambda _: b'{"files": 1, "inputs": 1, "complete": 1, "kind": 1, "architecture": 1, "step": "x"}\n',
+    "nested deep": lambda _: b"[" * 100_000,
+    "5,000 digits": lambda _: b'{"files": ' + b"9" * 5000 + b"}\n",
+    "not UTF-8": lambda _: b'{"files": "\xff\xfe"}\n',
+    "NaN": lambda _: b'{"step": NaN, "score": Infinity}\n',
+    "longer": lambda content: content + b"\n\n7",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name, undone, command", READ_BY, ids=[f"{name}-{command}" for name, _, command in READ_BY])
+def test_a_damaged_file(finished, name, undone, command, damage):
+    workdir = finished.parent / "run"
+    path = workdir / name
+    with written(path, DAMAGES[damage](path.read_bytes())), pending(workdir, *undone):
+        refused_after_begin(finished, path, command, undone)
+
+
+def refused_after_begin(recipe, path, command, undone):
+    """As refused_naming; what jobs leave that were begun before the damage was met goes with the test."""
+    workdir, before = recipe.parent / "run", files_of(recipe)
+    line = refused(command, recipe)
+    assert str(path) in line or str(path.parent) in line, line
+    after = files_of(recipe)
+    assert {file: after.get(file) for file in before} == before
+    own = [str(workdir / folder) for folder in undone]
+    assert all(str(file).startswith(tuple(own)) for file in after.keys() - before.keys()) or not own
+    assert own or after == before
+
+
+@pytest.mark.parametrize("name, undone, command", READ_BY, ids=[f"{name}-{command}" for name, _, command in READ_BY])
+def test_a_folder_or_a_link_in_the_place_of_a_file(finished, name, undone, command):
+    workdir = finished.parent / "run"
+    path = workdir / name
+    with set_aside(path), pending(workdir, *undone):
+        path.mkdir()
+        refused_after_begin(finished, path, command, undone)
+    is_in_artifact = "/run/" not in name and not name.endswith(".job.json")
+    with set_aside(path), pending(workdir, *undone):
+        path.symlink_to(path.with_name(f"{path.name}.kept"))
+        if is_in_artifact:
+            refused_after_begin(finished, path, command, undone)
+
+
+@pytest.mark.parametrize(
+    "folder, command",
+    [
+        ("tokenizer/xx", "tokenizer"),
+        ("tokens/xx", "prepare"),
+        (BODY, "pretrain"),
+        ("build-mini/minipost/mini", "build-mini"),
+        (PACK, "adapt"),
+        ("adapt/minijoint/xx", "evaluate"),
+        (MODEL, "finetune"),
+        (SCORES, "evaluate"),
+        ("evaluate/baselines/topic", "report"),
+    ],
+)
+def test_a_file_in_the_place_of_a_folder(finished, folder, command):
+    path = finished.parent / "run" / folder
+    with written(path, b"a file"):
+        refused_naming(finished, path, command, finished)
+
+
+SWAPS = [
+    ("tokenizer/en", "tokenizer/xx", "tokenizer"),
+    ("tokens/en", "tokens/xx", "prepare"),
+    ("pretrain/bl_base/body", BODY, "pretrain"),
+    ("pretrain/bl_base/pack", "pretrain/minijoint/pack", "finetune"),
+    ("adapt/bl_base/xx/pack", PACK, "evaluate"),
+    ("adapt/minijoint/xx/snapshots/step-00000000", "adapt/minijoint/xx/snapshots/step-00000004", "adapt"),
+    ("finetune/minijoint/topic/seed-3/model", "finetune/minijoint/topic/seed-4/model", "evaluate"),
+    ("finetune/minijoint/qa/seed-3/model", MODEL, "finetune"),
+    ("evaluate/minijoint/qa", SCORES, "report"),
+    ("evaluate/baselines/qa", "evaluate/baselines/topic", "report"),
+    ("build-mini/minipost/mini", "pretrain/bl_base/body", "adapt"),
+    ("adapt/bl_base/xx.job.json", "adapt/minijoint/xx.job.json", "adapt"),
+    ("evaluate/bl_base/topic.job.json", f"{SCORES}.job.json", "report"),
+    ("tokens/en.job.json", "tokens/xx.job.json", "prepare"),
+    ("adapt/bl_base/xx/run/metrics.jsonl", "adapt/minijoint/xx/run/metrics.jsonl", "report"),
+]
+
+
+@pytest.mark.parametrize("source, target, command", SWAPS)
+def test_what_another_job_made(finished, source, target, command):
+    workdir = finished.parent / "run"
+    with replaced(workdir / target, workdir / source):
+        line = refused(command, finished)
+        assert str(workdir / target).removesuffix(".job.json") in line, line
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../../../etc/passwd", "a/../../x", "", "a\0b", "x" * 2000])
+def test_names_that_leave_the_folder(finished, name):
+    path = finished.parent / "run" / PACK / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"][name] = {"bytes": 1, "sha256": "0" * 64}
+    with written(path, json.dumps(manifest).encode()):
+        assert "no name below the folder" in refused_naming(finished, path, "adapt", finished)
+
+
+def test_a_complete_record_that_names_nothing_is_refused(finished):
+    path = finished.parent / "run/pretrain/minijoint.job.json"
+    record = json.loads(path.read_text())
+    del record["own_sha256"]
+    with written(path, json.dumps({**record, "artifacts": {}}).encode()):
+        refused_naming(finished, path, "pretrain", finished)
+
+
+def test_a_report_of_a_changed_run_is_not_compared(finished, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(finished.parent / "run/report", other / "report")
+    path = other / "report/run.json"
+    whole = path.read_text()
+    for changed in (whole.replace('"score": ', '"score": 1', 1), "[]", "{}", whole[:-100], "null"):
+        path.write_text(changed)
+        line = refused("report", finished, "--with", other)
+        assert str(path) in line
+
+
+def test_what_is_gone_is_made_again(world, tmp_path):
+    """Deleting an artifact is no damage: its job is done again, to the same bytes."""
+    recipe = copy_of(world, tmp_path)
+    for folder in ("tokens/xx", SCORES):
+        shutil.rmtree(recipe.parent / "run" / folder)
+    code, _, err = run("run", recipe)
+    assert code == 0, err
+    for name in ("tokens/xx/00000.bin", "tokens/xx/manifest.json", f"{SCORES}/scores.json"):
+        assert (recipe.parent / "run" / name).read_bytes() == (world.parent / "run" / name).read_bytes()
