@@ -22,7 +22,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import date
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 import torch
 
@@ -59,7 +61,11 @@ def copy_of(recipe: Path, folder: Path, seed: int | None = None) -> Path:
         shutil.rmtree(folder / "run")
         text = text.replace("seed: 3\n", f"seed: {seed}\n", 1)
     (folder / "recipe.yaml").write_text(text)
-    subprocess.run([sys.executable, "-m", "ds_minimodel", "run", folder / "recipe.yaml"], cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "ds_minimodel", "run", folder / "recipe.yaml"], cwd=ROOT, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
     return folder / "recipe.yaml"
 
 
@@ -268,6 +274,13 @@ def work(recipe: Path, other: Path, seed: int, until: float, record: Callable[[s
         record(f"{kind.__name__}: {name}", result, f"{place} <- {put!r:.80}; {undone} undone: {said}")
 
 
+def _record(file: TextIO, name: str, result: str, said: str) -> None:
+    if result == "fault":
+        print(name, said, file=sys.__stderr__, flush=True)
+    file.write(json.dumps([name, result]) + "\n")
+    file.flush()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("minutes", type=float)
@@ -279,21 +292,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         one = make_workdir(Path(folder) / "first")
         other = copy_of(one, Path(folder) / "other", seed=4)
-        until = time.monotonic() + 60 * options.minutes
-        workers = []
-        for index in range(os.cpu_count() or 1):
-            recipe = copy_of(one, Path(folder) / f"worker-{index}")
+        recipes = [copy_of(one, Path(folder) / f"worker-{index}") for index in range(os.cpu_count() or 1)]
+        until, workers = time.monotonic() + 60 * options.minutes, []
+        for index, recipe in enumerate(recipes):
             pid = os.fork()
             if not pid:
                 with contextlib.suppress(KeyboardInterrupt), open(Path(folder) / f"{index}.jsonl", "w") as file:
-
-                    def record(*found: str, file=file) -> None:
-                        if found[1] == "fault":
-                            print(*found, file=sys.__stderr__, flush=True)
-                        file.write(json.dumps(found[:2]) + "\n")
-                        file.flush()
-
-                    work(recipe, other, options.seed * 1000 + index, until, record)
+                    work(recipe, other, options.seed * 1000 + index, until, partial(_record, file))
                 os._exit(0)
             workers.append(pid)
         for pid in workers:
