@@ -105,6 +105,8 @@ def _read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     path = next((folder / name for name in (SAFETENSORS, PICKLE) if os.path.lexists(folder / name)), None)
     if path is None:
         raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}; both may not be in parts")
+    if not path.is_file():  # a named pipe would be waited for
+        raise UserError(f"{path}: not a file, or a link to nothing")
     try:
         is_pickle = path.name == PICKLE
         values = dict(torch.load(path, map_location="cpu", weights_only=True) if is_pickle else load_file(path))

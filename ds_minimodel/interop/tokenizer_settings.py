@@ -76,7 +76,9 @@ class _Settings(Stored):
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """What all files beside a vocabulary say. prefix: add_prefix_space where one states it. ids: of added tokens.
+    """What all files beside a vocabulary say.
+
+    prefix: add_prefix_space where one states it. ids: (file, token, its id) of what is added.
 
     own_class: whether RoBERTa's or XLM-R's own class reads the vocabulary, which adds <s> and </s> whatever
     tokenizer.json says, and else takes tokenizer.json as it is.
@@ -85,12 +87,12 @@ class TokenizerSettings:
     where: Path
     own_class: bool
     prefix: bool | None
-    ids: dict[str, int]
+    ids: list[tuple[Path, str, int]]
 
     @classmethod
     def of(cls, folder: Path) -> TokenizerSettings:
         """The settings in `folder`; UserError for one that could not be kept."""
-        where, ids = folder / "tokenizer_config.json", {}
+        where = folder / "tokenizer_config.json"
         config = _read(where)
         if config.tokenizer_class not in (None, *_OWN_CLASSES, *_GENERIC_CLASSES):
             raise UserError(f"{where}: tokenizer_class {config.tokenizer_class!r:.60} is not RoBERTa's or XLM-R's")
@@ -100,20 +102,21 @@ class TokenizerSettings:
             settings = _read(path)
             check_added(settings.additional_special_tokens or (), f"{path}: additional_special_tokens")
             check_added(settings.extra_special_tokens or (), f"{path}: extra_special_tokens")
-        for id, token in (config.added_tokens_decoder or {}).items():
-            check_added([token], f"{where}: added_tokens_decoder")
-            ids[token] = int(id) if id.isdecimal() else -1
+        decoder = config.added_tokens_decoder or {}
+        check_added(decoder.values(), f"{where}: added_tokens_decoder")
+        ids = [(where, token, int(id) if id.isdecimal() else -1) for id, token in decoder.items()]
         path = folder / "added_tokens.json"
         if os.path.lexists(path):
-            ids |= read_model(path, Ids, ADVICE)
-            check_added(ids, str(path))
+            added = read_model(path, Ids, ADVICE)
+            check_added(added, str(path))
+            ids += [(path, token, id) for token, id in added.items()]
         return cls(where, config.tokenizer_class not in _GENERIC_CLASSES, config.add_prefix_space, ids)
 
     def check_ids(self, ids: dict[str, int]) -> None:
         """UserError where a token has another id in a vocabulary, {string: id}."""
-        for token, id in self.ids.items():
+        for path, token, id in self.ids:
             if ids.get(token) != id:
-                raise UserError(f"{self.where}: added token {token} has id {id}, in the vocabulary {ids.get(token)}")
+                raise UserError(f"{path}: added token {token} has id {id}, in the vocabulary {ids.get(token)}")
 
     def check_prefix(self, prefix: bool, path: Path) -> None:
         """UserError where the vocabulary's file `path` puts a space before texts and the settings say otherwise.

@@ -182,6 +182,11 @@ def _parse_unigram(data: bytes, where: Path) -> Any:
         )
     if not all(math.isfinite(piece.score) for piece in model.pieces):
         raise UserError(f"{where}: a score is NaN or infinite")
+    try:
+        if model.normalizer_spec.precompiled_charsmap:
+            normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
+    except Exception as error:  # the Rust library raises nothing narrower
+        raise UserError(f"{where}: damaged precompiled_charsmap ({error})") from None
     return model
 
 

@@ -236,6 +236,16 @@ def test_foreign_classes_and_code_are_not_run(xlm_r, xlm_r_of_fairseq, tmp_path,
     assert "ran" not in capsys.readouterr().out
 
 
+ZERO = torch.zeros(1)
+POSITIONS = "decoder.sentence_encoder.embed_positions.weight"
+
+
+def set_to(folder, **settings):
+    """Change the settings of the training run in model.pt."""
+    checkpoint = torch.load(folder / "model.pt", weights_only=False)
+    torch.save({**checkpoint, "args": argparse.Namespace(**{**SETTINGS, **settings})}, folder / "model.pt")
+
+
 def change(folder, how):
     """Change the weights in model.pt; those of the tied embeddings lie in two tensors then."""
     checkpoint = torch.load(folder / "model.pt", weights_only=False)
@@ -254,6 +264,22 @@ def change(folder, how):
         (lambda folder: torch.save({"model": {}, "args": argparse.Namespace()}, folder / "model.pt"), "not a RoBERTa"),
         (lambda folder: change(folder, lambda tensors: tensors.pop("decoder.lm_head.bias")), "no tensor lm_head.bias"),
         (lambda folder: change(folder, lambda tensors: tensors["decoder.lm_head.weight"].zero_()), "output embeddings"),
+        (lambda folder: change(folder, lambda tensors: tensors["decoder.lm_head.bias"].fill_(torch.nan)), "holds NaN"),
+        (lambda folder: change(folder, lambda tensors: tensors.update({"encoder.lm_head.bias": ZERO})), "comes twice"),
+        (lambda folder: change(folder, lambda tensors: tensors.update({POSITIONS: ZERO})), "not a RoBERTa of fairseq"),
+        (lambda folder: change(folder, lambda tensors: tensors.update({POSITIONS: ZERO.expand(9**9, 16)})), "has fewer"),
+        (lambda folder: change(folder, lambda tensors: tensors.update({POSITIONS: torch.zeros(2, 16)})), "no positions"),
+        (lambda folder: set_to(folder, encoder_attention_heads=True), "settings: encoder_attention_heads"),
+        (lambda folder: set_to(folder, encoder_attention_heads=3), "num_heads 3 does not divide"),
+        (lambda folder: set_to(folder, encoder_attention_heads=10**12), "settings: encoder_attention_heads"),
+        (lambda folder: set_to(folder, dropout="0.1"), "settings: dropout"),
+        (lambda folder: set_to(folder, dropout=None), "settings: dropout"),
+        (lambda folder: set_to(folder, attention_dropout=1.5), "settings: attention_dropout"),
+        (lambda folder: set_to(folder, activation_fn=["gelu"]), "settings: activation_fn"),
+        (lambda folder: torch.save([1], folder / "model.pt"), "not a checkpoint of fairseq"),
+        (lambda folder: torch.save({"model": {7: ZERO}, "args": {}}, folder / "model.pt"), "not a checkpoint of"),
+        (lambda folder: torch.save({"model": {"a": ZERO}, "cfg": None}, folder / "model.pt"), "not a checkpoint of"),
+        (lambda folder: (folder / "sentencepiece.bpe.model").write_bytes(b"\xff"), "not a SentencePiece model"),
     ],
 )
 def test_refusals(xlm_r_of_fairseq, tmp_path, damage, words):

@@ -1,6 +1,7 @@
 """Checkpoints in and out: the same weights, logits, and ids of text, in Hugging Face's classes and in ours."""
 
 import json
+import random
 
 import pytest
 import torch
@@ -90,6 +91,46 @@ def spellings(tokenizer):
     if isinstance(tokenizer, UnigramTokenizer):
         return tokenizer.pieces()
     return [tokenizer._tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
+
+
+def varied_lines(number):
+    """Lines of words in several scripts, with white space, punctuation and digits of all kinds between them."""
+    draw = random.Random(5)
+    words = " ".join(TEXTS).split()
+    between = [" ", "  ", "\t", "\u00a0", "\u3000", "-", "…", "(", "12,5", "'s", "…", "I'll"]
+    return [
+        "".join(draw.choice(words) + draw.choice(between) for _ in range(draw.randint(1, 12))) for _ in range(number)
+    ]
+
+
+def test_the_same_ids_of_many_lines(imported):
+    theirs, ours = imported
+    tokenizer, their_tokenizer = open_tokenizer(ours / "pack"), AutoTokenizer.from_pretrained(theirs)
+    order = their_tokenizer.convert_tokens_to_ids(spellings(tokenizer))
+    lines = [*TEXTS, *(text for text in ODD_TEXTS if "\u0085" not in text), *varied_lines(150)]
+    for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
+        assert their_tokenizer(line)["input_ids"] == [their_tokenizer.cls_token_id, *(order[id] for id in ids), 2], line
+
+
+def test_answers_are_those_of_the_exported_model(imported, tmp_path):
+    """Of every request to the rounding of fp32, which is what a CPU answers in unless told otherwise."""
+    config, pack = BodyConfig(2, 16, 2, 24, 64), load_pack(imported[1] / "pack")
+    module = randomise(SequenceClassifier(config, len(pack.tensors["tokens"]), 3), seed=4)
+    own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}
+    task = {"name": "t", "kind": "classification", "labels": ["a", "b", "c"]}
+    save_body(tmp_path / "model", BodyArtifact(config, own, pack.space, task), "task-model")
+    export_hf(tmp_path / "model", tmp_path / "out", imported[1] / "pack")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    tokenizer, lines = AutoTokenizer.from_pretrained(tmp_path / "out"), [line[:40] for line in varied_lines(200)]
+    predictor = Predictor(tmp_path / "model", {"en": imported[1] / "pack"})
+    assert predictor.precision == ("fp32" if predictor.device.type == "cpu" else "bf16")
+    batch = tokenizer(lines, return_tensors="pt", padding=True, truncation=True, max_length=64)
+    with torch.no_grad():
+        expected = model.eval()(**batch).logits.softmax(-1)
+    answers = predictor.predict([{"text": line} for line in lines])
+    found = torch.tensor([list(answer["scores"].values()) for answer in answers])
+    torch.testing.assert_close(found, expected, atol=ATOL, rtol=0)
+    assert [answer["label"] for answer in answers] == [task["labels"][id] for id in expected.argmax(-1)]
 
 
 def test_round_trip(imported, tmp_path):

@@ -1,6 +1,7 @@
 """Folders that cannot be imported or exported: one line that says why, and nothing written."""
 
 import json
+import os
 import pickle
 import shutil
 
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import (
+    AutoTokenizer,
     BertConfig,
     DebertaV2Config,
     DistilBertConfig,
@@ -19,8 +21,12 @@ from transformers import (
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
+from ds_minimodel.interop.names import TYPES
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, save_body
+
+from .conftest import TEXTS
 
 
 @pytest.fixture
@@ -54,11 +60,40 @@ def change(path, **values):
         ("hidden_size", "16"),
         ("num_attention_heads", 3),
         ("vocab_size", 261),
+        ("num_attention_heads", True),
+        ("num_attention_heads", 10**12),
+        ("num_hidden_layers", 10**9),
+        ("num_hidden_layers", 1e9),
+        ("num_hidden_layers", 3.0),
+        ("num_hidden_layers", None),
+        ("vocab_size", 10**12),
+        ("max_position_embeddings", 10**10),
+        ("max_position_embeddings", 2),
+        ("intermediate_size", "24"),
+        ("intermediate_size", [24]),
+        ("hidden_dropout_prob", None),
+        ("hidden_dropout_prob", "0.1"),
+        ("attention_probs_dropout_prob", 1.5),
+        ("attention_probs_dropout_prob", float("nan")),
+        ("layer_norm_eps", [1e-5]),
+        ("hidden_act", ["gelu"]),
+        ("bos_token_id", False),
+        ("type_vocab_size", 2.0),
+        ("pruned_heads", {"0": [1]}),
+        ("architectures", "RobertaForMaskedLM"),
+        ("id2label", ["a", "b"]),
+        ("model_type", ["roberta"]),
     ],
 )
 def test_configurations(folder, tmp_path, key, value):
     change(folder / "config.json", **{key: value})
     refused(folder, tmp_path / "out", key)
+
+
+@pytest.mark.parametrize("content", ["[]", "", "7", '{"a":' * 2000, '{"model_type": "roberta"', "\ufeff{}"])
+def test_a_configuration_that_is_none(folder, tmp_path, content):
+    (folder / "config.json").write_text(content, encoding="utf-8")
+    refused(folder, tmp_path / "out", "config.json")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +151,22 @@ def test_damaged_tokenizer_json(folder, tmp_path):
         (lambda tensors: tensors.update({"roberta.adapter": torch.zeros(1)}), "'roberta.adapter' has no counterpart"),
         (lambda tensors: tensors.update({"lm_head.layer_norm.bias": torch.zeros(3)}), "has shape (3,)"),
         (lambda tensors: tensors.update({"lm_head.decoder.weight": torch.zeros(260, 16)}), "differs from"),
+        (lambda tensors: tensors["lm_head.bias"].fill_(float("nan")), "lm_head.bias holds NaN or infinite numbers"),
+        (lambda tensors: tensors["lm_head.bias"].fill_(float("-inf")), "lm_head.bias holds NaN or infinite numbers"),
+        (
+            lambda tensors: tensors.update({"lm_head.bias": torch.zeros(260).int()}),
+            "torch.int32, not of floating point",
+        ),
+        (
+            lambda tensors: tensors.update({"lm_head.bias": torch.full((260,), 0.1, dtype=torch.float64)}),
+            "numbers that fp32 has not",
+        ),
+        (
+            lambda tensors: tensors.update({TYPES: torch.zeros(2, 16)}),
+            "has shape (2, 16), the configuration gives (1, 16)",
+        ),
+        (lambda tensors: tensors.update({TYPES: torch.zeros(1, 1)}), "has shape (1, 1)"),
+        (lambda tensors: tensors.update({TYPES: torch.full((1, 16), float("nan"))}), "NaN"),
     ],
 )
 def test_weights(folder, tmp_path, change, words):
@@ -123,6 +174,169 @@ def test_weights(folder, tmp_path, change, words):
     change(tensors)
     save_file(tensors, folder / "model.safetensors")
     refused(folder, tmp_path / "out", words)
+
+
+# Changes to RoBERTa's tokenizer.json, and what the refusal says. Each would give other ids, or the same ids by chance.
+TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+STRASSE = {"id": 400, "content": "Straße", **TOKEN}
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda file: file["added_tokens"].append(STRASSE), "added_tokens: 'Straße'"),
+        (lambda file: file["added_tokens"].append({**STRASSE, "id": 10**12}), "added_tokens.5.id"),
+        (lambda file: file["added_tokens"][4].update(id=7), "<mask> has id 7"),
+        (lambda file: file["added_tokens"][4].update(rstrip=True), "rstrip"),
+        (lambda file: file["model"].update(dropout=0.1), "model.dropout"),
+        (lambda file: file["model"].update(dropout="a"), "model.dropout"),
+        (lambda file: file["model"].update(continuing_subword_prefix="ééé"), "model.continuing_subword_prefix"),
+        (lambda file: file["model"].update(end_of_word_suffix="</w>"), "model.end_of_word_suffix"),
+        (lambda file: file["model"].update(unk_token="[UNK]"), "model.unk_token"),
+        (lambda file: file["model"].update(byte_fallback=True), "model.byte_fallback"),
+        (lambda file: file["model"].update(mystery=1), "model.mystery"),
+        (lambda file: file["model"]["merges"].append(["zz", "q"]), "'zz q', is not of two pieces"),
+        (lambda file: file["model"]["merges"].append("a b c"), "model.merges"),
+        (lambda file: file["model"]["vocab"].update({"!": 6}), "the ids are not 0 … 399"),
+        (lambda file: file["model"]["vocab"].update({"!": -1}), "model.vocab.!"),
+        (lambda file: file.update(normalizer={"type": "Lowercase"}), "normalizer"),
+        (lambda file: file["pre_tokenizer"].update(use_regex=False), "pre_tokenizer.use_regex"),
+        (lambda file: file["pre_tokenizer"].update(add_prefix_space=True), "add_prefix_space"),
+        (lambda file: file.update(pre_tokenizer={"type": "Whitespace"}), "pre_tokenizer"),
+        (lambda file: file["post_processor"].update(cls=["<pad>", 1]), "post_processor"),
+        (lambda file: file.update(post_processor={"type": "BertProcessing", "sep": [1, 2]}), "post_processor"),
+    ],
+)
+def test_settings_of_a_tokenizer_that_would_be_lost(roberta_json, tmp_path, capfd, change, words):
+    folder = shutil.copytree(roberta_json, tmp_path / "hf")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    change(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False))
+    refused(folder, tmp_path / "out", "tokenizer.json", words)
+    assert "panicked" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda file: file["added_tokens"].append({**STRASSE, "id": 260}), "added_tokens: 'Straße'"),
+        (lambda file: file["model"].update(unk_id=0), "unk_id 0"),
+        (lambda file: file["model"].update(unk_id=None), "model.unk_id"),
+        (lambda file: file["model"]["vocab"].append(["▁", -2.0]), "a piece comes twice"),
+        (lambda file: file["model"]["vocab"].append(["a▁b", -2.0]), "holds ▁ after its start"),
+        (lambda file: file["model"]["vocab"].append(["zzz", 1e300]), "NaN or infinite"),
+        (lambda file: file["model"]["vocab"].append(["zzz"]), "model.vocab.260"),
+        (lambda file: file["normalizer"].update(precompiled_charsmap="AAAA"), "precompiled_charsmap"),
+        (lambda file: file.update(normalizer=None), "normalizer and pre_tokenizer"),
+        (
+            lambda file: file.update(normalizer={"type": "Replace", "pattern": {"String": "ß"}, "content": "ss"}),
+            "normalizer and pre_tokenizer",
+        ),
+        (lambda file: file["pre_tokenizer"]["pretokenizers"][1].update(prepend_scheme="never"), "prepend_scheme"),
+        (lambda file: file["post_processor"]["single"].pop(0), "post_processor"),
+    ],
+)
+def test_settings_of_xlm_rs_tokenizer_json(xlm_r_json, tmp_path, capfd, change, words):
+    folder = shutil.copytree(xlm_r_json, tmp_path / "hf")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    change(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False))
+    refused(folder, tmp_path / "out", "tokenizer.json", words)
+    assert "panicked" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("added_tokens.json", {"Straße": 400}, "'Straße'"),
+        ("added_tokens.json", {"<mask>": 4}, "<mask> has id 4"),
+        ("special_tokens_map.json", {"additional_special_tokens": ["Straße"]}, "additional_special_tokens: 'Straße'"),
+        ("special_tokens_map.json", {"mask_token": {"content": "[MASK]"}}, "mask_token"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "Straße"}}}, "added_tokens_decoder"),
+        ("tokenizer_config.json", {"extra_special_tokens": {"a": "Straße"}}, "extra_special_tokens"),
+        ("tokenizer_config.json", {"cls_token": "[CLS]"}, "cls_token"),
+        ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, "tokenizer_class 'BertTokenizer'"),
+        ("tokenizer_config.json", {"add_prefix_space": "yes"}, "add_prefix_space"),
+        ("tokenizer_config.json", {"sp_model_kwargs": {"enable_sampling": True}}, "enable_sampling"),
+        ("tokenizer_config.json", [], "tokenizer_config.json"),
+    ],
+)
+@pytest.mark.parametrize("model", ["roberta", "xlm_r"])
+def test_settings_beside_a_vocabulary(request, tmp_path, model, name, content, words):
+    folder = shutil.copytree(request.getfixturevalue(model), tmp_path / "hf")
+    (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    refused(folder, tmp_path / "out", name, words)
+
+
+def test_add_prefix_space_must_be_said_where_hugging_face_looks_for_it(roberta_json, tmp_path):
+    """RoBERTa's class reads tokenizer_config.json, the generic one tokenizer.json; then the ids are the same."""
+    folder = shutil.copytree(roberta_json, tmp_path / "hf")
+    path, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    content = json.loads(path.read_text())
+    content["pre_tokenizer"]["add_prefix_space"] = True
+    path.write_text(json.dumps(content, ensure_ascii=False))
+    for said in ({"add_prefix_space": False}, {}, {"add_prefix_space": False, "tokenizer_class": "TokenizersBackend"}):
+        settings.write_text(json.dumps(said))
+        refused(folder, tmp_path / "out", "add_prefix_space true, but tokenizer_config.json makes it false")
+    for number, said in enumerate(({"add_prefix_space": True}, {"tokenizer_class": "TokenizersBackend"})):
+        settings.write_text(json.dumps({"mask_token": "<mask>", **said}))
+        import_hf(folder, tmp_path / f"{number}")
+        theirs, ours = AutoTokenizer.from_pretrained(folder), open_tokenizer(tmp_path / f"{number}/pack")
+        order = [ours._tokenizer.token_to_id(theirs.convert_ids_to_tokens(id)) for id in range(len(theirs))]
+        for text in TEXTS:
+            assert [order[id] for id in theirs(text)["input_ids"]] == [0, *ours.encode([text])[0], 2]
+
+
+def test_two_vocabularies_that_differ(xlm_r, xlm_r_json, tmp_path):
+    """transformers takes tokenizer.json where there is one; ours is the SentencePiece model, so they must agree."""
+    folder = shutil.copytree(xlm_r, tmp_path / "hf")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(xlm_r_json / name, folder / name)
+    import_hf(folder, tmp_path / "same")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"][9][1] -= 1
+    (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False))
+    refused(folder, tmp_path / "out", "tokenizer.json: not the vocabulary of sentencepiece.bpe.model")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "sentencepiece.bpe.model"])
+@pytest.mark.parametrize("what", ["folder", "empty", "dangling", "loop", "pipe"])
+def test_what_is_in_the_place_of_a_file(folder, tmp_path, name, what):
+    path = folder / name
+    path.unlink()
+    if what == "folder":
+        path.mkdir()
+    elif what == "empty":
+        path.touch()
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(name if what == "loop" else "nothing")
+    refused(folder, tmp_path / "out", name)
+
+
+def test_links_of_a_cache_are_followed(folder, tmp_path):
+    """The cache of Hugging Face's library holds nothing else."""
+    for path in list(folder.iterdir()):
+        target = path.rename(tmp_path / f"blob-{path.name}")
+        path.symlink_to(target)
+    import_hf(folder, tmp_path / "out")
+
+
+def test_a_header_that_promises_more_than_there_is(folder, tmp_path):
+    for shape, end in (([10**12], 4 * 10**12), ([260], 4), ([2**62, 2**62], 8)):
+        header = json.dumps({"lm_head.bias": {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}}).encode()
+        (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        refused(folder, tmp_path / "out", "model.safetensors: damaged")
+
+
+def test_a_view_of_a_size_that_no_memory_has(folder, tmp_path):
+    (folder / "model.safetensors").unlink()
+    torch.save({"lm_head.bias": torch.zeros(1).expand(10**12)}, folder / "pytorch_model.bin")
+    refused(folder, tmp_path / "out", "has fewer numbers than that")
+    for other in ([1], {7: torch.zeros(1)}, {"a": "b"}, torch.zeros(2)):
+        torch.save(other, folder / "pytorch_model.bin")
+        refused(folder, tmp_path / "out", "pytorch_model.bin")
 
 
 class Runs:

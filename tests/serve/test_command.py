@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from ds_minimodel.cli.main import main
+from ds_minimodel.cli.serve import MAX_LINE
 
 
 @pytest.fixture
@@ -70,10 +72,87 @@ def test_a_conversation_goes_on_after_a_wrong_line(family, call):
     packs = ("--pack", f"de={family.de}", "--pack", f"zh={family.zh}")
     code, lines, err = call("predict", family.pair, *packs, typed="\n".join(typed))
     assert code == 0 and len(lines) == 2 and len(err) == 4
-    assert err[0] == "predict: answers in fp32 on the CPU"
+    assert err[0].startswith("predict: answers in ")
     assert "line 2: 2 fields; type language, sentence1, sentence2 with tabs between" in err[1]
     assert "line 4: not JSON" in err[2]
     assert "line 5: 'sentence1' holds half a surrogate pair" in err[3]
+
+
+BAD_LINES = {
+    '{"text": ' + "[" * 2000 + "]" * 2000 + "}": "nested too deeply",
+    '{"text": ' + "[" * 900 + "]" * 900 + "}": "'text' is a list, not text",
+    '{"language": ' + "[" * 900 + "]" * 900 + ', "text": "Hund"}': "no pack for language of type list",
+    "x" * (MAX_LINE + 1): f"longer than {MAX_LINE} characters",
+    '{"text": "a\\u0000b"}': "'text' holds a NUL character",
+    "a\0b": "'text' holds a NUL character",
+    '{"text": "\\ud800"}': "half a surrogate pair",
+    '{"text": NaN}': "'text' is NaN, not text",
+    '{"text": 7}': "'text' is 7, not text",
+    '{"text": %s}' % ("9" * 5000): "a number has thousands of digits",
+    '{"text": "Hund", "text": "Wiese"}': "the key 'text' comes twice",
+    '{"a\\nb": 1}': "no 'text'; there are: a b",
+    "[1, 2": "answered",  # no object: a text like others
+    "{}": "no 'text'; there are: none",
+}
+
+
+def test_every_bad_line_gets_one_line_and_the_next_is_answered(family, call):
+    """A byte order mark before the first is no part of it."""
+    typed = "\ufeff" + "".join(f"{line}\nder Hund\n" for line in BAD_LINES)
+    code, lines, err = call("predict", family.classification, "--pack", f"de={family.de}", typed=typed)
+    refused = [(2 * number + 1, words) for number, words in enumerate(BAD_LINES.values()) if words != "answered"]
+    assert code == 0 and len(lines) == 2 * len(BAD_LINES) - len(refused) and len(err) == 1 + len(refused)
+    for line, (number, words) in zip(err[1:], refused):
+        assert line.startswith(f"ds-minimodel: line {number}: ") and words in line and len(line) < 1200
+    assert lines[1] == lines[3]
+
+
+def test_a_byte_order_mark_is_no_text(family, tmp_path, call):
+    packs = ("--pack", f"de={family.de}")
+    expected = call("predict", family.classification, *packs, typed="der Hund\n")[1]
+    assert call("predict", family.classification, *packs, typed="\ufeffder Hund\n")[1] == expected
+    (tmp_path / "a.jsonl").write_text('\ufeff{"text": "der Hund"}\n', encoding="utf-8")
+    assert call("predict", family.classification, tmp_path / "a.jsonl", *packs)[1] == expected
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ('{"text": "a"}\n{"text": ' + "[" * 2000 + "]" * 2000 + "}", "a.jsonl:2: JSON that is nested too deeply"),
+        ('{"text": "a", "text": "b"}', "a.jsonl:1: not JSON (the key 'text' comes twice)"),
+        ('{"text": "a\\u0000"}', "a.jsonl:1: 'text' holds a NUL"),
+        ('{"text": NaN}', "a.jsonl:1: 'text' is NaN, not text"),
+    ],
+)
+def test_a_bad_file_is_refused_as_a_whole(family, tmp_path, call, content, words):
+    (tmp_path / "a.jsonl").write_text(content, encoding="utf-8")
+    code, lines, err = call("predict", family.classification, tmp_path / "a.jsonl", "--pack", f"de={family.de}")
+    assert code == 2 and not lines and len(err) == 1 and words in err[0]
+
+
+def test_it_says_in_which_precision_it_answers(family, tmp_path, call):
+    packs = ("--pack", f"de={family.de}")
+    (tmp_path / "a.jsonl").write_text('{"text": "der Hund"}\n')
+    device = "CUDA" if torch.cuda.is_available() else "CPU"
+    found = {}
+    for name in ("fp32", "bf16"):
+        options = (*packs, "--precision", name)
+        code, found[name], err = call("predict", family.classification, *options, typed="der Hund\n")
+        assert code == 0 and err == [f"predict: answers in {name} on the {device}"]
+        assert call("predict", family.classification, tmp_path / "a.jsonl", *options)[1:] == (found[name], err)
+    assert found["fp32"] != found["bf16"]
+    code, lines, err = call("predict", family.classification, *packs, "--precision", "fp8")
+    assert code == 2 and not lines and err == ["ds-minimodel: --precision fp8: there are fp32, bf16, fp16 and auto"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of CPUs")
+def test_precisions_of_a_cpu(family, call, monkeypatch):
+    arguments = ("predict", family.classification, "--pack", f"de={family.de}")
+    monkeypatch.setattr("ds_minimodel.ops.precision.has_bf16_products", lambda: True)
+    assert call(*arguments)[2] == ["predict: answers in fp32 on the CPU"]
+    assert call(*arguments, "--precision", "auto")[2] == ["predict: answers in bf16 on the CPU"]
+    code, _, err = call(*arguments, "--precision", "fp16")
+    assert code == 2 and err == ["ds-minimodel: --precision: fp16 needs a GPU; use bf16, fp32 or auto"]
 
 
 @pytest.mark.parametrize(

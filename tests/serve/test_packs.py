@@ -3,10 +3,13 @@
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import MANIFEST, read_json, write_manifest
+from ds_minimodel.common.files import MANIFEST, read_json, write_json, write_manifest
 from ds_minimodel.serve.packs import check, facts_of, plug
+from ds_minimodel.serve.predictor import Predictor
 
 
 @pytest.fixture
@@ -74,3 +77,102 @@ def test_plugged_together_they_are_whole_and_nothing_is_overwritten(family, othe
     with pytest.raises(UserError, match="embedding space"):
         plug(family.pair, other_family.de, tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def sealed(folder, change):
+    """Change the tensors of an artifact under a manifest that agrees, as a stranger would."""
+    facts = read_json(folder / MANIFEST)
+    del facts["files"]
+    (path,) = folder.glob("*.safetensors")
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+    (folder / MANIFEST).unlink()
+    write_manifest(folder, **facts)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda tensors: tensors["bias"].fill_(float("nan")), "'bias' holds NaN or infinite numbers"),
+        (lambda tensors: tensors["tokens"].fill_(float("inf")), "'tokens' holds NaN or infinite numbers"),
+        (lambda tensors: tensors.update(bias=tensors["bias"].int()), "'bias' is of type torch.int32"),
+        (lambda tensors: tensors.update(bias=tensors["bias"].double()), "'bias' is of type torch.float64"),
+        (lambda tensors: tensors.update(bias=tensors["bias"][:-1]), "are not those of 33 pieces"),
+        (lambda tensors: tensors.pop("bias"), "are not those of 33 pieces"),
+        (lambda tensors: tensors.update(more=torch.zeros(1)), "'more' is nothing that a pack has"),
+        (lambda tensors: tensors.update({"body.positions": torch.zeros(3, 16)}), "replaces body.positions of shape"),
+        (lambda tensors: tensors.update({"body.more": torch.zeros(3)}), "replaces body.more of shape"),
+    ],
+)
+def test_tensors_that_no_pack_has(family, pack, change, words):
+    sealed(pack, change)
+    with pytest.raises(UserError, match=words):
+        check(pack, family.body)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda tensors: tensors["out.bias"].fill_(float("nan")), "'out.bias' holds NaN"),
+        (lambda tensors: tensors.pop("out.bias"), "out.bias is not the one of a classification model"),
+        (lambda tensors: tensors.update({"out.bias": torch.zeros(2)}), "out.bias is not the one of a classification"),
+        (lambda tensors: tensors.update({"more.bias": torch.zeros(2)}), "more.bias is not the one of a classification"),
+        (lambda tensors: tensors.pop("body.positions"), "body.positions is of shape"),
+    ],
+)
+def test_tensors_that_no_task_model_has(family, pack, tmp_path, change, words):
+    model = shutil.copytree(family.classification, tmp_path / "model")
+    sealed(model, change)
+    for use in (lambda: check(pack, model), lambda: Predictor(model, {"de": pack})):
+        with pytest.raises(UserError, match=words):
+            use()
+
+
+@pytest.mark.parametrize(
+    "task, words",
+    [
+        ({"kind": "poetry"}, "task.kind: 'poetry' is none of classification, pair, qa, tagging"),
+        ({"labels": None}, "task.labels: classification takes names"),
+        ({"labels": []}, "task.labels"),
+        ({"labels": ["a", "a", "b"]}, "each once"),
+        ({"labels": [1, 2, 3]}, "task.labels"),
+        ({"labels": ["a", "b"]}, "out.bias is not the one of a classification model"),
+        ({"kind": "qa"}, "task.labels: qa takes none"),
+    ],
+)
+def test_tasks_that_a_model_is_not_of(family, pack, tmp_path, task, words):
+    model = shutil.copytree(family.classification, tmp_path / "model")
+    config = read_json(model / "config.json")
+    write_json(model / "config.json", {**config, "task": {**config["task"], **task}})
+    sealed(model, lambda tensors: None)
+    with pytest.raises(UserError, match=words):
+        check(pack, model)
+
+
+def test_a_model_in_a_packs_place_and_the_other_way_round(family, tmp_path):
+    for model, pack, words in (
+        (family.de, family.de, "a language-pack, not a body"),
+        (family.body, family.classification, "a task-model, not a language pack"),
+    ):
+        with pytest.raises(UserError, match=words):
+            check(pack, model)
+    body = shutil.copytree(family.body, tmp_path / "body")
+    write_manifest_again(body, kind="task-model")
+    with pytest.raises(UserError, match="say another space or kind"):
+        check(family.de, body)
+
+
+def write_manifest_again(folder, **changes):
+    facts = read_json(folder / MANIFEST)
+    del facts["files"]
+    write_manifest(folder, **{**facts, **changes})
+
+
+def test_a_vocabulary_that_is_none(pack):
+    for content, words in ((b"", "not a SentencePiece model"), (b"\0" * 100, "not a SentencePiece model")):
+        (pack / "tokenizer.model").write_bytes(content)
+        write_manifest_again(pack)
+        with pytest.raises(UserError, match=words) as error:
+            check(pack)
+        assert "\n" not in str(error.value)
