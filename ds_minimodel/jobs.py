@@ -284,7 +284,7 @@ def _difference(job: Job, record: Record, inputs: dict[str, Any]) -> str | None:
     """What `job` would be made from now that `record` was not, if anything."""
     if record.inputs != inputs:
         return _first_difference(record.inputs, inputs)
-    for path, then in zip(job.text, record.text or ()):
+    for path, then in zip(job.text, record.text or (), strict=False):  # of before: no facts
         if then.sha256 and facts_of_text(path) != then.unread and sha256_of_text(path) != then.sha256:
             return f"the text {path} has another SHA-256"
     return None

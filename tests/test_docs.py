@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ds_minimodel.cli.main import parse
-from ds_minimodel.common.files import write_json
+from ds_minimodel.common.files import write_json, write_manifest
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.yaml12 import Yaml12
@@ -101,8 +101,9 @@ def test_recipes_load(page, text, tmp_path, monkeypatch):
     """Whole ones as they stand, parts in the place where they belong."""
     monkeypatch.chdir(tmp_path)
     write_json(tmp_path / "models/roberta/body/config.json", {"architecture": BASE})
-    pack = {"language": "en", "vocab_size": 50265, "files": {}}
-    write_json(tmp_path / "models/roberta/pack/manifest.json", pack)
+    (tmp_path / "models/roberta/pack").mkdir()
+    (tmp_path / "models/roberta/pack/tokenizer.json").write_text("{}")
+    write_manifest(tmp_path / "models/roberta/pack", kind="language-pack", language="en", vocab_size=50265)
     keys = yaml.load(text, Yaml12).keys()
     if not keys <= Recipe.model_fields.keys():
         text, keys = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4), {"finetune"}

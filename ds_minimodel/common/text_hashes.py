@@ -1,4 +1,4 @@
-"""Whole hashes of raw text: taken as it is streamed, else by reading it once more, and known by size, time and inode."""
+"""Whole hashes of raw text, taken as it is streamed or by reading it once more; size, time and inode tell when."""
 
 import hashlib
 import io

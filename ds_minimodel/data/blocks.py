@@ -29,8 +29,8 @@ from ds_minimodel.data.store import TokenStore
 CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
 _RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
 _MAGIC = b"DSMMBLK1"
-# magic, mode, tokens a sequence, blocks, SHA-256 of the store and of the checksums. Then the records, then the checksums
-# of their pieces (checksums.py). Tables of before are records alone.
+# magic, mode, tokens a sequence, blocks, SHA-256 of the store and of the checksums. Then the records, then the
+# checksums of their pieces (checksums.py). Tables of before are records alone.
 _HEADER = struct.Struct("<8s 16s Q Q 32s 32s")
 
 _ADVICE = "delete it, it is built again"

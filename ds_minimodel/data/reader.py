@@ -15,7 +15,7 @@ import lzma
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.text_hashes import HashedFile
@@ -140,7 +140,7 @@ def _cut(buffer: bytes) -> int:
     return size
 
 
-def _decompressed(file: io.BufferedReader, path: Path) -> io.BufferedReader | gzip.GzipFile | lzma.LZMAFile:
+def _decompressed(file: BinaryIO, path: Path) -> BinaryIO | io.BufferedReader | gzip.GzipFile | lzma.LZMAFile:
     """The bytes of an open file; the suffix of its path says how it is compressed."""
     if path.suffix == ".gz":
         return gzip.GzipFile(fileobj=file)
@@ -158,7 +158,7 @@ class _ZstdFile(io.RawIOBase):
     EOFError.
     """
 
-    def __init__(self, file: io.BufferedReader, path: Path):
+    def __init__(self, file: BinaryIO, path: Path):
         try:
             import zstandard
         except ImportError:

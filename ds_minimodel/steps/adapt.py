@@ -76,7 +76,7 @@ def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world:
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
     source_folder = layout.pretrain(system) / "pack"
     frozen, module = adapted_model(recipe, load_body(body_folder), system, vocab_size)
-    facts = {
+    facts: dict[str, Any] = {
         "initialisation": section.initialisation,
         "parents": {"body": identity(body_folder), "source": identity(source_folder)},
     }

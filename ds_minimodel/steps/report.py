@@ -30,7 +30,6 @@ from ds_minimodel.results.run_results import SCORES_FILE, RunResults, read_run_r
 from ds_minimodel.steps.training import task_inputs
 from ds_minimodel.tasks import KINDS
 
-
 BASELINES_FILE = "baselines.json"
 _EVALUATE = "delete its folder and run the step again"
 

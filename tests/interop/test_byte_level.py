@@ -24,6 +24,7 @@ def test_the_folder_says_which_kind_it_is(pack, unigram_folder, tmp_path):
     tokenizer = open_tokenizer(pack)
     assert isinstance(tokenizer, ByteLevelTokenizer) and isinstance(open_tokenizer(unigram_folder), UnigramTokenizer)
     assert tokenizer.mask_id == tokenizer.vocab_size - 1 and len(tokenizer.sha256) == 64
+    (tmp_path / "notes.txt").write_text("neither")
     write_manifest(tmp_path)
     with pytest.raises(UserError, match="it is not a tokenizer or a language pack"):
         open_tokenizer(tmp_path)

@@ -137,7 +137,7 @@ def test_a_table_of_blocks_that_is_cut_by_whole_records(finished):
 
 def refused_naming_but_begun(recipe, name, command, system):
     """Of a step that has begun: its record says so, and nothing else is changed."""
-    workdir, before = recipe.parent / "run", files_of(recipe)
+    before = files_of(recipe)
     line = refused(command, recipe, f"systems=[{system}]", "adapt.depth_schedule=[]")
     assert str(name) in line, line
     after = files_of(recipe)
