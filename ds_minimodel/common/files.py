@@ -11,9 +11,9 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any, ClassVar, TypeVar
+from typing import IO, Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -221,7 +221,7 @@ def read_model(path: str | Path, model: type[M], advice: str) -> M:
 def as_model(value: object, model: type[M], where: str | Path, advice: str) -> M:
     """`value`, read from `where`, as a `model`; UserError as of `read_model`."""
     try:
-        return _adapter(model).validate_python(value, strict=True)  # type: ignore[arg-type]  # types are hashable
+        return _adapter(cast(Hashable, model)).validate_python(value, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if part != "[key]")[:100]
@@ -230,8 +230,8 @@ def as_model(value: object, model: type[M], where: str | Path, advice: str) -> M
 
 
 @functools.lru_cache
-def _adapter(model: type[M]) -> TypeAdapter[M]:
-    return TypeAdapter(model)
+def _adapter(model: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast(Any, model))
 
 
 def read_json_lines(path: str | Path) -> list[dict[str, Any]]:

@@ -267,8 +267,14 @@ def change(folder, how):
         (lambda folder: change(folder, lambda tensors: tensors["decoder.lm_head.bias"].fill_(torch.nan)), "holds NaN"),
         (lambda folder: change(folder, lambda tensors: tensors.update({"encoder.lm_head.bias": ZERO})), "comes twice"),
         (lambda folder: change(folder, lambda tensors: tensors.update({POSITIONS: ZERO})), "not a RoBERTa of fairseq"),
-        (lambda folder: change(folder, lambda tensors: tensors.update({POSITIONS: ZERO.expand(9**9, 16)})), "has fewer"),
-        (lambda folder: change(folder, lambda tensors: tensors.update({POSITIONS: torch.zeros(2, 16)})), "no positions"),
+        (
+            lambda folder: change(folder, lambda tensors: tensors.update({POSITIONS: ZERO.expand(9**9, 16)})),
+            "has fewer",
+        ),
+        (
+            lambda folder: change(folder, lambda tensors: tensors.update({POSITIONS: torch.zeros(2, 16)})),
+            "no positions",
+        ),
         (lambda folder: set_to(folder, encoder_attention_heads=True), "settings: encoder_attention_heads"),
         (lambda folder: set_to(folder, encoder_attention_heads=3), "num_heads 3 does not divide"),
         (lambda folder: set_to(folder, encoder_attention_heads=10**12), "settings: encoder_attention_heads"),

@@ -12,6 +12,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,15 +25,16 @@ from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.model.artifacts import load_body, load_pack
 from ds_minimodel.serve.packs import check
 
+_SentencePiece: Any = vars(protobuf)["ModelProto"]  # made as the module is read
 Damage = Callable[[Path, random.Random], str]  # returns what it did, for a message
 
-VALUES = [
+VALUES: list[Any] = [
     *(None, True, False, -1, 0, 1, 2, 1.5, 3, 10**9, 10**12, 10**30, 1e300, float("nan"), float("inf")),
     *("", "16", "a\nb", "\0", "<s>", "../x", [], [1], ["a"], {}, {"a": 1}, [[[[]]]]),
 ]
 
 
-def _read(path: Path) -> object:
+def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -47,18 +49,19 @@ def change_json(folder: Path, rng: random.Random) -> str:
     """A value somewhere in a JSON file becomes another, goes, or gets a neighbour."""
     path = rng.choice(sorted(folder.glob("*.json")))
     value = root = _read(path)
-    keys: list[object] = []
+    parent: Any = None
+    keys: list[Any] = []
     while isinstance(value, (dict, list)) and value and (len(keys) < 1 or rng.random() < 0.75):
         keys.append(rng.choice(list(value) if isinstance(value, dict) else range(len(value))))
-        parent, value = value, value[keys[-1]]  # type: ignore[index]
+        parent, value = value, value[keys[-1]]
     if not keys:
         _write(path, rng.choice(VALUES))
         return f"{path.name} replaced"
     what = rng.choice(["replace", "replace", "replace", "remove", "add"])
     if what == "replace":
-        parent[keys[-1]] = rng.choice(VALUES)  # type: ignore[index]
+        parent[keys[-1]] = rng.choice(VALUES)
     elif what == "remove":
-        del parent[keys[-1]]  # type: ignore[attr-defined]
+        del parent[keys[-1]]
     elif isinstance(parent, dict):
         parent[f"{keys[-1]}_"] = value
     else:
@@ -201,7 +204,7 @@ TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": F
 def change_tokenizer(folder: Path, rng: random.Random) -> str:
     """A setting that changes the ids of a text, in tokenizer.json or in a file beside it."""
     path = folder / "tokenizer.json"
-    beside = {
+    beside: dict[str, list[Any]] = {
         "tokenizer_config.json": [
             {"add_prefix_space": rng.random() < 0.5},
             {"tokenizer_class": rng.choice(["BertTokenizer", "PreTrainedTokenizerFast", "RobertaTokenizerFast", 7])},
@@ -269,7 +272,7 @@ def change_tokenizer(folder: Path, rng: random.Random) -> str:
 def change_sentencepiece(folder: Path, rng: random.Random) -> str:
     """sentencepiece.bpe.model has other scores, pieces, kinds or settings."""
     path = folder / "sentencepiece.bpe.model"
-    model = protobuf.ModelProto.FromString(path.read_bytes())
+    model = _SentencePiece.FromString(path.read_bytes())
     number = rng.randrange(3, len(model.pieces))
     piece, what = model.pieces[number], rng.randrange(8)
     if what == 0:
@@ -319,10 +322,9 @@ def import_outcome(folder: Path, out: Path, good: Path, lines: list[str]) -> str
         assert not (folder / "code-has-run").exists(), "code ran"
         return "refused"
     assert not (folder / "code-has-run").exists(), "code ran"
-    names = ("body/config.json", "body/model.safetensors", "pack/embeddings.safetensors")
     vocabulary = next(name for name in ("tokenizer.model", "tokenizer.json") if (out / "pack" / name).exists())
-    names = (*names, f"pack/{vocabulary}")
-    if any((out / name).read_bytes() != (good / name).read_bytes() for name in names if name != "body/config.json"):
+    names = ("body/model.safetensors", "pack/embeddings.safetensors", f"pack/{vocabulary}")
+    if any((out / name).read_bytes() != (good / name).read_bytes() for name in names):
         assert_as_transformers(folder, out, lines)
     check(out / "pack", out / "body")
     return "right"

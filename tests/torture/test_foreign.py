@@ -11,16 +11,7 @@ from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.serve.packs import check
 from ds_minimodel.serve.predictor import Predictor
 
-from ..interop.conftest import (  # noqa: F401
-    ODD_TEXTS,
-    TEXTS,
-    roberta,
-    roberta_json,
-    text_file,
-    unigram_folder,
-    xlm_r,
-    xlm_r_json,
-)
+from ..interop.conftest import ODD_TEXTS, TEXTS, roberta, roberta_json, text_file, unigram_folder, xlm_r, xlm_r_json  # noqa: F401
 from ..serve.conftest import family  # noqa: F401
 from .foreign import copy, damage_artifact, damage_import, import_outcome
 
