@@ -33,7 +33,8 @@ void check_width(int64_t width) {
 }
 
 struct Cuda {
-  static bool takes(int32_t dtype) {
+  static bool takes(int32_t dtype, int32_t device) {
+    if (!cuda::has_code_for(device)) return false;
     return dtype == aoti_torch_dtype_float32() || dtype == aoti_torch_dtype_float16() ||
            dtype == aoti_torch_dtype_bfloat16();
   }
@@ -90,8 +91,22 @@ struct Cuda {
   }
 };
 
+#ifndef DSMM_CPU_SHIM
+bool has_code(int64_t major, int64_t minor) { return cuda::has_code(major, minor); }
+#endif
+
 }  // namespace
 
+#ifndef DSMM_CPU_SHIM
+STABLE_TORCH_LIBRARY(dsmm_cuda, library) { library.def("has_code(int major, int minor) -> bool"); }
+STABLE_TORCH_LIBRARY_IMPL(dsmm_cuda, CompositeExplicitAutograd, library) {
+  library.impl("has_code", TORCH_BOX(&has_code));
+}
+#endif
+
 STABLE_TORCH_LIBRARY_IMPL(DSMM_LIBRARY, DSMM_DISPATCH_KEY, library) { DSMM_SERVE_ALL(Cuda); }
+#ifdef DSMM_CPU_SHIM  // tensors of two devices reach the checks, as a GPU's beside the CPU's would
+STABLE_TORCH_LIBRARY_IMPL(DSMM_LIBRARY, Meta, library) { DSMM_SERVE_ALL(Cuda); }
+#endif
 
 }  // namespace dsmm

@@ -39,6 +39,28 @@ int warps_with_rows(int64_t width) {
 
 }  // namespace
 
+#ifdef DSMM_CPU_SHIM
+bool has_code_for(int) { return true; }
+#else
+bool has_code(int64_t major, int64_t minor) {
+  constexpr int architectures[] = {__CUDA_ARCH_LIST__};  // 750 for sm_75, in ascending order
+  int64_t newest = 0;
+  for (const int64_t architecture : architectures) {
+    newest = architecture / 10;
+    if (newest / 10 == major && newest % 10 <= minor) return true;
+  }
+  return DSMM_HAS_PTX && newest <= 10 * major + minor;  // the driver compiles it
+}
+
+bool has_code_for(int device) {
+  int major = 0, minor = 0;
+  if (device < 0) return true;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  return has_code(major, minor);
+}
+#endif
+
 // KERNEL<T, N> for the N that the pointers allow.
 #define DSMM_LAUNCH_ROWS(KERNEL, WARPS, SHARED, ...)                                                         \
   do {                                                                                                       \

@@ -7,6 +7,11 @@ namespace dsmm::cuda {
 
 constexpr int64_t kMaxWidth = 12288;  // a row of floats in 48 KiB of shared memory
 
+// Whether the library holds code for a compute capability, or for that of a device (-1: none, a tensor of
+// another kind of device, which the checks of the arguments refuse).
+bool has_code(int64_t major, int64_t minor);
+bool has_code_for(int device);
+
 template <class T> int norm_forward(const NormForward<T>&, int64_t rows, void* stream);
 template <class T> int norm_backward(const NormBackward<T>&, int64_t rows, void* stream);
 // partial: (kSumSlices, 2, width) floats, to be added up over the slices.
