@@ -1,6 +1,6 @@
 """Build the optional compiled kernels; everything else is in pyproject.toml.
 
-DSMM_BUILD_OPS=auto (default): build what this machine can, say so where that is nothing.
+DSMM_BUILD_OPS=auto (default): build what this machine can, say in a line what it cannot.
 DSMM_BUILD_OPS=0: build nothing.   cpu: the CPU kernels only.   1: a failure to build is fatal.
 torch must be visible to the build: pip install -e . --no-build-isolation
 """
@@ -19,11 +19,20 @@ MODE = os.environ.get("DSMM_BUILD_OPS", "auto")
 # Stable ABI of torch 2.10, the oldest torch that the kernels load in.
 FLAGS = ["-std=c++17", "-O3", "-DTORCH_TARGET_VERSION=0x020a000000000000"]
 CPU_FLAGS = ["-fno-math-errno", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-maybe-uninitialized"]
-ARCHITECTURES = ("7.0", "8.0", "9.0")
+# Each serves the newer ones of its generation too; code of the last is kept as PTX for the generations after it.
+ARCHITECTURES = ("7.0", "7.5", "8.0", "9.0")
 
 
 def say(message: str) -> None:
     print(f"ds_minimodel: {message}", file=sys.stderr)
+
+
+def not_built(name: str, error: Exception) -> None:
+    """Go on without a library, saying so in one line; where it has to be built, end with its error."""
+    if MODE == "1":
+        raise error
+    reason = " ".join(str(error).split())
+    say(f"{name} not built ({reason[:300]}); torch's own operators will serve")
 
 
 def module(device: str) -> str:
@@ -47,16 +56,21 @@ def extensions() -> Iterator[Extension]:
         module("cpu"), sources("csrc/cpu", "*.cpp"), py_limited_api=True, extra_compile_args={"cxx": FLAGS + CPU_FLAGS}
     )
     # Not torch.cuda.is_available(): kernels may be built on a machine without a GPU.
-    if MODE != "cpu" and torch.version.cuda and CUDA_HOME:
+    if MODE == "cpu" or not (torch.version.cuda and CUDA_HOME):
+        return
+    try:
         known = subprocess.check_output([f"{CUDA_HOME}/bin/nvcc", "--list-gpu-arch"], text=True).split()
-        wanted = [name for name in ARCHITECTURES if "compute_" + name.replace(".", "") in known]
-        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", ";".join(wanted) + "+PTX")
-        yield CUDAExtension(
-            module("cuda"),
-            sources("csrc/cuda", "*.cpp", "*.cu"),
-            py_limited_api=True,
-            extra_compile_args={"cxx": [*FLAGS, "-DUSE_CUDA"], "nvcc": FLAGS},
-        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        not_built(module("cuda"), error)
+        return
+    wanted = [name for name in ARCHITECTURES if "compute_" + name.replace(".", "") in known]
+    names = os.environ.setdefault("TORCH_CUDA_ARCH_LIST", ";".join(wanted) + "+PTX")
+    yield CUDAExtension(
+        module("cuda"),
+        sources("csrc/cuda", "*.cpp", "*.cu"),
+        py_limited_api=True,
+        extra_compile_args={"cxx": [*FLAGS, "-DUSE_CUDA"], "nvcc": [*FLAGS, f"-DDSMM_HAS_PTX={int('PTX' in names)}"]},
+    )
 
 
 def build_arguments() -> dict:
@@ -75,14 +89,20 @@ def build_arguments() -> dict:
     class Build(BuildExtension):
         """A build that may fail: the package works without its kernels."""
 
-        def build_extension(self, extension: Extension) -> None:
-            try:
-                super().build_extension(extension)
-            except Exception as error:
-                if MODE == "1":
-                    raise
-                extension.optional = True  # setuptools then does without the file
-                say(f"{extension.name} not built ({error}); torch's own operators will serve")
+        def run(self) -> None:
+            # One library after the other, each by a compiler object of its own: one that fails, or whose compiler is
+            # not fit for it, leaves the others alone.
+            options = vars(self)
+            compiler, inplace = options["compiler"], options["inplace"]
+            wanted, built = list(self.distribution.ext_modules), []
+            for extension in wanted:
+                self.compiler, self.inplace, self.extensions = compiler, inplace, [extension]
+                try:
+                    super().run()
+                    built.append(extension)
+                except Exception as error:
+                    not_built(extension.name, error)
+            self.extensions = built
 
     return {"ext_modules": list(extensions()), "cmdclass": {"build_ext": Build}}
 

@@ -9,9 +9,16 @@
 
 #include <cmath>
 #include <optional>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "arguments.h"
+
+// torch 2.11 has it by its older name only.
+#ifndef STABLE_TORCH_ERROR_CODE_CHECK
+#define STABLE_TORCH_ERROR_CODE_CHECK TORCH_ERROR_CODE_CHECK
+#endif
 
 namespace dsmm {
 
@@ -33,29 +40,64 @@ inline Tensor with_type(const Tensor& x, ScalarType type) {
   return x.scalar_type() == type ? x : torch::stable::to(x, type);
 }
 
-// x contiguous, after a check that its dtype and size are those of `model`.
-inline Tensor matching(const Tensor& x, const Tensor& model) {
-  STD_TORCH_CHECK(x.scalar_type() == model.scalar_type() && x.numel() == model.numel(),
-                  "tensors that go together differ in dtype or shape");
-  return packed(x);
+using Sizes = std::vector<int64_t>;
+
+inline Sizes sizes_of(const Tensor& x, int64_t dropped = 0) {  // without the last `dropped` axes
+  return Sizes(x.sizes().data(), x.sizes().data() + x.dim() - dropped);
 }
 
-// A parameter of any dtype, contiguous and as floats.
-inline Tensor floats(const Tensor& parameter, int64_t size) {
-  STD_TORCH_CHECK(parameter.numel() == size, "a parameter has ", parameter.numel(), " elements, not ", size);
+inline std::string text(const Sizes& sizes) {
+  std::string result;
+  for (const int64_t size : sizes) result += (result.empty() ? "" : ", ") + std::to_string(size);
+  return "(" + result + ")";
+}
+
+// Every argument passes one of the checks below before a pointer to it is taken: a kernel would read
+// whatever lies there. `name` is the argument's in the schema; `x` the first argument.
+inline void check_device(const Tensor& argument, const Tensor& x, const char* name) {
+  int32_t type, wanted;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(argument.get(), &type));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &wanted));
+  STD_TORCH_CHECK(type == wanted && (type == aoti_torch_device_type_cpu() ||
+                                     argument.get_device_index() == x.get_device_index()),
+                  name, " is on another device than the first argument");
+}
+
+inline void check_type(const Tensor& argument, ScalarType type, const char* type_name, const char* name) {
+  STD_TORCH_CHECK(argument.scalar_type() == type, name, " must be ", type_name);
+}
+
+inline void check_sizes(const Tensor& argument, const Sizes& sizes, const char* name) {
+  STD_TORCH_CHECK(sizes_of(argument) == sizes, name, " has the shape ", text(sizes_of(argument)),
+                  " where it must be ", text(sizes));
+}
+
+// An argument of the dtype and shape of x, contiguous.
+inline Tensor matching(const Tensor& argument, const Tensor& x, const char* name) {
+  check_device(argument, x, name);
+  check_type(argument, x.scalar_type(), "of the first argument's dtype", name);
+  check_sizes(argument, sizes_of(x), name);
+  return packed(argument);
+}
+
+// A parameter of any dtype, a number for each column: contiguous and as floats.
+inline Tensor floats(const Tensor& parameter, int64_t width, const Tensor& x, const char* name) {
+  check_device(parameter, x, name);
+  check_sizes(parameter, {width}, name);
   return packed(with_type(parameter, ScalarType::Float));
 }
 
-inline Tensor integers(const Tensor& x, int64_t size) {
-  STD_TORCH_CHECK(x.scalar_type() == ScalarType::Int && x.numel() == size,
-                  "row_keys and lengths must be int32, one for each row or sample");
-  return packed(x);
-}
-inline MaybeTensor integers(const MaybeTensor& x, int64_t size) {
-  return x ? MaybeTensor(integers(*x, size)) : x;
+inline MaybeTensor integers(const MaybeTensor& argument, const Sizes& sizes, const Tensor& x,
+                            const char* name) {
+  if (!argument) return std::nullopt;
+  check_device(*argument, x, name);
+  check_type(*argument, ScalarType::Int, "int32", name);
+  check_sizes(*argument, sizes, name);
+  return packed(*argument);
 }
 
 inline Dropout dropout_of(const MaybeTensor& packed_keys, double p) {
+  STD_TORCH_CHECK(p >= 0 && p < 1, "p must be at least 0 and below 1, not ", p);
   return {data_or_null<int32_t>(packed_keys), static_cast<uint32_t>(std::floor(p * 4294967296.0)),
           static_cast<float>(1 / (1 - p))};
 }
@@ -80,9 +122,9 @@ std::tuple<Tensor, Tensor, Tensor> residual_layer_norm(const Tensor& x_, const M
                                                        double p, const MaybeTensor& row_keys) {
   const Tensor x = packed(x_);
   const Shape shape(x);
-  const MaybeTensor residual = residual_ ? MaybeTensor(matching(*residual_, x)) : std::nullopt;
-  const Tensor weight = floats(weight_, shape.width), bias = floats(bias_, shape.width);
-  const MaybeTensor keys = integers(row_keys, shape.rows);
+  const MaybeTensor residual = residual_ ? MaybeTensor(matching(*residual_, x, "residual")) : std::nullopt;
+  const Tensor weight = floats(weight_, shape.width, x, "weight"), bias = floats(bias_, shape.width, x, "bias");
+  const MaybeTensor keys = integers(row_keys, sizes_of(x, 1), x, "row_keys");
   Tensor out = like(x), total = like(x, residual || row_keys);
   Tensor statistics = torch::stable::new_empty(x, {2, shape.rows}, ScalarType::Float);
   float* mean = data<float>(statistics);
@@ -102,13 +144,15 @@ template <class Backend>
 std::tuple<Tensor, Tensor, Tensor, Tensor> residual_layer_norm_backward(
     const Tensor& grad_, const Tensor& total_, const Tensor& statistics_, const Tensor& weight_, double p,
     const MaybeTensor& row_keys, bool has_residual, bool trains) {
-  const Tensor total = packed(total_), grad = matching(grad_, total), statistics = packed(statistics_);
+  const Tensor grad = packed(grad_), total = matching(total_, grad, "total");
   const Shape shape(total);
-  STD_TORCH_CHECK(statistics.scalar_type() == ScalarType::Float && statistics.numel() == 2 * shape.rows,
-                  "statistics must be float32, mean and rstd of each row");
+  check_device(statistics_, grad, "statistics");
+  check_type(statistics_, ScalarType::Float, "float32", "statistics");
+  check_sizes(statistics_, {2, shape.rows}, "statistics");
+  const Tensor statistics = packed(statistics_);
   const float* mean = data<float>(statistics);
-  const Tensor weight = floats(weight_, shape.width);
-  const MaybeTensor keys = integers(row_keys, shape.rows);
+  const Tensor weight = floats(weight_, shape.width, grad, "weight");
+  const MaybeTensor keys = integers(row_keys, sizes_of(grad, 1), grad, "row_keys");
   Tensor grad_x = like(total, row_keys || !has_residual), grad_residual = like(total, has_residual);
   MaybeTensor sums;
   if (trains) sums = torch::stable::new_zeros(weight, {2, shape.width});
@@ -131,7 +175,7 @@ template <class Backend>
 Tensor bias_gelu(const Tensor& x_, const Tensor& bias_) {
   const Tensor x = packed(x_);
   const Shape shape(x);
-  const Tensor bias = floats(bias_, shape.width);
+  const Tensor bias = floats(bias_, shape.width, x, "bias");
   Tensor out = like(x);
   if (shape.rows)
     Backend::with_dtype(x, [&](auto zero) {
@@ -145,9 +189,9 @@ Tensor bias_gelu(const Tensor& x_, const Tensor& bias_) {
 template <class Backend>
 std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& grad_, const Tensor& x_, const Tensor& bias_,
                                               bool trains) {
-  const Tensor x = packed(x_), grad = matching(grad_, x);
+  const Tensor grad = packed(grad_), x = matching(x_, grad, "x");
   const Shape shape(x);
-  const Tensor bias = floats(bias_, shape.width);
+  const Tensor bias = floats(bias_, shape.width, x, "bias");
   Tensor grad_x = like(x);
   MaybeTensor sums;
   if (trains) sums = torch::stable::new_zeros(bias, {shape.width});
@@ -166,7 +210,8 @@ std::tuple<Tensor, Tensor> masked_softmax(const Tensor& scores_, const MaybeTens
                                           double p, const MaybeTensor& row_keys) {
   const Tensor scores = packed(scores_);
   const Shape shape(scores);
-  const MaybeTensor lengths = integers(lengths_, shape.samples), keys = integers(row_keys, shape.rows);
+  const MaybeTensor lengths = integers(lengths_, {shape.samples}, scores, "lengths");
+  const MaybeTensor keys = integers(row_keys, sizes_of(scores, 1), scores, "row_keys");
   Tensor out = like(scores), probs = like(scores, row_keys.has_value());
   if (shape.rows)
     Backend::with_dtype(scores, [&](auto zero) {
@@ -183,9 +228,10 @@ std::tuple<Tensor, Tensor> masked_softmax(const Tensor& scores_, const MaybeTens
 template <class Backend>
 Tensor masked_softmax_backward(const Tensor& grad_, const Tensor& probs_, const MaybeTensor& lengths_,
                                double scale, double p, const MaybeTensor& row_keys) {
-  const Tensor probs = packed(probs_), grad = matching(grad_, probs);
+  const Tensor grad = packed(grad_), probs = matching(probs_, grad, "probs");
   const Shape shape(probs);
-  const MaybeTensor lengths = integers(lengths_, shape.samples), keys = integers(row_keys, shape.rows);
+  const MaybeTensor lengths = integers(lengths_, {shape.samples}, grad, "lengths");
+  const MaybeTensor keys = integers(row_keys, sizes_of(grad, 1), grad, "row_keys");
   Tensor grad_scores = like(probs);
   if (shape.rows)
     Backend::with_dtype(probs, [&](auto zero) {
@@ -203,9 +249,10 @@ template <class Backend>
 Tensor cross_entropy_(Tensor logits, const Tensor& bias_, const Tensor& targets_, bool needs_grad) {
   STD_TORCH_CHECK(logits.dim() == 2 && logits.is_contiguous(), "logits must be a contiguous matrix");
   const Shape shape(logits);
-  STD_TORCH_CHECK(targets_.scalar_type() == ScalarType::Long && targets_.numel() == shape.rows,
-                  "targets must be int64, one for each row");
-  const Tensor targets = packed(targets_), bias = floats(bias_, shape.width);
+  check_device(targets_, logits, "targets");
+  check_type(targets_, ScalarType::Long, "int64", "targets");
+  check_sizes(targets_, {shape.rows}, "targets");
+  const Tensor targets = packed(targets_), bias = floats(bias_, shape.width, logits, "bias");
   Tensor losses = torch::stable::new_empty(bias, {shape.rows});
   if (shape.rows)
     Backend::with_dtype(logits, [&](auto zero) {
@@ -221,7 +268,7 @@ template <class Backend>
 Tensor dropout(const Tensor& x_, double p, const Tensor& row_keys) {
   const Tensor x = packed(x_);
   const Shape shape(x);
-  const MaybeTensor keys = integers(row_keys, shape.rows);
+  const MaybeTensor keys = integers(row_keys, sizes_of(x, 1), x, "row_keys");
   Tensor out = like(x);
   if (shape.rows)
     Backend::with_dtype(x, [&](auto zero) {
@@ -234,14 +281,15 @@ Tensor dropout(const Tensor& x_, double p, const Tensor& row_keys) {
 
 using BoxedKernel = void (*)(StableIValue*, uint64_t, uint64_t);
 
-// Dtypes that the Backend takes go to its kernel, others to the torch reference.
+// Devices and dtypes that the Backend takes go to its kernel, others to the torch reference.
 template <class Backend>
 void serve(const char* reference, BoxedKernel kernel, StableIValue* stack, uint64_t num_inputs,
            uint64_t num_outputs) {
-  int32_t dtype;
+  int32_t dtype, device;
   const AtenTensorHandle first = torch::stable::detail::to<AtenTensorHandle>(stack[0]);
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(first, &dtype));
-  if (Backend::takes(dtype))
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(first, &device));
+  if (Backend::takes(dtype, device))
     kernel(stack, num_inputs, num_outputs);
   else
     STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(reference, "", stack, TORCH_ABI_VERSION));

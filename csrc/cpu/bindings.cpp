@@ -78,7 +78,7 @@ bool worth_streaming(const T* matrix, int64_t width, int64_t rows) {
 }
 
 struct Cpu {
-  static bool takes(int32_t dtype) {
+  static bool takes(int32_t dtype, int32_t) {
     return dtype == aoti_torch_dtype_float32() || dtype == aoti_torch_dtype_bfloat16();
   }
 
@@ -179,11 +179,13 @@ struct HeadBatch {
     width = key_pitch / parts;
     query_pitch = queries ? width * heads : key_pitch;
     num_queries = queries ? queries->size(1) : num_keys;
-    STD_TORCH_CHECK(!queries || (queries->scalar_type() == projected.scalar_type() &&
-                                 queries->size(0) == samples && queries->size(2) == query_pitch),
-                    "queries and keys differ in dtype, batch or width");
-    lengths = integers(lengths_, samples);
-    row_keys = integers(row_keys_, samples * heads * num_queries);
+    if (queries) {
+      check_device(*queries, projected, "queries");
+      check_type(*queries, projected.scalar_type(), "of the first argument's dtype", "queries");
+      check_sizes(*queries, {samples, num_queries, query_pitch}, "queries");
+    }
+    lengths = integers(lengths_, {samples}, projected, "lengths");
+    row_keys = integers(row_keys_, {samples, heads, num_queries}, projected, "row_keys");
   }
 
   int64_t first_key() const { return queries ? 0 : num_heads * width; }
@@ -237,10 +239,10 @@ std::tuple<Tensor, Tensor> attention_backward(const Tensor& grad_, const Tensor&
                                               const MaybeTensor& lengths, double p,
                                               const MaybeTensor& row_keys) {
   const HeadBatch heads(projected, queries, num_heads, lengths, p, row_keys);
+  check_device(grad_, projected, "grad");
+  check_type(grad_, projected.scalar_type(), "of the dtype of projected", "grad");
+  check_sizes(grad_, {heads.samples, heads.num_queries, num_heads * heads.width}, "grad");
   const Tensor grad = packed(grad_);
-  STD_TORCH_CHECK(grad.scalar_type() == projected.scalar_type() &&
-                      grad.numel() == heads.samples * heads.num_queries * num_heads * heads.width,
-                  "the gradient differs from the result in dtype or shape");
   if (!grad.numel())  // keys that no query reads have a gradient, too
     return {torch::stable::new_zeros(heads.projected, heads.projected.sizes()),
             queries ? like(*heads.queries) : like(heads.projected, false)};

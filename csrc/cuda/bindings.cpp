@@ -33,7 +33,8 @@ void check_width(int64_t width) {
 }
 
 struct Cuda {
-  static bool takes(int32_t dtype) {
+  static bool takes(int32_t dtype, int32_t device) {
+    if (!cuda::has_code_for(device)) return false;
     return dtype == aoti_torch_dtype_float32() || dtype == aoti_torch_dtype_float16() ||
            dtype == aoti_torch_dtype_bfloat16();
   }
@@ -69,10 +70,9 @@ struct Cuda {
   }
   template <class T>
   static void gelu_backward(const GeluBackward<T>& a, int64_t rows, MaybeTensor& sums) {
-    check(cuda::gelu_backward(a, rows, current_stream()));
-    if (!sums) return;
+    if (!sums) return check(cuda::gelu_backward(a, rows, nullptr, current_stream()));
     const Tensor partial = torch::stable::new_empty(*sums, {cuda::kSumSlices, a.width});
-    check(cuda::column_sums(a.grad_x, rows, a.width, data<float>(partial), current_stream()));
+    check(cuda::gelu_backward(a, rows, data<float>(partial), current_stream()));
     sums = torch::stable::sum(partial, std::vector<int64_t>{0});
   }
   template <class T> static void softmax_forward(const SoftmaxForward<T>& a, int64_t rows) {
@@ -80,6 +80,7 @@ struct Cuda {
     check(cuda::softmax_forward(a, rows, current_stream()));
   }
   template <class T> static void softmax_backward(const SoftmaxBackward<T>& a, int64_t rows) {
+    check_width(a.width);
     check(cuda::softmax_backward(a, rows, current_stream()));
   }
   template <class T> static void cross_entropy(const CrossEntropy<T>& a, int64_t rows) {
@@ -90,8 +91,22 @@ struct Cuda {
   }
 };
 
+#ifndef DSMM_CPU_SHIM
+bool has_code(int64_t major, int64_t minor) { return cuda::has_code(major, minor); }
+#endif
+
 }  // namespace
 
+#ifndef DSMM_CPU_SHIM
+STABLE_TORCH_LIBRARY(dsmm_cuda, library) { library.def("has_code(int major, int minor) -> bool"); }
+STABLE_TORCH_LIBRARY_IMPL(dsmm_cuda, CompositeExplicitAutograd, library) {
+  library.impl("has_code", TORCH_BOX(&has_code));
+}
+#endif
+
 STABLE_TORCH_LIBRARY_IMPL(DSMM_LIBRARY, DSMM_DISPATCH_KEY, library) { DSMM_SERVE_ALL(Cuda); }
+#ifdef DSMM_CPU_SHIM  // tensors of two devices reach the checks, as a GPU's beside the CPU's would
+STABLE_TORCH_LIBRARY_IMPL(DSMM_LIBRARY, Meta, library) { DSMM_SERVE_ALL(Cuda); }
+#endif
 
 }  // namespace dsmm

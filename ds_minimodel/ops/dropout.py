@@ -52,8 +52,9 @@ def row_keys(sample_keys: Tensor, site: int | range, positions: Tensor) -> Tenso
     """
     positions = positions.to(torch.int32)
     if isinstance(site, range):
-        steps = [as_int32(number * GOLDEN) for number in site]
-        steps_N = torch.tensor(steps, dtype=torch.int32, device=sample_keys.device)
+        # Made on the device: a copy from the host would make it wait, in every layer and pass.
+        numbers_N = torch.arange(site.start, site.stop, site.step, dtype=torch.int32, device=sample_keys.device)
+        steps_N = numbers_N * as_int32(GOLDEN)
         return hash32(hash32(sample_keys[:, None] + steps_N)[:, :, None] + positions.unsqueeze(-2))
     return hash32(hash32(sample_keys + as_int32(site * GOLDEN))[:, None] + positions)
 

@@ -7,6 +7,7 @@ device (loading.py) and leaves the others to the reference, which it finds in th
 and replaced.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,11 +26,20 @@ def define(schema: str, reference: Callable, fake: Callable) -> Callable:
     fake: shapes, dtypes and devices of the outputs, for tracing.
     """
     name, signature = schema.split("(", 1)
+
+    @functools.wraps(fake)
+    def checked_fake(*arguments: Any) -> Any:
+        # A tensor without memory beside others would make the fake serve those, too, with results never written.
+        devices = {argument.device for argument in arguments if isinstance(argument, Tensor)}
+        if len(devices) > 1:
+            raise ValueError(f"{name}: arguments on different devices: {', '.join(sorted(map(str, devices)))}")
+        return fake(*arguments)
+
     for namespace in (NAMESPACE, REFERENCE_NAMESPACE):
         qualified = f"{namespace}::{name}"
         torch.library.define(qualified, "(" + signature, tags=torch.Tag.pt2_compliant_tag)
         torch.library.impl(qualified, "CompositeExplicitAutograd", reference)
-        torch.library.register_fake(qualified, fake)
+        torch.library.register_fake(qualified, checked_fake)
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 

@@ -14,7 +14,7 @@ import torch
 
 # The names carry the version of the schemas, so that a build of older sources is not taken.
 # setup.py reads them here.
-LIBRARIES = {"cpu": "_kernels_cpu_v2", "cuda": "_kernels_cuda_v2"}
+LIBRARIES = {"cpu": "_kernels_cpu_v2", "cuda": "_kernels_cuda_v3"}
 COMPILED_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
 OPS = ("residual_layer_norm", "bias_gelu", "masked_softmax", "attention", "linear_cross_entropy", "dropout")
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
@@ -58,14 +58,19 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
     """The implementation of an operator, in words: compiled kernels with their instruction set, or torch and why."""
     if op not in OPS:
         raise KeyError(f"no operator {op}; there are {', '.join(OPS)}")
-    device = torch.device(device).type
-    if device == "meta":
-        device = _meta_device.get()
-    if device not in LIBRARIES:
+    device = torch.device(device)
+    kind = _meta_device.get() if device.type == "meta" else device.type
+    if kind not in LIBRARIES:
         return "torch (no kernels for this device)"
-    if op == "attention" and device == "cuda":
+    if op == "attention" and kind == "cuda":
         return "torch (flash or memory-efficient; with dropout two products around masked_softmax)"
-    serving = load_kernels(device)
-    if serving.startswith("compiled") and dtype not in COMPILED_DTYPES[device]:
+    serving = load_kernels(kind)
+    if not serving.startswith("compiled"):
+        return serving
+    if dtype not in COMPILED_DTYPES[kind]:
         return f"torch (kernels do not take {dtype})"
+    if device.type == "cuda" and torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability(device)
+        if not torch.ops.dsmm_cuda.has_code(major, minor):
+            return f"torch (kernels built without code for sm_{major}{minor})"
     return serving

@@ -1,0 +1,58 @@
+"""The CUDA sources built for the CPU (cuda_shim.h), as operators of the namespace dsmm_shim."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from op_cases import NAMES
+
+import ds_minimodel.ops  # noqa: F401  (defines the operators)
+
+CSRC = Path(__file__).parents[2] / "csrc"
+SHIM = Path(__file__).with_name("cuda_shim.h")
+KERNELS = [name for name in NAMES if name not in ("linear_cross_entropy", "attention", "attention_backward")]
+
+
+@pytest.fixture(scope="session")
+def shim_library(tmp_path_factory):
+    """Build and load them, once for all tests."""
+    if not shutil.which("g++"):
+        pytest.skip("no g++")
+    from torch.utils.cpp_extension import include_paths, library_paths
+
+    library = tmp_path_factory.mktemp("shim") / "libshim.so"
+    subprocess.run(
+        [
+            "g++",
+            "-std=c++17",
+            "-O1",
+            "-w",
+            "-fPIC",
+            "-shared",
+            "-o",
+            library,
+            "-DDSMM_CPU_SHIM",
+            "-DDSMM_LIBRARY=dsmm_shim",
+            "-DDSMM_DISPATCH_KEY=CPU",
+            "-DTORCH_TARGET_VERSION=0x020a000000000000",
+            *(f"-I{path}" for path in include_paths()),
+            "-include",
+            SHIM,
+            "-x",
+            "c++",
+            CSRC / "cuda/launch.cu",
+            CSRC / "cuda/bindings.cpp",
+            "-x",
+            "none",
+            *(f"-L{path}" for path in library_paths()),
+            "-ltorch",
+            "-ltorch_cpu",
+        ],
+        check=True,
+    )
+    for name in KERNELS:
+        schema = str(getattr(torch.ops.dsmm, name).default._schema)
+        torch.library.define(f"dsmm_shim::{name}", "(" + schema.split("(", 1)[1])
+    torch.ops.load_library(library)
