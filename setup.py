@@ -92,11 +92,10 @@ def build_arguments() -> dict:
         def run(self) -> None:
             # One library after the other, each by a compiler object of its own: one that fails, or whose compiler is
             # not fit for it, leaves the others alone.
-            options = vars(self)
-            compiler, inplace = options["compiler"], options["inplace"]
-            wanted, built = list(self.distribution.ext_modules), []
-            for extension in wanted:
-                self.compiler, self.inplace, self.extensions = compiler, inplace, [extension]
+            options = {name: getattr(self, name) for name in ("compiler", "inplace")}
+            built = []
+            for extension in self.extensions:
+                vars(self).update(options, extensions=[extension])
                 try:
                     super().run()
                     built.append(extension)
