@@ -94,14 +94,14 @@ def build_arguments() -> dict:
             # not fit for it, leaves the others alone.
             options = {name: getattr(self, name) for name in ("compiler", "inplace")}
             built = []
-            for extension in self.extensions:
-                vars(self).update(options, extensions=[extension])
+            for extension in self.__dict__["extensions"]:
+                self.__dict__.update(options, extensions=[extension])
                 try:
                     super().run()
                     built.append(extension)
                 except Exception as error:
                     not_built(extension.name, error)
-            self.extensions = built
+            self.__dict__["extensions"] = built
 
     return {"ext_modules": list(extensions()), "cmdclass": {"build_ext": Build}}
 

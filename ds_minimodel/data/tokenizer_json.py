@@ -33,6 +33,17 @@ def _no_dropout(value: float | None) -> float | None:
     return value
 
 
+def spelt(token: str) -> AfterValidator:
+    """A validator of how a special token is spelt, where it is given at all."""
+
+    def check(value: str | None) -> str | None:
+        if value not in (None, token):
+            raise ValueError(f"{value!r:.40} is not {token}")
+        return value
+
+    return AfterValidator(check)
+
+
 class Strict(Stored):
     """A part in which an unknown key may mean something that would be lost: it is refused."""
 
@@ -65,7 +76,7 @@ class Bpe(Strict):
 
     type: Literal["BPE"] = "BPE"
     dropout: Annotated[float | None, AfterValidator(_no_dropout)] = None
-    unk_token: Literal["<unk>"] | None = None
+    unk_token: Annotated[str | None, spelt(SPECIAL[UNK])] = None
     continuing_subword_prefix: Literal[""] | None = None
     end_of_word_suffix: Literal[""] | None = None
     fuse_unk: bool = False

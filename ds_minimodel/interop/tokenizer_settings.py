@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Stored, read_model
-from ds_minimodel.common.vocabulary import BOS, EOS, SPECIAL
+from ds_minimodel.common.vocabulary import BOS, EOS, MASK, PAD, SPECIAL, UNK
 from ds_minimodel.data.tokenizer import BYTE_LEVEL_FILE, WORD_START
-from ds_minimodel.data.tokenizer_json import ADVICE, Ids, Precompiled, UnigramFile, check_added
+from ds_minimodel.data.tokenizer_json import ADVICE, Ids, Precompiled, UnigramFile, check_added, spelt
 
 _BOS, _EOS = SPECIAL[BOS], SPECIAL[EOS]
 _OWN_CLASSES = "RobertaTokenizer", "RobertaTokenizerFast", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast"
@@ -47,11 +47,11 @@ def _contents(tokens: Any) -> Any:
     return [_content(token) for token in tokens] if isinstance(tokens, list) else tokens
 
 
-_Bos = Annotated[Literal["<s>"] | None, BeforeValidator(_content)]
-_Pad = Annotated[Literal["<pad>"] | None, BeforeValidator(_content)]
-_Eos = Annotated[Literal["</s>"] | None, BeforeValidator(_content)]
-_Unk = Annotated[Literal["<unk>"] | None, BeforeValidator(_content)]
-_Mask = Annotated[Literal["<mask>"] | None, BeforeValidator(_content)]
+_Bos = Annotated[str | None, BeforeValidator(_content), spelt(SPECIAL[BOS])]
+_Pad = Annotated[str | None, BeforeValidator(_content), spelt(SPECIAL[PAD])]
+_Eos = Annotated[str | None, BeforeValidator(_content), spelt(SPECIAL[EOS])]
+_Unk = Annotated[str | None, BeforeValidator(_content), spelt(SPECIAL[UNK])]
+_Mask = Annotated[str | None, BeforeValidator(_content), spelt(MASK)]
 _Token = Annotated[str, BeforeValidator(_content)]
 _Tokens = Annotated[list[str] | None, BeforeValidator(_contents)]
 

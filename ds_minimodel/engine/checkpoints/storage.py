@@ -20,6 +20,7 @@ from ds_minimodel.common.files import (
     Sha256,
     atomic_write,
     read_artifact,
+    read_json,
     sha256_of_file,
     sha256_of_json,
     sync_folder,
@@ -35,7 +36,7 @@ class CheckpointManifest(Manifest):
     """Manifest of a checkpoint; what else a run must agree in, checkpoints.py compares."""
 
     step: Count
-    loss_scale: dict[str, float] | None
+    loss_scale: dict[str, int | float] | None
     milestone: bool = False
     manifest_sha256: Sha256  # of all else in it
 
@@ -88,7 +89,7 @@ def damage(checkpoint: Path, share: int = 0, shares: int = 1) -> str | None:
         return f"{checkpoint}: missing"
     try:
         manifest = read_artifact(checkpoint, CheckpointManifest)
-        values = manifest.model_dump(exclude_unset=True)
+        values = read_json(checkpoint / MANIFEST)
         if values.pop("manifest_sha256") != sha256_of_json(values):
             return f"{checkpoint / MANIFEST}: its SHA-256 is not the one that it holds"
         if checkpoint.name != name_of(manifest.step):
