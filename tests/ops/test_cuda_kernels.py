@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from op_cases import cases, run
-from shim import CSRC, KERNELS, shim_library  # noqa: F401  (a fixture)
+from shim import CSRC, KERNELS
 
 # More than the packs of one warp, with packs; without; less than a warp has lanes.
 WIDTHS = (272, 33, 7)
