@@ -22,16 +22,16 @@ ARCHITECTURES = ["sm_70", "sm_75", "sm_80", "sm_90"]
 # times latency over processors (V100 0.9 TB/s, 0.5 us, 80; T4 0.3, 0.5, 40; A100 2.0, 0.6, 108; H200 4.8, 0.8, 132).
 WARPS = {"sm_70": 64, "sm_75": 32, "sm_80": 64, "sm_90": 64}
 BYTES = {"sm_70": 5_600, "sm_75": 3_800, "sm_80": 11_100, "sm_90": 29_100}
-REGISTERS = {  # of 16-bit and of 32-bit rows in packs
-    "norm_forward": (64, 80),
-    "norm_backward": (64, 96),
-    "softmax_forward": (60, 72),
-    "softmax_backward": (80, 104),
-    "norm_parameter_sums": (64, 48),
-    "gelu_forward": (48, 48),
-    "gelu_backward": (56, 40),
+REGISTERS = {  # of 16-bit and of 32-bit elements, for the widest rows
+    "norm_forward": (72, 80),
+    "norm_backward": (96, 96),
+    "softmax_forward": (64, 72),
+    "softmax_backward": (96, 112),
+    "norm_parameter_sums": (64, 56),
+    "gelu_forward": (64, 56),
+    "gelu_backward": (64, 56),
     "cross_entropy": (80, 80),
-    "dropout_rows": (40, 32),
+    "dropout_rows": (32, 40),
 }
 SHARED = {"norm_parameter_sums": 16384, "gelu_backward": 8192, "cross_entropy": 512}  # bytes, static
 THREADS = {"cross_entropy": 384, "gelu_forward": 256, "gelu_backward": 256, "norm_parameter_sums": 256}  # else 128
@@ -78,7 +78,7 @@ def test_rows_in_packs_are_read_and_written_in_128_bits(architecture):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_rows_up_to_1024_wide_stay_in_registers(architecture):
-    for (name, dtype, pack, others), found in compiled(architecture).items():
+    for (name, dtype, _, others), found in compiled(architecture).items():
         if name in MATRICES and others != ("0",):
             assert ".shared" not in found.ptx and ".local" not in found.ptx, (name, dtype, others)
     widest = {(name, dtype): max(int(o[0]) * p for n, d, p, o in compiled(architecture) if (n, d) == (name, dtype))
@@ -93,7 +93,8 @@ def test_enough_bytes_are_under_way(architecture):
             ahead = MATRICES[name] * int(others[0])
         else:
             ahead = int(others[0]) if name == "cross_entropy" else AHEAD[name]
-        if pack == 1 or not ahead or (name == "dropout_rows" and architecture == "sm_90"):
+        # Rows that are too wide, or not in packs, may take longer; so may few rows of logits, one a block.
+        if pack == 1 or not ahead or (name, ahead) == ("cross_entropy", 1):
             continue
         warps = THREADS.get(name, 128) // 32
         registers = -(-found.registers // 8) * 8 * 32 * warps
