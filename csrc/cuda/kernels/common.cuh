@@ -61,10 +61,19 @@ template <int N, class T> __device__ __forceinline__ Floats<N> load(const T* fro
 }
 
 template <int N, class T> __device__ __forceinline__ void store(T* to, const Floats<N>& values) {
-  Pack<T, N> pack;
+  if constexpr (sizeof(T) == 2 && N > 1) {  // as words, which the compiler joins to 128 bits; halves it may not
+    Pack<unsigned, N / 2> words;
 #pragma unroll
-  for (int k = 0; k < N; ++k) pack.lanes[k] = narrow<T>(values.lanes[k]);
-  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+    for (int k = 0; k < N; k += 2)
+      words.lanes[k / 2] =
+          narrow<T>(values.lanes[k]).bits | (unsigned)narrow<T>(values.lanes[k + 1]).bits << 16;
+    *reinterpret_cast<Pack<unsigned, N / 2>*>(to) = words;
+  } else {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int k = 0; k < N; ++k) pack.lanes[k] = narrow<T>(values.lanes[k]);
+    *reinterpret_cast<Pack<T, N>*>(to) = pack;
+  }
 }
 
 // body(p, column) for each pack p of this lane.
