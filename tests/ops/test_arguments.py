@@ -4,7 +4,7 @@ and by that of CUDA (built for the CPU); parameters may have a dtype of their ow
 import pytest
 import torch
 from op_cases import NAMES, cases, run
-from shim import KERNELS, shim_library  # noqa: F401  (a fixture)
+from shim import KERNELS
 
 from ds_minimodel import ops
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from op_cases import cases, run
-from shim import KERNELS, shim_library  # noqa: F401  (a fixture)
+from shim import KERNELS
 
 from ds_minimodel.common.vocabulary import IGNORED
 
