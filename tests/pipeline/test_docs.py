@@ -43,6 +43,7 @@ ELSEWHERE = {  # command -> what runs it
     r"bash scripts/quickstart\.sh": "a person: it installs, and fetches from Debian",
     r"bash scripts/test\.sh( --fast| -k \w+)?": "CI, and so this test",
     r"bash scripts/faults\.sh MINUTES": "its harness: tests/faults/test_faults.py",
+    r"bash scripts/torture\.sh MINUTES": "its generators at fixed seeds: tests/torture",
     r"bash scripts/gpu_check\.sh.*": "conftest.py makes the world with it",
     r"python scripts/throughput\.py.*": "tests/benchmark/test_throughput.py",
     r"ds-minimodel fetch-sample .*": "tests/examples/test_fetch.py, with an archive of its own",
