@@ -34,6 +34,11 @@ def meta_stands_for(device: str) -> Iterator[None]:
         _meta_device.reset(token)
 
 
+def kind_of(device: torch.device) -> str:
+    """The type of a device; of "meta" the type that it stands for."""
+    return _meta_device.get() if device.type == "meta" else device.type
+
+
 def load_kernels(device: str) -> str:
     """Load the kernels for "cpu" or "cuda", once; say in words what serves the operators there, and why."""
     if device not in _serving:
@@ -59,7 +64,7 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
     if op not in OPS:
         raise KeyError(f"no operator {op}; there are {', '.join(OPS)}")
     device = torch.device(device)
-    kind = _meta_device.get() if device.type == "meta" else device.type
+    kind = kind_of(device)
     if kind not in LIBRARIES:
         return "torch (no kernels for this device)"
     if op == "attention" and kind == "cuda":
