@@ -46,7 +46,7 @@ def recipe_of(layers: int, precision: str, zero_stage: int) -> Any:
 
 
 def measure(precision: str, zero_stage: int, repeats: int, clock_name: str) -> None:
-    """As a rank: take steps of every kind; rank 0 prints {step and layers: seconds of each repeat}, the slowest rank's."""
+    """As a rank: take steps of every kind; rank 0 prints {step, layers: the slowest rank's seconds, step by step}."""
     from ds_minimodel.benchmark.workloads import make_batch, our_module, resolved_run, workload
     from ds_minimodel.engine.loop import optimizer_step
     from ds_minimodel.engine.planning.calibration import CLOCKS
@@ -70,7 +70,9 @@ def measure(precision: str, zero_stage: int, repeats: int, clock_name: str) -> N
             destroy(engine)
             found[f"{step} {layers}"] = [max(each) for each in zip(*world.gather(lambda s=seconds: s[2:]), strict=True)]
             if world.is_main:
-                print(step, layers, precision, world.size, statistics.median(found[f"{step} {layers}"]), file=sys.stderr)
+                print(
+                    step, layers, precision, world.size, statistics.median(found[f"{step} {layers}"]), file=sys.stderr
+                )
     if world.is_main:
         print(json.dumps(found))
 
@@ -180,11 +182,11 @@ def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         "",
         "; ".join(f"{key}: {value}" for key, value in facts.items()) + ".",
         "",
-        f"{within} of {len(rows)} steps ({100 * within / len(rows):.0f} %) are within {100 * WITHIN:.0f} %; the median of "
-        f"the errors is {100 * statistics.median(errors):.0f} %, the largest {100 * errors[-1]:.0f} %. "
+        f"{within} of {len(rows)} steps ({100 * within / len(rows):.0f} %) are within {100 * WITHIN:.0f} %; the median "
+        f"of the errors is {100 * statistics.median(errors):.0f} %, the largest {100 * errors[-1]:.0f} %. "
         f"{TOKENS} tokens a rank and step in sequences of {LENGTH}, width {WIDTH}, vocabulary {VOCABULARY}. Measured: "
-        "milliseconds, the median of the repeats, fastest to slowest in brackets; of clock `cpu`, time that the slowest "
-        "rank's process ran.",
+        "milliseconds, the median of the repeats, fastest to slowest in brackets; by the clock `cpu`, time that the "
+        "slowest rank's process ran.",
         "",
         "| step | layers | precision | ranks | measured, ms | foretold, ms | error, % | bound by |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: | --- |",

@@ -23,9 +23,7 @@ def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
     flops = add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed", _flops)
     flops.add_argument("--json", action="store_true", help="print JSON")
-    plan = add_recipe_command(
-        commands, "plan", "memory, traffic and time of every step, before it is started", _plan
-    )
+    plan = add_recipe_command(commands, "plan", "memory, traffic and time of every step, before it is started", _plan)
     plan.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
     plan.add_argument("--world-size", type=number_of_ranks, metavar="W", default=1, help="ranks in all; default: 1")
     plan.add_argument("--ranks-per-node", type=number_of_ranks, metavar="N", help="default: all ranks, up to 8")
@@ -41,7 +39,10 @@ def add_arguments(commands: Commands) -> None:
     )
     plan.add_argument("--examples", type=number_of_ranks, metavar="N", help="of a task's training file, for its hours")
     plan.add_argument(
-        "--scale", type=_range, metavar="A..B", help="weak and strong scaling on A, 2A, 4A … B ranks, in place of the plan"
+        "--scale",
+        type=_range,
+        metavar="A..B",
+        help="weak and strong scaling on A, 2A, 4A … B ranks, in place of the plan",
     )
     plan.add_argument("--picture", metavar="FILE", help="with --scale: its efficiency as a PNG")
     plan.add_argument("--json", action="store_true", help="print JSON")

@@ -20,7 +20,7 @@ from ds_minimodel.engine.planning.trace import PREFIX, TRAINABLE, on_meta
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.steps.planned import PlannedStep, PlannedTask, planned_batches, planned_steps, planned_tasks
+from ds_minimodel.steps.planned import PlannedStep, planned_batches, planned_steps, planned_tasks
 
 Row = dict[str, Any]
 HOUR = 3600
@@ -125,7 +125,7 @@ def _time(
     mean = sum(
         share * planner.seconds(planner.plan(sizes), figures, layout).total for planner, share in planned.of_phases
     )
-    flops = sizes.accumulation * flops_of(planned.planner.operators(sizes.micro))
+    flops = sizes.accumulation * flops_of(planned.planner.operators(sizes))
     fastest = planned.planner.fastest(sizes, figures, layout)
     return {
         **_rates(seconds, section.batch_size * section.seq_length, flops, figures, sizes.precision),
@@ -263,7 +263,7 @@ def _scaled(recipe: Recipe, planned: Planned, target: Target, world_size: int, b
     if batch_size % sizes.world_size or per_rank % min(sizes.micro_batch_size, per_rank or 1) or not per_rank:
         return None
     seconds = planned.planner.seconds(planned.planner.plan(sizes), figures, layout)
-    flops = sizes.accumulation * flops_of(planned.planner.operators(sizes.micro))
+    flops = sizes.accumulation * flops_of(planned.planner.operators(sizes))
     section = planned.step.section
     return _rates(seconds, batch_size * section.seq_length, flops, figures, sizes.precision) | _whole(
         seconds.total * section.steps * section.batch_size / batch_size, world_size, target.price

@@ -82,8 +82,8 @@ def _time_tables(rows: Sequence[dict[str, Any]], tasks: Sequence[dict[str, Any]]
                 ["System", "Step"],
                 [],
                 notes=[
-                    "Not foretold: this machine has no figures. `ds-minimodel calibrate FILE` measures them in seconds, "
-                    "and `--device FILE` takes them."
+                    "Not foretold: this machine has no figures. `ds-minimodel calibrate FILE` measures them, and "
+                    "`--device FILE` takes them."
                 ],
             )
         ]
@@ -91,25 +91,39 @@ def _time_tables(rows: Sequence[dict[str, Any]], tasks: Sequence[dict[str, Any]]
     priced = first["cost"] is not None
     whole = ["whole", "device-days", *(["cost"] if priced else [])]
     notes = [
-        "Foretold from the traced operators and the device's figures, not measured. The parts are of their sum: on a GPU "
-        "the host's launches run beside the rest. V100 days: the paper's, by its formula at 30 TFLOP/s. Fastest: of what "
-        "fits on these ranks, as ZeRO stage × micro-batch, with its seconds a step. adapt is one language."
+        "Foretold from the traced operators and the device's figures, not measured. The parts are of their sum: on a "
+        "GPU the host launches beside the rest. V100 days: the paper's, by its formula at 30 TFLOP/s. Fastest: of "
+        "what fits here, as ZeRO stage × micro-batch, and its seconds a step. adapt is one language."
     ]
     of_steps = [
-        [*_name(row), *_taken(row["time"]), *_whole(row["time"], priced), Cell(f"{row['time']['v100_days']:.3g}"), _fastest(row)]
+        [
+            *_name(row),
+            *_taken(row["time"]),
+            *_whole(row["time"], priced),
+            Cell(f"{row['time']['v100_days']:.3g}"),
+            _fastest(row),
+        ]
         for row in rows
     ]
     found = [Table("Time", ["System", "Step", *columns, *whole, "paper's V100 days", "fastest"], of_steps, notes=notes)]
     if tasks:
         of_tasks = [
-            [*_name(row), Cell(row["task"]), Cell(str(row["example_tokens"])), *_taken(row["time"]), *_whole(row["time"], priced)]
+            [
+                *_name(row),
+                Cell(row["task"]),
+                Cell(str(row["example_tokens"])),
+                *_taken(row["time"]),
+                *_whole(row["time"], priced),
+            ]
             for row in tasks
         ]
         note = (
-            "Examples of so many tokens, without padding (--example-tokens). Evaluation: a forward pass on each rank. Hours "
-            "of finetuning, all seeds, where --examples says how many a training file has."
+            "Examples of so many tokens, without padding (--example-tokens). Evaluation: a forward pass on each rank. "
+            "Hours of finetuning, all seeds, where --examples says how many a training file has."
         )
-        found.append(Table("Time of tasks", ["System", "Step", "task", "tokens", *columns, *whole], of_tasks, notes=[note]))
+        found.append(
+            Table("Time of tasks", ["System", "Step", "task", "tokens", *columns, *whole], of_tasks, notes=[note])
+        )
     return found
 
 
@@ -158,7 +172,8 @@ def scaling_tables(rows: Sequence[dict[str, Any]], ranks: Mapping[tuple[str, str
             [Cell(str(one["world_size"])), *_scaled(one), *_scaled(other), *([_cost(other)] if priced else [])]
             for one, other in zip(weak, strong, strict=True)
         ]
-        note = f"Recommended: {ranks.get((system, step), 'fewer')} ranks, the most with a strong efficiency of 80 % or more."
+        most = ranks.get((system, step), "fewer")
+        note = f"Recommended: {most} ranks, the most with a strong efficiency of 80 % or more."
         title = f"Scaling of {step}, {SYSTEMS[system].title}"
         tables.append(Table(title, ["ranks", *columns, *(["cost"] if priced else [])], cells, notes=[note]))
     return tables

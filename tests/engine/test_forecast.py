@@ -48,7 +48,7 @@ def scaled(figures, kind, by):
         return figures.model_copy(update={"in_node": slower, "between_nodes": slower})
     name = {"products": "product", "memory": "copy"}[kind]
     rates = {
-        precision: {**kinds, name: tuple((size, rate * by) for size, rate in kinds[name])}
+        precision: {**kinds, name: [[size, rate * by] for size, rate in kinds[name]]}
         for precision, kinds in figures.rates.items()
     }
     return figures.model_copy(update={"rates": rates})
@@ -74,9 +74,7 @@ def test_the_compiled_loss_is_traced_in_the_devices_chunks():
             return ops.linear_cross_entropy(x, table, bias, targets)
 
     products = {
-        device: [
-            (op.flops, count) for op, count in operators_of(Loss(), {}, device).items() if op.kind == "product"
-        ]
+        device: [(op.flops, count) for op, count in operators_of(Loss(), {}, device).items() if op.kind == "product"]
         for device in ("cpu", "cuda")
     }
     assert sum(flops * count for flops, count in products["cpu"]) == 3 * 2 * 700 * 8 * 50
@@ -125,7 +123,9 @@ def test_a_slower_network_scales_worse(planner):
 
 def test_accumulation_reduces_as_often_as_its_stage_does(planner):
     once, often = (seconds(planner, ranks=4, micro_batch_size=size, zero_stage=2).network for size in (16, 4))
-    assert seconds(planner, ranks=4, micro_batch_size=4).network == seconds(planner, ranks=4, micro_batch_size=16).network
+    assert (
+        seconds(planner, ranks=4, micro_batch_size=4).network == seconds(planner, ranks=4, micro_batch_size=16).network
+    )
     assert often > 2 * once
 
 
@@ -137,7 +137,7 @@ def test_the_fastest_plan_fits_and_is_no_slower(planner):
 
 
 def test_rates_between_sizes():
-    curve = ((10.0, 1.0), (1000.0, 100.0))
+    curve = [[10.0, 1.0], [1000.0, 100.0]]
     assert [rate_at(curve, size) for size in (1, 10, 1000, 1e6)] == [1, 1, 100, 100]
     assert rate_at(curve, 100) == pytest.approx(10)
 

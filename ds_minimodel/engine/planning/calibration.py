@@ -16,6 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +50,12 @@ class Sample(NamedTuple):
 
 TINY = Sample(1, 8, 64, 1, 64)
 SAMPLES = {
-    "cpu": (Sample(4, 32, 128, 2, 2000), Sample(8, 64, 256, 4, 4000), Sample(8, 128, 256, 4, 8000), Sample(2, 256, 512, 8, 8000)),
+    "cpu": (
+        Sample(4, 32, 128, 2, 2000),
+        Sample(8, 64, 256, 4, 4000),
+        Sample(8, 128, 256, 4, 8000),
+        Sample(2, 256, 512, 8, 8000),
+    ),
     "cuda": (Sample(16, 128, 256, 4, 8000), Sample(16, 512, 768, 12, 50_000), Sample(64, 512, 768, 12, 50_000)),
 }
 MASKED = 0.15
@@ -107,7 +113,7 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
         memory=memory,
         precision=resolve_precision("auto", where),
         shared=where.type == "cpu",
-        source=f"measured with torch {torch.__version__}, {torch.get_num_threads()} threads, {time.strftime('%Y-%m-%d')}",
+        source=f"measured on {time.strftime('%Y-%m-%d')} with torch {torch.__version__}",
         figures=Figures(
             rates=rates,
             launch=_launch(where, clock),
@@ -149,10 +155,17 @@ def sample_pass(sample: Sample, dtype: torch.dtype, device: torch.device, dropou
         return torch.nn.Parameter(torch.randn(shape, device=device).mul_(0.02).to(dtype))
 
     table, positions = random(vocabulary, width), random(length, width)
-    qkv, out, up, down = random(3 * width, width), random(width, width), random(4 * width, width), random(width, 4 * width)
+    qkv, out, up, down = (
+        random(3 * width, width),
+        random(width, width),
+        random(4 * width, width),
+        random(width, 4 * width),
+    )
     wide, narrow, gain, bias = random(3 * width), random(width), random(width), random(4 * width)
     logit_bias = random(vocabulary)
-    optimizer = torch.optim.AdamW([table, positions, qkv, out, up, down, wide, narrow, gain, bias, logit_bias], fused=True)
+    optimizer = torch.optim.AdamW(
+        [table, positions, qkv, out, up, down, wide, narrow, gain, bias, logit_bias], fused=True
+    )
     tokens = torch.randint(vocabulary, (batch, length), device=device)
     keys = torch.arange(batch, dtype=torch.int32, device=device)
     read = torch.arange(max(1, int(MASKED * length)), device=device).expand(batch, -1)
@@ -194,7 +207,7 @@ def _rates(precisions: Sequence[str], device: torch.device, clock: Clock) -> dic
     for (precision, kind, size), calls in sorted(found.items()):
         if precision in curves:
             rate = sum(work for work, _ in calls) / max(1e-12, sum(seconds for _, seconds in calls))
-            curves[precision].setdefault(kind, []).append((2 ** (size / 2), rate))
+            curves[precision].setdefault(kind, []).append([2 ** (size / 2), rate])
     return curves
 
 
@@ -236,7 +249,7 @@ class _Tensors(torch.nn.Module):
         return torch.cat(list(self.small)).sum()[None]
 
 
-def _overheads(precision: str, clock: Clock) -> tuple[Overhead, ...]:
+def _overheads(precision: str, clock: Clock) -> list[Overhead]:
     """What the engine takes for a step and for each tensor that trains, by ZeRO stage."""
     from ds_minimodel.engine.loop import optimizer_step
     from ds_minimodel.engine.ranks.world import join_ranks
@@ -244,17 +257,16 @@ def _overheads(precision: str, clock: Clock) -> tuple[Overhead, ...]:
 
     world, found = join_ranks(), []
     for stage in range(4):
-        run = Run(
-            Schedule(10**6, 1e-3), Execution(1, 1, stage, precision), Accounting(1, ((10**6, 1.0, 1.0),))
-        )
+        run = Run(Schedule(10**6, 1e-3), Execution(1, 1, stage, precision), Accounting(1, ((10**6, 1.0, 1.0),)))
         seconds = []
         for count in TENSORS:
             engine = build_engine(_Tensors(count), run, world, {"reduce_bucket_size": 1 << 20} if stage else None)
-            seconds.append(seconds_of(lambda: optimizer_step(engine, [{"count": 1}], 1, run, world, 1), clock, STEPS))
+            step = partial(optimizer_step, engine, [{"count": 1}], 1, run, world, 1)
+            seconds.append(seconds_of(step, clock, STEPS))
             destroy(engine)
         slope = max(0.0, (seconds[1] - seconds[0]) / (TENSORS[1] - TENSORS[0]))
         found.append(Overhead(step=max(0.0, seconds[0] - TENSORS[0] * slope), tensor=slope))
-    return tuple(found)
+    return found
 
 
 # --- Links ---
@@ -274,7 +286,9 @@ def _link(device: torch.device, clock: Clock) -> Link | None:
         answers = [rank.communicate(timeout=120)[0] for rank in ranks]
         return Link(**json.loads(answers[0].splitlines()[-1]))
     except (subprocess.TimeoutExpired, ValueError, IndexError):
-        raise UserError("calibrate: the two ranks that measure the link ended without an answer; run it again") from None
+        raise UserError(
+            "calibrate: the two ranks that measure the link ended without an answer; run it again"
+        ) from None
     finally:
         for rank in ranks:
             rank.kill()

@@ -6,10 +6,12 @@ measured. A rate holds for a size: `curve` gives it at some sizes, and in betwee
 
 import math
 import os
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, Field, Strict
+from pydantic import AfterValidator, Field
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Count, Stored, read_model
@@ -22,13 +24,13 @@ CUDA_RESERVE = 1 << 30
 MEASURE_AGAIN = "write it again with `ds-minimodel calibrate`"
 
 
-def _rising(curve: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-    if any(after[0] <= before[0] for before, after in zip(curve, curve[1:], strict=False)):
+def _rising(curve: list[list[float]]) -> list[list[float]]:
+    if any(after[0] <= before[0] for before, after in pairwise(curve)):
         raise ValueError("the sizes must rise")
     return curve
 
 
-def _serves(kinds: dict[str, tuple]) -> dict[str, tuple]:
+def _serves(kinds: dict[str, list]) -> dict[str, list]:
     if not {"copy", "product"} <= kinds.keys():
         raise ValueError("needs copy and product")
     return kinds
@@ -36,15 +38,15 @@ def _serves(kinds: dict[str, tuple]) -> dict[str, tuple]:
 
 Rate = Annotated[float, Field(gt=0, le=1e21)]  # FLOP or bytes a second
 Seconds = Annotated[float, Field(ge=0, le=60)]
-Point = Annotated[tuple[Rate, Rate], Strict(False)]
-Curve = Annotated[tuple[Point, ...], Strict(False), Field(min_length=1), AfterValidator(_rising)]  # (size, rate)
+Point = Annotated[list[Rate], Field(min_length=2, max_length=2)]
+Curve = Annotated[list[Point], Field(min_length=1), AfterValidator(_rising)]  # (size, rate)
 
 
-def rate_at(curve: tuple[tuple[float, float], ...], size: float) -> float:
+def rate_at(curve: Sequence[Sequence[float]], size: float) -> float:
     """The rate of a curve at a size: between its points linear in the logarithms, outside as at the nearest."""
     if size <= curve[0][0]:
         return curve[0][1]
-    for (low, slow), (high, fast) in zip(curve, curve[1:], strict=False):
+    for (low, slow), (high, fast) in pairwise(curve):
         if size <= high:
             share = math.log(size / low) / math.log(high / low)
             return slow * (fast / slow) ** share
@@ -52,15 +54,17 @@ def rate_at(curve: tuple[tuple[float, float], ...], size: float) -> float:
 
 
 class Link(Stored):
-    """The way between ranks. bandwidth: bytes a second in a collective; between nodes of a whole node. latency: seconds
-    of one message."""
+    """The way between ranks.
+
+    bandwidth: bytes a second in a collective; between nodes of a whole node. latency: seconds of one message.
+    """
 
     bandwidth: Rate
     latency: Seconds
 
 
 class Overhead(Stored):
-    """Seconds that the engine takes beside the operators. step: of a step. tensor: for each that trains, a micro-batch."""
+    """Seconds of the engine beside the operators: a step's, and a micro-batch's for each tensor that trains."""
 
     step: Seconds = 0.0
     tensor: Seconds = 0.0
@@ -80,13 +84,13 @@ class Figures(Stored):
     rates: dict[str, Annotated[dict[str, Curve], AfterValidator(_serves)]]
     launch: Seconds
     runs_ahead: bool = True
-    overheads: dict[str, Annotated[tuple[Overhead, Overhead, Overhead, Overhead], Strict(False)]] = {}
+    overheads: dict[str, Annotated[list[Overhead], Field(min_length=4, max_length=4)]] = {}
     in_node: Link | None = None
     between_nodes: Link | None = None
     threads: Annotated[int, Field(gt=0, le=2**16)] = 1
     cores: Annotated[int, Field(ge=0, le=2**16)] = 0
 
-    def kinds(self, precision: str) -> dict[str, tuple[tuple[float, float], ...]]:
+    def kinds(self, precision: str) -> Mapping[str, Sequence[Sequence[float]]]:
         """{kind of operator: curve}; UserError for a precision that has no figures."""
         if precision not in self.rates:
             raise UserError(f"engine.precision {precision}: the device's figures are for {', '.join(self.rates)} alone")
@@ -147,20 +151,15 @@ def _gpu(
     """A GPU. products: FLOP/s of large ones by precision, as achieved. copy: peak bytes a second of its memory."""
     curves = {
         kind: {
-            "product": tuple((size, rate * size / TILE) for size in (8, TILE)),
-            "copy": tuple((size, share * copy) for size, share in COPY_SHARES),
+            "product": [[size, rate * size / TILE] for size in (8, TILE)],
+            "copy": [[size, share * copy] for size, share in COPY_SHARES],
         }
         for kind, rate in products.items()
     }
     in_node, between_nodes = links
     figures = Figures(rates=curves, launch=LAUNCH, in_node=in_node, between_nodes=between_nodes)
     return Device(
-        name=name,
-        type="cuda",
-        memory=(gib << 30) - CUDA_RESERVE,
-        precision=precision,
-        source=source,
-        figures=figures,
+        name=name, type="cuda", memory=(gib << 30) - CUDA_RESERVE, precision=precision, source=source, figures=figures
     )
 
 
@@ -181,10 +180,22 @@ GPUS = {
         _gpu("v100-32g", 32, "fp16", _V100_PRODUCTS, 900e9, _V100_LINKS, f"{_V100}, {_MODEL}, {_DISPATCH}"),
         _gpu("a100-80g", 80, "bf16", _A100_PRODUCTS, 2039e9, _A100_LINKS, f"{_A100}, {_ACHIEVED}, {_BUS}, {_DISPATCH}"),
         _gpu(
-            "h100-80g", 80, "bf16", _HOPPER_PRODUCTS, 3350e9, _HOPPER_LINKS, f"{_HOPPER}, {_ACHIEVED}, {_BUS}, {_DISPATCH}"
+            "h100-80g",
+            80,
+            "bf16",
+            _HOPPER_PRODUCTS,
+            3350e9,
+            _HOPPER_LINKS,
+            f"{_HOPPER}, {_ACHIEVED}, {_BUS}, {_DISPATCH}",
         ),
         _gpu(
-            "h200-141g", 141, "bf16", _HOPPER_PRODUCTS, 4800e9, _HOPPER_LINKS, f"{_HOPPER}, {_ACHIEVED}, {_BUS}, {_DISPATCH}"
+            "h200-141g",
+            141,
+            "bf16",
+            _HOPPER_PRODUCTS,
+            4800e9,
+            _HOPPER_LINKS,
+            f"{_HOPPER}, {_ACHIEVED}, {_BUS}, {_DISPATCH}",
         ),
     )
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -115,9 +115,7 @@ def seconds_of_step(
     network = sum(
         _collective_seconds(name, sent, _calls(name, sizes, trained), figures, layout) for name, sent in wire.items()
     )
-    return Seconds(
-        taken.products, taken.memory, taken.launches + slower * engine, slower * network, figures.runs_ahead
-    )
+    return Seconds(taken.products, taken.memory, taken.launches + slower * engine, slower * network, figures.runs_ahead)
 
 
 def update_of(sizes: Sizes, parameters: Collection[PlannedParameter], choice: Choice) -> Counter[Operator]:
@@ -153,7 +151,7 @@ def update_of(sizes: Sizes, parameters: Collection[PlannedParameter], choice: Ch
     return found
 
 
-def _curve(kinds: Mapping[str, tuple[tuple[float, float], ...]], operator: Operator) -> tuple[tuple[float, float], ...]:
+def _curve(kinds: Mapping[str, Sequence[Sequence[float]]], operator: Operator) -> Sequence[Sequence[float]]:
     """The curve of the operator's kind, else of the nearest: with dropout or without, products, copies."""
     plain = operator.kind.removesuffix(DROPS)
     for kind in (operator.kind, plain, plain + DROPS, PRODUCT if operator.flops else COPY):

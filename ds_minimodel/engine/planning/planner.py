@@ -15,7 +15,7 @@ from ds_minimodel.engine.planning import memory_and_traffic as formulas
 from ds_minimodel.engine.planning.devices import Figures, memory_of
 from ds_minimodel.engine.planning.forecast import Layout, Seconds, seconds_of_step
 from ds_minimodel.engine.planning.memory_and_traffic import Choice, Memory, PlannedParameter, Sizes
-from ds_minimodel.engine.planning.operators import Operator, operators_of
+from ds_minimodel.engine.planning.operators import Operator
 from ds_minimodel.engine.planning.trace import PASS_THROUGH, Trace, on_meta, trace
 from ds_minimodel.engine.zero.config import zero_settings
 from ds_minimodel.ops.precision import DTYPES
@@ -89,7 +89,6 @@ class Planner:
     ):
         self.module, self.batches_of, self.device = on_meta(module, DTYPES[precision]), batches_of, device
         self._traces: dict[tuple[int, bool], Trace] = {}
-        self._operators: dict[int, Mapping[Operator, int]] = {}
 
     def plan(self, sizes: Sizes) -> Plan:
         """The plan that fits with the fewest bytes on the wire between nodes, then with the least memory; where
@@ -108,18 +107,15 @@ class Planner:
             PlannedParameter(name, kinds[name], parameter.numel()) for name, parameter in self.module.named_parameters()
         ]
 
-    def operators(self, micro: int) -> Mapping[Operator, int]:
-        """How often each operator is called in a micro-batch of that size, forward and backward."""
-        if micro not in self._operators:
-            (batch,) = self.batches_of(micro)
-            self._operators[micro] = operators_of(self.module, batch, self.device)
-        return self._operators[micro]
+    def operators(self, sizes: Sizes) -> Mapping[Operator, int]:
+        """How often each operator is called in a micro-batch, forward and backward."""
+        return self._trace(sizes).operators
 
     def seconds(self, plan: Plan, figures: Figures, layout: Layout) -> Seconds:
         """Seconds of an optimizer step of a plan of this planner."""
         sizes = plan.sizes
         return seconds_of_step(
-            self.operators(sizes.micro), sizes, self.parameters(sizes), plan.choice, plan.wire, figures, layout
+            self.operators(sizes), sizes, self.parameters(sizes), plan.choice, plan.wire, figures, layout
         )
 
     def fastest(self, sizes: Sizes, figures: Figures, layout: Layout) -> tuple[Plan, Seconds] | None:
