@@ -175,7 +175,7 @@ def task_times(recipe: Recipe, world_size: int, target: Target, length: int, exa
     replicas = replicas_of(world_size, recipe.engine.tensor_parallel)
     traced: dict[Any, Mapping[Operator, int]] = {}
     for task in planned_tasks(recipe, length, replicas):
-        module = on_meta(task.module, DTYPES[precision])
+        module = on_meta(task.module, DTYPES[precision]).train(task.trains)
         key = type(module), module.body.config, task.trains, task.batch["tokens"].shape
         if key not in traced:
             traced[key] = operators_of(module, task.batch, target.device.type, task.trains)

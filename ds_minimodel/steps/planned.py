@@ -47,7 +47,7 @@ class PlannedStep:
 class PlannedTask:
     """A task of a body, or of a system where it is evaluated, with rows of `length` tokens.
 
-    module: on the meta device; in evaluation it gives logits. batch: one micro-batch on the meta device of a rank.
+    module: on the meta device, for both; in evaluation it gives logits. batch: one micro-batch of a rank, there too.
     """
 
     system: str
@@ -90,16 +90,19 @@ def planned_tasks(recipe: Recipe, length: int, replicas: int) -> list[PlannedTas
     """Finetuning of each body on each task, and its evaluation, on examples of `length` tokens without padding."""
     found = []
     size = recipe.engine.tensor_parallel
+    modules: dict[Any, TaskModel] = {}  # of the same sizes
     for system, (name, task) in itertools.product(recipe.bodies, recipe.finetune.tasks.items()):
         kind, config = KINDS[task.kind], without_heads(body_config(recipe, system))
         labels = (task.labels or ["a", "b", "c"]) if kind.has_labels else None
         tokens = min(length, recipe.finetune.of(name, "max_length"), config.max_positions)
         _, micro = fill_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, replicas)
-        for step, rows in (("finetune", micro), ("evaluate", max(1, EVALUATION_TOKENS // tokens))):
+        key = kind.name, config, labels and len(labels)
+        if key not in modules:
             with torch.device("meta"):
-                module = kind.module(config, recipe.source_vocab_size, labels)
-            train_only(module, lambda key: not key.startswith("pack."))
-            shard(module, Group(size - 1, size))
+                modules[key] = kind.module(config, recipe.source_vocab_size, labels)
+            train_only(modules[key], lambda name: not name.startswith("pack."))
+            shard(modules[key], Group(size - 1, size))
+        for step, rows in (("finetune", micro), ("evaluate", max(1, EVALUATION_TOKENS // tokens))):
             outputs = 1 if kind.reads_start else tokens if kind.has_labels else 2
             batch: Batch = {
                 "tokens": _integers((rows, tokens)),
@@ -108,7 +111,7 @@ def planned_tasks(recipe: Recipe, length: int, replicas: int) -> list[PlannedTas
             }
             if kind.reads_start:
                 batch["read"] = _integers((rows, 1))
-            found.append(PlannedTask(system.name, step, name, module.train(step == "finetune"), batch, tokens))
+            found.append(PlannedTask(system.name, step, name, modules[key], batch, tokens))
     return found
 
 

@@ -74,9 +74,9 @@ class Figures(Stored):
     """How fast a device is, from which time is foretold.
 
     rates: {precision: {kind of operator: curve}}, kinds as of operators.py. A `product` has FLOP/s by the smallest of
-    its three dimensions, attention FLOP/s by its number of keys, the others bytes a second by bytes; `copy` is for those
-    without a curve. launch: seconds that the host takes for each operator. runs_ahead: the host does not wait for the
-    device, so that the slower of the two counts, not the sum. overheads: {precision: of ZeRO 0 to 3}. in_node,
+    its three dimensions, attention FLOP/s by its number of keys, the others bytes a second by bytes; those without a
+    curve have `copy`'s. launch: seconds that the host takes for each operator. runs_ahead: the host does not wait for
+    the device, so that the slower of the two counts, not the sum. overheads: {precision: of ZeRO 0 to 3}. in_node,
     between_nodes: links; None where they are not known.
     threads: that a rank of these figures has; cores: that the ranks of a machine share (a GPU's rank has its own: 0).
     """
