@@ -14,10 +14,9 @@ from ds_minimodel.engine.planning import devices
 from ds_minimodel.engine.planning.devices import Device, Figures
 from ds_minimodel.engine.planning.forecast import Layout, Seconds, flops_of, seconds_of, seconds_of_step
 from ds_minimodel.engine.planning.memory_and_traffic import Choice, PlannedParameter, Sizes, traffic_of_step
-from ds_minimodel.engine.planning.operators import Operator, operators_of
-from ds_minimodel.engine.planning.planner import Plan, Planner, ranks_for_copy
-from ds_minimodel.engine.planning.trace import PREFIX, TRAINABLE, on_meta
-from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.engine.planning.operators import Operator
+from ds_minimodel.engine.planning.planner import Plan, Planner, operators_of_batch, ranks_for_copy
+from ds_minimodel.engine.planning.trace import PREFIX, TRAINABLE
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.planned import PlannedStep, planned_batches, planned_steps, planned_tasks
@@ -175,10 +174,10 @@ def task_times(recipe: Recipe, world_size: int, target: Target, length: int, exa
     replicas = replicas_of(world_size, recipe.engine.tensor_parallel)
     traced: dict[Any, Mapping[Operator, int]] = {}
     for task in planned_tasks(recipe, length, replicas):
-        module = on_meta(task.module, DTYPES[precision]).train(task.trains)
+        module = task.module
         key = type(module), module.body.config, task.trains, task.batch["tokens"].shape
         if key not in traced:
-            traced[key] = operators_of(module, task.batch, target.device.type, task.trains)
+            traced[key] = operators_of_batch(module, task.batch, precision, target.device.type, task.trains)
         operators = traced[key]
         micro, tokens = task.batch["tokens"].shape
         if task.trains:

@@ -148,13 +148,15 @@ def test_rates_between_sizes():
 def test_a_measured_machine_is_read_as_it_was_written(world, tmp_path, monkeypatch):
     """With a sample so small that it takes a second; and a step is foretold from it."""
     monkeypatch.setattr(calibration, "SAMPLES", {"cpu": (TINY,)})
-    for name, less in (("PASSES", 1), ("STEPS", 2), ("LINK_BYTES", 1 << 16)):
+    for name, less in {"PASSES": 1, "STEPS": 1, "LINK_BYTES": 1 << 16, "LARGE": (2, 1 << 10)}.items():
         monkeypatch.setattr(calibration, name, less)
     measured = calibrate(CLOCKS["cpu"])
     write_json(tmp_path / "here.json", measured.model_dump())
     device = named(str(tmp_path / "here.json"))
     assert device == measured and device.figures.cores > 0 and device.figures.in_node.bandwidth > 0
-    assert {"product", "copy", "attention", "attention with dropout", "adamw"} <= device.figures.rates["fp32"].keys()
+    assert {"product", "copy", "attention", "attention with dropout", "update at ZeRO 3"} <= device.figures.rates[
+        "fp32"
+    ].keys()
     planner = Planner(model("pretrain"), lambda micro: [batch(micro)], "fp32", "cpu")
     plan = planner.plan(SIZES._replace(precision="fp32"))
     assert 0 < planner.seconds(plan, device.figures, Layout(1, 1)).total < 10

@@ -1,6 +1,6 @@
 """Measure a machine's figures: the rates of operators, latencies and links, from which plans foretell time.
 
-A sample is a layer, a loss and an update made of the model's operators, at some sizes. Each operator is timed where it
+A sample is layers and a loss made of the model's operators, at some sizes. Each operator is timed where it
 is called in a pass through the sample, so that what lies in the caches is what lies there in training. As a program
 this module is a rank that measures the links: `python -m ds_minimodel.engine.planning.calibration`.
 """
@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,13 +27,20 @@ from ds_minimodel import ops
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.planning.devices import Device, Figures, Link, Overhead, machine_memory, memory_of
+from ds_minimodel.engine.planning.forecast import update_kind, update_of
+from ds_minimodel.engine.planning.memory_and_traffic import Choice, PlannedParameter, Sizes
 from ds_minimodel.engine.planning.operators import VIEW, Operator, Recorder, operator_of
+from ds_minimodel.engine.planning.trace import TRAINABLE
 from ds_minimodel.engine.ranks.rendezvous import free_port
 from ds_minimodel.engine.run import Accounting, Run
 from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.ops.cpu import configure_cpu, has_bf16_products
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 
+if TYPE_CHECKING:
+    from ds_minimodel.engine.ranks.world import World
+
+Curves = dict[str, list[list[float]]]  # by kind of operator
 Clock = Callable[[], float]  # seconds
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -61,8 +68,8 @@ SAMPLES = {
 MASKED = 0.15
 DROPOUT = 0.1
 PASSES = 5  # through each sample, of which an operator's fastest call counts
-STEPS = 20  # of a measurement that takes less than a millisecond or two
-TENSORS = (8, 72)  # of the modules whose update is timed
+STEPS = 7  # of a measurement that takes less than a millisecond or two
+FEW, MANY, LARGE = (8, 16), (72, 16), (8, 1 << 19)  # tensors and elements of each, of modules whose update is timed
 LINK_BYTES = 1 << 24
 
 
@@ -106,6 +113,7 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
     native = ["bf16"] if where.type == "cuda" or has_bf16_products() else []
     precisions = ["fp32", *(["fp16"] if where.type == "cuda" else []), *native]
     rates = _rates(precisions, where, clock)
+    overheads, updates = _engine(precisions, clock)
     memory = memory_of(where, 1) if where.type == "cuda" else machine_memory()
     return Device(
         name=device_name(),
@@ -115,10 +123,10 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
         shared=where.type == "cpu",
         source=f"measured on {time.strftime('%Y-%m-%d')} with torch {torch.__version__}",
         figures=Figures(
-            rates=rates,
+            rates={precision: kinds | updates[precision] for precision, kinds in rates.items()},
             launch=_launch(where, clock),
             runs_ahead=where.type == "cuda",
-            overheads={precision: _overheads(precision, clock) for precision in precisions},
+            overheads=overheads,
             in_node=_link(where, clock),
             threads=torch.get_num_threads(),
             cores=os.cpu_count() or 1 if where.type == "cpu" else 0,
@@ -148,7 +156,7 @@ class _Timed(Recorder):
 
 
 def sample_pass(sample: Sample, dtype: torch.dtype, device: torch.device, dropout: float) -> Callable[[], None]:
-    """A function that passes forward and backward through a sample, and updates it where it is in fp32."""
+    """A function that passes forward and backward through a sample."""
     batch, length, width, heads, vocabulary = sample
 
     def random(*shape: int) -> torch.nn.Parameter:
@@ -163,9 +171,7 @@ def sample_pass(sample: Sample, dtype: torch.dtype, device: torch.device, dropou
     )
     wide, narrow, gain, bias = random(3 * width), random(width), random(width), random(4 * width)
     logit_bias = random(vocabulary)
-    optimizer = torch.optim.AdamW(
-        [table, positions, qkv, out, up, down, wide, narrow, gain, bias, logit_bias], fused=True
-    )
+    weights = [table, positions, qkv, out, up, down, wide, narrow, gain, bias, logit_bias]
     tokens = torch.randint(vocabulary, (batch, length), device=device)
     keys = torch.arange(batch, dtype=torch.int32, device=device)
     read = torch.arange(max(1, int(MASKED * length)), device=device).expand(batch, -1)
@@ -186,14 +192,13 @@ def sample_pass(sample: Sample, dtype: torch.dtype, device: torch.device, dropou
             x = norm(ops.linear(ops.bias_gelu(ops.linear(x, up), bias), down, narrow), x, 98)
         x_PH = x.gather(1, read[..., None].expand(-1, -1, width)).flatten(0, 1)
         ops.linear_cross_entropy(x_PH, projection, logit_bias, targets).backward()
-        if dtype == torch.float32:
-            optimizer.step()
-        optimizer.zero_grad()
+        for weight in weights:
+            weight.grad = None
 
     return go
 
 
-def _rates(precisions: Sequence[str], device: torch.device, clock: Clock) -> dict[str, dict[str, list]]:
+def _rates(precisions: Sequence[str], device: torch.device, clock: Clock) -> dict[str, Curves]:
     """{precision: {kind: curve}} of all operators of the samples, sizes in octaves."""
     found: dict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
     for precision in precisions:
@@ -203,7 +208,7 @@ def _rates(precisions: Sequence[str], device: torch.device, clock: Clock) -> dic
                     if operator.kind != VIEW and operator.work:
                         key = operator.precision, operator.kind, round(2 * math.log2(operator.size))
                         found[key].append((operator.work, seconds))
-    curves: dict[str, dict[str, list]] = {precision: {} for precision in precisions}
+    curves: dict[str, Curves] = {precision: {} for precision in precisions}
     for (precision, kind, size), calls in sorted(found.items()):
         if precision in curves:
             rate = sum(work for work, _ in calls) / max(1e-12, sum(seconds for _, seconds in calls))
@@ -237,36 +242,59 @@ def _launch(device: torch.device, clock: Clock) -> float:
 
 
 class _Tensors(torch.nn.Module):
-    """A module of `count` small parameters, whose passes take next to nothing."""
+    """A module of `count` parameters of `numel` elements each, whose passes take little."""
 
     loss_names = ("loss",)
 
-    def __init__(self, count: int):
+    def __init__(self, count: int, numel: int):
         super().__init__()
-        self.small = torch.nn.ParameterList(torch.nn.Parameter(torch.ones(16)) for _ in range(count))
+        self.tensors = torch.nn.ParameterList(torch.nn.Parameter(torch.ones(numel)) for _ in range(count))
 
-    def forward(self, batch: dict) -> torch.Tensor:
-        return torch.cat(list(self.small)).sum()[None]
+    def forward(self, _batch: dict) -> torch.Tensor:
+        return torch.stack([tensor.sum() for tensor in self.tensors]).sum()[None]
 
 
-def _overheads(precision: str, clock: Clock) -> list[Overhead]:
-    """What the engine takes for a step and for each tensor that trains, by ZeRO stage."""
-    from ds_minimodel.engine.loop import optimizer_step
+def _engine(precisions: Sequence[str], clock: Clock) -> tuple[dict[str, list[Overhead]], dict[str, Curves]]:
+    """What the engine takes beside the passes, by precision and ZeRO stage: overheads, and rates of its updates."""
     from ds_minimodel.engine.ranks.world import join_ranks
+
+    world = join_ranks()
+    overheads: dict[str, list[Overhead]] = {}
+    rates: dict[str, Curves] = {}
+    for precision in precisions:
+        overheads[precision], rates[precision] = [], {}
+        for stage in range(4):
+            few, many, large = (_engine_seconds(*size, precision, stage, world, clock) for size in (FEW, MANY, LARGE))
+            tensor = max(0.0, (many - few) / (MANY[0] - FEW[0]))
+            overhead = Overhead(step=max(0.0, few - FEW[0] * tensor), tensor=tensor)
+            count, numel = LARGE
+            sizes = Sizes(stage, precision, 1, 1, 1, 1, 0)
+            update = update_of(sizes, [PlannedParameter("", TRAINABLE, count * numel)], Choice())
+            moved = sum(operator.bytes * times for operator, times in update.items())
+            seconds = max(1e-6, large - overhead.step - count * tensor)
+            overheads[precision].append(overhead)
+            rates[precision][update_kind(stage)] = [[moved, moved / seconds]]
+    return overheads, rates
+
+
+def _engine_seconds(count: int, numel: int, precision: str, stage: int, world: World, clock: Clock) -> float:
+    """Seconds of a step of the engine on `count` tensors, less those of the passes alone."""
+    from ds_minimodel.engine.loop import optimizer_step
     from ds_minimodel.engine.zero.engine import build_engine, destroy
 
-    world, found = join_ranks(), []
-    for stage in range(4):
-        run = Run(Schedule(10**6, 1e-3), Execution(1, 1, stage, precision), Accounting(1, ((10**6, 1.0, 1.0),)))
-        seconds = []
-        for count in TENSORS:
-            engine = build_engine(_Tensors(count), run, world, {"reduce_bucket_size": 1 << 20} if stage else None)
-            step = partial(optimizer_step, engine, [{"count": 1}], 1, run, world, 1)
-            seconds.append(seconds_of(step, clock, STEPS))
-            destroy(engine)
-        slope = max(0.0, (seconds[1] - seconds[0]) / (TENSORS[1] - TENSORS[0]))
-        found.append(Overhead(step=max(0.0, seconds[0] - TENSORS[0] * slope), tensor=slope))
-    return found
+    run = Run(Schedule(10**6, 1e-3), Execution(1, 1, stage, precision), Accounting(1, ((10**6, 1.0, 1.0),)))
+    plain = _Tensors(count, numel).to(world.device, DTYPES[precision])
+
+    def passes() -> None:
+        plain({}).backward()
+        plain.zero_grad()
+
+    bucket = {"reduce_bucket_size": max(1 << 20, count * numel)}
+    engine = build_engine(_Tensors(count, numel), run, world, bucket if stage else None)
+    step = partial(optimizer_step, engine, [{"count": 1}], 1, run, world, 1)
+    seconds = seconds_of(step, clock, STEPS) - seconds_of(passes, clock, STEPS)
+    destroy(engine)
+    return seconds
 
 
 # --- Links ---

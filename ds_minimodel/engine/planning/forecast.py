@@ -118,6 +118,11 @@ def seconds_of_step(
     return Seconds(taken.products, taken.memory, taken.launches + slower * engine, slower * network, figures.runs_ahead)
 
 
+def update_kind(zero_stage: int) -> str:
+    """The kind of operator that stands for the engine's reading and writing at a ZeRO stage."""
+    return f"update at ZeRO {zero_stage}"
+
+
 def update_of(sizes: Sizes, parameters: Collection[PlannedParameter], choice: Choice) -> Counter[Operator]:
     """What the engine reads and writes in a step beside the passes: gradients on their way, and the update.
 
@@ -128,11 +133,11 @@ def update_of(sizes: Sizes, parameters: Collection[PlannedParameter], choice: Ch
     share = trained if stage == 0 else -(-trained // sizes.world_size)
     found: Counter[Operator] = Counter()
 
-    def add(count: int, size: float, kind: str = COPY, precision: str = sizes.precision) -> None:
+    def add(count: int, size: float) -> None:
         if size and count:
-            found[Operator(kind, precision, 0, size, size)] += count
+            found[Operator(update_kind(stage), sizes.precision, 0, size, size)] += count
 
-    add(1, ADAMW_BYTES * share, "adamw", "fp32")
+    add(1, ADAMW_BYTES * share)
     if b == 2:
         add(2, 6 * share)  # gradients to fp32, weights back from it
     if sizes.accumulates_in_place:

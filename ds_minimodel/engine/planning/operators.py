@@ -50,8 +50,8 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class Operator(NamedTuple):
     """One call of an operator.
 
-    kind: PRODUCT, VIEW, the name of one of ours or of the update, or COPY for all that only reads and writes. flops:
-    of products and of attention. bytes: read and written. size: what a device's rate for the kind depends on
+    kind: PRODUCT, VIEW, the name of one of ours, or COPY for all else, which mostly reads and writes. flops: of
+    products and of attention. bytes: read and written. size: what a device's rate for the kind depends on
     (Figures.rates).
     """
 
@@ -152,8 +152,7 @@ def operator_of(op: Any, arguments: tuple, result: Any) -> Operator:
             moved = 3 * _bytes(given[0]) + sum(map(_bytes, made))
         elif floating:
             moved = 3 * min(_bytes(tensor) for tensor in floating)
-    kind = "adamw" if "adamw" in name else COPY
-    return Operator(kind, precision, 0, moved, max(moved, 1))
+    return Operator(COPY, precision, 0, moved, max(moved, 1))
 
 
 def _attention(name: str, kind: str, precision: str, arguments: tuple, moved: float) -> Operator:

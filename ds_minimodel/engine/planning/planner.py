@@ -15,7 +15,7 @@ from ds_minimodel.engine.planning import memory_and_traffic as formulas
 from ds_minimodel.engine.planning.devices import Figures, memory_of
 from ds_minimodel.engine.planning.forecast import Layout, Seconds, seconds_of_step
 from ds_minimodel.engine.planning.memory_and_traffic import Choice, Memory, PlannedParameter, Sizes
-from ds_minimodel.engine.planning.operators import Operator
+from ds_minimodel.engine.planning.operators import Operator, operators_of
 from ds_minimodel.engine.planning.trace import PASS_THROUGH, Trace, on_meta, trace
 from ds_minimodel.engine.zero.config import zero_settings
 from ds_minimodel.ops.precision import DTYPES
@@ -178,6 +178,13 @@ class Planner:
         return zero_settings(
             sizes.zero_stage, formulas.bucket_elements(parameters), partitions_linear, choice.node_copy
         )
+
+
+def operators_of_batch(
+    module: torch.nn.Module, batch: dict[str, Any], precision: str, device: str, trains: bool
+) -> Mapping[Operator, int]:
+    """How often each operator is called in a batch through a module without a plan; arguments as of `operators_of`."""
+    return operators_of(on_meta(module, DTYPES[precision]).train(trains), batch, device, trains)
 
 
 def part_of(name: str) -> str:
