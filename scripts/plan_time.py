@@ -10,6 +10,8 @@ OUT.json and OUT.md (benchmarks/plan_time by default). A rank has one thread.
 """
 
 import argparse
+import functools
+import itertools
 import json
 import os
 import statistics
@@ -17,10 +19,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+
+if TYPE_CHECKING:
+    from ds_minimodel.engine.planning.devices import Figures
+    from ds_minimodel.engine.planning.planner import Planner
 
 STEPS = {"pretrain": "1", "build-mini": "1b", "adapt-full": "2", "finetune": "3"}
 LAYERS, RANKS = (4, 12), (1, 2, 4)
@@ -61,14 +67,14 @@ def measure(precision: str, zero_stage: int, repeats: int, clock_name: str) -> N
             run = resolved_run(work, recipe, world)
             engine = build_engine(our_module(work, recipe), run, world)
             seconds = []
-            for number in range(repeats + 2):  # two to warm up
+            for number in range(repeats + 1):  # one to warm up
                 batch = make_batch(work, number * world.size + world.rank)
                 start = clock()
                 world.sum(batch["count"])  # as the loop does
                 optimizer_step(engine, [batch], batch["count"] * world.size, run, world, number)
                 seconds.append(clock() - start)
             destroy(engine)
-            found[f"{step} {layers}"] = [max(each) for each in zip(*world.gather(lambda s=seconds: s[2:]), strict=True)]
+            found[f"{step} {layers}"] = [max(each) for each in zip(*world.gather(lambda s=seconds: s[1:]), strict=True)]
             if world.is_main:
                 print(
                     step, layers, precision, world.size, statistics.median(found[f"{step} {layers}"]), file=sys.stderr
@@ -104,17 +110,26 @@ def measured(precision: str, ranks: int, options: argparse.Namespace) -> dict[st
         return json.loads(out.read().splitlines()[-1])
 
 
-def foretold(precision: str, layers: int, step: str, ranks: int, zero_stage: int, figures: Any) -> dict[str, Any]:
+@functools.cache
+def planner_of(precision: str, layers: int, step: str, zero_stage: int) -> "tuple[Planner, int]":
+    """The planner of a step, and the samples that a rank has of it."""
     from ds_minimodel.benchmark.workloads import make_batch, our_module, workload
-    from ds_minimodel.engine.planning.forecast import Layout
-    from ds_minimodel.engine.planning.memory_and_traffic import Sizes
     from ds_minimodel.engine.planning.planner import Planner
 
     recipe = recipe_of(layers, precision, zero_stage)
     work = workload(recipe, step, TOKENS, LENGTH)
     batch = make_batch(work, 0)
-    planner = Planner(our_module(work, recipe), lambda _: [{**batch, "targets": batch["targets"]}], precision, "cpu")
-    sizes = Sizes(zero_stage, precision, work.batch_size * ranks, work.batch_size, ranks, ranks, 1 << 40)
+    return Planner(our_module(work, recipe), lambda _: [batch], precision, "cpu"), work.batch_size
+
+
+def foretold(row: dict[str, Any], zero_stage: int, figures: "Figures") -> dict[str, Any]:
+    """What is foretold of a measured row."""
+    from ds_minimodel.engine.planning.forecast import Layout
+    from ds_minimodel.engine.planning.memory_and_traffic import Sizes
+
+    precision, ranks = row["precision"], row["ranks"]
+    planner, samples = planner_of(precision, row["layers"], row["step"], zero_stage)
+    sizes = Sizes(zero_stage, precision, samples * ranks, samples, ranks, ranks, 1 << 40)
     return planner.seconds(planner.plan(sizes), figures, Layout(ranks, ranks)).summary()
 
 
@@ -125,52 +140,66 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=7, help="steps of each kind; default: 7")
     parser.add_argument("--zero", type=int, choices=range(4), default=1, help="ZeRO stage; default: 1")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS, help="default: 1 2 4")
+    parser.add_argument("--again", action="store_true", help="measure nothing: foretell what OUT.json has measured")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/plan_time")
     parser.add_argument("--as-rank", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_rank:
         measure(options.as_rank, options.zero, options.repeats, options.clock)
         return 0
-    from ds_minimodel.common.files import write_json
+    from ds_minimodel.common.files import read_json, write_json
     from ds_minimodel.engine.planning.devices import named
     from ds_minimodel.ops.cpu import has_bf16_products
 
-    load = [os.getloadavg()]
+    out = options.out.with_suffix(".json")
     file = options.device or str(options.out.with_name(f"{options.out.name}_device.json"))
-    if not options.device:
+    if not options.device and not options.again:
         command = [sys.executable, "-m", "ds_minimodel", "calibrate", file, "--clock", options.clock]
         subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
     device = named(file)
     assert device.figures is not None
+    facts, load = {}, [os.getloadavg()[0]]
+    rows: list[dict[str, Any]] = []
+    if options.again:
+        facts = read_json(out)
+        rows = facts.pop("rows")
+    for ranks, precision in itertools.product(
+        () if options.again else options.ranks, ("fp32", "bf16") if has_bf16_products() else ("fp32",)
+    ):
+        found = measured(precision, ranks, options)
+        load.append(os.getloadavg()[0])
+        rows += [
+            {
+                "step": step,
+                "layers": layers,
+                "precision": precision,
+                "ranks": ranks,
+                "measured": found[f"{step} {layers}"],
+            }
+            for layers, step in itertools.product(LAYERS, STEPS)
+        ]
+        facts = {
+            "command": " ".join(["python scripts/plan_time.py", *sys.argv[1:]]),
+            "device": device.name,
+            "figures": device.source,
+            "clock": options.clock,
+            "zero_stage": options.zero,
+            "load": f"{min(load):.1f} to {max(load):.1f} on {os.cpu_count()} cores",
+        }
+        write_json(out, {**facts, "rows": rows})
     # Time that a process ran does not grow where ranks share a core.
-    figures = device.figures.model_copy(update={"cores": 0} if options.clock == "cpu" else {})
-    rows = []
-    for precision in ("fp32", "bf16") if has_bf16_products() else ("fp32",):
-        for ranks in options.ranks:
-            found = measured(precision, ranks, options)
-            load.append(os.getloadavg())
-            for layers in LAYERS:
-                for step in STEPS:
-                    seconds = found[f"{step} {layers}"]
-                    row = {"step": step, "layers": layers, "precision": precision, "ranks": ranks, "measured": seconds}
-                    rows.append(row | {"foretold": foretold(precision, layers, step, ranks, options.zero, figures)})
-    facts = {
-        "command": " ".join(["python scripts/plan_time.py", *sys.argv[1:]]),
-        "device": device.name,
-        "figures": device.source,
-        "clock": options.clock,
-        "zero_stage": options.zero,
-        "load": f"{min(one[0] for one in load):.1f} to {max(one[0] for one in load):.1f} on {os.cpu_count()} cores",
-    }
-    write_json(options.out.with_suffix(".json"), {**facts, "rows": rows})
+    figures = device.figures.model_copy(update={"cores": 0} if facts["clock"] == "cpu" else {})
+    for row in rows:
+        row["foretold"] = foretold(row, facts["zero_stage"], figures)
+    write_json(out, {**facts, "rows": rows})
     options.out.with_suffix(".md").write_text(page(facts, rows), encoding="utf-8")
     print(page(facts, rows))
     return 0
 
 
 def error_of(row: dict[str, Any]) -> float:
-    """(foretold - measured) / measured, of the median."""
-    return row["foretold"]["seconds"] / statistics.median(row["measured"]) - 1
+    """(foretold - measured) / measured, of the fastest step, as the figures are of the fastest calls."""
+    return row["foretold"]["seconds"] / min(row["measured"]) - 1
 
 
 def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
@@ -185,18 +214,18 @@ def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         f"{within} of {len(rows)} steps ({100 * within / len(rows):.0f} %) are within {100 * WITHIN:.0f} %; the median "
         f"of the errors is {100 * statistics.median(errors):.0f} %, the largest {100 * errors[-1]:.0f} %. "
         f"{TOKENS} tokens a rank and step in sequences of {LENGTH}, width {WIDTH}, vocabulary {VOCABULARY}. Measured: "
-        "milliseconds, the median of the repeats, fastest to slowest in brackets; by the clock `cpu`, time that the "
-        "slowest rank's process ran.",
+        "milliseconds of the fastest step, median and slowest in brackets, of the slowest rank; by the clock `cpu`, time "
+        "that its process ran.",
         "",
         "| step | layers | precision | ranks | measured, ms | foretold, ms | error, % | bound by |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for row in rows:
         seconds, said = row["measured"], row["foretold"]
-        spread = f"({1e3 * min(seconds):.0f}–{1e3 * max(seconds):.0f})"
+        spread = f"({1e3 * statistics.median(seconds):.0f}, {1e3 * max(seconds):.0f})"
         lines.append(
             f"| {STEPS[row['step']]} {row['step']} | {row['layers']} | {row['precision']} | {row['ranks']} "
-            f"| {1e3 * statistics.median(seconds):.0f} {spread} | {1e3 * said['seconds']:.0f} "
+            f"| {1e3 * min(seconds):.0f} {spread} | {1e3 * said['seconds']:.0f} "
             f"| {100 * error_of(row):+.0f} | {said['bound']} |"
         )
     return "\n".join(lines) + "\n"

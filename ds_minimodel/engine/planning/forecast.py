@@ -34,6 +34,10 @@ class Layout:
     def nodes(self) -> int:
         return -(-self.world_size // self.ranks_per_node)
 
+    @property
+    def replicas_per_node(self) -> int:
+        return max(1, min(self.ranks_per_node, self.world_size) // self.tensor_parallel)
+
 
 @dataclass(frozen=True)
 class Seconds:
@@ -103,13 +107,16 @@ def seconds_of_step(
     figures: Figures,
     layout: Layout,
 ) -> Seconds:
-    """Seconds of an optimizer step; operators: of one micro-batch. The rest is of its plan. UserError for more ranks
-    than the figures have a link for."""
+    """Seconds of an optimizer step; operators: of one micro-batch, the rest as of its plan.
+
+    UserError for more ranks than the figures have a link for, and for a precision that they do not have.
+    """
     trained = [parameter.numel for parameter in parameters if parameter.trains]
     whole = Counter({operator: count * sizes.accumulation for operator, count in operators.items()})
     whole.update(update_of(sizes, parameters, choice))
     taken = seconds_of(whole, figures, layout)
-    overhead = figures.overheads[sizes.precision][sizes.zero_stage] if figures.overheads else Overhead()
+    measured = figures.overheads.get(sizes.precision)
+    overhead = measured[sizes.zero_stage] if measured else Overhead()
     engine = overhead.step + overhead.tensor * len(trained) * sizes.accumulation
     slower = _slower(figures, layout)
     network = sum(
@@ -181,16 +188,18 @@ def _calls(name: str, sizes: Sizes, trained: Collection[int]) -> int:
 def _collective_seconds(name: str, sent: int, calls: int, figures: Figures, layout: Layout) -> float:
     if not sent:
         return 0.0
-    in_node = _known(figures.in_node, "within a node")
-    ranks = min(layout.ranks_per_node, layout.world_size)
-    bandwidth, hops = in_node.bandwidth, in_node.latency * math.ceil(math.log2(ranks))
+    bandwidths, hops = [], 0.0
+    if layout.replicas_per_node > 1:
+        link = _known(figures.in_node, "within a node")
+        bandwidths.append(link.bandwidth)
+        hops += link.latency * math.ceil(math.log2(layout.replicas_per_node))
     if layout.nodes > 1 and name != IN_NODE:
-        between = _known(figures.between_nodes, "between nodes")
-        # Rings of all ranks of a node share what it sends.
-        bandwidth = min(bandwidth, between.bandwidth / layout.tensor_parallel) if ranks > 1 else between.bandwidth
-        hops += between.latency * math.ceil(math.log2(layout.nodes))
+        link = _known(figures.between_nodes, "between nodes")
+        # All ranks of a node are in one ring, which enters it once, or in one for each part of a replica.
+        bandwidths.append(link.bandwidth / min(layout.tensor_parallel, layout.ranks_per_node))
+        hops += link.latency * math.ceil(math.log2(layout.nodes))
     there_and_back = 2 if name == "all-reduce" else 1
-    return sent / bandwidth + calls * there_and_back * hops
+    return sent / min(bandwidths) + calls * there_and_back * hops
 
 
 def _known(link: Link | None, where: str) -> Link:
