@@ -214,8 +214,8 @@ def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         f"{within} of {len(rows)} steps ({100 * within / len(rows):.0f} %) are within {100 * WITHIN:.0f} %; the median "
         f"of the errors is {100 * statistics.median(errors):.0f} %, the largest {100 * errors[-1]:.0f} %. "
         f"{TOKENS} tokens a rank and step in sequences of {LENGTH}, width {WIDTH}, vocabulary {VOCABULARY}. Measured: "
-        "milliseconds of the fastest step, median and slowest in brackets, of the slowest rank; by the clock `cpu`, time "
-        "that its process ran.",
+        "milliseconds of the fastest step, median and slowest in brackets, of the slowest rank; by the clock `cpu`, "
+        "time that its process ran.",
         "",
         "| step | layers | precision | ranks | measured, ms | foretold, ms | error, % | bound by |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: | --- |",

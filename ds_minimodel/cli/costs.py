@@ -78,7 +78,7 @@ def _flops(options: Options) -> None:
     from ds_minimodel.results.tables import cost_table
 
     rows = recipe_costs(recipe_of(options)[0])
-    _show(options, rows, "Costs", lambda: [cost_table(rows)])
+    _show(options, {"rows": rows}, "Costs", lambda: [cost_table(rows)])
 
 
 def _plan(options: Options) -> None:
@@ -96,12 +96,7 @@ def _plan(options: Options) -> None:
     rows = plans.plans(recipe, options.world_size, *arguments)
     target = plans.target_of(options.device, options.world_size, options.ranks_per_node, options.price)
     tasks = plans.task_times(recipe, options.world_size, target, options.example_tokens, options.examples)
-    if options.json:
-        print(json.dumps({"rows": rows, "tasks": tasks}, indent=1))
-    else:
-        from ds_minimodel.results.render import to_markdown
-
-        print(to_markdown("Plan", plan_tables(rows, tasks)))
+    _show(options, {"rows": rows, "tasks": tasks}, "Plan", lambda: plan_tables(rows, tasks))
 
 
 def _scale(options: Options, recipe: "Recipe") -> None:
@@ -116,7 +111,9 @@ def _scale(options: Options, recipe: "Recipe") -> None:
 
         with atomic_write(options.picture) as file:
             file.write(plot_scaling(rows))
-    _show(options, rows, "Scaling", lambda: scaling_tables(rows, plans.recommended_ranks(rows)))
+    ranks = plans.recommended_ranks(rows)
+    recommended = [{"system": system, "step": step, "ranks": most} for (system, step), most in ranks.items()]
+    _show(options, {"rows": rows, "recommended": recommended}, "Scaling", lambda: scaling_tables(rows, ranks))
 
 
 def _calibrate(options: Options) -> None:
@@ -130,7 +127,7 @@ def _calibrate(options: Options) -> None:
     print(f"{device.name}: {options.file}, for `ds-minimodel plan RECIPE --device {options.file}`")
 
 
-def _show(options: Options, rows: list[dict[str, Any]], title: str, tables: "Callable[[], list[Table]]") -> None:
+def _show(options: Options, value: dict[str, Any], title: str, tables: "Callable[[], list[Table]]") -> None:
     from ds_minimodel.results.render import to_markdown
 
-    print(json.dumps({"rows": rows}, indent=1) if options.json else to_markdown(title, tables()))
+    print(json.dumps(value, indent=1) if options.json else to_markdown(title, tables()))
