@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def recipe_of(layers: int, precision: str, zero_stage: int) -> Any:
     )
 
 
-def measure(precision: str, zero_stage: int, repeats: int, clock_name: str) -> None:
+def measure(precision: str, zero_stage: int, repeats: int, clock_name: str, of_layers: Sequence[int]) -> None:
     """As a rank: take steps of every kind; rank 0 prints {step, layers: the slowest rank's seconds, step by step}."""
     from ds_minimodel.benchmark.workloads import make_batch, our_module, resolved_run, workload
     from ds_minimodel.engine.loop import optimizer_step
@@ -60,7 +61,7 @@ def measure(precision: str, zero_stage: int, repeats: int, clock_name: str) -> N
     from ds_minimodel.engine.zero.engine import build_engine, destroy
 
     world, clock, found = join_ranks(), CLOCKS[clock_name], {}
-    for layers in LAYERS:
+    for layers in of_layers:
         recipe = recipe_of(layers, precision, zero_stage)
         for step in STEPS:
             work = workload(recipe, step, TOKENS, LENGTH)
@@ -92,7 +93,7 @@ def measured(precision: str, ranks: int, options: argparse.Namespace) -> dict[st
     if ranks > 1:
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     command = [sys.executable, __file__, "--as-rank", precision, "--repeats", str(options.repeats)]
-    command += ["--clock", options.clock, "--zero", str(options.zero)]
+    command += ["--clock", options.clock, "--zero", str(options.zero), "--layers", *map(str, options.layers)]
     with tempfile.TemporaryFile("w+") as out:
         processes = [
             subprocess.Popen(
@@ -140,12 +141,13 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=7, help="steps of each kind; default: 7")
     parser.add_argument("--zero", type=int, choices=range(4), default=1, help="ZeRO stage; default: 1")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS, help="default: 1 2 4")
+    parser.add_argument("--layers", type=int, nargs="+", default=LAYERS, help="default: 4 12")
     parser.add_argument("--again", action="store_true", help="measure nothing: foretell what OUT.json has measured")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/plan_time")
     parser.add_argument("--as-rank", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.as_rank:
-        measure(options.as_rank, options.zero, options.repeats, options.clock)
+        measure(options.as_rank, options.zero, options.repeats, options.clock, options.layers)
         return 0
     from ds_minimodel.common.files import read_json, write_json
     from ds_minimodel.engine.planning.devices import named
@@ -176,7 +178,7 @@ def main() -> int:
                 "ranks": ranks,
                 "measured": found[f"{step} {layers}"],
             }
-            for layers, step in itertools.product(LAYERS, STEPS)
+            for layers, step in itertools.product(options.layers, STEPS)
         ]
         facts = {
             "command": " ".join(["python scripts/plan_time.py", *sys.argv[1:]]),

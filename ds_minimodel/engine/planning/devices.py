@@ -144,6 +144,8 @@ TILE = 128  # a product is made of tiles so wide on tensor cores; a narrower one
 COPY_SHARES = ((1e6, 0.6), (1e7, 0.75), (1e8, 0.9))  # (bytes, share of the memory's peak): _MODEL
 LAUNCH = 8e-6  # two in five operators are views, which end on the host; the others as _DISPATCH has them
 
+OVERHEAD = Overhead(step=2e-3, tensor=6e-5)  # of the host, as `calibrate` finds them beside a CPU
+
 
 def _gpu(
     name: str, gib: int, precision: str, products: dict[str, float], copy: float, links: tuple[Link, Link], source: str
@@ -157,7 +159,13 @@ def _gpu(
         for kind, rate in products.items()
     }
     in_node, between_nodes = links
-    figures = Figures(rates=curves, launch=LAUNCH, in_node=in_node, between_nodes=between_nodes)
+    figures = Figures(
+        rates=curves,
+        launch=LAUNCH,
+        overheads={kind: [OVERHEAD] * 4 for kind in products},
+        in_node=in_node,
+        between_nodes=between_nodes,
+    )
     return Device(
         name=name, type="cuda", memory=(gib << 30) - CUDA_RESERVE, precision=precision, source=source, figures=figures
     )
