@@ -75,7 +75,7 @@ def measure(precision: str, zero_stage: int, repeats: int, clock_name: str, of_l
                 optimizer_step(engine, [batch], batch["count"] * world.size, run, world, number)
                 seconds.append(clock() - start)
             destroy(engine)
-            found[f"{step} {layers}"] = [max(each) for each in zip(*world.gather(lambda s=seconds: s[1:]), strict=True)]
+            found[f"{step} {layers}"] = [max(each) for each in zip(*world.gather(seconds[1:].copy), strict=True)]
             if world.is_main:
                 print(
                     step, layers, precision, world.size, statistics.median(found[f"{step} {layers}"]), file=sys.stderr
