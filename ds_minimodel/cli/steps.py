@@ -98,9 +98,12 @@ def _run(options: Options) -> int:
     else:
         check_ranks(ranks)
         restart_with_cpu_settings()
-    from ds_minimodel.pipeline.check import check_ahead
+    from ds_minimodel.pipeline.check import check_ahead, check_made
 
-    for step in check_ahead(recipe, STEPS.values(), ranks):
+    steps = check_ahead(recipe, STEPS.values(), ranks)
+    if not options.rebuild:
+        check_made(recipe, steps)
+    for step in steps:
         code = _do(step, recipe, overrides, options)
         if code:
             return code

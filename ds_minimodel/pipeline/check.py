@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import replicas_of, split_batch
 from ds_minimodel.pipeline.order import Step
+from ds_minimodel.recipe.jobs import refuse_if_stale
 from ds_minimodel.recipe.schema import MaskedLm, Recipe
 from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
@@ -38,6 +39,13 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
         end = "without a report, which needs matplotlib"
     print(f"the recipe names no finetune.tasks: the run ends with the language packs {end}", file=sys.stderr)
     return left
+
+
+def check_made(recipe: Recipe, steps: Iterable[Step]) -> None:
+    """UserError where what a step has made is of another recipe, so that no step before it works in vain."""
+    for step in steps:
+        for job in step.jobs(recipe):
+            refuse_if_stale(job)
 
 
 def check_plots() -> None:

@@ -352,7 +352,7 @@ def assert_as_transformers(folder: Path, out: Path, lines: list[str]) -> None:
     with torch.no_grad():
         model = RobertaForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
         expected = model(torch.tensor(order)[tokens], attention_mask=mask.long()).logits[..., order]
-    torch.testing.assert_close(found[mask], expected[mask], atol=1e-4, rtol=0)
+    torch.testing.assert_close(found[mask], expected[mask], atol=1e-4, rtol=1e-4)  # a flipped bit may make 1e30
 
 
 # --- Our own artifacts, whose makers know how to write a manifest ---

@@ -167,10 +167,17 @@ def _noun(path: Path) -> str:
 # --- One worker ---
 
 
-def _held(recipe: Path, path: Path, put: Path | bytes | None, undone: str, seconds: float) -> tuple[str, str]:
+Results = dict[str, bytes]
+
+
+def results_of(recipe: Path) -> Results:
+    """{name: content} of what a run is for."""
+    return {name: (recipe.parent / "run/report" / name).read_bytes() for name in ("scores.json", "report.md")}
+
+
+def _held(recipe: Path, right: Results, path: Path, put: Path | bytes | None, undone: str) -> tuple[str, str]:
     """("refused", "answered" or "fault", what was said) of `run` with `put` in the place of `path`."""
     workdir, aside = recipe.parent / "run", recipe.parent / "aside"
-    right = {name: (workdir / "report" / name).read_bytes() for name in ("scores.json", "report.md")}
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     kept = {path: aside / "damaged"}
@@ -190,7 +197,7 @@ def _held(recipe: Path, path: Path, put: Path | bytes | None, undone: str, secon
         one.rename(place)
     copy.rename(path)
     before = _state(workdir, undone)
-    code, said = _run(recipe, seconds)
+    code, said = _run(recipe)
     lines = [line for line in said.splitlines() if line.startswith("ds-minimodel: ")]
     fault, result = "", "refused"
     if code == 2:
@@ -200,7 +207,7 @@ def _held(recipe: Path, path: Path, put: Path | bytes | None, undone: str, secon
             fault = "changed the disk"
     elif code == 0:
         result = "answered"
-        if any((workdir / "report" / name).read_bytes() != content for name, content in right.items()):
+        if results_of(recipe) != right:
             fault = "other results"
     else:
         fault = f"exit code {code}"
@@ -227,7 +234,7 @@ def _state(workdir: Path, undone: str) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def _run(recipe: Path, seconds: float) -> tuple[int | None, str]:
+def _run(recipe: Path) -> tuple[int | None, str]:
     """(exit code, standard error) of `ds-minimodel run` in a process parted from this one, which has all imported."""
     with tempfile.TemporaryFile("w+b") as err:
         child = os.fork()
@@ -246,12 +253,12 @@ def _run(recipe: Path, seconds: float) -> tuple[int | None, str]:
             finally:
                 sys.stderr.flush()
                 os._exit(code)
-        deadline, status = time.monotonic() + seconds, 0
+        deadline, status = time.monotonic() + PATIENCE, 0
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
             if time.monotonic() > deadline:
                 os.killpg(child, 9)
                 os.waitpid(child, 0)
-                return None, f"no end after {seconds:.0f} s"
+                return None, f"no end after {PATIENCE} s"
             time.sleep(0.02)
         status = ended[1]
         err.seek(0)
@@ -263,7 +270,7 @@ Found = tuple[str, str, str]  # class, ("refused", "answered" or "fault"), what 
 
 def work(recipe: Path, other: Path, strangers: Path, seed: int, until: float, record: Callable[..., None]) -> None:
     """Tries as of ROUND until a time of time.monotonic: `recipe` is finished, and nobody else's meanwhile."""
-    rng, scratch = random.Random(seed), recipe.parent / "scratch"
+    rng, scratch, right = random.Random(seed), recipe.parent / "scratch", results_of(recipe)
     for number in itertools.count():
         if time.monotonic() > until:
             return
@@ -275,20 +282,20 @@ def work(recipe: Path, other: Path, strangers: Path, seed: int, until: float, re
                 result = "refused" if found.code == 2 else "answered"
                 record(f"input: {found.case.kind}", "fault" if found.fault else result, describe(found))
             case "damage":
-                record(*_damaged(recipe, other, rng))
+                record(*_damaged(recipe, right, other, rng))
             case "import":
                 record(*_imported(strangers, scratch, rng))
             case "artifact":
                 record(*_opened(strangers, scratch, rng))
 
 
-def _damaged(recipe: Path, other: Path, rng: random.Random) -> Found:
+def _damaged(recipe: Path, right: Results, other: Path, rng: random.Random) -> Found:
     kind = rng.choice((damage, swap))
     name, path, put = kind(recipe.parent / "run", other.parent / "run", rng)
     while isinstance(put, Path) and not put.exists():
         name, path, put = kind(recipe.parent / "run", other.parent / "run", rng)
     undone = rng.choice(SCORED)
-    result, said = _held(recipe, path, put, undone, PATIENCE)
+    result, said = _held(recipe, right, path, put, undone)
     place = path.relative_to(recipe.parent)
     return f"{kind.__name__}: {name}", result, f"{place} <- {put!r:.80}; {undone} undone: {said}"
 
