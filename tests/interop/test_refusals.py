@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentencepiece import sentencepiece_model_pb2 as protobuf
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoTokenizer,
@@ -26,7 +27,7 @@ from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.interop.names import TYPES
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, save_body
 
-from .conftest import TEXTS, protobuf
+from .conftest import TEXTS
 
 
 @pytest.fixture
