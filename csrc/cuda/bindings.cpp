@@ -70,10 +70,9 @@ struct Cuda {
   }
   template <class T>
   static void gelu_backward(const GeluBackward<T>& a, int64_t rows, MaybeTensor& sums) {
-    check(cuda::gelu_backward(a, rows, current_stream()));
-    if (!sums) return;
+    if (!sums) return check(cuda::gelu_backward(a, rows, nullptr, current_stream()));
     const Tensor partial = torch::stable::new_empty(*sums, {cuda::kSumSlices, a.width});
-    check(cuda::column_sums(a.grad_x, rows, a.width, data<float>(partial), current_stream()));
+    check(cuda::gelu_backward(a, rows, data<float>(partial), current_stream()));
     sums = torch::stable::sum(partial, std::vector<int64_t>{0});
   }
   template <class T> static void softmax_forward(const SoftmaxForward<T>& a, int64_t rows) {
@@ -81,6 +80,7 @@ struct Cuda {
     check(cuda::softmax_forward(a, rows, current_stream()));
   }
   template <class T> static void softmax_backward(const SoftmaxBackward<T>& a, int64_t rows) {
+    check_width(a.width);
     check(cuda::softmax_backward(a, rows, current_stream()));
   }
   template <class T> static void cross_entropy(const CrossEntropy<T>& a, int64_t rows) {

@@ -2,7 +2,8 @@
 // the tests (tests/ops/cuda_shim.h, which defines DSMM_CPU_SHIM) compile the same source.
 //
 // One warp works on one row of a row-major matrix: blocks are (32, warps). A lane takes packs of N
-// neighbouring elements, so that it reads 16 bytes at once; N divides the width, or is 1.
+// neighbouring elements, so that it reads 16 bytes at once; N divides the width, or is 1. P packs hold a
+// lane's part of the row in registers; P = 0: the row is too wide for that, or has no packs.
 #pragma once
 #ifndef DSMM_CPU_SHIM
 #ifndef __CUDACC_RTC__
@@ -44,27 +45,101 @@ template <int N> struct Floats {
   float lanes[N];
 };
 
-template <int N, class T> __device__ __forceinline__ Floats<N> load(const T* from) {
-  const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);
+template <int N, class T> __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+
+template <class T, int N> __device__ __forceinline__ Floats<N> widen(const Pack<T, N>& pack) {
   Floats<N> values;
 #pragma unroll
   for (int k = 0; k < N; ++k) values.lanes[k] = widen(pack.lanes[k]);
   return values;
 }
 
-template <int N, class T> __device__ __forceinline__ void store(T* to, const Floats<N>& values) {
-  Pack<T, N> pack;
-#pragma unroll
-  for (int k = 0; k < N; ++k) pack.lanes[k] = narrow<T>(values.lanes[k]);
-  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+template <int N, class T> __device__ __forceinline__ Floats<N> load(const T* from) {
+  return widen(load_pack<N>(from));
 }
 
-// body(column) for each pack of this lane.
-template <int N, class Body> __device__ __forceinline__ void for_packs(int64_t width, Body body) {
-  for (int64_t i = threadIdx.x * N; i < width; i += kWarp * N) body(i);
+template <int N, class T> __device__ __forceinline__ void store(T* to, const Floats<N>& values) {
+  if constexpr (sizeof(T) == 2 && N > 1) {  // as words, which the compiler joins to 128 bits; halves it may not
+    Pack<unsigned, N / 2> words;
+#pragma unroll
+    for (int k = 0; k < N; k += 2)
+      words.lanes[k / 2] =
+          narrow<T>(values.lanes[k]).bits | (unsigned)narrow<T>(values.lanes[k + 1]).bits << 16;
+    *reinterpret_cast<Pack<unsigned, N / 2>*>(to) = words;
+  } else {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int k = 0; k < N; ++k) pack.lanes[k] = narrow<T>(values.lanes[k]);
+    *reinterpret_cast<Pack<T, N>*>(to) = pack;
+  }
 }
+
+// body(p, column) for each pack p of this lane.
+template <int N, int P, class Body> __device__ __forceinline__ void for_packs(int64_t width, Body body) {
+  if constexpr (P > 0) {
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      const int column = (p * kWarp + threadIdx.x) * N;
+      if (column < width) body(p, (int64_t)column);
+    }
+  } else {
+    int p = 0;
+    for (int64_t i = threadIdx.x * N; i < width; i += kWarp * N) body(p++, i);
+  }
+}
+
+// A lane's part of a row in memory: read all at once, or (P = 0) pack by pack wherever it is used.
+template <class T, int N, int P> struct Packs {
+  Pack<T, N> packs[P];
+  __device__ __forceinline__ void read(const T* row, int64_t width) {
+    for_packs<N, P>(width, [&](int p, int64_t i) { packs[p] = load_pack<N>(row + i); });
+  }
+  __device__ __forceinline__ Floats<N> at(int p, int64_t) const { return widen(packs[p]); }
+};
+template <class T, int N> struct Packs<T, N, 0> {
+  const T* row;
+  __device__ __forceinline__ void read(const T* from, int64_t) { row = from; }
+  __device__ __forceinline__ Floats<N> at(int, int64_t i) const { return load<N>(row + i); }
+};
+
+// A lane's part of a row of floats, in registers; or (P = 0) in the shared memory of its warp, where
+// neighbouring lanes have neighbouring floats, in banks of their own. A lane reads back only what it
+// wrote itself, so nothing has to be synchronised.
+template <int N, int P> struct RowFloats {
+  float lanes[P * N];
+  __device__ __forceinline__ explicit RowFloats(float*, int64_t) {}
+  __device__ __forceinline__ float& at(int p, int k) { return lanes[p * N + k]; }
+};
+template <int N> struct RowFloats<N, 0> {
+  float* lane;
+  __device__ __forceinline__ RowFloats(float* shared, int64_t width)
+      : lane(shared + threadIdx.y * shared_floats(width) + threadIdx.x) {}
+  __device__ __forceinline__ float& at(int p, int k) { return lane[(p * N + k) * kWarp]; }
+  // Of a row: whole packs for every lane.
+  __device__ static __forceinline__ int64_t shared_floats(int64_t width) {
+    return (width + kWarp * N - 1) / (kWarp * N) * (kWarp * N);
+  }
+};
 
 __device__ __forceinline__ int64_t row_of_warp() { return (int64_t)blockIdx.x * blockDim.y + threadIdx.y; }
+
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.69314718055994531f;
+
+#ifndef DSMM_CPU_SHIM
+// 2^x and 1 / x in one instruction, to 2 units in the last place; below the least normal number 0.
+__device__ __forceinline__ float power_of_2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll

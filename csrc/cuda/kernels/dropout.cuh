@@ -27,7 +27,7 @@ __device__ __forceinline__ void drop(const Dropout& dropout, int64_t row, int64_
 template <class T, int N> __global__ void dropout_rows(DropoutRows<T> a, int64_t rows) {
   const int64_t row = row_of_warp();
   if (row >= rows) return;
-  for_packs<N>(a.width, [&](int64_t i) {
+  for_packs<N, 0>(a.width, [&](int, int64_t i) {
     Floats<N> values = load<N>(a.x + row * a.width + i);
     drop(a.dropout, row, i, values);
     store(a.out + row * a.width + i, values);
