@@ -4,7 +4,9 @@
 #   PYTHON:TORCH     versions, as 3.12:2.11.0; torch may be "newest"   (3.12:2.11.0 3.13:newest)
 #   --out            the table   (benchmarks/build_matrix.md)
 #   --environments   keep the virtual environments there (6 GB each) and take those that are there; else each goes at once
-# torch's CUDA builds come from PyPI. Wants nvcc of their CUDA's major version, in $CUDA_HOME or the PATH.
+# torch's CUDA builds come from PyPI, all of CUDA 13 since 2.11; those of CUDA 12 from torch's own index:
+#   PIP_INDEX_URL=https://download.pytorch.org/whl/cu126 CUDA_HOME=/usr/local/cuda-12.6 bash scripts/build_matrix.sh …
+# Wants nvcc of their CUDA's major version, in $CUDA_HOME or the PATH.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -87,8 +89,9 @@ END
     for pair in "${rows[@]}"; do row "${pair%%:*}" "$([ "${pair#*:}" = newest ] && echo newest || echo "==${pair#*:}")"; done
     cat <<END
 
-sm_70 (V100) is known to the nvcc of CUDA 12 alone, and torch for it comes from CUDA 12.6 builds: PyPI has neither. NVRTC
-of CUDA 12.9, which PyPI has, stands in for that nvcc's device code (\`csrc/cuda/compile_device_code.py\`):
+No row of CUDA 12 is here: PyPI has torch 2.11 and newer for CUDA 13 alone, and of CUDA 12's nvcc no more than the
+assembler. sm_70 (V100) is known to CUDA 12 alone. NVRTC of CUDA 12.9, which PyPI has, stands in for its device code
+(\`csrc/cuda/compile_device_code.py\`; the shares are predictions, nothing here ran on a GPU):
 \`\`\`
 $(python3 csrc/cuda/compile_device_code.py sm_70 sm_75 sm_80 sm_90 2>&1)
 \`\`\`

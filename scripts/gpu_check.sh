@@ -37,7 +37,8 @@ declare -A least=([environment]=10 [build]=90 [kernels]=60 [pipeline]=90 [benchm
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 python=$(command -v python3 || command -v python)
-site=${TMPDIR:-/tmp}/ds-minimodel-site
+# A Python's own: wheels of one do not load in another.
+site=${TMPDIR:-/tmp}/ds-minimodel-site-$("$python" -c 'import sys; print(sys.implementation.cache_tag)')
 export PYTHONPATH=$root:$site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 MPLBACKEND=agg
 if [ "$cpu" = 1 ]; then
     export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES=
@@ -124,7 +125,8 @@ benchmark() {
                mini.depth=1 mini.new_layers=1 --tokens 128 --seq-length 64 --repeats 2 --no-compiled --kernels dropout
                --steps adapt-mini --against reference)
     fi
-    "$python" scripts/throughput.py recipes/paper.yaml "${small[@]}" --time-limit "$((limit > 90 ? limit - 45 : 45))" --out "$out/benchmark"
+    "$python" scripts/throughput.py recipes/paper.yaml "${small[@]}" --out "$out/benchmark" \
+        --time-limit "$((limit > 90 ? limit - 45 : 45))"
 }
 
 # record PART RC SECONDS: adds the part to gpu_check.json, with the end of its log and what the benchmark has so far.

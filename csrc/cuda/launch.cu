@@ -76,6 +76,7 @@ void with_row_shape(int64_t width, bool takes_packs, Launch launch) {
 
 #ifdef DSMM_CPU_SHIM
 bool has_code_for(int) { return true; }
+static int processors() { return 2; }
 #else
 bool has_code(int64_t major, int64_t minor) {
   constexpr int architectures[] = {__CUDA_ARCH_LIST__};  // 750 for sm_75, in ascending order
@@ -94,38 +95,57 @@ bool has_code_for(int device) {
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   return has_code(major, minor);
 }
+
+static int processors() {
+  int device = 0, count = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
 #endif
 
+int64_t sum_slices(int64_t rows) {
+  const int64_t most = 2 * processors(), wanted = (rows + kSumWarps - 1) / kSumWarps;
+  return wanted < most ? wanted : most;
+}
+
 // KERNEL<T, N, P> for the rows' width and the pointers.
-#define DSMM_LAUNCH_ROWS(KERNEL, ...)                                                                      \
-  do {                                                                                                     \
-    with_row_shape<T>(                                                                                     \
-        a.width, takes_packs<T>(a.width, {__VA_ARGS__}), [&](auto shape, int warps, size_t shared) {       \
-          using Shape = decltype(shape);                                                                   \
-          DSMM_LAUNCH((KERNEL<T, Shape::kPack, Shape::kPacks>), row_grid(rows, warps), dim3(kWarp, warps), \
-                      shared, stream, a, rows);                                                            \
-        });                                                                                                \
-    return static_cast<int>(cudaGetLastError());                                                           \
+#define DSMM_LAUNCH_ROWS(KERNEL, ...)                                                                \
+  do {                                                                                               \
+    with_row_shape<T>(a.width, takes_packs<T>(a.width, {__VA_ARGS__}),                               \
+                      [&](auto shape, int warps, size_t shared) {                                    \
+                        using Shape = decltype(shape);                                               \
+                        DSMM_LAUNCH((KERNEL<T, Shape::kPack, Shape::kPacks>), row_grid(rows, warps), \
+                                    dim3(kWarp, warps), shared, stream, a, rows);                    \
+                      });                                                                            \
+    return static_cast<int>(cudaGetLastError());                                                     \
   } while (0)
 
 template <class T> int norm_forward(const NormForward<T>& a, int64_t rows, void* stream) {
   DSMM_LAUNCH_ROWS(norm_forward, a.x, a.residual, a.weight, a.bias, a.out, a.total);
 }
 
-template <class T> int norm_backward(const NormBackward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(norm_backward, a.grad, a.total, a.weight, a.grad_x, a.grad_residual);
-}
-
 template <class T>
-int norm_parameter_sums(const NormBackward<T>& a, int64_t rows, float* partial, void* stream) {
+int norm_backward(const NormBackward<T>& a, int64_t rows, int64_t slices, float* partial, void* stream) {
   constexpr int N = 16 / sizeof(T);
   const dim3 block(kWarp, kSumWarps);
-  if (takes_packs<T>(a.width, {a.grad, a.total}))
-    DSMM_LAUNCH((norm_parameter_sums<T, N>), columns_grid(a.width, N, kSumSlices), block, 0, stream, a, rows,
-                partial);
-  else
-    DSMM_LAUNCH((norm_parameter_sums<T, 1>), columns_grid(a.width, 1, kSumSlices), block, 0, stream, a, rows,
-                partial);
+  const bool packs = takes_packs<T>(a.width, {a.grad, a.total, a.weight, a.grad_x, a.grad_residual});
+  with_row_shape<T>(a.width, packs, [&](auto shape, int warps, size_t) {
+    using Shape = decltype(shape);
+    constexpr int P = Shape::kPacks;
+    if constexpr (P > 0) {
+      if (partial) {
+        DSMM_LAUNCH((norm_backward_with_sums<T, N, P>), dim3(static_cast<unsigned>(slices)), block, 0, stream,
+                    a, rows, partial);
+        return;
+      }
+    }
+    DSMM_LAUNCH((norm_backward<T, Shape::kPack, P>), row_grid(rows, warps), dim3(kWarp, warps), 0, stream, a,
+                rows);
+    if (partial)
+      DSMM_LAUNCH((norm_parameter_sums<T, Shape::kPack>), columns_grid(a.width, Shape::kPack, slices), block,
+                  0, stream, a, rows, partial);
+  });
   return static_cast<int>(cudaGetLastError());
 }
 
@@ -140,12 +160,12 @@ template <class T> int gelu_forward(const GeluForward<T>& a, int64_t rows, void*
   return static_cast<int>(cudaGetLastError());
 }
 
-template <class T> int gelu_backward(const GeluBackward<T>& a, int64_t rows, float* partial, void* stream) {
+template <class T>
+int gelu_backward(const GeluBackward<T>& a, int64_t rows, int64_t slices, float* partial, void* stream) {
   constexpr int N = 16 / sizeof(T);
   const dim3 block(kWarp, kSumWarps);
-  const int64_t slices = partial ? kSumSlices : row_slices(rows);
   const bool packs = takes_packs<T>(a.width, {a.grad, a.x, a.bias, a.grad_x});
-  const dim3 grid = columns_grid(a.width, packs ? N : 1, slices);
+  const dim3 grid = columns_grid(a.width, packs ? N : 1, partial ? slices : row_slices(rows));
   if (packs && partial)
     DSMM_LAUNCH((gelu_backward<T, N, true>), grid, block, 0, stream, a, rows, partial);
   else if (packs)
@@ -192,15 +212,14 @@ template <class T> int dropout(const DropoutRows<T>& a, int64_t rows, void* stre
   return static_cast<int>(cudaGetLastError());
 }
 
-#define DSMM_INSTANTIATE(T)                                                         \
-  template int norm_forward(const NormForward<T>&, int64_t, void*);                 \
-  template int norm_backward(const NormBackward<T>&, int64_t, void*);               \
-  template int norm_parameter_sums(const NormBackward<T>&, int64_t, float*, void*); \
-  template int gelu_forward(const GeluForward<T>&, int64_t, void*);                 \
-  template int gelu_backward(const GeluBackward<T>&, int64_t, float*, void*);       \
-  template int softmax_forward(const SoftmaxForward<T>&, int64_t, void*);           \
-  template int softmax_backward(const SoftmaxBackward<T>&, int64_t, void*);         \
-  template int cross_entropy(const CrossEntropy<T>&, int64_t, void*);               \
+#define DSMM_INSTANTIATE(T)                                                            \
+  template int norm_forward(const NormForward<T>&, int64_t, void*);                    \
+  template int norm_backward(const NormBackward<T>&, int64_t, int64_t, float*, void*); \
+  template int gelu_forward(const GeluForward<T>&, int64_t, void*);                    \
+  template int gelu_backward(const GeluBackward<T>&, int64_t, int64_t, float*, void*); \
+  template int softmax_forward(const SoftmaxForward<T>&, int64_t, void*);              \
+  template int softmax_backward(const SoftmaxBackward<T>&, int64_t, void*);            \
+  template int cross_entropy(const CrossEntropy<T>&, int64_t, void*);                  \
   template int dropout(const DropoutRows<T>&, int64_t, void*);
 DSMM_INSTANTIATE(float)
 DSMM_INSTANTIATE(fp16)

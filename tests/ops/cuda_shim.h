@@ -152,6 +152,11 @@ inline __half __float2half_rn(float x) { return static_cast<__half>(x); }
 inline unsigned short __half_as_ushort(__half x) { return bits_as<unsigned short>(x); }
 inline __half __ushort_as_half(unsigned short bits) { return bits_as<__half>(bits); }
 
+inline void store_words(void* to, unsigned a, unsigned b, unsigned c, unsigned d) {
+  const unsigned words[] = {a, b, c, d};
+  std::memcpy(to, words, sizeof words);
+}
+
 inline float power_of_2(float x) { return std::exp2(x); }
 inline float reciprocal(float x) { return 1.f / x; }
 inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }

@@ -21,7 +21,8 @@ struct Normaliser {
 // body(column, packs of the R rows, biases in units of log 2) for each pack of this thread; the packs of all
 // rows are under way at once.
 template <int N, int R, class T, class Body>
-__device__ __forceinline__ void for_columns(const CrossEntropy<T>& a, int64_t first, int num_rows, Body body) {
+__device__ __forceinline__ void for_columns(const CrossEntropy<T>& a, int64_t first, int num_rows,
+                                            Body body) {
   for (int i = threadIdx.x * N; i < a.width; i += kCrossEntropyThreads * N) {
     Pack<T, N> packs[R];
 #pragma unroll
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kCrossEntropyThreads, 2) cross_entropy(CrossEn
       }
   });
   float normalisers[R];  // log2 of the sum of exp(score)
-  int hits[R];          // the column of the target; -1: the row counts nothing
+  int hits[R];           // the column of the target; -1: the row counts nothing
 #pragma unroll
   for (int r = 0; r < R; ++r) {
 #pragma unroll

@@ -26,7 +26,7 @@ __device__ __forceinline__ Normal normal_of(float x) {
 constexpr int kRowsAhead = 4;
 
 template <class T, int N> __global__ void gelu_forward(GeluForward<T> a, int64_t rows) {
-  const Columns<N> columns(rows);
+  const Columns<N> columns;
   if (columns.first >= a.width) return;
   const Floats<N> bias = load<N>(a.bias + columns.first);
   for (int64_t row = columns.first_row; row < rows; row += kRowsAhead * columns.stride) {
@@ -53,7 +53,7 @@ template <class T, int N> __global__ void gelu_forward(GeluForward<T> a, int64_t
 template <class T, int N, bool Sums>
 __global__ void gelu_backward(GeluBackward<T> a, int64_t rows, float* partial) {
   constexpr float kInverseSqrt2Pi = 0.39894228040143268f;
-  const Columns<N> columns(rows);
+  const Columns<N> columns;
   float sums[1][N] = {};
   if (columns.first < a.width) {
     const Floats<N> bias = load<N>(a.bias + columns.first);
@@ -71,7 +71,7 @@ __global__ void gelu_backward(GeluBackward<T> a, int64_t rows, float* partial) {
       store(a.grad_x + i, values);
     }
   }
-  if (Sums) store_sums(sums, a.width, partial);
+  if (Sums) store_sums(sums, columns.first, blockIdx.y, a.width, partial);
 }
 
 }  // namespace dsmm::cuda

@@ -9,12 +9,13 @@ template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, 
   DSMM_DYNAMIC_SHARED(float, shared);
   const int64_t row = row_of_warp(), start = row * a.width;
   if (row >= rows) return;
+  const int width = (int)a.width;
   Packs<T, N, P> x, residual;
-  x.read(a.x + start, a.width);
-  if (a.residual) residual.read(a.residual + start, a.width);
-  RowFloats<N, P> values(shared, a.width);
+  x.read(a.x + start, width);
+  if (a.residual) residual.read(a.residual + start, width);
+  RowFloats<N, P> values(shared, width);
   float sum = 0.f;
-  for_packs<N, P>(a.width, [&](int p, int64_t i) {
+  for_packs<N, P>(width, [&](int p, int i) {
     Floats<N> v = x.at(p, i);
     drop(a.dropout, row, i, v);
     if (a.residual) {
@@ -23,21 +24,21 @@ template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, 
       for (int k = 0; k < N; ++k) v.lanes[k] += added.lanes[k];
     }
     if (a.total) store(a.total + start + i, v);
+    const Floats<N> seen = rounded<T>(v);  // as the backward pass sees the sum; so do the statistics
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const float seen = rounded<T>(v.lanes[k]);  // as the backward pass sees the sum; so do the statistics
-      values.at(p, k) = seen;
-      sum += seen;
+      values.at(p, k) = seen.lanes[k];
+      sum += seen.lanes[k];
     }
   });
-  const float mean = warp_sum(sum) / a.width;
+  const float mean = warp_sum(sum) / width;
   float squares = 0.f;
-  for_packs<N, P>(a.width, [&](int p, int64_t) {
+  for_packs<N, P>(width, [&](int p, int) {
 #pragma unroll
     for (int k = 0; k < N; ++k) squares += (values.at(p, k) - mean) * (values.at(p, k) - mean);
   });
-  const float rstd = rsqrtf(warp_sum(squares) / a.width + a.eps);
-  for_packs<N, P>(a.width, [&](int p, int64_t i) {
+  const float rstd = rsqrtf(warp_sum(squares) / width + a.eps);
+  for_packs<N, P>(width, [&](int p, int i) {
     const Floats<N> weight = load<N>(a.weight + i), bias = load<N>(a.bias + i);
     Floats<N> out;
 #pragma unroll
@@ -51,25 +52,28 @@ template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, 
   }
 }
 
-template <class T, int N, int P> __global__ void norm_backward(NormBackward<T> a, int64_t rows) {
-  const int64_t row = row_of_warp(), start = row * a.width;
-  if (row >= rows) return;
+// Gradient of one row. see(p, k, grad, normalised) is called with each element of this lane.
+template <class T, int N, int P, class See>
+__device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int64_t row, See see) {
+  const int64_t start = row * a.width;
+  const int width = (int)a.width;
   Packs<T, N, P> grads, totals;
-  grads.read(a.grad + start, a.width);
-  totals.read(a.total + start, a.width);
+  grads.read(a.grad + start, width);
+  totals.read(a.total + start, width);
   const float mean = a.mean[row], rstd = a.rstd[row];
   float sum = 0.f, sum_with_normalised = 0.f;
-  for_packs<N, P>(a.width, [&](int p, int64_t i) {
+  for_packs<N, P>(width, [&](int p, int i) {
     const Floats<N> grad = grads.at(p, i), total = totals.at(p, i), weight = load<N>(a.weight + i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const float weighted = grad.lanes[k] * weight.lanes[k];
+      const float weighted = grad.lanes[k] * weight.lanes[k], normalised = (total.lanes[k] - mean) * rstd;
       sum += weighted;
-      sum_with_normalised += weighted * (total.lanes[k] - mean) * rstd;
+      sum_with_normalised += weighted * normalised;
+      see(p, k, grad.lanes[k], normalised);
     }
   });
-  const float mean_grad = warp_sum(sum) / a.width, slope = warp_sum(sum_with_normalised) / a.width;
-  for_packs<N, P>(a.width, [&](int p, int64_t i) {
+  const float mean_grad = warp_sum(sum) / width, slope = warp_sum(sum_with_normalised) / width;
+  for_packs<N, P>(width, [&](int p, int i) {
     const Floats<N> grad = grads.at(p, i), total = totals.at(p, i), weight = load<N>(a.weight + i);
     Floats<N> grad_total;
 #pragma unroll
@@ -83,10 +87,34 @@ template <class T, int N, int P> __global__ void norm_backward(NormBackward<T> a
   });
 }
 
-// Column sums for the gradients of weight and bias, into partial (slices, 2, width).
+template <class T, int N, int P> __global__ void norm_backward(NormBackward<T> a, int64_t rows) {
+  const int64_t row = row_of_warp();
+  if (row < rows) norm_backward_row<T, N, P>(a, row, [](int, int, float, float) {});
+}
+
+// The same, and column sums for the gradients of weight and bias, into partial (slices, 2, width): a warp has
+// a part of the rows and a lane the sums of its columns, so that nothing is read a second time. Rows in
+// registers (P > 0); blocks of (32, kSumWarps).
+template <class T, int N, int P>
+__global__ void __launch_bounds__(kWarp* kSumWarps, sizeof(T) == 2 ? 2 : 1)
+    norm_backward_with_sums(NormBackward<T> a, int64_t rows, float* partial) {
+  float sums[P][2][N] = {};
+  for (int64_t row = row_of_warp(); row < rows; row += (int64_t)gridDim.x * kSumWarps)
+    norm_backward_row<T, N, P>(a, row, [&](int p, int k, float grad, float normalised) {
+      sums[p][0][k] += grad * normalised;
+      sums[p][1][k] += grad;
+    });
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    if (p) __syncthreads();  // the sums of the packs before are read
+    store_sums(sums[p], (p * kWarp + threadIdx.x) * N, blockIdx.x, a.width, partial);
+  }
+}
+
+// The column sums alone, by a second read, where a row is not in registers.
 template <class T, int N>
 __global__ void norm_parameter_sums(NormBackward<T> a, int64_t rows, float* partial) {
-  const Columns<N> columns(rows);
+  const Columns<N> columns;
   float sums[2][N] = {};
   if (columns.first < a.width)
 #pragma unroll 4  // nothing is written between the reads, so those of four rows are under way at once
@@ -100,7 +128,7 @@ __global__ void norm_parameter_sums(NormBackward<T> a, int64_t rows, float* part
         sums[1][k] += grad.lanes[k];
       }
     }
-  store_sums(sums, a.width, partial);
+  store_sums(sums, columns.first, blockIdx.y, a.width, partial);
 }
 
 }  // namespace dsmm::cuda

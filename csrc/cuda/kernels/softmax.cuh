@@ -4,10 +4,10 @@
 
 namespace dsmm::cuda {
 
-__device__ __forceinline__ int64_t num_keys(const int32_t* lengths, int64_t row, int64_t rows_per_sample,
-                                            int64_t width) {
+__device__ __forceinline__ int num_keys(const int32_t* lengths, int64_t row, int64_t rows_per_sample,
+                                        int width) {
   if (!lengths) return width;
-  const int64_t length = lengths[row / rows_per_sample];
+  const int length = lengths[row / rows_per_sample];
   return length < 0 ? 0 : length < width ? length : width;
 }
 
@@ -15,13 +15,13 @@ template <class T, int N, int P> __global__ void softmax_forward(SoftmaxForward<
   DSMM_DYNAMIC_SHARED(float, shared);
   const int64_t row = row_of_warp(), start = row * a.width;
   if (row >= rows) return;
-  const int64_t keys = num_keys(a.lengths, row, a.rows_per_sample, a.width);
+  const int width = (int)a.width, keys = num_keys(a.lengths, row, a.rows_per_sample, width);
   const float scale = a.scale * kLog2E;
   Packs<T, N, P> scores;
   scores.read(a.scores + start, keys);  // a pack may reach beyond the keys, never beyond the row
-  RowFloats<N, P> values(shared, a.width);
+  RowFloats<N, P> values(shared, width);
   float largest = -3.4028235e38f;
-  for_packs<N, P>(keys, [&](int p, int64_t i) {
+  for_packs<N, P>(keys, [&](int p, int i) {
     const Floats<N> pack = scores.at(p, i);
 #pragma unroll
     for (int k = 0; k < N; ++k)
@@ -33,7 +33,7 @@ template <class T, int N, int P> __global__ void softmax_forward(SoftmaxForward<
   });
   largest = warp_max(largest);
   float sum = 0.f;
-  for_packs<N, P>(keys, [&](int p, int64_t i) {
+  for_packs<N, P>(keys, [&](int p, int i) {
 #pragma unroll
     for (int k = 0; k < N; ++k)
       if (i + k < keys) {
@@ -43,10 +43,11 @@ template <class T, int N, int P> __global__ void softmax_forward(SoftmaxForward<
       }
   });
   const float inverse = 1.f / warp_sum(sum);
-  for_packs<N, P>(a.width, [&](int p, int64_t i) {
+  for_packs<N, P>(width, [&](int p, int i) {
     Floats<N> probs;
 #pragma unroll
-    for (int k = 0; k < N; ++k) probs.lanes[k] = i + k < keys ? rounded<T>(values.at(p, k) * inverse) : 0.f;
+    for (int k = 0; k < N; ++k) probs.lanes[k] = i + k < keys ? values.at(p, k) * inverse : 0.f;
+    probs = rounded<T>(probs);
     if (a.probs) store(a.probs + start + i, probs);
     drop(a.dropout, row, i, probs);
     store(a.out + start + i, probs);
@@ -57,13 +58,13 @@ template <class T, int N, int P> __global__ void softmax_backward(SoftmaxBackwar
   DSMM_DYNAMIC_SHARED(float, shared);
   const int64_t row = row_of_warp(), start = row * a.width;
   if (row >= rows) return;
-  const int64_t keys = num_keys(a.lengths, row, a.rows_per_sample, a.width);
+  const int width = (int)a.width, keys = num_keys(a.lengths, row, a.rows_per_sample, width);
   Packs<T, N, P> grads, probs;
   grads.read(a.grad + start, keys);
   probs.read(a.probs + start, keys);
-  RowFloats<N, P> values(shared, a.width);  // the gradient of the probabilities, for which bits are hashed once
+  RowFloats<N, P> values(shared, width);  // the gradient of the probabilities, for which bits are hashed once
   float sum = 0.f;
-  for_packs<N, P>(keys, [&](int p, int64_t i) {  // beyond the keys the probabilities are 0
+  for_packs<N, P>(keys, [&](int p, int i) {  // beyond the keys the probabilities are 0
     Floats<N> grad = grads.at(p, i);
     const Floats<N> prob = probs.at(p, i);
     drop(a.dropout, row, i, grad);
@@ -74,7 +75,7 @@ template <class T, int N, int P> __global__ void softmax_backward(SoftmaxBackwar
     }
   });
   const float mean_grad = warp_sum(sum);
-  for_packs<N, P>(a.width, [&](int p, int64_t i) {
+  for_packs<N, P>(width, [&](int p, int i) {
     Floats<N> grad = {};
     if (i < keys) {
       const Floats<N> prob = probs.at(p, i);
