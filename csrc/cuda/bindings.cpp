@@ -62,7 +62,7 @@ struct Cuda {
   static void norm_backward(const NormBackward<T>& a, int64_t rows, MaybeTensor& sums) {
     check_width(a.width);
     if (!sums) return check(cuda::norm_backward(a, rows, 0, nullptr, current_stream()));
-    const int64_t slices = cuda::sum_slices(rows);
+    const int64_t slices = cuda::sum_slices(rows, a.width);
     const Tensor partial = torch::stable::new_empty(*sums, {slices, 2, a.width});
     check(cuda::norm_backward(a, rows, slices, data<float>(partial), current_stream()));
     sums = torch::stable::sum(partial, std::vector<int64_t>{0});
@@ -73,7 +73,7 @@ struct Cuda {
   template <class T>
   static void gelu_backward(const GeluBackward<T>& a, int64_t rows, MaybeTensor& sums) {
     if (!sums) return check(cuda::gelu_backward(a, rows, 0, nullptr, current_stream()));
-    const int64_t slices = cuda::sum_slices(rows);
+    const int64_t slices = cuda::sum_slices(rows, a.width);
     const Tensor partial = torch::stable::new_empty(*sums, {slices, a.width});
     check(cuda::gelu_backward(a, rows, slices, data<float>(partial), current_stream()));
     sums = torch::stable::sum(partial, std::vector<int64_t>{0});

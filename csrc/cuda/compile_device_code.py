@@ -136,7 +136,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a kernel takes on an architecture, and its code for the virtual one."""
+    """What a kernel takes on an architecture, and its code in PTX."""
 
     registers: int
     spilt_bytes: int
@@ -147,7 +147,10 @@ class Budget:
         """The share of the speed of a copy that `kernel` is predicted to reach on `gpu`."""
         traffic, warps = TRAFFIC[kernel.name], TRAFFIC[kernel.name].threads // 32
         of_block = -(-self.registers // 8) * 8 * 32 * warps
-        resident = min(65536 // of_block, gpu.warps // warps) * warps
+        blocks = min(65536 // of_block, gpu.warps // warps)
+        if kernel.name == "norm_backward_with_sums":  # sum_slices of launch.cu
+            blocks = min(blocks, 4 if int(kernel.others[0]) * kernel.pack * 32 <= 256 else 2)
+        resident = blocks * warps
         under_way = resident * kernel.ahead * 16 * 32 / gpu.bytes_needed
 
         # The code works on as many packs as it stores of each result, or reads of each matrix where it has none.

@@ -104,8 +104,8 @@ static int processors() {
 }
 #endif
 
-int64_t sum_slices(int64_t rows) {
-  const int64_t most = 2 * processors(), wanted = (rows + kSumWarps - 1) / kSumWarps;
+int64_t sum_slices(int64_t rows, int64_t width) {
+  const int64_t most = (width <= 256 ? 4 : 2) * processors(), wanted = (rows + kSumWarps - 1) / kSumWarps;
   return wanted < most ? wanted : most;
 }
 

@@ -12,9 +12,9 @@ constexpr int64_t kMaxColumns = 1 << 30;  // of the others, whose kernels number
 // another kind of device, which the checks of the arguments refuse).
 bool has_code(int64_t major, int64_t minor);
 bool has_code_for(int device);
-// Of the rows of a matrix, for sums of its columns: two for each processor of the current device, so that
-// they end together; fewer where these had no rows.
-int64_t sum_slices(int64_t rows);
+// Of the rows of a matrix, for sums of its columns: as many for each processor of the current device, so that
+// they end together, and more of narrow rows, that enough bytes are under way; fewer where these had no rows.
+int64_t sum_slices(int64_t rows, int64_t width);
 
 template <class T> int norm_forward(const NormForward<T>&, int64_t rows, void* stream);
 // partial: (slices, 2, width) floats, sums of columns to be added up over the slices; nullptr: not wanted.
