@@ -21,14 +21,14 @@ WHOLLY = "sm_90"
 REGISTERS = {  # of 16-bit and of 32-bit elements, for the widest rows
     "norm_forward": (72, 88),
     "norm_backward": (96, 96),
-    "norm_backward_with_sums": (128, 176),  # two blocks of 16-bit rows on a processor, one of 32-bit rows
+    "norm_backward_with_sums": (152, 176),  # one block of the widest rows on a processor, of others two
     "softmax_forward": (64, 72),
     "softmax_backward": (96, 112),
-    "norm_parameter_sums": (64, 56),
+    "norm_parameter_sums": (64, 64),
     "gelu_forward": (64, 56),
     "gelu_backward": (64, 56),
     "cross_entropy": (80, 80),
-    "dropout_rows": (32, 40),
+    "dropout_rows": (40, 40),
 }
 SHARED = {  # bytes, static
     "norm_backward_with_sums": 16384,

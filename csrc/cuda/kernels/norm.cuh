@@ -96,7 +96,7 @@ template <class T, int N, int P> __global__ void norm_backward(NormBackward<T> a
 // a part of the rows and a lane the sums of its columns, so that nothing is read a second time. Rows in
 // registers (P > 0); blocks of (32, kSumWarps).
 template <class T, int N, int P>
-__global__ void __launch_bounds__(kWarp* kSumWarps, sizeof(T) == 2 ? 2 : 1)
+__global__ void __launch_bounds__(kWarp* kSumWarps, sizeof(T) == 2 && P < 4 ? 2 : 1)
     norm_backward_with_sums(NormBackward<T> a, int64_t rows, float* partial) {
   float sums[P][2][N] = {};
   for (int64_t row = row_of_warp(); row < rows; row += (int64_t)gridDim.x * kSumWarps)
