@@ -46,9 +46,9 @@ def blocks_of(kernel: str, width: int) -> Blocks:
 
 # For heads up to 64 wide, and up to 128.
 BLOCKS = {
-    "forward": (Blocks(128, 64, 4, 3), Blocks(128, 64, 8, 2)),
+    "forward": (Blocks(128, 64, 8, 3), Blocks(128, 64, 8, 2)),
     "grad_queries": (Blocks(64, 64, 4, 2), Blocks(64, 64, 8, 2)),
-    "grad_keys": (Blocks(64, 64, 4, 2), Blocks(64, 64, 8, 2)),
+    "grad_keys": (Blocks(32, 64, 4, 2), Blocks(64, 64, 8, 2)),
 }
 
 
@@ -301,8 +301,9 @@ def _parts(projected: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, T
     """Queries, keys and values as views, (B,Q,N*D) and twice (B,S,N*D)."""
     if queries is None:
         q, k, v = projected.chunk(3, -1)
-        return q, k, v
-    return queries, *projected.chunk(2, -1)
+    else:
+        q, (k, v) = queries, projected.chunk(2, -1)
+    return q, k, v
 
 
 def _arguments(
@@ -341,6 +342,7 @@ def _launch(name: str, matrices: tuple[Tensor, ...], arguments: tuple[Any, ...],
             triton.next_power_of_2(width),
             num_warps=sizes.warps,
             num_stages=sizes.stages,
+            enable_fp_fusion=True,
         )
 
 
@@ -350,7 +352,7 @@ def forward(
     """Context (B,Q,N*D), and the logarithm of each row's sum of exponentials (B,N,Q); arguments as of attention()."""
     projected, queries = projected.contiguous(), queries if queries is None else queries.contiguous()
     q, k, v = _parts(projected, queries)
-    batch, num_queries, width = q.shape
+    batch, num_queries, _ = q.shape
     out = q.new_empty(q.shape)
     logsumexp = q.new_empty(batch, num_heads, num_queries, dtype=torch.float32)
     arguments = _arguments(q, k, lengths, p, row_keys, num_heads)
