@@ -211,7 +211,7 @@ def _flash_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grads[0], None if queries is None else grads[1], None, None, None, None
 
 
-_flash_attention = differentiate(_flash_forward, _setup_flash_context, _flash_backward)
+flash_attention = differentiate(_flash_forward, _setup_flash_context, _flash_backward)
 
 
 class _AroundSoftmax(torch.autograd.Function):
@@ -242,7 +242,7 @@ class _AroundSoftmax(torch.autograd.Function):
         return product(grad_scores, k), product(grad_scores.mT, q), grad_v, None, None, None
 
 
-def _unfused_attention(
+def around_softmax(
     projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
 ) -> Tensor:
     parts = _parts(projected, queries, num_heads, _SplitHeads.apply, contiguous=True)
@@ -290,7 +290,7 @@ def attention(
     if row_keys is not None or lengths is not None:
         width = _head_width(projected, queries, num_heads)
         if not why_not_triton(projected.device, projected.dtype, width):
-            return _flash_attention(projected, queries, num_heads, lengths, p, row_keys)
+            return flash_attention(projected, queries, num_heads, lengths, p, row_keys)
     if projected.is_cuda and row_keys is None:
         return _torch_fused_attention(projected, queries, num_heads, lengths)
-    return _unfused_attention(projected, queries, num_heads, lengths, p, row_keys)
+    return around_softmax(projected, queries, num_heads, lengths, p, row_keys)

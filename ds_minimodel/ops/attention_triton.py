@@ -39,17 +39,22 @@ class Blocks(NamedTuple):
     stages: int
 
 
-def blocks_of(kernel: str, width: int) -> Blocks:
-    """The Blocks of "forward", "grad_queries" or "grad_keys" for heads of `width`, padded."""
-    return BLOCKS[kernel][width > 64]
-
-
 # For heads up to 64 wide, and up to 128.
 BLOCKS = {
     "forward": (Blocks(128, 64, 8, 3), Blocks(128, 64, 8, 2)),
     "grad_queries": (Blocks(64, 64, 4, 2), Blocks(64, 64, 8, 2)),
     "grad_keys": (Blocks(32, 64, 4, 2), Blocks(64, 64, 8, 2)),
 }
+
+
+def blocks_of(kernel: str, width: int) -> Blocks:
+    """The Blocks of a kernel (of KERNELS) for heads of `width`."""
+    return BLOCKS[kernel][width > 64]
+
+
+def options_of(blocks: Blocks) -> dict[str, Any]:
+    """Options of the compiler."""
+    return {"num_warps": blocks.warps, "num_stages": blocks.stages, "enable_fp_fusion": True}
 
 
 @triton.jit
@@ -297,60 +302,64 @@ def _grad_keys(
     _store(grad_values, grad_v_KD, rows_K, num_keys, key_pitch, columns_D, WIDTH)
 
 
+KERNELS = {"forward": _forward, "grad_queries": _grad_queries, "grad_keys": _grad_keys}
+
+
+def _fitting(argument: Tensor | None, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype, name: str) -> Any:
+    """The argument, contiguous; RuntimeError for one that a kernel would read wrongly."""
+    if argument is None:
+        return None
+    if argument.shape != shape or argument.dtype != dtype or argument.device != like.device:
+        raise RuntimeError(f"{name} must be of shape {shape}, {dtype} and on {like.device}")
+    return argument.contiguous()
+
+
 def _parts(projected: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values as views, (B,Q,N*D) and twice (B,S,N*D)."""
+    projected = projected.contiguous()
     if queries is None:
         q, k, v = projected.chunk(3, -1)
     else:
-        q, (k, v) = queries, projected.chunk(2, -1)
+        k, v = projected.chunk(2, -1)
+        q = _fitting(queries, (len(k), queries.shape[1], k.shape[-1]), k, k.dtype, "queries")
     return q, k, v
 
 
 def _arguments(
     q: Tensor, k: Tensor, lengths: Tensor | None, p: float, row_keys: Tensor | None, num_heads: int
 ) -> tuple[Any, ...]:
-    """What every kernel takes between its matrices and its sizes at compile time."""
-    width = q.shape[-1] // num_heads
+    """What every kernel takes between its matrices and the sizes of its blocks."""
+    batch, num_queries, width = q.shape
     return (
-        lengths if lengths is None else lengths.contiguous(),
-        row_keys if row_keys is None else row_keys.contiguous(),
+        _fitting(lengths, (batch,), q, torch.int32, "lengths"),
+        _fitting(row_keys, (batch, num_heads, num_queries), q, torch.int32, "row_keys"),
         q.stride(1),
         k.stride(1),
-        q.shape[-1],
+        width,
         num_heads,
-        q.shape[1],
+        num_queries,
         k.shape[1],
-        width**-0.5,
+        (width // num_heads) ** -0.5,
         as_int32(int(p * 2**32)),
         1.0 if row_keys is None else 1 / (1 - p),
-        width,
+        width // num_heads,
     )
 
 
 def _launch(name: str, matrices: tuple[Tensor, ...], arguments: tuple[Any, ...], num_rows: int, num_heads: int) -> None:
     """Start a kernel on every block of `num_rows` queries or keys of each of the batch's heads."""
-    kernel = {"forward": _forward, "grad_queries": _grad_queries, "grad_keys": _grad_keys}[name]
     width = arguments[-1]
-    sizes = blocks_of(name, width)
-    num_programs = triton.cdiv(num_rows, sizes.keys if name == "grad_keys" else sizes.queries) * num_heads
+    blocks = blocks_of(name, width)
+    num_programs = triton.cdiv(num_rows, blocks.keys if name == "grad_keys" else blocks.queries) * num_heads
     if num_programs:
-        kernel[(num_programs,)](
-            *matrices,
-            *arguments,
-            sizes.queries,
-            sizes.keys,
-            triton.next_power_of_2(width),
-            num_warps=sizes.warps,
-            num_stages=sizes.stages,
-            enable_fp_fusion=True,
-        )
+        padded = max(16, triton.next_power_of_2(width))
+        KERNELS[name][(num_programs,)](*matrices, *arguments, blocks.queries, blocks.keys, padded, **options_of(blocks))
 
 
 def forward(
     projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Context (B,Q,N*D), and the logarithm of each row's sum of exponentials (B,N,Q); arguments as of attention()."""
-    projected, queries = projected.contiguous(), queries if queries is None else queries.contiguous()
     q, k, v = _parts(projected, queries)
     batch, num_queries, _ = q.shape
     out = q.new_empty(q.shape)
@@ -372,11 +381,10 @@ def backward(
     row_keys: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of `projected` and of `queries` (empty where there are none); grad and out (B,Q,N*D)."""
-    projected, queries = projected.contiguous(), queries if queries is None else queries.contiguous()
     grad, out = grad.contiguous(), out.contiguous()
     q, k, v = _parts(projected, queries)
-    grad_projected = torch.empty_like(projected)
-    grad_others = projected.new_empty(0) if queries is None else torch.empty_like(queries)
+    grad_projected = projected.new_empty(projected.shape)
+    grad_others = projected.new_empty(0 if queries is None else queries.shape)
     grad_q, grad_k, grad_v = _parts(grad_projected, None if queries is None else grad_others)
     means = torch.empty_like(logsumexp)
     arguments = _arguments(q, k, lengths, p, row_keys, num_heads)
