@@ -14,10 +14,10 @@ from op_cases import P, row_keys_of
 from ds_minimodel.ops.attention import _backward_reference, _flash_forward_reference
 from ds_minimodel.ops.dropout import keep_mask
 
-pytest.importorskip("triton")
-from ds_minimodel.ops import attention_triton
-
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytest.importorskip("triton", "3.9" if DEVICE == "cpu" else None, "the interpreter of older ones fails with numpy 2.4")
+from ds_minimodel.ops import attention_triton  # noqa: E402
+
 # Of the largest element: a few roundings of the result's dtype.
 TOLERANCE = {torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
 
