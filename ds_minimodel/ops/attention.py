@@ -191,7 +191,8 @@ def _in_triton(function: str, reference: str, projected_at: int) -> Callable:
             return getattr(torch.ops.dsmm_reference, reference)(*arguments)
         from . import attention_triton  # needs Triton, which machines without a GPU may lack
 
-        return getattr(attention_triton, function)(*arguments)
+        with torch.cuda.device(projected.device):
+            return getattr(attention_triton, function)(*arguments)
 
     return serve
 

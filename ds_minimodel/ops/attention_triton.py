@@ -326,19 +326,20 @@ def _parts(projected: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, T
 
 
 def _arguments(
-    q: Tensor, k: Tensor, lengths: Tensor | None, p: float, row_keys: Tensor | None, num_heads: int
+    projected: Tensor, q: Tensor, lengths: Tensor | None, p: float, row_keys: Tensor | None, num_heads: int
 ) -> tuple[Any, ...]:
-    """What every kernel takes between its matrices and the sizes of its blocks."""
+    """What every kernel takes between its matrices and the sizes of its blocks; q as _parts gives them."""
     batch, num_queries, width = q.shape
+    key_pitch = projected.shape[-1]  # not its stride, which may be any number where there is a single row
     return (
         _fitting(lengths, (batch,), q, torch.int32, "lengths"),
         _fitting(row_keys, (batch, num_heads, num_queries), q, torch.int32, "row_keys"),
-        q.stride(1),
-        k.stride(1),
+        key_pitch if key_pitch == 3 * width else width,
+        key_pitch,
         width,
         num_heads,
         num_queries,
-        k.shape[1],
+        projected.shape[1],
         (width // num_heads) ** -0.5,
         as_int32(int(p * 2**32)),
         1.0 if row_keys is None else 1 / (1 - p),
@@ -364,7 +365,7 @@ def forward(
     batch, num_queries, _ = q.shape
     out = q.new_empty(q.shape)
     logsumexp = q.new_empty(batch, num_heads, num_queries, dtype=torch.float32)
-    arguments = _arguments(q, k, lengths, p, row_keys, num_heads)
+    arguments = _arguments(projected, q, lengths, p, row_keys, num_heads)
     _launch("forward", (q, k, v, out, logsumexp), arguments, num_queries, batch * num_heads)
     return out, logsumexp
 
@@ -387,7 +388,7 @@ def backward(
     grad_others = projected.new_empty(0 if queries is None else queries.shape)
     grad_q, grad_k, grad_v = _parts(grad_projected, None if queries is None else grad_others)
     means = torch.empty_like(logsumexp)
-    arguments = _arguments(q, k, lengths, p, row_keys, num_heads)
+    arguments = _arguments(projected, q, lengths, p, row_keys, num_heads)
     heads = q.shape[0] * num_heads
     _launch("grad_queries", (grad, out, logsumexp, q, k, v, grad_q, means), arguments, q.shape[1], heads)
     _launch("grad_keys", (grad, logsumexp, means, q, k, v, grad_k, grad_v), arguments, k.shape[1], heads)

@@ -98,6 +98,14 @@ def test_every_bit_of_dropout_is_the_references():
     assert 0 < kept_NQK.float().mean() < 1
 
 
+def test_samples_of_one_token():
+    """Whose rows may have any stride."""
+    projected = torch.randn(1, 3, 96, dtype=torch.float16, device=DEVICE).transpose(0, 1)
+    assert projected.is_contiguous() and projected.stride(1) != 96
+    out, _ = attention_triton.forward(projected, None, 2, None, 0.0, None)
+    assert out.equal(projected[..., 64:])  # with one key, the context is its value
+
+
 def test_nan_is_not_hidden():
     inputs = inputs_of(1, 70, 70, 1, 16, torch.float16)
     inputs[0][0, 3, 16] = torch.nan  # a key
