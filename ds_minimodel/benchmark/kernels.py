@@ -1,7 +1,8 @@
 """Benchmark of each fused operator, forward and backward, against the same computation by others.
 
 `torch` are torch's eager operators, `compiled` the same under torch.compile, apex and liger those packages' own
-where installed. Bytes are the fewest that must move: every input read once, every output written once.
+where installed, `products` and `triton` the ways of attention on GPUs. Bytes are the fewest that must move: every input
+read once, every output written once.
 """
 
 import importlib.util
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 from ds_minimodel import ops
 from ds_minimodel.benchmark.peaks import Clock, copy_bandwidth, device, synchronize
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.ops.attention import around_softmax, flash_attention
+from ds_minimodel.ops.loading import why_not_triton
 from ds_minimodel.ops.precision import DTYPES
 
 EPS, P = 1e-5, 0.1
@@ -112,6 +115,10 @@ def attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float)
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p).transpose(1, 2).flatten(2)
 
     run = {"ds_minimodel": lambda projected: ops.attention(projected, heads, None, p, keys), "torch": fused}
+    if projected.is_cuda:
+        run["products"] = lambda projected: around_softmax(projected, None, heads, None, p, keys)
+        if not why_not_triton(projected.device, dtype, width // heads):
+            run["triton"] = lambda projected: flash_attention(projected, None, heads, None, p, keys)
     # The products bind it: no share of copy bandwidth.
     return Case("attention", (rows // length, length, heads, width // heads), _variant(trains, p), (projected,), run, 0)
 
