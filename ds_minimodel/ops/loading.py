@@ -65,14 +65,15 @@ def _load(device: str) -> str:
     return f"compiled ({INSTRUCTION_SETS[torch.ops.dsmm_cpu_isa.get()]})" if device == "cpu" else "compiled"
 
 
-def _kind(device: torch.device) -> str:
+def kind_of(device: torch.device) -> str:
+    """The type of a device, of meta tensors that of the one for which they stand."""
     return _meta_device.get()[0] if device.type == "meta" else device.type
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, width: int | None = None) -> str:
     """Why Triton cannot serve attention with heads of `width` (None: some), in words; empty where it can."""
     planned = _meta_device.get()[1] if device.type == "meta" else None
-    if _kind(device) != "cuda" or (planned is None and not torch.cuda.is_available()):
+    if kind_of(device) != "cuda" or (planned is None and not torch.cuda.is_available()):
         return "no GPU for Triton"
     capability = planned or _capability(device)
     if capability < TRITON_CAPABILITY:
@@ -116,7 +117,7 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
     if op not in OPS:
         raise KeyError(f"no operator {op}; there are {', '.join(OPS)}")
     device = torch.device(device)
-    kind = _kind(device)
+    kind = kind_of(device)
     if kind not in LIBRARIES:
         return "torch (no kernels for this device)"
     if op == "attention" and kind == "cuda":

@@ -1,5 +1,7 @@
 """Attention against torch's own; what rows without keys give; which way serves where, and what it keeps."""
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,10 +13,10 @@ from ds_minimodel.engine.planning.trace import saving_to, storage_bytes
 from ds_minimodel.ops import loading
 from ds_minimodel.ops.attention import (
     _backward_reference,
-    _compiled_attention,
     _forward_reference,
     _torch_fused_attention,
     around_softmax,
+    compiled_attention,
     flash_attention,
 )
 
@@ -46,7 +48,7 @@ def without_dropout(projected, queries, num_heads, lengths, p, row_keys):
     return _torch_fused_attention(projected, queries, num_heads, lengths)
 
 
-@pytest.mark.parametrize("way", [_compiled_attention, around_softmax, flash_attention, without_dropout])
+@pytest.mark.parametrize("way", [compiled_attention, around_softmax, flash_attention, without_dropout])
 @pytest.mark.parametrize("others", [False, True])
 def test_lengths_of_0_are_right_on_every_way(way, others, monkeypatch):
     """Of the first sample, of the middle one and of none; torch's kernels never see a row without keys."""
@@ -89,9 +91,10 @@ class Called(TorchDispatchMode):
 
 
 def kept_and_called(capability, dtype, width, *, padded=False, dropped=False, length=64):
-    """Bytes kept for the backward pass with two heads, and the operators called, on a GPU of this capability."""
-    saved = []
-    with torch.device("meta"), ops.meta_stands_for("cuda", capability), Called() as called, saving_to(saved):
+    """Bytes kept for the backward pass with two heads, and the operators called, on a GPU of this capability or, where
+    it is None, on a CPU."""
+    saved, device = [], ("cuda", capability) if capability else ("cpu",)
+    with torch.device("meta"), ops.meta_stands_for(*device), Called() as called, saving_to(saved):
         projected = torch.empty(1, length, 6 * width, dtype=dtype, requires_grad=True)
         lengths = torch.empty(1, dtype=torch.int32) if padded else None
         row_keys = torch.empty(1, 2, length, dtype=torch.int32) if dropped else None
@@ -121,6 +124,23 @@ def test_products_serve_the_others(capability, dtype, width, reason):
     assert kept_and_called(capability, dtype, width, dropped=True)[1] == {"masked_softmax"}
     with ops.meta_stands_for("cuda", capability):
         assert loading.why_not_triton(torch.device("meta"), dtype, width) == reason
+
+
+@pytest.mark.parametrize(
+    "has_products, dtype, padded, length, serves",
+    [
+        (True, torch.bfloat16, False, 64, "masked_softmax"),
+        (True, torch.bfloat16, False, 63, "attention"),
+        (True, torch.bfloat16, True, 64, "attention"),
+        (True, torch.float32, False, 64, "attention"),
+        (False, torch.bfloat16, False, 64, "attention"),
+    ],
+)
+def test_products_serve_cpus_that_have_them_in_bf16(monkeypatch, has_products, dtype, padded, length, serves):
+    module = sys.modules["ds_minimodel.ops.attention"]  # whose name in `ops` is the function's
+    monkeypatch.setattr(module, "has_bf16_products", lambda: has_products)
+    monkeypatch.setattr(module, "backend", lambda *_: "compiled")
+    assert kept_and_called(None, dtype, 16, padded=padded, dropped=True, length=length)[1] == {serves}
 
 
 @pytest.mark.parametrize("length", [64, 512])
