@@ -17,6 +17,7 @@ from torch import Tensor
 from ds_minimodel.common.vocabulary import IGNORED
 
 from .library import accumulation_dtype, define, differentiate
+from .loading import kind_of
 from .product import add_product_, product, upcast_if_emulated
 
 # Rows of logits held at once. Fewer make the products too thin, more only cost memory.
@@ -49,16 +50,17 @@ _loss_and_logit_grad_ = define(
 
 
 def _chunk_rows(x: Tensor) -> int:
-    return CHUNK_ROWS.get(x.device.type, CHUNK_ROWS["cuda"])
+    return CHUNK_ROWS.get(kind_of(x.device), CHUNK_ROWS["cuda"])
 
 
 def _is_one_chunk(x: Tensor) -> bool:
     return x.shape[0] <= _chunk_rows(x)
 
 
-def _forward_implementation(
+def forward_by_chunks(
     x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, needs_x: bool, needs_weight: bool, needs_bias: bool
 ) -> tuple[Tensor, ...]:
+    """What the operator does on every device: products, and the compiled part of the loss, chunk by chunk."""
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
     if _is_one_chunk(x):
@@ -134,7 +136,7 @@ _forward = define(
     "linear_cross_entropy(Tensor x, Tensor weight, Tensor bias, Tensor targets, bool needs_x, "
     "bool needs_weight, bool needs_bias) "
     "-> (Tensor loss, Tensor grad_logits, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
-    _forward_implementation,
+    forward_by_chunks,
     _forward_fake,
 )
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .library import accumulation_dtype
+from .loading import kind_of
 
 
 class _TiedEmbedding(torch.autograd.Function):
@@ -35,10 +36,12 @@ class _TiedEmbedding(torch.autograd.Function):
         if grad is None:
             return None, grad_table, None
         (tokens,) = ctx.saved_tensors
-        rows_R, place = tokens.flatten().unique(return_inverse=True)
+        rows_R = place = tokens.flatten()
+        if not tokens.is_meta:  # where there are no values, each token counts as another
+            rows_R, place = rows_R.unique(return_inverse=True)
         sums_RH = grad.new_zeros(len(rows_R), ctx.shape[1], dtype=accumulation_dtype(grad.dtype))
         sums_RH.index_add_(0, place, grad.reshape(-1, ctx.shape[1]).to(sums_RH.dtype))
-        sums_RH[rows_R == ctx.padding] = 0
+        sums_RH.masked_fill_((rows_R == ctx.padding)[:, None], 0)
         if grad_table is None:
             grad_table = grad.new_zeros(ctx.shape)
         else:
@@ -52,6 +55,6 @@ def embedding(tokens: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Ten
     table: `weight`, to be used where it also is the output projection. On the CPU what its user returns as its
     gradient is then written to, so that must be a tensor of its own, as linear_cross_entropy's is.
     """
-    if weight.device.type != "cpu" or not weight.requires_grad or torch.compiler.is_compiling():
+    if kind_of(weight.device) != "cpu" or not weight.requires_grad or torch.compiler.is_compiling():
         return F.embedding(tokens, weight, padding_idx=padding), weight
     return _TiedEmbedding.apply(tokens, weight, padding)

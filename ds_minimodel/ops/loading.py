@@ -45,6 +45,11 @@ def meta_stands_for(device: str, capability: Capability | None = None) -> Iterat
         _meta_device.reset(token)
 
 
+def kind_of(device: torch.device) -> str:
+    """The type of a device; of "meta" the type that it stands for."""
+    return _meta_device.get()[0] if device.type == "meta" else device.type
+
+
 def load_kernels(device: str) -> str:
     """Load the kernels for "cpu" or "cuda", once; say in words what serves the operators there, and why."""
     if device not in _serving:
@@ -63,11 +68,6 @@ def _load(device: str) -> str:
     except OSError as error:
         return f"torch (kernels do not load: {error})"
     return f"compiled ({INSTRUCTION_SETS[torch.ops.dsmm_cpu_isa.get()]})" if device == "cpu" else "compiled"
-
-
-def kind_of(device: torch.device) -> str:
-    """The type of a device, of meta tensors that of the one for which they stand."""
-    return _meta_device.get()[0] if device.type == "meta" else device.type
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, width: int | None = None) -> str:

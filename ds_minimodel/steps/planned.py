@@ -1,21 +1,27 @@
-"""The training steps of a recipe on the meta device, without memory, for plans before anything is started."""
+"""The steps of a recipe on the meta device, without memory, for plans before anything is started."""
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.model.artifacts import BodyArtifact
-from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.heads import MaskedLanguageModel, TaskModel
+from ds_minimodel.model.mini import without_heads
+from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.model.transformer import Body
 from ds_minimodel.parallel import Group
 from ds_minimodel.recipe.schema import MaskedLm, Recipe
-from ds_minimodel.steps.adapt import adapted_model, is_scheduled
+from ds_minimodel.steps.adapt import adapt_depths, adapted_model, is_scheduled
 from ds_minimodel.steps.build_mini import mini_model
 from ds_minimodel.steps.pretrain import pretrained_model
 from ds_minimodel.steps.training import body_config
+from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.batches import EVALUATION_TOKENS
 
 Batch = dict[str, Any]
 
@@ -25,7 +31,8 @@ class PlannedStep:
     """A training step of a system.
 
     section: of the recipe. module: on the meta device, frozen as the step freezes it; of a replica that is split, the
-    last rank's part, which is the largest. depth: the one head trained through, None for all.
+    last rank's part, which is the largest. depth: the one head trained through, None for all. phases: (such a depth,
+    share of the steps) where the depth changes; the last is the deepest.
     """
 
     system: str
@@ -33,6 +40,26 @@ class PlannedStep:
     section: MaskedLm
     module: MaskedLanguageModel
     depth: int | None = None
+    phases: tuple[tuple[int | None, float], ...] = ((None, 1.0),)
+
+
+@dataclass(frozen=True)
+class PlannedTask:
+    """A task of a body, or of a system where it is evaluated, with rows of `length` tokens.
+
+    module: on the meta device, for both; in evaluation it gives logits. batch: one micro-batch of a rank, there too.
+    """
+
+    system: str
+    name: str
+    task: str
+    module: TaskModel
+    batch: Batch
+    length: int
+
+    @property
+    def trains(self) -> bool:
+        return self.name == "finetune"
 
 
 def planned_steps(recipe: Recipe) -> list[PlannedStep]:
@@ -48,11 +75,43 @@ def planned_steps(recipe: Recipe) -> list[PlannedStep]:
                 body, module = mini_model(recipe, body)
                 found.append(PlannedStep(system.name, "build-mini", recipe.build_mini, module))
             _, module = adapted_model(recipe, body, system, recipe.tokenizer.vocab_size)
-            deepest = recipe.adapt.depth_schedule[-1][0] if is_scheduled(recipe, system) else None
-            found.append(PlannedStep(system.name, "adapt", recipe.adapt, module, deepest))
+            step = PlannedStep(system.name, "adapt", recipe.adapt, module)
+            if is_scheduled(recipe, system):
+                phases = tuple(adapt_depths(recipe, system))
+                step = replace(step, depth=phases[-1][0], phases=phases)
+            found.append(step)
         size = recipe.engine.tensor_parallel
         for step in found:
             shard(step.module, Group(size - 1, size))
+    return found
+
+
+def planned_tasks(recipe: Recipe, length: int, replicas: int) -> list[PlannedTask]:
+    """Finetuning of each body on each task, and its evaluation, on examples of `length` tokens without padding."""
+    found = []
+    size = recipe.engine.tensor_parallel
+    modules: dict[Any, TaskModel] = {}  # of the same sizes
+    for system, (name, task) in itertools.product(recipe.bodies, recipe.finetune.tasks.items()):
+        kind, config = KINDS[task.kind], without_heads(body_config(recipe, system))
+        labels = (task.labels or ["a", "b", "c"]) if kind.has_labels else None
+        tokens = min(length, recipe.finetune.of(name, "max_length"), config.max_positions)
+        _, micro = fill_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, replicas)
+        key = kind.name, config, labels and len(labels)
+        if key not in modules:
+            with torch.device("meta"):
+                modules[key] = kind.module(config, recipe.source_vocab_size, labels)
+            train_only(modules[key], lambda name: not name.startswith("pack."))
+            shard(modules[key], Group(size - 1, size))
+        for step, rows in (("finetune", micro), ("evaluate", max(1, EVALUATION_TOKENS // tokens))):
+            outputs = 1 if kind.reads_start else tokens if kind.has_labels else 2
+            batch: Batch = {
+                "tokens": _integers((rows, tokens)),
+                "sample_keys": _integers((rows,), torch.int32),
+                "targets": _integers((rows, outputs)),
+            }
+            if kind.reads_start:
+                batch["read"] = _integers((rows, 1))
+            found.append(PlannedTask(system.name, step, name, modules[key], batch, tokens))
     return found
 
 

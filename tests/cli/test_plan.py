@@ -1,4 +1,4 @@
-"""`ds-minimodel plan`: tables, JSON, and one line for each mistake."""
+"""`ds-minimodel plan` and `calibrate`: tables, JSON, a picture, and one line for each mistake."""
 
 import contextlib
 import io
@@ -74,9 +74,47 @@ def test_bytes_of_step_2_with_each_replica_on_two_ranks(rows):
     assert 0.5 * whole["activations"] < memory["activations"] < 0.9 * whole["activations"]
 
 
+def test_time_of_each_step(rows):
+    """Tokens, hours and the paper's days follow from seconds and the recipe; more of the body's work, more time."""
+    for row in rows.values():
+        time = row["time"]
+        assert time["tokens_per_second"] == pytest.approx(2048 * 512 / time["seconds"])
+        assert time["hours"] == pytest.approx(125_000 * time["seconds"] / 3600) and time["cost"] is None
+        assert 0 < time["share_of_peak"] < 1 and time["fastest"]["seconds"] <= time["seconds"]
+    assert rows["pretrain"]["time"]["seconds"] > rows["adapt"]["time"]["seconds"]
+    assert round(rows["pretrain"]["time"]["v100_days"], 1) == 30.4  # footnote 2 of the paper
+
+
+def test_tasks_hours_and_cost():
+    arguments = ["--price", "2", "--examples", "3200", "--example-tokens", "64"]
+    done = ds_minimodel("plan", *SMALL, "finetune.seeds=2", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    tasks = {(row["step"], row["task"]): row for row in json.loads(done.stdout)["tasks"]}
+    assert {step for step, _ in tasks} == {"finetune", "evaluate"} and ("evaluate", "mlqa") in tasks
+    found, evaluated = (tasks[step, "xnli"]["time"] for step in ("finetune", "evaluate"))
+    assert found["hours"] == pytest.approx(2 * 3 * 100 * found["seconds"] / 3600)
+    assert found["cost"] == pytest.approx(2 * found["hours"])
+    assert evaluated["hours"] is None and evaluated["tokens_per_second"] > found["tokens_per_second"]
+
+
+def test_scaling_has_a_table_and_a_picture(tmp_path):
+    """Less efficient on more nodes; a number of ranks that the batch does not have samples for has no row."""
+    scale = ["--scale", "8..4096", "--ranks-per-node", "8", "--picture", str(tmp_path / "scaling.png")]
+    done = ds_minimodel("plan", *SMALL, "pretrain.batch_size=256", "model.num_layers=6", *scale, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in json.loads(done.stdout)["rows"] if row["step"] == "pretrain"]
+    weak, strong = ([row for row in rows if row["scaling"] == kind] for kind in ("weak", "strong"))
+    assert [row["world_size"] for row in strong] == [8 << times for times in range(10)]
+    first, rest = [row["efficiency"] for row in strong[:6]], [row["efficiency"] for row in strong[6:]]
+    assert first == sorted(first, reverse=True) and first[0] == 1 and rest == [None] * 4
+    assert all(one["efficiency"] >= (other["efficiency"] or 0) for one, other in zip(weak, strong, strict=True))
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_table_for_people():
     done = ds_minimodel("plan", *SMALL)
     assert done.returncode == 0, done.stderr
+    assert "**Time**" in done.stdout and "**Time of tasks**" in done.stdout
     assert "| MiniPost | build-mini | body.layers.0-3 | prefix | replicated |" in done.stdout
     assert "| MiniPost | build-mini | body.layers.4-5 | trainable | replicated |" in done.stdout
 
@@ -89,6 +127,11 @@ def test_a_table_for_people():
         (["--world-size", "7"], "batch_size 2048 cannot be divided among 7 ranks"),
         (["--world-size", "7", "engine.tensor_parallel=2"], "2 ranks to a replica do not divide 7"),
         (["--world-size", "0"], "'0' is no number of ranks"),
+        (["--device", "none.json"], "none.json: no such file"),
+        (["--scale", "8"], "'8' is no range of ranks as 8..1024"),
+        (["--scale", "8..16"], "cpu has no figures; name a GPU, or measure this machine"),
+        (["--picture", "scaling.png"], "--picture: it is of scaling"),
+        (["--price", "cheap"], "'cheap' is no price"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message):

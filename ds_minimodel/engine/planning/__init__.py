@@ -1,1 +1,1 @@
-"""Memory and traffic of a run, decided before anything is started."""
+"""Memory, traffic and time of a run, planned before anything is started."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ds_minimodel.engine.planning import memory_and_traffic as formulas
-from ds_minimodel.engine.planning.devices import memory_of
+from ds_minimodel.engine.planning.devices import Figures, memory_of
+from ds_minimodel.engine.planning.forecast import Layout, Seconds, seconds_of_step
 from ds_minimodel.engine.planning.memory_and_traffic import Choice, Memory, PlannedParameter, Sizes
+from ds_minimodel.engine.planning.operators import Operator, operators_of
 from ds_minimodel.engine.planning.trace import PASS_THROUGH, Trace, on_meta, trace
 from ds_minimodel.engine.zero.config import zero_settings
 from ds_minimodel.ops.precision import DTYPES
@@ -94,16 +96,41 @@ class Planner:
     def plan(self, sizes: Sizes) -> Plan:
         """The plan that fits with the fewest bytes on the wire between nodes, then with the least memory; where
         none fits, the one of least memory."""
-        traced = self._trace(sizes)
-        parameters = [
-            PlannedParameter(name, traced.kinds[name], parameter.numel())
-            for name, parameter in self.module.named_parameters()
-        ]
+        traced, parameters = self._trace(sizes), self.parameters(sizes)
         plans = [self._with(choice, sizes, parameters, traced) for choice in _choices(sizes, parameters)]
         fitting = [plan for plan in plans if plan.fits]
         if fitting:
             return min(fitting, key=lambda plan: (plan.between_nodes, plan.memory.total))
         return min(plans, key=lambda plan: plan.memory.total)
+
+    def parameters(self, sizes: Sizes) -> list[PlannedParameter]:
+        """The module's parameters, with the kinds that they have at `sizes`."""
+        kinds = self._trace(sizes).kinds
+        return [
+            PlannedParameter(name, kinds[name], parameter.numel()) for name, parameter in self.module.named_parameters()
+        ]
+
+    def operators(self, sizes: Sizes) -> Mapping[Operator, int]:
+        """How often each operator is called in a micro-batch, forward and backward."""
+        return self._trace(sizes).operators
+
+    def seconds(self, plan: Plan, figures: Figures, layout: Layout) -> Seconds:
+        """Seconds of an optimizer step of a plan of this planner."""
+        sizes = plan.sizes
+        return seconds_of_step(
+            self.operators(sizes), sizes, self.parameters(sizes), plan.choice, plan.wire, figures, layout
+        )
+
+    def fastest(self, sizes: Sizes, figures: Figures, layout: Layout) -> tuple[Plan, Seconds] | None:
+        """The plan that takes the fewest seconds of those that fit, with the largest micro-batch at each ZeRO stage."""
+        found = []
+        for stage in range(4):
+            at = sizes._replace(zero_stage=stage)
+            micro = self.largest_micro_batch(at)
+            if micro is not None:
+                plan = self.plan(at._replace(micro_batch_size=micro))
+                found.append((plan, self.seconds(plan, figures, layout)))
+        return min(found, key=lambda pair: pair[1].total, default=None)
 
     def smallest_stage(self, sizes: Sizes) -> int | None:
         """The lowest ZeRO stage at which `sizes` fit, or None."""
@@ -155,6 +182,18 @@ class Planner:
         return zero_settings(
             sizes.zero_stage, formulas.bucket_elements(parameters), partitions_linear, choice.node_copy
         )
+
+
+def operators_of_batch(
+    module: torch.nn.Module,
+    batch: dict[str, Any],
+    precision: str,
+    device: str,
+    trains: bool,
+    capability: tuple[int, int] | None,
+) -> Mapping[Operator, int]:
+    """How often each operator is called in a batch through a module without a plan; arguments as of `operators_of`."""
+    return operators_of(on_meta(module, DTYPES[precision]).train(trains), batch, device, trains, capability)
 
 
 def part_of(name: str) -> str:

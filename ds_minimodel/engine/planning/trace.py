@@ -1,16 +1,18 @@
-"""A forward and a backward pass on meta tensors: the kind of each parameter, and the memory that is allocated."""
+"""A forward and a backward pass on meta tensors: kinds of parameters, memory that is allocated, operators."""
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
+from ds_minimodel.engine.planning.operators import Operator, on_meta_device, operators_in, tensors_in
 
 # Kinds of parameters, by what trains; the highest counts where a parameter is read at several places.
 PREFIX, PASS_THROUGH, TRAINABLE = "prefix", "pass-through", "trainable"
@@ -21,17 +23,19 @@ class Trace(NamedTuple):
     """Findings of a traced pass. kinds: {name of parameter: kind}. The rest in bytes, for one micro-batch.
 
     activations: what autograd keeps from the forward for the backward pass, parameters left out.
-    peak: the most that the two passes allocate at once, activations and gradients included.
+    peak: the most that the two passes allocate at once, activations and gradients included. operators: how often each
+    is called.
     """
 
     kinds: dict[str, str]
     activations: int
     peak: int
+    operators: Mapping[Operator, int]
 
     def joined(self, other: Trace) -> Trace:
-        """The Trace of two batches of one run: the higher kinds and the larger numbers."""
+        """The Trace of two batches of one run: the higher kinds, the larger numbers, and this one's operators."""
         kinds = {name: max(kind, other.kinds[name], key=RANK.__getitem__) for name, kind in self.kinds.items()}
-        return Trace(kinds, max(self.activations, other.activations), max(self.peak, other.peak))
+        return Trace(kinds, max(self.activations, other.activations), max(self.peak, other.peak), self.operators)
 
 
 def on_meta(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
@@ -62,7 +66,7 @@ def trace(
     added to another or moved to a buffer; else it stays beside its parameter. device: "cpu" or "cuda", whose way
     the operators go; capability: of the GPU, by default of this machine's.
     """
-    batch = {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+    batch = on_meta_device(batch)
     parameters = dict(module.named_parameters())
     trainable = [parameter for parameter in parameters.values() if parameter.requires_grad]
     saved: list[torch.Tensor] = []
@@ -79,7 +83,7 @@ def trace(
         hook.remove()
     for parameter in trainable:
         parameter.grad = None
-    return Trace(reader.kinds(), activations, reader.peak)
+    return Trace(reader.kinds(), activations, reader.peak, reader.operators)
 
 
 def _forget_gradient(parameter: torch.Tensor) -> None:
@@ -120,17 +124,6 @@ class Allocations(TorchDispatchMode):
         self.live -= size
 
 
-def tensors_in(nested: Any) -> list[torch.Tensor]:
-    """The tensors in nested lists, tuples and dicts. (torch's pytree does it in five times the time.)"""
-    if isinstance(nested, torch.Tensor):
-        return [nested]
-    if isinstance(nested, dict):
-        nested = nested.values()
-    elif not isinstance(nested, (list, tuple)):
-        return []
-    return [tensor for value in nested for tensor in tensors_in(value)]
-
-
 def storage_bytes(tensors: Iterable[torch.Tensor], without: Iterable[torch.Tensor] = ()) -> int:
     """Bytes of the storages of `tensors`, each counted once; those of the tensors `without` are left out."""
     sizes = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
@@ -150,7 +143,7 @@ def saving_to(saved: list[torch.Tensor]) -> torch.autograd.graph.saved_tensors_h
 
 
 class _Reader(Allocations):
-    """Counts allocations, and records what each parameter is read together with.
+    """Counts allocations and operators, and records what each parameter is read together with.
 
     A frozen parameter belongs to the prefix as long as no operator that reads it gets a tensor that has a
     gradient: then nothing below it trains.
@@ -160,6 +153,7 @@ class _Reader(Allocations):
         super().__init__()
         self.parameters = parameters
         self.passing: set[str] = set()
+        self.operators: Counter[Operator] = Counter()
         # Storage -> parameters that it is made of and of nothing else: their views, and copies in another type.
         self.made_of = {parameter.untyped_storage()._cdata: {name} for name, parameter in parameters.items()}
         self.copies: list[torch.Tensor] = []  # kept, so that no other storage gets their addresses
@@ -169,6 +163,7 @@ class _Reader(Allocations):
         read = [self.made_of.get(tensor.untyped_storage()._cdata, set()) for tensor in inputs]
         has_gradient = any(tensor.requires_grad for tensor in inputs)
         result = super().__torch_dispatch__(op, types, arguments, options)
+        self.operators.update(operators_in(op, arguments, result))
         if has_gradient:
             self.passing.update(*read)
         if read and all(read):
