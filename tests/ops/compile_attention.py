@@ -1,10 +1,11 @@
-"""Compile attention's Triton kernels for an architecture, without a GPU: `python compile_attention.py sm_80`.
+"""Compile attention's Triton kernels without a GPU: `python compile_attention.py sm_80 sm_90`.
 
-Prints a line of JSON for each kernel and width of a head: what the assembler and the code say of it.
+Prints a line of JSON for each architecture, kernel and width of a head: what the assembler and the code say of it.
 """
 
 import contextlib
 import io
+import itertools
 import json
 import re
 import sys
@@ -35,10 +36,10 @@ def source(kernel, blocks, width, dtype):
     return ASTSource(kernel, signature, sizes, {(i,): [["tt.divisibility", 16]] for i in aligned})
 
 
-def main(architecture):
+def main(architectures):
     triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
-    target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
-    for name, kernel in attention_triton.KERNELS.items():
+    for architecture, (name, kernel) in itertools.product(architectures, attention_triton.KERNELS.items()):
+        target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
         for width in WIDTHS:
             blocks = attention_triton.blocks_of(name, width)
             log = io.StringIO()
@@ -48,6 +49,7 @@ def main(architecture):
                 )
             ptx = compiled.asm["ptx"]
             found = {
+                "architecture": architecture,
                 "kernel": name,
                 "width": width,
                 "registers": int(re.search(r"Used (\d+) registers", log.getvalue())[1]),
@@ -60,4 +62,4 @@ def main(architecture):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])
