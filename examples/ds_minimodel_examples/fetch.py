@@ -110,7 +110,7 @@ SOURCE = "en"
 DEFAULT_LANGUAGES = {
     "quickstart": ("en", "de"),
     "repro": ("en", "de", "es", "tr", "zh"),
-    "study": ("en", "de", "fr", "ru", "el"),
+    "study": ("en", "de", "fr", "ru", "el", "tr"),
 }
 LARGE_SETS = ("repro", "study")
 PACKAGES_FOLDER = "debian-packages"

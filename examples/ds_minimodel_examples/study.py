@@ -165,7 +165,9 @@ def help_items(questions: dict) -> Iterator[Item]:
 
 def without_names(text: str, names: Iterable[str]) -> str:
     """Text without the names of a package, which would give the answer away."""
-    found = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True) if len(name) > 1)
+    lower = text.lower()
+    present = [name for name in sorted(names, key=len, reverse=True) if len(name) > 1 and name.lower() in lower]
+    found = "|".join(map(re.escape, present))  # compiling one for every package would take longest of all
     bare = re.sub(rf"(?<!\w)({found})(?!\w)", " ", text, flags=re.IGNORECASE) if found else text
     return clean(_BRACKETS.sub(" ", clean(bare)))
 
