@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_ranks, recipe_of
+from ds_minimodel.cli.steps import Commands, Options, add_engine_options, add_recipe_command, number_of_ranks, recipe_of
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def add_arguments(commands: Commands) -> None:
     plan = add_recipe_command(
         commands, "plan", "memory and traffic of every training step, before it is started", _plan
     )
-    plan.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
+    add_engine_options(plan)
     plan.add_argument("--world-size", type=number_of_ranks, metavar="W", default=1, help="ranks in all; default: 1")
     plan.add_argument("--ranks-per-node", type=number_of_ranks, metavar="N", help="default: all ranks, up to 8")
     plan.add_argument(

@@ -10,6 +10,7 @@ from ds_minimodel.engine.execution import replicas_of
 from ds_minimodel.engine.planning import devices
 from ds_minimodel.engine.planning.memory_and_traffic import Sizes
 from ds_minimodel.engine.planning.planner import Planner, ranks_for_copy
+from ds_minimodel.engine.zero.config import zero_memory
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.planned import planned_batches, planned_steps
 
@@ -38,6 +39,7 @@ def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int
             replicas_of(world_size, engine.tensor_parallel),
             ranks_for_copy(ranks_per_node, engine.tensor_parallel),
             device.memory,
+            zero_memory(engine.deepspeed.given() if engine.deepspeed else {}),
         )
         plan = planners[key].plan(sizes)
         rows.append(
@@ -45,7 +47,7 @@ def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int
                 "system": step.system,
                 "step": step.name,
                 "device": device.name,
-                **sizes._asdict(),
+                **{key: value for key, value in sizes._asdict().items() if key != "zero"},
                 "world_size": world_size,
                 "ranks_per_node": ranks_per_node,
                 "tensor_parallel": engine.tensor_parallel,
