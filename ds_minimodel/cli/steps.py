@@ -6,9 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import sweep
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
@@ -112,9 +114,12 @@ def _run(options: Options) -> int:
     else:
         check_ranks(ranks)
         restart_with_cpu_settings()
-    from ds_minimodel.pipeline.check import check_ahead
+    from ds_minimodel.pipeline.check import check_ahead, check_made
 
-    for step in check_ahead(recipe, STEPS.values(), ranks):
+    steps = check_ahead(recipe, STEPS.values(), ranks)
+    if not options.rebuild:
+        check_made(recipe, steps)
+    for step in steps:
         code = _do(step, recipe, overrides, options)
         if code:
             return code
@@ -170,7 +175,9 @@ def _start_ranks(step: Step, recipe: "Recipe", overrides: list[str], options: Op
     from ds_minimodel.engine.ranks.hosts import launch_on_hosts, read_hostfile
     from ds_minimodel.engine.ranks.launch import STOP_NOTE, check_ranks, launch
 
-    os.environ[STOP_NOTE] = os.path.abspath(os.path.join(recipe.workdir, f".stopped-{os.getpid()}"))
+    workdir = Path(recipe.workdir).absolute()
+    sweep(workdir.glob(".stopped.tmp*"))
+    os.environ[STOP_NOTE] = str(workdir / f".stopped.tmp{os.getpid()}")
     arguments = [step.name, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
     if options.hostfile:
         return launch_on_hosts(arguments, read_hostfile(options.hostfile, options.ranks))

@@ -10,6 +10,7 @@ from ds_minimodel.engine.run import Accounting, Optimizer, Run
 from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.engine.zero.config import check_agreement
 from ds_minimodel.pipeline.order import Step
+from ds_minimodel.recipe.jobs import refuse_if_stale
 from ds_minimodel.recipe.schema import MaskedLm, OptimizerSection, Recipe
 from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
@@ -68,6 +69,13 @@ def _check_deepspeed_file(recipe: Recipe, sections: Iterable[MaskedLm], replicas
         rule = Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip)
         settings = engine.deepspeed.given()
         check_agreement(Run(schedule, execution, Accounting(1, ()), rule, deepspeed=settings), replicas, left)
+
+
+def check_made(recipe: Recipe, steps: Iterable[Step]) -> None:
+    """UserError where what a step has made is of another recipe, so that no step before it works in vain."""
+    for step in steps:
+        for job in step.jobs(recipe):
+            refuse_if_stale(job)
 
 
 def check_plots() -> None:

@@ -272,6 +272,13 @@ def forget(job: Job, artifacts: Sequence[str]) -> None:
         shutil.rmtree(job.folder / name, ignore_errors=True)
 
 
+def refuse_if_stale(job: Job) -> None:
+    """UserError where is_complete would raise one, as far as the parents of `job` tell already."""
+    parents = map(read_record, job.parents)
+    if all(record is not None and record.complete for record in parents):
+        is_complete(job)
+
+
 def begin(job: Job) -> bool:
     """Record the start of `job`; False where it is complete and nothing is to be done."""
     path, text = record_of(job.folder), [facts_of_text(file) for file in job.text]
@@ -352,7 +359,8 @@ def log_of(folder: Path, name: str) -> Path:
     """Path of a log that the job in `folder` has left; UserError where it is not the one that it left."""
     record, path = read_record(folder), folder / name
     digest = record.logs.get(name) if record else None
-    if digest is not None and os.path.lexists(path) and (not path.is_file() or sha256_of_file(path) != digest):
+    is_there = os.path.lexists(path) or (os.path.lexists(path.parent) and not path.parent.is_dir())
+    if digest is not None and is_there and (not path.is_file() or sha256_of_file(path) != digest):
         raise UserError(
             f"{path}: changed since it was written (its SHA-256 is not the one in {record_of(folder)}); put it back "
             "from a copy, or delete it: nothing but the report reads it"

@@ -26,7 +26,7 @@ from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.interop.names import TYPES
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, save_body
 
-from .conftest import TEXTS
+from .conftest import TEXTS, protobuf
 
 
 @pytest.fixture
@@ -285,6 +285,17 @@ def test_add_prefix_space_must_be_said_where_hugging_face_looks_for_it(roberta_j
         order = [ours._tokenizer.token_to_id(theirs.convert_ids_to_tokens(id)) for id in range(len(theirs))]
         for text in TEXTS:
             assert [order[id] for id in theirs(text)["input_ids"]] == [0, *ours.encode([text])[0], 2]
+
+
+def test_a_sentencepiece_model_that_keeps_white_space(xlm_r, tmp_path):
+    """Hugging Face's tokenizer would cut at a tab that the identity normaliser leaves."""
+    folder = shutil.copytree(xlm_r, tmp_path / "hf")
+    path = folder / "sentencepiece.bpe.model"
+    model = protobuf.ModelProto.FromString(path.read_bytes())
+    model.normalizer_spec.precompiled_charsmap = b""
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UserError, match="keeps white space"):
+        import_hf(folder, tmp_path / "out")
 
 
 def test_two_vocabularies_that_differ(xlm_r, xlm_r_json, tmp_path):

@@ -269,6 +269,7 @@ def test_a_folder_or_a_link_in_the_place_of_a_file(finished, name, undone, comma
         (MODEL, "finetune"),
         (SCORES, "evaluate"),
         ("evaluate/baselines/topic", "report"),
+        ("pretrain/minijoint/run", "report"),
     ],
 )
 def test_a_file_in_the_place_of_a_folder(finished, folder, command):
@@ -302,6 +303,14 @@ def test_what_another_job_made(finished, source, target, command):
     with replaced(workdir / target, workdir / source):
         line = refused(command, finished)
         assert str(workdir / target).removesuffix(".job.json") in line, line
+
+
+def test_nothing_is_done_before_what_is_refused_later(finished):
+    """A run that must end at a stale job does not work on those before it."""
+    finetune = finished.parent / "run/finetune/bl_base"
+    stale = finetune / "qa/seed-4.job.json"
+    with replaced(stale, finetune / "topic/seed-4.job.json"), pending(finetune, "topic/seed-3"):
+        refused_naming(finished, finetune / "qa/seed-4", "run", finished)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../../etc/passwd", "a/../../x", "", "a\0b", "x" * 2000])
