@@ -29,13 +29,10 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     check_text(recipe)
     check_tasks(recipe)
-    sections: list[MaskedLm] = [recipe.adapt]
-    sections += [recipe.pretrain] if recipe.base is None else []
-    sections += [recipe.build_mini] if recipe.builds_minis else []
-    for section in sections:
+    for section in _sections(recipe):
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
-    _check_deepspeed_file(recipe, sections, replicas)
+    check_deepspeed_file(recipe, replicas)
     if recipe.finetune.tasks:
         check_plots()
         return list(steps)
@@ -47,7 +44,14 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     return left
 
 
-def _check_deepspeed_file(recipe: Recipe, sections: Iterable[MaskedLm], replicas: int) -> None:
+def _sections(recipe: Recipe) -> list[MaskedLm]:
+    """The sections of the masked-LM steps that the recipe has."""
+    sections: list[MaskedLm] = [recipe.adapt]
+    sections += [recipe.pretrain] if recipe.base is None else []
+    return sections + ([recipe.build_mini] if recipe.builds_minis else [])
+
+
+def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     """Raise UserError where the recipe's DeepSpeed JSON does not agree with what a step will train.
 
     What only the step knows is left to it: the precision that "auto" means there, and the steps of finetuning.
@@ -58,7 +62,7 @@ def _check_deepspeed_file(recipe: Recipe, sections: Iterable[MaskedLm], replicas
     unknown = [f"engine.precision: {part}" for part in ("fp16", "bf16", "sums")] if engine.precision == "auto" else []
     forms: list[tuple[OptimizerSection, Schedule, int, int, list[str]]] = [
         (section, Schedule(section.steps, section.lr, section.warmup_steps), section.batch_size, 0, unknown)
-        for section in sections
+        for section in _sections(recipe)
     ]
     for task in finetune.tasks:
         batch_size, micro = fill_batch(finetune.of(task, "batch_size"), engine.micro_batch_size, replicas)

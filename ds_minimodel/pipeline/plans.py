@@ -11,6 +11,7 @@ from ds_minimodel.engine.planning import devices
 from ds_minimodel.engine.planning.memory_and_traffic import Sizes
 from ds_minimodel.engine.planning.planner import Planner, ranks_for_copy
 from ds_minimodel.engine.zero.config import zero_memory
+from ds_minimodel.pipeline.check import check_deepspeed_file
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.planned import planned_batches, planned_steps
 
@@ -25,6 +26,7 @@ def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int
     device = devices.named(device_name, ranks_per_node)
     engine = recipe.engine
     precision = device.resolve(engine.precision)
+    check_deepspeed_file(recipe, replicas_of(world_size, engine.tensor_parallel))
     planners: dict[Any, Planner] = {}  # steps of the same architecture, in which the same trains, have the same plan
     rows = []
     for step in planned_steps(recipe):

@@ -366,17 +366,13 @@ def test_offloading_refuses_to_leave_the_norm_out(still):
     still(True)
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-def test_offloading_adds_up_the_norm_in_another_order(still, stage):
+def test_offloading_takes_the_norm_in_another_precision(still):
     norms = []
     for zero in ({}, OFFLOAD):
-        engine = build(stage, "fp32", config={"zero_force_ds_cpu_optimizer": False, "gradient_clipping": 1.0}, **zero)
-        torch.manual_seed(1)
-        engine.backward((engine(torch.randn(8, 4)) ** 2).sum())
-        engine.step()
-        norms.append(float(engine.get_global_grad_norm()))
+        engine = build(3, "fp32", config={"zero_force_ds_cpu_optimizer": False, "gradient_clipping": 1.0}, **zero)
+        norms.append(step(engine).get_global_grad_norm().dtype)
         functional.linear = LINEAR
-    still(norms[0] != norms[1] and norms[0] == pytest.approx(norms[1]))
+    still(norms == [torch.float64, torch.float32])
 
 
 # --- checkpoints

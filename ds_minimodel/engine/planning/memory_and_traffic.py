@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from ds_minimodel.engine.execution import split_batch
 from ds_minimodel.engine.planning.trace import TRAINABLE, Trace
-from ds_minimodel.engine.zero.config import BUCKET, KEPT_LIVE, ZeroMemory, accumulates_in_fp32, accumulates_in_place
+from ds_minimodel.engine.zero.config import (
+    BUCKET,
+    KEPT_LIVE,
+    OFFLOAD_STAGES,
+    ZeroMemory,
+    accumulates_in_fp32,
+    accumulates_in_place,
+)
 from ds_minimodel.ops.precision import DTYPES
 
 _NO_FILE = ZeroMemory()
@@ -46,6 +53,16 @@ class Sizes(NamedTuple):
     def width(self) -> int:
         """b: bytes of an element of a parameter, and of its gradient as it is computed."""
         return DTYPES[self.precision].itemsize
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Whether optimizer state and gradients lie in the host's memory."""
+        return self.zero.offloads_optimizer and self.zero_stage in OFFLOAD_STAGES["offload_optimizer"]
+
+    @property
+    def offloads_parameters(self) -> bool:
+        """Whether partitions of weights lie in the host's memory."""
+        return self.zero.offloads_parameters and self.zero_stage in OFFLOAD_STAGES["offload_param"]
 
     @property
     def accumulates_in_fp32(self) -> bool:
@@ -108,7 +125,7 @@ def weight_bytes(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> i
     """Bytes of a parameter's weights on one device, with hpZ's copy; without padding at stages 1 and 2."""
     if is_whole(parameter, sizes, choice):
         return sizes.width * parameter.numel
-    if sizes.zero.offloads_parameters:
+    if sizes.offloads_parameters:
         return 0
     copy = _share(parameter.numel, choice.node_copy) if choice.node_copy > 1 else 0
     return sizes.width * (_share(parameter.numel, sizes.world_size) + copy)
@@ -119,7 +136,7 @@ def optimizer_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
 
     From stage 1 on a share of them; at stage 0 in fp32 the copy is the weight itself.
     """
-    if not parameter.trains or sizes.zero.offloads_optimizer:
+    if not parameter.trains or sizes.offloads_optimizer:
         return 0
     if sizes.zero_stage == 0:
         return (8 if sizes.precision == "fp32" else 12) * parameter.numel
@@ -128,7 +145,7 @@ def optimizer_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
 
 def gradient_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
     """Bytes of a parameter's gradient through the backward pass; from stage 2 on of the part that a rank keeps."""
-    if not parameter.trains or sizes.zero.offloads_optimizer:
+    if not parameter.trains or sizes.offloads_optimizer:
         return 0
     kept = 4 if sizes.accumulates_in_fp32 else sizes.width
     if sizes.zero_stage >= 2:
@@ -143,11 +160,11 @@ def host_bytes(sizes: Sizes, parameters: Collection[PlannedParameter], choice: C
     buffer as large as the largest parameter.
     """
     trained, host = [parameter.numel for parameter in parameters if parameter.trains], 0
-    if sizes.zero.offloads_optimizer:
+    if sizes.offloads_optimizer:
         share, kept = _share(sum(trained), sizes.world_size), 4 if sizes.accumulates_in_fp32 else sizes.width
         host += 16 * share + (kept * share if sizes.accumulation > 1 or sizes.zero_stage == 3 else 0)
         host += sizes.width * (share + max(trained)) if sizes.zero_stage == 2 else 0
-    if sizes.zero.offloads_parameters:
+    if sizes.offloads_parameters:
         partitioned = [parameter.numel for parameter in parameters if not is_whole(parameter, sizes, choice)]
         host += sizes.width * sum(_share(numel, sizes.world_size) for numel in partitioned)
     return host
@@ -178,7 +195,7 @@ def memory_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], trace
     share = _share(sum(trained), sizes.world_size)
     bucket = b * bucket_elements(parameters, sizes.zero) if stage > 0 and not sizes.accumulates_in_place else 0
     bucket *= 2 if sizes.zero.overlaps and stage in (1, 2) else 1  # one fills while the other is reduced
-    if sizes.zero.offloads_optimizer and stage == 2:
+    if sizes.offloads_optimizer and stage == 2:
         bucket += b * max(trained)  # where sums of gradients come back to
 
     # Held during the passes: gradients of earlier micro-batches, the bucket and gathered weights.
