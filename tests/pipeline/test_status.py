@@ -95,7 +95,7 @@ def test_a_language_that_is_added_is_scored_alone(recipe):
 
 def test_clean_names_and_then_removes_and_all_stays_complete(recipe, capsys):
     workdir = recipe.parent / "run"
-    assert do(capsys, "tokenizer", recipe, "tokenizer.character_coverage=0.99", "--rebuild") == ""
+    assert do(capsys, "tokenizer", recipe, "tokenizer.input_sentences=1000", "--rebuild") == ""
     do(capsys, "tokenizer", recipe, "--rebuild")
     before = everything(workdir)
     named = do(capsys, "clean", recipe)
