@@ -249,6 +249,9 @@ def _same_unigram(one: Vocabulary, other: Vocabulary) -> bool:
 
 def _unigram_model(pieces: Sequence[tuple[str, float]], normalizer_spec: Any, where: Path) -> bytes:
     """A SentencePiece model of the special tokens and `pieces`, (string, score) each, serialised."""
+    twice = {*SPECIAL, MASK} & {piece for piece, _ in pieces}
+    if twice:  # which SentencePiece does not mind
+        raise UserError(f"{where}: {min(twice)} is a piece of text too; a special token must be nothing else")
     trainer = protobuf.TrainerSpec(
         model_type=protobuf.TrainerSpec.UNIGRAM,
         vocab_size=NUM_SPECIAL + len(pieces),

@@ -32,7 +32,9 @@ def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int
     for step in planned_steps(recipe):
         key = step.name, step.module.body.config
         if key not in planners:
-            planners[key] = Planner(step.module, planned_batches(recipe, step), precision, device.type)
+            planners[key] = Planner(
+                step.module, planned_batches(recipe, step), precision, device.type, device.capability
+            )
         sizes = Sizes(
             engine.zero_stage,
             precision,

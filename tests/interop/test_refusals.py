@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentencepiece import sentencepiece_model_pb2 as protobuf
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoTokenizer,
@@ -26,7 +27,7 @@ from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.interop.names import TYPES
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, save_body
 
-from .conftest import TEXTS, protobuf
+from .conftest import TEXTS
 
 
 @pytest.fixture
@@ -287,14 +288,20 @@ def test_add_prefix_space_must_be_said_where_hugging_face_looks_for_it(roberta_j
             assert [order[id] for id in theirs(text)["input_ids"]] == [0, *ours.encode([text])[0], 2]
 
 
-def test_a_sentencepiece_model_that_keeps_white_space(xlm_r, tmp_path):
-    """Hugging Face's tokenizer would cut at a tab that the identity normaliser leaves."""
-    folder = shutil.copytree(xlm_r, tmp_path / "hf")
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda model: model.normalizer_spec.ClearField("precompiled_charsmap"), "keeps white space"),
+        (lambda model: setattr(model.pieces[9], "piece", "<pad>"), "<pad> is a piece of text too"),
+        (lambda model: setattr(model.pieces[9], "piece", "<mask>"), "<mask> is a piece of text too"),
+    ],
+)
+def test_sentencepiece_models_that_hugging_face_reads_otherwise(folder, tmp_path, change, words):
     path = folder / "sentencepiece.bpe.model"
     model = protobuf.ModelProto.FromString(path.read_bytes())
-    model.normalizer_spec.precompiled_charsmap = b""
+    change(model)
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(UserError, match="keeps white space"):
+    with pytest.raises(UserError, match=words):
         import_hf(folder, tmp_path / "out")
 
 

@@ -13,11 +13,15 @@ CUDA_RESERVE = 1 << 30
 
 
 class Device(NamedTuple):
-    """A device to plan for. memory: bytes for training on one. precision: what `auto` means there."""
+    """A device to plan for.
+
+    memory: bytes for training on one. precision: what `auto` means there. capability: a GPU's, (8, 0) for sm_80.
+    """
 
     name: str
     memory: int
     precision: str
+    capability: tuple[int, int] | None = None
 
     @property
     def type(self) -> str:
@@ -30,17 +34,17 @@ class Device(NamedTuple):
         return self.precision if precision == "auto" else precision
 
 
-def _gpu(name: str, gib: int, precision: str) -> Device:
-    return Device(name, (gib << 30) - CUDA_RESERVE, precision)
+def _gpu(name: str, gib: int, precision: str, capability: tuple[int, int]) -> Device:
+    return Device(name, (gib << 30) - CUDA_RESERVE, precision, capability)
 
 
 GPUS = {
     device.name: device
     for device in (
-        _gpu("v100-16g", 16, "fp16"),
-        _gpu("v100-32g", 32, "fp16"),
-        _gpu("a100-80g", 80, "bf16"),
-        _gpu("h100-80g", 80, "bf16"),
+        _gpu("v100-16g", 16, "fp16", (7, 0)),
+        _gpu("v100-32g", 32, "fp16", (7, 0)),
+        _gpu("a100-80g", 80, "bf16", (8, 0)),
+        _gpu("h100-80g", 80, "bf16", (9, 0)),
     )
 }
 

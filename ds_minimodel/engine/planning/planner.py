@@ -76,6 +76,7 @@ class Planner:
 
     module: with `requires_grad` as it trains, on any device; it is traced as a copy without memory.
     batches_of: for a micro-batch size, one micro-batch of each form that the run has. device: "cpu" or "cuda".
+    capability: of the GPU, by default of this machine's.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class Planner:
         batches_of: Callable[[int], Iterable[dict[str, Any]]],
         precision: str,
         device: str,
+        capability: tuple[int, int] | None = None,
     ):
-        self.module, self.batches_of, self.device = on_meta(module, DTYPES[precision]), batches_of, device
+        self.module, self.batches_of = on_meta(module, DTYPES[precision]), batches_of
+        self.device, self.capability = device, capability
         self._traces: dict[tuple[int, bool], Trace] = {}
 
     def plan(self, sizes: Sizes) -> Plan:
@@ -123,7 +126,8 @@ class Planner:
         leaves = sizes.zero_stage > 0 or sizes.accumulation > 1
         key = sizes.micro, leaves
         if key not in self._traces:
-            found = [trace(self.module, batch, leaves, self.device) for batch in self.batches_of(sizes.micro)]
+            batches = self.batches_of(sizes.micro)
+            found = [trace(self.module, batch, leaves, self.device, self.capability) for batch in batches]
             self._traces[key] = found[0]
             for other in found[1:]:
                 self._traces[key] = self._traces[key].joined(other)
