@@ -80,5 +80,5 @@ class Run:
             "keep_last": kept.keep_last,
             "keep_every": kept.keep_every,
             **asdict(self.accounting),
-            **({"deepspeed": self.deepspeed} if self.deepspeed else {}),
+            **({"deepspeed_config": self.deepspeed} if self.deepspeed else {}),
         }

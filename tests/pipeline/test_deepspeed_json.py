@@ -28,7 +28,7 @@ def test_messages_are_counted_and_the_body_is_the_same(world, recipe, tmp_path):
     body = "run/pretrain/bl_small/body/model.safetensors"
     assert (tmp_path / body).read_bytes() == (world.parent / body).read_bytes()
     record = json.loads((tmp_path / "run/pretrain/bl_small/run/run.json").read_text())
-    assert record["deepspeed"] == both
+    assert record["deepspeed_config"] == both
 
 
 def test_what_disagrees_is_refused_before_anything_is_written(recipe, tmp_path):
