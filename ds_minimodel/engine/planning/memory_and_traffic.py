@@ -194,7 +194,10 @@ def memory_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], trace
     gradients = sum(gradient_bytes(parameter, sizes) for parameter in parameters)
     share = _share(sum(trained), sizes.world_size)
     bucket = b * bucket_elements(parameters, sizes.zero) if stage > 0 and not sizes.accumulates_in_place else 0
-    bucket *= 2 if sizes.zero.overlaps and stage in (1, 2) else 1  # one fills while the other is reduced
+    in_flight = 0  # a bucket's copy that is summed during the passes, while another fills
+    if sizes.zero.overlaps and stage in (1, 2):
+        in_flight = bucket if bucket < b * sum(trained) else 0
+        bucket *= 2
     if sizes.offloads_optimizer and stage == 2:
         bucket += b * max(trained)  # where sums of gradients come back to
 
@@ -203,7 +206,7 @@ def memory_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], trace
         earlier = gradients
     else:
         earlier = gradients if sizes.accumulation > 1 or stage == 3 else 0
-    passes = traced.peak + earlier + bucket + (_gathered(sizes, parameters, choice) if stage == 3 else 0)
+    passes = traced.peak + earlier + bucket + in_flight + (_gathered(sizes, parameters, choice) if stage == 3 else 0)
     # Buckets are summed over ranks in a copy (not by one rank at stage 0); then Adam is given fp32 copies.
     if stage == 0:
         reduction = gradients if sizes.world_size == 1 else 2 * gradients
