@@ -183,6 +183,8 @@ def _parse_unigram(data: bytes, where: Path) -> Any:
         )
     if not all(math.isfinite(piece.score) for piece in model.pieces):
         raise UserError(f"{where}: a score is NaN or infinite")
+    if not all(isinstance(piece.piece, str) for piece in model.pieces):  # protobuf gives bytes that it cannot decode
+        raise UserError(f"{where}: a piece is not UTF-8")
     try:
         if model.normalizer_spec.precompiled_charsmap:
             normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)

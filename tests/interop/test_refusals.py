@@ -305,6 +305,15 @@ def test_sentencepiece_models_that_hugging_face_reads_otherwise(folder, tmp_path
         import_hf(folder, tmp_path / "out")
 
 
+def test_a_sentencepiece_model_whose_piece_is_not_utf_8(folder, tmp_path):
+    path = folder / "sentencepiece.bpe.model"
+    data = path.read_bytes()
+    name = protobuf.ModelProto.FromString(data).pieces[9].piece.encode()
+    path.write_bytes(data.replace(b"\n" + bytes([len(name)]) + name, b"\n" + bytes([len(name)]) + b"\xc1" * len(name)))
+    with pytest.raises(UserError, match="a piece is not UTF-8"):
+        import_hf(folder, tmp_path / "out")
+
+
 def test_two_vocabularies_that_differ(xlm_r, xlm_r_json, tmp_path):
     """transformers takes tokenizer.json where there is one; ours is the SentencePiece model, so they must agree."""
     folder = shutil.copytree(xlm_r, tmp_path / "hf")
