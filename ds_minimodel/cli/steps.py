@@ -1,6 +1,7 @@
 """`ds-minimodel run` and a command for each step: started here, on several ranks or under a launcher."""
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -63,7 +64,13 @@ def add_recipe_command(
 def _add_rank_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ranks", type=number_of_ranks, metavar="N", help="ranks to start here, or on each host")
     command.add_argument("--hostfile", metavar="FILE", help="hosts to start ranks on; HOST slots=N a line")
+    add_engine_options(command)
+
+
+def add_engine_options(command: argparse.ArgumentParser) -> None:
+    """Options for keys of the recipe's section `engine` that DeepSpeed's users know by these names."""
     command.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
+    command.add_argument("--deepspeed_config", metavar="FILE", help="engine.deepspeed, a DeepSpeed JSON")
 
 
 def number_of_ranks(text: str) -> int:
@@ -73,13 +80,22 @@ def number_of_ranks(text: str) -> int:
     return int(text)
 
 
+def number_of_seconds(text: str) -> float:
+    """argparse's type of a time to wait."""
+    if not text.isdigit() or not 0 < int(text) < 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return int(text)
+
+
 def recipe_of(options: Options) -> "tuple[Recipe, list[str]]":
-    """(recipe, overrides) of a recipe command's options; --zero S is an override like the others."""
+    """(recipe, overrides) of a recipe command's options; --zero and --deepspeed_config are overrides too."""
     from ds_minimodel.recipe.reading import load_recipe
 
     overrides = list(options.overrides)
     if getattr(options, "zero", None) is not None:
         overrides.append(f"engine.zero_stage={options.zero}")
+    if getattr(options, "deepspeed_config", None) is not None:
+        overrides.append(f"engine.deepspeed={json.dumps(options.deepspeed_config)}")
     return load_recipe(options.recipe, overrides), overrides
 
 

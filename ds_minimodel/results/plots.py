@@ -229,7 +229,9 @@ def plot_scaling(rows: Sequence[Row]) -> bytes:
             axes.set_title(f"{kind} scaling")
             axes.set_xlabel("ranks")
             axes.set_ylabel("efficiency (%)")
-        _legend(figure, all_axes, list(dict.fromkeys(line.get_label() for axes in all_axes for line in axes.lines)))
+        _legend(
+            figure, all_axes, list(dict.fromkeys(str(line.get_label()) for axes in all_axes for line in axes.lines))
+        )
         return _png(figure)
 
 

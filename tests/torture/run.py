@@ -42,7 +42,7 @@ from .foreign import LINES, artifact_outcome, copy, damage_artifact, damage_impo
 from .generators import CASES, describe, outcome
 
 ROOT = Path(__file__).parents[2]
-SCORED = [f"evaluate/{system}/{task}" for system in ("bl_base", "minijoint", "minipost") for task in ("topic", "qa")]
+SCORED = [f"evaluate/{system}/xx/{task}" for system in ("bl_base", "minijoint", "minipost") for task in ("topic", "qa")]
 PATIENCE = 120  # seconds for one command
 CHECKPOINTS = ("xlm-r", "xlm-r-json", "roberta", "roberta-json")
 ROUND = [*["input"] * 8, "damage", "import", "artifact"]  # what a worker tries, over and over

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from ds_minimodel.engine.planning.forecast import Layout, Seconds, seconds_of_st
 from ds_minimodel.engine.planning.memory_and_traffic import Choice, Memory, PlannedParameter, Sizes
 from ds_minimodel.engine.planning.operators import Operator, operators_of
 from ds_minimodel.engine.planning.trace import PASS_THROUGH, Trace, on_meta, trace
-from ds_minimodel.engine.zero.config import zero_settings
+from ds_minimodel.engine.zero.config import BUCKET, zero_memory, zero_settings
 from ds_minimodel.ops.precision import DTYPES
 
 if TYPE_CHECKING:
@@ -165,10 +165,13 @@ class Planner:
         for parameter in parameters:
             groups.setdefault((part_of(parameter.name), parameter.kind), []).append(parameter)
         parts = tuple(_part(name, kind, group, sizes, choice) for (name, kind), group in groups.items())
+        memory = formulas.memory_of_step(sizes, parameters, traced, choice)
+        if self.device == "cpu":  # what is offloaded stays in the same memory
+            memory = replace(memory, total=memory.total + memory.host)
         return Plan(
             sizes,
             parts,
-            formulas.memory_of_step(sizes, parameters, traced, choice),
+            memory,
             formulas.traffic_of_step(sizes, parameters, choice),
             choice,
             self._zero(sizes, parameters, choice),
@@ -180,7 +183,11 @@ class Planner:
             for name, module in self.module.named_modules()
         )
         return zero_settings(
-            sizes.zero_stage, formulas.bucket_elements(parameters), partitions_linear, choice.node_copy
+            sizes.zero_stage,
+            formulas.bucket_elements(parameters, sizes.zero),
+            partitions_linear,
+            choice.node_copy,
+            sizes.zero.prefetch or BUCKET,
         )
 
 
@@ -267,6 +274,7 @@ def plan_run(module: torch.nn.Module, batches: Callable[[int], list[dict[str, An
             world.data.size,
             ranks_per_node,
             device_memory,
+            zero_memory(run.deepspeed),
         )
         firsts = accumulate((steps for steps, *_ in run.accounting.phases[:-1]), initial=0)
         batch_of_each_phase = [batches(step)[0] for step in firsts]
