@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hosts, interop, sample, serve, status, steps, streams
@@ -68,6 +68,9 @@ def _clear_errors() -> Iterator[None]:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; `{self.prog} --help` shows what there is")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        (file or sys.stderr).write(message)  # argparse passes over a disk that is full
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
