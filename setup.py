@@ -7,6 +7,7 @@ torch must be visible to the build: pip install -e . --no-build-isolation
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,6 +49,14 @@ def sources(folder: str, *patterns: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
+def find_cuda() -> None:
+    """Name CUDA's folder where torch would guess wrong: above an nvcc in the PATH that is a script for another."""
+    found, usual = shutil.which("nvcc"), Path("/usr/local/cuda")
+    beside = found and (Path(found).parents[1] / "include/cuda_runtime.h").exists()
+    if not beside and (usual / "bin/nvcc").exists() and not os.environ.get("CUDA_PATH"):
+        os.environ.setdefault("CUDA_HOME", str(usual))
+
+
 def extensions() -> Iterator[Extension]:
     import torch
     from torch.utils.cpp_extension import CUDA_HOME, CppExtension, CUDAExtension
@@ -78,6 +87,7 @@ def build_arguments() -> dict:
         sys.exit(f"DSMM_BUILD_OPS is {MODE!r}; it must be auto, 0, 1 or cpu")
     if MODE == "0":
         return {}
+    find_cuda()
     try:
         from torch.utils.cpp_extension import BuildExtension
     except ImportError:

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # Kills training and saving at random, damages checkpoints, and counts what is lost (must be 0).
-# Usage: scripts/faults.sh [MINUTES [SEED]]; the report goes to benchmarks/faults.json.
+#   scripts/faults.sh [MINUTES [SEED]]              one training run after another; benchmarks/faults.json
+#   scripts/faults.sh --pipelines [KILLS [SEED]]    whole runs of all systems on two ranks; benchmarks/faults_pipelines.json
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh
+prepare_environment report,sample,zstd,test
 export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
+if [ "${1:-}" = --pipelines ]; then
+    exec python -m tests.faults.pipeline --kills "${2:-100}" --seed "${3:-1}" --report benchmarks/faults_pipelines.json
+fi
 python tests/faults/harness.py --minutes "${1:-15}" --seed "${2:-1}" --report benchmarks/faults.json

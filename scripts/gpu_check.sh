@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one command, on a bare machine with CUDA torch and no network (docs/gpu-check.md):
-#   bash scripts/gpu_check.sh [--cpu] [--out FOLDER] [--wheels FOLDER] [--seconds N] [PART…]
-# Parts, in this order: environment build kernels pipeline stages benchmark   (default: all)
+#   bash scripts/gpu_check.sh [--cpu | --dry-run] [--out FOLDER] [--wheels FOLDER] [--seconds N] [PART…]
+# Parts, in this order: environment build kernels pipeline benchmark stages   (default: all)
 #   --out      gpu_check.json and a log of each part go there   ($OUT, else ./gpu-check)
 #   --wheels   packages that the machine lacks                  (.whl)
-#   --seconds  of all parts together; each has a limit of its own too   (570)
+#   --seconds  of all parts together   (570)
 #   --cpu      the same on a machine without a GPU, at small sizes
-# A part that fails or runs past its limit does not stop the others. Exits with 1 if any failed.
+#   --dry-run  CUDA's build on a machine without a GPU, up to the first call that needs one: environment, build, kernels
+# The order is that of value: a part may take all the time left but the least that each part after it is to have, so what
+# one does not use is the next ones'. A part that fails or runs out of time does not stop the others. Exits with 1 if
+# any failed.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 
-cpu=0 out=${OUT:-$root/gpu-check} wheels=$root/.whl seconds=570 parts=()
+cpu=0 dry=0 out=${OUT:-$root/gpu-check} wheels=$root/.whl seconds=570 parts=()
 while [ $# -gt 0 ]; do
     case $1 in
         --cpu) cpu=1 ;;
+        --dry-run) dry=1 ;;
         --out) out=$2; shift ;;
         --wheels) wheels=$2; shift ;;
         --seconds) seconds=$2; shift ;;
@@ -23,16 +27,20 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(environment build kernels pipeline stages benchmark)
-declare -A limits=([environment]=60 [build]=300 [kernels]=180 [pipeline]=240 [stages]=240 [benchmark]=400)
+if [ ${#parts[@]} = 0 ]; then
+    parts=(environment build kernels pipeline benchmark stages)
+    [ "$dry" = 1 ] && parts=(environment build kernels)
+fi
+# Seconds that the parts before a part leave it, in shares of all.
+declare -A least=([environment]=10 [build]=90 [kernels]=60 [pipeline]=90 [benchmark]=150 [stages]=60)
 
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 python=$(command -v python3 || command -v python)
-site=${TMPDIR:-/tmp}/ds-minimodel-site
+# A Python's own: wheels of one do not load in another.
+site=${TMPDIR:-/tmp}/ds-minimodel-site-$("$python" -c 'import sys; print(sys.implementation.cache_tag)')
 export PYTHONPATH=$root:$site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 MPLBACKEND=agg
 if [ "$cpu" = 1 ]; then
-    limits[pipeline]=$seconds               # beside other work it may be slow
     export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES=
 fi
 
@@ -41,7 +49,7 @@ environment() {
         "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$site" "$wheels"/*.whl \
             || return
     fi
-    if [ "$cpu" = 0 ]; then
+    if [ "$cpu" = 0 ] && [ "$dry" = 0 ]; then
         nvidia-smi || return
         "$python" -c 'import torch; assert torch.cuda.is_available(), "this torch sees no GPU"' || return
     fi
@@ -52,11 +60,12 @@ build() {
     local mode=1
     [ "$cpu" = 1 ] && mode=cpu
     DSMM_BUILD_OPS=$mode "$python" setup.py -q build_ext --inplace && "$python" -m ds_minimodel doctor | grep '^op ' \
-        && "$python" - <<'END'
+        && "$python" - "$cpu" <<'END'
+import sys
 import torch
 from ds_minimodel.ops import backend
 from ds_minimodel.ops.loading import OPS
-device = "cuda" if torch.cuda.is_available() else "cpu"
+device = "cuda" if torch.version.cuda and sys.argv[1:] != ["1"] else "cpu"
 serving = {op: backend(op, device) for op in OPS}
 if device == "cuda":
     del serving["attention"]    # torch's flash kernel, or two products around masked_softmax
@@ -65,7 +74,18 @@ END
 }
 
 kernels() {
-    "$python" -m pytest -q tests/ops/test_device.py tests/ops/test_registration.py
+    "$python" - "$cpu" <<'END' || return
+import sys
+import torch
+from ds_minimodel.ops import backend
+device = "cpu" if sys.argv[1] == "1" else "cuda"
+assert backend("bias_gelu", device).startswith("compiled"), f"not the kernels: {backend('bias_gelu', device)}"
+if device == "cuda" and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0):
+    attention = backend("attention", device, torch.bfloat16)
+    assert attention.startswith("Triton"), f"attention: {attention}"
+END
+    "$python" -m pytest -q tests/ops/test_device.py tests/ops/test_registration.py tests/ops/test_attention.py \
+        tests/ops/test_attention_triton.py
 }
 
 pipeline() {
@@ -109,7 +129,8 @@ benchmark() {
                mini.depth=1 mini.new_layers=1 --tokens 128 --seq-length 64 --repeats 2 --no-compiled --kernels dropout
                --steps adapt-mini --against reference)
     fi
-    "$python" scripts/throughput.py recipes/paper.yaml "${small[@]}" --time-limit 180 --out "$out/benchmark"
+    "$python" scripts/throughput.py recipes/paper.yaml "${small[@]}" --out "$out/benchmark" \
+        --time-limit "$((limit > 90 ? limit - 45 : 45))"
 }
 
 # record PART RC SECONDS: adds the part to gpu_check.json, with the end of its log and what the benchmark has so far.
@@ -138,11 +159,12 @@ END
 }
 
 export -f environment build kernels pipeline stages benchmark
-export python cpu out wheels site
+export python cpu dry out wheels site limit
 failed=0 start=$SECONDS
-for part in "${parts[@]}"; do
-    left=$((seconds - (SECONDS - start)))
-    limit=$((limits[$part] < left ? limits[$part] : left))
+for index in "${!parts[@]}"; do
+    part=${parts[$index]} reserved=0
+    for later in "${parts[@]:index+1}"; do reserved=$((reserved + least[$later] * seconds / 570)); done
+    limit=$((seconds - (SECONDS - start) - reserved))
     began=$SECONDS code=124
     : > "$out/$part.log"
     if [ "$limit" -gt 5 ]; then

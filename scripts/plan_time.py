@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,9 @@ def measure(precision: str, zero_stage: int, repeats: int, clock_name: str, of_l
                 optimizer_step(engine, [batch], batch["count"] * world.size, run, world, number)
                 seconds.append(clock() - start)
             destroy(engine)
-            found[f"{step} {layers}"] = [max(each) for each in zip(*world.gather(seconds[1:].copy), strict=True)]
+            found[f"{step} {layers}"] = [
+                max(each) for each in zip(*world.gather(partial(list, seconds[1:])), strict=True)
+            ]
             if world.is_main:
                 print(
                     step, layers, precision, world.size, statistics.median(found[f"{step} {layers}"]), file=sys.stderr

@@ -27,9 +27,10 @@ void* current_stream() {
 
 void check(int error) { STD_TORCH_CHECK(error == 0, "CUDA error ", error, " at the launch of a kernel"); }
 
-void check_width(int64_t width) {
-  STD_TORCH_CHECK(width <= cuda::kMaxWidth, "rows of ", width, " elements are too wide for the CUDA ",
-                  "kernels, which take ", cuda::kMaxWidth, "; DSMM_OPS=reference does without them");
+void check_width(int64_t width, int64_t most = cuda::kMaxWidth) {
+  STD_TORCH_CHECK(width <= most, "rows of ", width,
+                  " elements are too wide for the CUDA kernels, which take ", most,
+                  "; DSMM_OPS=reference does without them");
 }
 
 struct Cuda {
@@ -59,10 +60,11 @@ struct Cuda {
   }
   template <class T>
   static void norm_backward(const NormBackward<T>& a, int64_t rows, MaybeTensor& sums) {
-    check(cuda::norm_backward(a, rows, current_stream()));
-    if (!sums) return;
-    const Tensor partial = torch::stable::new_empty(*sums, {cuda::kSumSlices, 2, a.width});
-    check(cuda::norm_parameter_sums(a, rows, data<float>(partial), current_stream()));
+    check_width(a.width);
+    if (!sums) return check(cuda::norm_backward(a, rows, 0, nullptr, current_stream()));
+    const int64_t slices = cuda::sum_slices(rows, a.width);
+    const Tensor partial = torch::stable::new_empty(*sums, {slices, 2, a.width});
+    check(cuda::norm_backward(a, rows, slices, data<float>(partial), current_stream()));
     sums = torch::stable::sum(partial, std::vector<int64_t>{0});
   }
   template <class T> static void gelu_forward(const GeluForward<T>& a, int64_t rows) {
@@ -70,10 +72,10 @@ struct Cuda {
   }
   template <class T>
   static void gelu_backward(const GeluBackward<T>& a, int64_t rows, MaybeTensor& sums) {
-    check(cuda::gelu_backward(a, rows, current_stream()));
-    if (!sums) return;
-    const Tensor partial = torch::stable::new_empty(*sums, {cuda::kSumSlices, a.width});
-    check(cuda::column_sums(a.grad_x, rows, a.width, data<float>(partial), current_stream()));
+    if (!sums) return check(cuda::gelu_backward(a, rows, 0, nullptr, current_stream()));
+    const int64_t slices = cuda::sum_slices(rows, a.width);
+    const Tensor partial = torch::stable::new_empty(*sums, {slices, a.width});
+    check(cuda::gelu_backward(a, rows, slices, data<float>(partial), current_stream()));
     sums = torch::stable::sum(partial, std::vector<int64_t>{0});
   }
   template <class T> static void softmax_forward(const SoftmaxForward<T>& a, int64_t rows) {
@@ -81,12 +83,15 @@ struct Cuda {
     check(cuda::softmax_forward(a, rows, current_stream()));
   }
   template <class T> static void softmax_backward(const SoftmaxBackward<T>& a, int64_t rows) {
+    check_width(a.width);
     check(cuda::softmax_backward(a, rows, current_stream()));
   }
   template <class T> static void cross_entropy(const CrossEntropy<T>& a, int64_t rows) {
+    check_width(a.width, cuda::kMaxColumns);
     check(cuda::cross_entropy(a, rows, current_stream()));
   }
   template <class T> static void dropout(const DropoutRows<T>& a, int64_t rows) {
+    check_width(a.width, cuda::kMaxColumns);
     check(cuda::dropout(a, rows, current_stream()));
   }
 };

@@ -1,37 +1,98 @@
-"""Compile all kernels to machine code for GPU architectures, without a GPU and without nvcc.
+"""Compile all kernels to machine code for GPU architectures, without a GPU and without nvcc; predict their speed.
 
     python csrc/cuda/compile_device_code.py sm_70 sm_80 sm_90
 
 NVRTC of CUDA 12.9 is the last that knows sm_70: pip install nvidia-cuda-nvrtc-cu12==12.9.86
 nvidia-cuda-runtime-cu12==12.9.79. Exits with 3 where these are missing.
+
+The prediction is a roofline: the share of the speed of a copy that a kernel reaches is the least of three. The bytes
+that its warps have under way, over those that the memory needs (bandwidth times latency). The time of a copy of its
+bytes, over that of its instructions. The bytes that the task needs, over those that the kernel moves.
 """
 
 import ctypes
 import importlib.util
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
-ROW_KERNELS = (
-    "norm_forward",
-    "norm_backward",
-    "gelu_forward",
-    "gelu_backward",
-    "softmax_forward",
-    "softmax_backward",
-    "cross_entropy",
-    "dropout_rows",
-)
-SUM_KERNELS = ("norm_parameter_sums", "column_sums")
+ROW_KERNELS = ("norm_forward", "norm_backward", "softmax_forward", "softmax_backward")
+# The others: their template arguments after dtype and pack.
+COLUMN_KERNELS = {
+    "norm_parameter_sums": ("",),
+    "gelu_forward": ("",),
+    "gelu_backward": (", true", ", false"),
+    "cross_entropy": (", 1", ", 4"),
+    "dropout_rows": ("",),
+}
 PACKS = {"float": 4, "dsmm::fp16": 8, "dsmm::bf16": 8}  # elements in 16 bytes
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a prediction takes of a GPU; for one processor where it does not say otherwise."""
+
+    name: str
+    processors: int
+    clock: float  # Hz
+    bandwidth: float  # of the whole memory, bytes a second
+    latency: float  # of the memory, seconds
+    warps: int  # resident at once
+    float_lanes: int  # fp32 operations a cycle; integers have 64, special functions 16
+
+    @property
+    def bytes_needed(self) -> float:
+        """Bytes that have to be under way to keep the memory busy."""
+        return self.bandwidth * self.latency / self.processors
+
+
+# Data sheets; latencies as microbenchmarks of others found them.
+GPUS = {
+    "sm_70": Gpu("V100", 80, 1.53e9, 0.9e12, 0.5e-6, 64, 64),
+    "sm_75": Gpu("T4", 40, 1.59e9, 0.32e12, 0.5e-6, 32, 64),
+    "sm_80": Gpu("A100", 108, 1.41e9, 2.0e12, 0.6e-6, 64, 64),
+    "sm_90": Gpu("H200", 132, 1.75e9, 4.8e12, 0.8e-6, 64, 128),
+}
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """How a kernel moves the elements of its matrices."""
+
+    reads: int  # of an element, with all that the kernel can be asked for
+    writes: int
+    ahead: int  # packs that a lane has under way at once; for rows in registers, of each pack of a row
+    threads: int = 128  # of a block
+    needed: int = 0  # reads and writes that the task needs, where the kernel has more
+
+
+TRAFFIC = {
+    "norm_forward": Traffic(2, 2, 2),
+    "norm_backward": Traffic(2, 2, 2),
+    "norm_backward_with_sums": Traffic(2, 2, 2, 256),
+    "softmax_forward": Traffic(1, 2, 1),
+    "softmax_backward": Traffic(2, 1, 2),
+    "norm_parameter_sums": Traffic(2, 0, 8, 256),
+    "gelu_forward": Traffic(1, 1, 4, 256),
+    "gelu_backward": Traffic(2, 1, 2, 256),
+    "cross_entropy": Traffic(2, 1, 4, 384, needed=2),  # logits of four rows and every processor are beyond the caches
+    "dropout_rows": Traffic(1, 1, 1),
+}
 
 
 def instances() -> Iterator[str]:
     """Yield every kernel that launch.cu launches, as a name expression."""
     for dtype, pack in PACKS.items():
-        yield from (f"dsmm::cuda::{name}<{dtype}, {n}>" for name in ROW_KERNELS for n in (1, pack))
-        yield from (f"dsmm::cuda::{name}<{dtype}>" for name in SUM_KERNELS)
+        shapes = [(1, 0), (pack, 0), *((pack, quarters * 8 // pack) for quarters in (1, 2, 3, 4))]
+        for name in ROW_KERNELS:
+            yield from (f"dsmm::cuda::{name}<{dtype}, {n}, {packs}>" for n, packs in shapes)
+        yield from (f"dsmm::cuda::norm_backward_with_sums<{dtype}, {n}, {packs}>" for n, packs in shapes if packs)
+        for name, others in COLUMN_KERNELS.items():
+            yield from (f"dsmm::cuda::{name}<{dtype}, {n}{other}>" for n in (1, pack) for other in others)
 
 
 def package_folder(name: str) -> Path:
@@ -43,36 +104,152 @@ def package_folder(name: str) -> Path:
     return Path(next(iter(found.submodule_search_locations or ())))
 
 
-def compile_for(nvrtc: ctypes.CDLL, include: Path, architecture: str) -> int:
-    """Compile the kernels; returns the size of the machine code in bytes, or raises with the log."""
+@dataclass(frozen=True)
+class Kernel:
+    """An instance of a kernel: its name and template arguments."""
+
+    name: str
+    dtype: str
+    pack: int
+    others: tuple[str, ...]
+
+    @staticmethod
+    def parse(expression: str) -> "Kernel":
+        found = re.fullmatch(r"dsmm::cuda::(\w+)<(.*)>", expression)
+        assert found
+        dtype, pack, *others = found[2].split(", ")
+        return Kernel(found[1], dtype, int(pack), tuple(others))
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether rows lie in registers."""
+        return self.name in (*ROW_KERNELS, "norm_backward_with_sums") and self.others != ("0",)
+
+    @property
+    def ahead(self) -> int:
+        """Packs that a lane has under way at once; 0 for the slow ways, of rows that are wide, odd or few."""
+        one_row = self.name == "cross_entropy" and self.others == ("1",)
+        if self.pack == 1 or one_row or (self.name in ROW_KERNELS and not self.in_registers):
+            return 0
+        return TRAFFIC[self.name].ahead * (int(self.others[0]) if self.in_registers else 1)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a kernel takes on an architecture, and its code in PTX."""
+
+    registers: int
+    spilt_bytes: int
+    shared_bytes: int
+    ptx: str
+
+    def share_of_copy(self, kernel: Kernel, gpu: Gpu) -> float:
+        """The share of the speed of a copy that `kernel` is predicted to reach on `gpu`."""
+        traffic, warps = TRAFFIC[kernel.name], TRAFFIC[kernel.name].threads // 32
+        of_block = -(-self.registers // 8) * 8 * 32 * warps
+        blocks = min(65536 // of_block, gpu.warps // warps)
+        if kernel.name == "norm_backward_with_sums":  # sum_slices of launch.cu
+            blocks = min(blocks, 4 if int(kernel.others[0]) * kernel.pack * 32 <= 256 else 2)
+        resident = blocks * warps
+        under_way = resident * kernel.ahead * 16 * 32 / gpu.bytes_needed
+
+        # The code works on as many packs as it stores of each result, or reads of each matrix where it has none.
+        code = "\n".join(_counted(self.ptx))
+        accesses = len(re.findall(rf"{'st' if traffic.writes else 'ld'}\.global\S*\.v4", code))
+        elements = accesses / (traffic.writes or traffic.reads) * kernel.pack
+        special = len(re.findall(r"^(?:ex2|rcp|rsqrt|sqrt|lg2)\.", code, re.MULTILINE))
+        floats = len(re.findall(r"^(?:fma|add|sub|mul|max)\.(?:\w+\.)*f32", code, re.MULTILINE))
+        integers = len(
+            re.findall(r"^(?:add|sub|mul|mad|and|or|xor|shl|shr|min|max)\.(?:\w+\.)*[bsu]\d", code, re.MULTILINE)
+        )
+        # A processor issues four instructions a cycle, each for the 32 lanes of a warp.
+        cycles = max(code.count(";") / 4, special * 2, floats * 32 / gpu.float_lanes, integers / 2)
+        moved = (traffic.reads + traffic.writes) * 16 / kernel.pack * elements * 32
+        busy = moved / (gpu.bandwidth / gpu.processors / gpu.clock) / cycles
+
+        useful = (traffic.needed or traffic.reads + traffic.writes) / (traffic.reads + traffic.writes)
+        return min(1.0, under_way, busy) * useful
+
+
+def compile_all(architecture: str, names: Iterable[str] | None = None) -> dict[Kernel, Budget]:
+    """Compile the kernels (`names`: some) to machine code; returns the budget of each, or raises with the log."""
+    names = list(instances() if names is None else names)
+    nvrtc = ctypes.CDLL(str(next((package_folder("nvidia.cuda_nvrtc") / "lib").glob("libnvrtc.so.*"))))
+    include = package_folder("nvidia.cuda_runtime") / "include"
     headers = sorted(path.name for path in (HERE / "kernels").glob("*.cuh"))
     source = "".join(f'#include "kernels/{name}"\n' for name in headers).encode()
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"kernels.cu", 0, None, None)
-    for name in instances():
+    for name in names:
         nvrtc.nvrtcAddNameExpression(program, name.encode())
-    options = [f"--gpu-architecture={architecture}", "--std=c++17", f"-I{HERE}", f"-I{include}"]
+    options = [f"--gpu-architecture={architecture}", "--std=c++17", f"-I{HERE}", f"-I{include}", "--ptxas-options=-v"]
     encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     failed = nvrtc.nvrtcCompileProgram(program, len(options), encoded)
-    size = ctypes.c_size_t()
+    log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
     if failed:
-        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-        log = ctypes.create_string_buffer(size.value)
-        nvrtc.nvrtcGetProgramLog(program, log)
-        raise RuntimeError(f"{architecture}: {log.value.decode()}")
-    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
-    return size.value
+        raise RuntimeError(f"{architecture}: {log}")
+    ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
+    found = {}
+    for name in names:
+        lowered = ctypes.c_char_p()
+        nvrtc.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(lowered))
+        symbol = (lowered.value or b"").decode()
+        said = log.split(f"Compiling entry function '{symbol}'")[1].split("Compiling entry function")[0]
+        numbers = {
+            key: int(match[1]) if (match := re.search(pattern, said)) else 0
+            for key, pattern in (
+                ("registers", r"Used (\d+) registers"),
+                ("spilt_bytes", r"(\d+) bytes spill stores"),
+                ("shared_bytes", r"(\d+) bytes smem"),
+            )
+        }
+        code = ptx.split(f".entry {symbol}(")[1].split(".entry ")[0]
+        found[Kernel.parse(name)] = Budget(**numbers, ptx=code)
+    return found
+
+
+def _counted(ptx: str) -> list[str]:
+    """The instructions that cost time: those of the loops over packs, or all where there are none."""
+    lines = [re.sub(r"^@\S+\s+", "", line.strip()) for line in ptx.splitlines()]
+    labels = {line[:-1]: number for number, line in enumerate(lines) if line.startswith("$") and line.endswith(":")}
+    looped: set[int] = set()
+    for number, line in enumerate(lines):
+        target = labels.get(line.split()[-1].rstrip(";")) if line.startswith("bra") else None
+        if target is not None and target < number and any(".v4" in inner for inner in lines[target:number]):
+            looped.update(range(target, number + 1))
+    free = ("mov", "cvta", "ld.param", ".", "{", "}", "$", "//")  # no instruction of the machine, or as good as none
+    return [
+        line
+        for number, line in enumerate(lines)
+        if line.endswith(";") and not line.startswith(free) and (not looped or number in looped)
+    ]
+
+
+def _text(size_of: Any, copy: Any, program: ctypes.c_void_p) -> str:
+    size = ctypes.c_size_t()
+    size_of(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    copy(program, text)
+    return text.value.decode()
 
 
 def main(architectures: Sequence[str]) -> None:
     """Compile for each architecture and print what came out."""
-    library = next((package_folder("nvidia.cuda_nvrtc") / "lib").glob("libnvrtc.so.*"))
-    include = package_folder("nvidia.cuda_runtime") / "include"
-    nvrtc = ctypes.CDLL(str(library))
     for architecture in architectures:
-        size = compile_for(nvrtc, include, architecture)
-        print(f"{architecture}: {len(list(instances()))} kernels, {size} bytes")
+        found = compile_all(architecture)
+        print(
+            f"{architecture}: {len(found)} kernels, at most {max(budget.registers for budget in found.values())} "
+            f"registers, {sum(budget.spilt_bytes for budget in found.values())} bytes spilt"
+        )
+        shares: dict[str, list[float]] = {}
+        for kernel, budget in found.items():
+            if kernel.ahead:
+                shares.setdefault(kernel.name, []).append(budget.share_of_copy(kernel, GPUS[architecture]))
+        print(
+            f"  predicted shares of copy bandwidth, {GPUS[architecture].name}: "
+            + ", ".join(f"{name} {min(found):.0%} to {max(found):.0%}" for name, found in shares.items())
+        )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["sm_70", "sm_80", "sm_90"])
+    main(sys.argv[1:] or ["sm_70", "sm_75", "sm_80", "sm_90"])

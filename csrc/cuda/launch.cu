@@ -16,6 +16,7 @@ namespace dsmm::cuda {
 namespace {
 
 constexpr int kWarpsPerBlock = 4;
+constexpr int64_t kRowsToShare = 512;  // of cross_entropy, from which on a block has four of them
 
 // Whether rows can be read in packs of 16 bytes.
 template <class T>
@@ -27,20 +28,55 @@ bool takes_packs(int64_t width, std::initializer_list<const void*> pointers) {
 
 dim3 row_grid(int64_t rows, int warps) { return dim3(static_cast<unsigned>((rows + warps - 1) / warps)); }
 
-dim3 sums_grid(int64_t width) {
-  return dim3(static_cast<unsigned>((width + kWarp - 1) / kWarp), static_cast<unsigned>(kSumSlices));
+// Lanes of blocks (32, kSumWarps) to N columns each; `slices` of the rows.
+dim3 columns_grid(int64_t width, int columns_of_lane, int64_t slices) {
+  const int64_t block_columns = kWarp * columns_of_lane;
+  return dim3(static_cast<unsigned>((width + block_columns - 1) / block_columns),
+              static_cast<unsigned>(slices));
 }
 
-// As many rows to a block as have room for their floats in shared memory.
-int warps_with_rows(int64_t width) {
-  const int64_t fitting = kMaxWidth / width;
-  return static_cast<int>(fitting < kWarpsPerBlock ? fitting : kWarpsPerBlock);
+// Of the rows of an elementwise kernel: each lane works on a few of them with the bias that it has read.
+int64_t row_slices(int64_t rows) {
+  const int64_t slices = (rows + kSumWarps * kRowsAhead - 1) / (kSumWarps * kRowsAhead);
+  return slices < 65535 ? slices : 65535;
+}
+
+template <int N, int P> struct RowShape {
+  static constexpr int kPack = N, kPacks = P;
+};
+
+// launch(RowShape, warps of a block, bytes of shared memory) for rows that registers hold, in packs and up
+// to 1024 wide, and for others.
+template <class T, class Launch>
+void with_row_shape(int64_t width, bool takes_packs, Launch launch) {
+  constexpr int N = 16 / sizeof(T), kQuarter = 8 / N;  // packs of a lane for each 256 columns
+  const int quarters = takes_packs && width <= 1024 ? static_cast<int>((width + 255) / 256) : 0;
+  auto in_shared_memory = [&](auto shape) {
+    const int64_t lane_columns = kWarp * decltype(shape)::kPack;
+    const int64_t row_floats = (width + lane_columns - 1) / lane_columns * lane_columns;
+    const int64_t fitting = kMaxWidth / row_floats;
+    const int warps = static_cast<int>(fitting < kWarpsPerBlock ? fitting : kWarpsPerBlock);
+    launch(shape, warps, warps * row_floats * sizeof(float));
+  };
+  if (quarters == 1)
+    launch(RowShape<N, kQuarter>{}, kWarpsPerBlock, size_t{0});
+  else if (quarters == 2)
+    launch(RowShape<N, 2 * kQuarter>{}, kWarpsPerBlock, size_t{0});
+  else if (quarters == 3)
+    launch(RowShape<N, 3 * kQuarter>{}, kWarpsPerBlock, size_t{0});
+  else if (quarters == 4)
+    launch(RowShape<N, 4 * kQuarter>{}, kWarpsPerBlock, size_t{0});
+  else if (takes_packs)
+    in_shared_memory(RowShape<N, 0>{});
+  else
+    in_shared_memory(RowShape<1, 0>{});
 }
 
 }  // namespace
 
 #ifdef DSMM_CPU_SHIM
 bool has_code_for(int) { return true; }
+static int processors() { return 2; }
 #else
 bool has_code(int64_t major, int64_t minor) {
   constexpr int architectures[] = {__CUDA_ARCH_LIST__};  // 750 for sm_75, in ascending order
@@ -59,83 +95,131 @@ bool has_code_for(int device) {
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   return has_code(major, minor);
 }
+
+static int processors() {
+  int device = 0, count = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
 #endif
 
-// KERNEL<T, N> for the N that the pointers allow.
-#define DSMM_LAUNCH_ROWS(KERNEL, WARPS, SHARED, ...)                                                         \
-  do {                                                                                                       \
-    if (takes_packs<T>(a.width, {__VA_ARGS__}))                                                              \
-      DSMM_LAUNCH((KERNEL<T, 16 / sizeof(T)>), row_grid(rows, WARPS), dim3(kWarp, WARPS), SHARED, stream, a, \
-                  rows);                                                                                     \
-    else                                                                                                     \
-      DSMM_LAUNCH((KERNEL<T, 1>), row_grid(rows, WARPS), dim3(kWarp, WARPS), SHARED, stream, a, rows);       \
-    return static_cast<int>(cudaGetLastError());                                                             \
+int64_t sum_slices(int64_t rows, int64_t width) {
+  const int64_t most = (width <= 256 ? 4 : 2) * processors(), wanted = (rows + kSumWarps - 1) / kSumWarps;
+  return wanted < most ? wanted : most;
+}
+
+// KERNEL<T, N, P> for the rows' width and the pointers.
+#define DSMM_LAUNCH_ROWS(KERNEL, ...)                                                                \
+  do {                                                                                               \
+    with_row_shape<T>(a.width, takes_packs<T>(a.width, {__VA_ARGS__}),                               \
+                      [&](auto shape, int warps, size_t shared) {                                    \
+                        using Shape = decltype(shape);                                               \
+                        DSMM_LAUNCH((KERNEL<T, Shape::kPack, Shape::kPacks>), row_grid(rows, warps), \
+                                    dim3(kWarp, warps), shared, stream, a, rows);                    \
+                      });                                                                            \
+    return static_cast<int>(cudaGetLastError());                                                     \
   } while (0)
 
 template <class T> int norm_forward(const NormForward<T>& a, int64_t rows, void* stream) {
-  const int warps = warps_with_rows(a.width);
-  DSMM_LAUNCH_ROWS(norm_forward, warps, warps * a.width * sizeof(float), a.x, a.residual, a.weight, a.bias,
-                   a.out, a.total);
-}
-
-template <class T> int norm_backward(const NormBackward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(norm_backward, kWarpsPerBlock, 0, a.grad, a.total, a.weight, a.grad_x, a.grad_residual);
+  DSMM_LAUNCH_ROWS(norm_forward, a.x, a.residual, a.weight, a.bias, a.out, a.total);
 }
 
 template <class T>
-int norm_parameter_sums(const NormBackward<T>& a, int64_t rows, float* partial, void* stream) {
-  DSMM_LAUNCH((norm_parameter_sums<T>), sums_grid(a.width), dim3(kWarp, kSumWarps), 0, stream, a, rows,
-              partial);
-  return static_cast<int>(cudaGetLastError());
-}
-
-template <class T>
-int column_sums(const T* matrix, int64_t rows, int64_t width, float* partial, void* stream) {
-  DSMM_LAUNCH((column_sums<T>), sums_grid(width), dim3(kWarp, kSumWarps), 0, stream, matrix, rows, width,
-              partial);
+int norm_backward(const NormBackward<T>& a, int64_t rows, int64_t slices, float* partial, void* stream) {
+  constexpr int N = 16 / sizeof(T);
+  const dim3 block(kWarp, kSumWarps);
+  const bool packs = takes_packs<T>(a.width, {a.grad, a.total, a.weight, a.grad_x, a.grad_residual});
+  with_row_shape<T>(a.width, packs, [&](auto shape, int warps, size_t) {
+    using Shape = decltype(shape);
+    constexpr int P = Shape::kPacks;
+    if constexpr (P > 0) {
+      if (partial) {
+        DSMM_LAUNCH((norm_backward_with_sums<T, N, P>), dim3(static_cast<unsigned>(slices)), block, 0, stream,
+                    a, rows, partial);
+        return;
+      }
+    }
+    DSMM_LAUNCH((norm_backward<T, Shape::kPack, P>), row_grid(rows, warps), dim3(kWarp, warps), 0, stream, a,
+                rows);
+    if (partial)
+      DSMM_LAUNCH((norm_parameter_sums<T, Shape::kPack>), columns_grid(a.width, Shape::kPack, slices), block,
+                  0, stream, a, rows, partial);
+  });
   return static_cast<int>(cudaGetLastError());
 }
 
 template <class T> int gelu_forward(const GeluForward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(gelu_forward, kWarpsPerBlock, 0, a.x, a.bias, a.out);
+  constexpr int N = 16 / sizeof(T);
+  const dim3 block(kWarp, kSumWarps);
+  const int64_t slices = row_slices(rows);
+  if (takes_packs<T>(a.width, {a.x, a.bias, a.out}))
+    DSMM_LAUNCH((gelu_forward<T, N>), columns_grid(a.width, N, slices), block, 0, stream, a, rows);
+  else
+    DSMM_LAUNCH((gelu_forward<T, 1>), columns_grid(a.width, 1, slices), block, 0, stream, a, rows);
+  return static_cast<int>(cudaGetLastError());
 }
 
-template <class T> int gelu_backward(const GeluBackward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(gelu_backward, kWarpsPerBlock, 0, a.grad, a.x, a.bias, a.grad_x);
+template <class T>
+int gelu_backward(const GeluBackward<T>& a, int64_t rows, int64_t slices, float* partial, void* stream) {
+  constexpr int N = 16 / sizeof(T);
+  const dim3 block(kWarp, kSumWarps);
+  const bool packs = takes_packs<T>(a.width, {a.grad, a.x, a.bias, a.grad_x});
+  const dim3 grid = columns_grid(a.width, packs ? N : 1, partial ? slices : row_slices(rows));
+  if (packs && partial)
+    DSMM_LAUNCH((gelu_backward<T, N, true>), grid, block, 0, stream, a, rows, partial);
+  else if (packs)
+    DSMM_LAUNCH((gelu_backward<T, N, false>), grid, block, 0, stream, a, rows, partial);
+  else if (partial)
+    DSMM_LAUNCH((gelu_backward<T, 1, true>), grid, block, 0, stream, a, rows, partial);
+  else
+    DSMM_LAUNCH((gelu_backward<T, 1, false>), grid, block, 0, stream, a, rows, partial);
+  return static_cast<int>(cudaGetLastError());
 }
 
 template <class T> int softmax_forward(const SoftmaxForward<T>& a, int64_t rows, void* stream) {
-  const int warps = warps_with_rows(a.width);
-  DSMM_LAUNCH_ROWS(softmax_forward, warps, warps * a.width * sizeof(float), a.scores, a.out, a.probs);
+  DSMM_LAUNCH_ROWS(softmax_forward, a.scores, a.out, a.probs);
 }
 
 template <class T> int softmax_backward(const SoftmaxBackward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(softmax_backward, kWarpsPerBlock, 0, a.grad, a.probs, a.grad_scores);
+  DSMM_LAUNCH_ROWS(softmax_backward, a.grad, a.probs, a.grad_scores);
 }
 
 template <class T> int cross_entropy(const CrossEntropy<T>& a, int64_t rows, void* stream) {
-  const dim3 grid(static_cast<unsigned>(rows)), block(512);
-  if (takes_packs<T>(a.width, {a.logits, a.bias}))
-    DSMM_LAUNCH((cross_entropy<T, 16 / sizeof(T)>), grid, block, 0, stream, a);
+  constexpr int N = 16 / sizeof(T);
+  const dim3 block(kCrossEntropyThreads);
+  // Few rows rather have a block each, so that all of the device works.
+  const int rows_of_block = rows < kRowsToShare ? 1 : 4;
+  const dim3 grid(static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block));
+  const bool packs = takes_packs<T>(a.width, {a.logits, a.bias});
+  if (packs && rows_of_block == 4)
+    DSMM_LAUNCH((cross_entropy<T, N, 4>), grid, block, 0, stream, a, rows);
+  else if (packs)
+    DSMM_LAUNCH((cross_entropy<T, N, 1>), grid, block, 0, stream, a, rows);
+  else if (rows_of_block == 4)
+    DSMM_LAUNCH((cross_entropy<T, 1, 4>), grid, block, 0, stream, a, rows);
   else
-    DSMM_LAUNCH((cross_entropy<T, 1>), grid, block, 0, stream, a);
+    DSMM_LAUNCH((cross_entropy<T, 1, 1>), grid, block, 0, stream, a, rows);
   return static_cast<int>(cudaGetLastError());
 }
 
 template <class T> int dropout(const DropoutRows<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(dropout_rows, kWarpsPerBlock, 0, a.x, a.out);
+  const dim3 grid = row_grid(rows, kWarpsPerBlock), block(kWarp, kWarpsPerBlock);
+  if (takes_packs<T>(a.width, {a.x, a.out}))
+    DSMM_LAUNCH((dropout_rows<T, 16 / sizeof(T)>), grid, block, 0, stream, a, rows);
+  else
+    DSMM_LAUNCH((dropout_rows<T, 1>), grid, block, 0, stream, a, rows);
+  return static_cast<int>(cudaGetLastError());
 }
 
-#define DSMM_INSTANTIATE(T)                                                         \
-  template int norm_forward(const NormForward<T>&, int64_t, void*);                 \
-  template int norm_backward(const NormBackward<T>&, int64_t, void*);               \
-  template int norm_parameter_sums(const NormBackward<T>&, int64_t, float*, void*); \
-  template int column_sums(const T*, int64_t, int64_t, float*, void*);              \
-  template int gelu_forward(const GeluForward<T>&, int64_t, void*);                 \
-  template int gelu_backward(const GeluBackward<T>&, int64_t, void*);               \
-  template int softmax_forward(const SoftmaxForward<T>&, int64_t, void*);           \
-  template int softmax_backward(const SoftmaxBackward<T>&, int64_t, void*);         \
-  template int cross_entropy(const CrossEntropy<T>&, int64_t, void*);               \
+#define DSMM_INSTANTIATE(T)                                                            \
+  template int norm_forward(const NormForward<T>&, int64_t, void*);                    \
+  template int norm_backward(const NormBackward<T>&, int64_t, int64_t, float*, void*); \
+  template int gelu_forward(const GeluForward<T>&, int64_t, void*);                    \
+  template int gelu_backward(const GeluBackward<T>&, int64_t, int64_t, float*, void*); \
+  template int softmax_forward(const SoftmaxForward<T>&, int64_t, void*);              \
+  template int softmax_backward(const SoftmaxBackward<T>&, int64_t, void*);            \
+  template int cross_entropy(const CrossEntropy<T>&, int64_t, void*);                  \
   template int dropout(const DropoutRows<T>&, int64_t, void*);
 DSMM_INSTANTIATE(float)
 DSMM_INSTANTIATE(fp16)

@@ -1,7 +1,8 @@
 """Benchmark of each fused operator, forward and backward, against the same computation by others.
 
 `torch` are torch's eager operators, `compiled` the same under torch.compile, apex and liger those packages' own
-where installed. Bytes are the fewest that must move: every input read once, every output written once.
+where installed, `kernel`, `products` and `triton` the ways of attention that a device has. Bytes are the fewest that
+must move: every input read once, every output written once.
 """
 
 import importlib.util
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 from ds_minimodel import ops
 from ds_minimodel.benchmark.peaks import Clock, copy_bandwidth, device, synchronize
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.ops.attention import around_softmax, compiled_attention, flash_attention
+from ds_minimodel.ops.loading import backend, why_not_triton
 from ds_minimodel.ops.precision import DTYPES
 
 EPS, P = 1e-5, 0.1
@@ -111,7 +114,16 @@ def attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float)
         q, k, v = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p).transpose(1, 2).flatten(2)
 
+    def in_way(way: Callable) -> Callable:
+        return lambda projected: way(projected, None, heads, None, p, keys)
+
     run = {"ds_minimodel": lambda projected: ops.attention(projected, heads, None, p, keys), "torch": fused}
+    ways: dict[str, Callable] = {"products": around_softmax}
+    if not why_not_triton(projected.device, dtype, width // heads):
+        ways["triton"] = flash_attention
+    if backend("attention", projected.device, dtype).startswith("compiled"):
+        ways["kernel"] = compiled_attention
+    run |= {name: in_way(way) for name, way in ways.items()}
     # The products bind it: no share of copy bandwidth.
     return Case("attention", (rows // length, length, heads, width // heads), _variant(trains, p), (projected,), run, 0)
 

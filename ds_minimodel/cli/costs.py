@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_ranks, recipe_of
+from ds_minimodel.cli.steps import Commands, Options, add_engine_options, add_recipe_command, number_of_ranks, recipe_of
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.planning import devices
 from ds_minimodel.engine.ranks.launch import name_the_cpu, restart_with_cpu_settings
@@ -24,7 +24,7 @@ def add_arguments(commands: Commands) -> None:
     flops = add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed", _flops)
     flops.add_argument("--json", action="store_true", help="print JSON")
     plan = add_recipe_command(commands, "plan", "memory, traffic and time of every step, before it is started", _plan)
-    plan.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
+    add_engine_options(plan)
     plan.add_argument("--world-size", type=number_of_ranks, metavar="W", default=1, help="ranks in all; default: 1")
     plan.add_argument("--ranks-per-node", type=number_of_ranks, metavar="N", help="default: all ranks, up to 8")
     plan.add_argument(

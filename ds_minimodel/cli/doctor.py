@@ -9,6 +9,7 @@ import torch
 from ds_minimodel import __version__
 from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.ops.loading import OPS, backend
+from ds_minimodel.ops.precision import DTYPES, resolve_precision
 
 PACKAGES = (
     "torch",
@@ -17,6 +18,7 @@ PACKAGES = (
     "sentencepiece",
     "safetensors",
     "tensorboard",
+    "triton",
     "mpi4py",
     "apex",
     "scikit-learn",
@@ -48,7 +50,8 @@ def report() -> str:
         )
     )
     device = "cuda" if devices else "cpu"
-    lines += [f"op {name}: {backend(name, device)}" for name in OPS]
+    dtype = DTYPES[resolve_precision("auto", torch.device(device))]
+    lines += [f"op {name}: {backend(name, device, dtype)}" for name in OPS]
     lines += [f"launcher {name}: {shutil.which(name) or 'not found'}" for name in LAUNCHERS]
     return "\n".join(lines)
 

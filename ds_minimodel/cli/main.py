@@ -7,10 +7,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ds_minimodel import __version__
-from ds_minimodel.cli import costs, hosts, interop, sample, serve, steps, streams
+from ds_minimodel.cli import costs, hosts, interop, sample, serve, status, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.engine.ranks.launch import check_environment, rank_of_environment
 
@@ -69,6 +69,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; `{self.prog} --help` shows what there is")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        (file or sys.stderr).write(message)  # argparse passes over a disk that is full
+
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line into options, of which `run` is the function that takes them and does the command.
@@ -82,7 +85,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for part in (steps, costs, sample, interop, hosts, serve):
+    for part in (steps, status, costs, sample, interop, hosts, serve):
         part.add_arguments(commands)
     commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
         run=_doctor

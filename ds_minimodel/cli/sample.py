@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.common.errors import UserError
 
-SETS = ("quickstart", "repro")
+SETS = ("quickstart", "repro", "study")
 
 
 def add_arguments(commands: Commands) -> None:
@@ -16,7 +16,8 @@ def add_arguments(commands: Commands) -> None:
         "--set",
         default="quickstart",
         choices=SETS,
-        help="quickstart: one source, one task, en and de; repro: all sources and tasks",
+        help="quickstart: one source, one task, en and de; repro: all sources, three tasks; "
+        "study: all sources, larger tasks",
     )
     parser.add_argument("--out", default="data/sample", metavar="FOLDER")
     parser.add_argument("--languages", metavar="L,L", help="language codes (default: those of the set)")

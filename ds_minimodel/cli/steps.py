@@ -1,13 +1,16 @@
 """`ds-minimodel run` and a command for each step: started here, on several ranks or under a launcher."""
 
 import argparse
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import sweep
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
@@ -61,7 +64,13 @@ def add_recipe_command(
 def _add_rank_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ranks", type=number_of_ranks, metavar="N", help="ranks to start here, or on each host")
     command.add_argument("--hostfile", metavar="FILE", help="hosts to start ranks on; HOST slots=N a line")
+    add_engine_options(command)
+
+
+def add_engine_options(command: argparse.ArgumentParser) -> None:
+    """Options for keys of the recipe's section `engine` that DeepSpeed's users know by these names."""
     command.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
+    command.add_argument("--deepspeed_config", metavar="FILE", help="engine.deepspeed, a DeepSpeed JSON")
 
 
 def number_of_ranks(text: str) -> int:
@@ -71,13 +80,22 @@ def number_of_ranks(text: str) -> int:
     return int(text)
 
 
+def number_of_seconds(text: str) -> float:
+    """argparse's type of a time to wait."""
+    if not text.isdigit() or not 0 < int(text) < 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return int(text)
+
+
 def recipe_of(options: Options) -> "tuple[Recipe, list[str]]":
-    """(recipe, overrides) of a recipe command's options; --zero S is an override like the others."""
+    """(recipe, overrides) of a recipe command's options; --zero and --deepspeed_config are overrides too."""
     from ds_minimodel.recipe.reading import load_recipe
 
     overrides = list(options.overrides)
     if getattr(options, "zero", None) is not None:
         overrides.append(f"engine.zero_stage={options.zero}")
+    if getattr(options, "deepspeed_config", None) is not None:
+        overrides.append(f"engine.deepspeed={json.dumps(options.deepspeed_config)}")
     return load_recipe(options.recipe, overrides), overrides
 
 
@@ -96,9 +114,12 @@ def _run(options: Options) -> int:
     else:
         check_ranks(ranks)
         restart_with_cpu_settings()
-    from ds_minimodel.pipeline.check import check_ahead
+    from ds_minimodel.pipeline.check import check_ahead, check_made
 
-    for step in check_ahead(recipe, STEPS.values(), ranks):
+    steps = check_ahead(recipe, STEPS.values(), ranks)
+    if not options.rebuild:
+        check_made(recipe, steps)
+    for step in steps:
         code = _do(step, recipe, overrides, options)
         if code:
             return code
@@ -154,7 +175,9 @@ def _start_ranks(step: Step, recipe: "Recipe", overrides: list[str], options: Op
     from ds_minimodel.engine.ranks.hosts import launch_on_hosts, read_hostfile
     from ds_minimodel.engine.ranks.launch import STOP_NOTE, check_ranks, launch
 
-    os.environ[STOP_NOTE] = os.path.abspath(os.path.join(recipe.workdir, f".stopped-{os.getpid()}"))
+    workdir = Path(recipe.workdir).absolute()
+    sweep(workdir.glob(".stopped.tmp*"))
+    os.environ[STOP_NOTE] = str(workdir / f".stopped.tmp{os.getpid()}")
     arguments = [step.name, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
     if options.hostfile:
         return launch_on_hosts(arguments, read_hostfile(options.hostfile, options.ranks))

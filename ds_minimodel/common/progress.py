@@ -35,7 +35,7 @@ class Progress:
         elapsed = now - self.began
         rate = (self.done - self.start) / elapsed if elapsed else 0.0
         total = f"/{self.total:,}" if self.total else ""
-        left = f", {_clock((self.total - self.done) / rate)} left" if self.total and 0 < rate else ""
+        left = f", {clock((self.total - self.done) / rate)} left" if self.total and 0 < rate else ""
         line = f"{self.label}: {self.done:,}{total} {self.unit}, {rate:,.1f}/s{left}{', ' + note if note else ''}"
         with contextlib.suppress(OSError):  # a full disk that standard error goes to ends no training
             print(
@@ -46,7 +46,8 @@ class Progress:
             )
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds, 1:02:03."""
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"

@@ -75,9 +75,12 @@ def read_chunks(files: Sequence[Path], start: Position = START) -> Iterator[Chun
 def documents(chunk: Chunk) -> Iterator[list[str]]:
     """Documents of a chunk, each a list of its non-empty lines without surrounding white space.
 
-    Raises UserError where a line is not UTF-8.
+    Raises UserError where a line is not UTF-8 or holds NUL, which SentencePiece takes for <s>.
     """
     data = chunk.data.removeprefix(codecs.BOM_UTF8) if chunk.start.byte == 0 else chunk.data
+    if (nul := data.find(b"\0")) >= 0:
+        line_number = chunk.start.line + data.count(b"\n", 0, nul)
+        raise UserError(f"{chunk.path}:{line_number}: a NUL character; remove it, for example with tr -d '\\0'")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -1,6 +1,8 @@
 """The specification of one training run, resolved: all numbers that the loop needs, each part owned by its reader."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
 from ds_minimodel.engine.execution import Execution
@@ -50,13 +52,17 @@ class Accounting:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: schedule, optimizer, execution, and what is kept and counted."""
+    """One training run: schedule, optimizer, execution, and what is kept and counted.
+
+    deepspeed: the settings of the DeepSpeed JSON that the recipe names, as JSON (engine/zero/config.py).
+    """
 
     schedule: Schedule
     execution: Execution
     accounting: Accounting
     optimizer: Optimizer = field(default_factory=Optimizer)
     checkpoints: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    deepspeed: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def record(self) -> dict[str, object]:
         """All numbers under the flat names that `run.json` has for them."""
@@ -74,4 +80,5 @@ class Run:
             "keep_last": kept.keep_last,
             "keep_every": kept.keep_every,
             **asdict(self.accounting),
+            **({"deepspeed_config": self.deepspeed} if self.deepspeed else {}),
         }

@@ -64,6 +64,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     path, model_path, pieces_path = (folder / name for name in (BYTE_LEVEL_FILE, SENTENCEPIECE_FILE, "vocab.json"))
     if os.path.lexists(model_path):
         found = Vocabulary(UNIGRAM_FILE, *unigram_from_sentencepiece(read_file(model_path), model_path))
+        _check_cuts(found.data, model_path)
         settings.check_prefix(True, model_path)
         if os.path.lexists(path) and not _same_unigram(found, _unigram_from_tokenizer_json(path, settings)):
             raise UserError(f"{path}: not the vocabulary of {model_path.name} beside it; remove the wrong one")
@@ -182,6 +183,8 @@ def _parse_unigram(data: bytes, where: Path) -> Any:
         )
     if not all(math.isfinite(piece.score) for piece in model.pieces):
         raise UserError(f"{where}: a score is NaN or infinite")
+    if not all(isinstance(piece.piece, str) for piece in model.pieces):  # protobuf gives bytes that it cannot decode
+        raise UserError(f"{where}: a piece is not UTF-8")
     try:
         if model.normalizer_spec.precompiled_charsmap:
             normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
@@ -221,15 +224,19 @@ def _unigram_from_tokenizer_json(path: Path, settings: TokenizerSettings) -> Voc
         spec.precompiled_charsmap = base64.b64decode(charsmap or "", validate=True)
     except binascii.Error as error:
         raise UserError(f"{path}: damaged precompiled_charsmap ({error})") from None
-    pieces = [file.model.vocab[id] for id in order[NUM_SPECIAL:-1]]
-    across = [piece for piece, _ in pieces if WORD_START in piece[1:]]
-    if across:  # SentencePiece finds it, tokenizer.json's splitter never lets it
-        raise UserError(f"{path}: model.vocab: {across[0]!r:.60} holds {WORD_START} after its start")
-    data = _unigram_model(pieces, spec, path)
-    model = sentencepiece.SentencePieceProcessor(model_proto=data)
-    if len(file.splitters) > 1 and model.normalize("a\tb") != f"{WORD_START}a{WORD_START}b":
-        raise UserError(f"{path}: pre_tokenizer cuts at white space that its normalizer keeps; SentencePiece does not")
+    data = _unigram_model([file.model.vocab[id] for id in order[NUM_SPECIAL:-1]], spec, path)
+    _check_cuts(data, path, at_any_white_space=len(file.splitters) > 1)
     return Vocabulary(UNIGRAM_FILE, data, order)
+
+
+def _check_cuts(data: bytes, where: Path, at_any_white_space: bool = True) -> None:
+    """UserError where Hugging Face's tokenizer, which cuts a text into words first, gives other ids than the model."""
+    across = [piece for piece in unigram_pieces(data) if WORD_START in piece[1:]]
+    if across:
+        raise UserError(f"{where}: the piece {across[0]!r:.60} holds {WORD_START} after its start")
+    model = sentencepiece.SentencePieceProcessor(model_proto=data)
+    if at_any_white_space and model.normalize("a\tb") != f"{WORD_START}a{WORD_START}b":
+        raise UserError(f"{where}: its normaliser keeps white space, at which Hugging Face's tokenizer cuts")
 
 
 def _same_unigram(one: Vocabulary, other: Vocabulary) -> bool:
@@ -244,6 +251,9 @@ def _same_unigram(one: Vocabulary, other: Vocabulary) -> bool:
 
 def _unigram_model(pieces: Sequence[tuple[str, float]], normalizer_spec: Any, where: Path) -> bytes:
     """A SentencePiece model of the special tokens and `pieces`, (string, score) each, serialised."""
+    twice = {*SPECIAL, MASK} & {piece for piece, _ in pieces}
+    if twice:  # which SentencePiece does not mind
+        raise UserError(f"{where}: {min(twice)} is a piece of text too; a special token must be nothing else")
     trainer = protobuf.TrainerSpec(
         model_type=protobuf.TrainerSpec.UNIGRAM,
         vocab_size=NUM_SPECIAL + len(pieces),

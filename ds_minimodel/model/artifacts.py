@@ -211,11 +211,11 @@ def load_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) 
 
 
 def check_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
-    """UserError where the weights of a task model are not those of the module of its kind."""
+    """UserError where the weights of a task model are not those of the module of its kind, which holds no pack."""
     expected = {name: full_shape(parameter) for name, parameter in module.named_parameters()}
     for name in sorted({*expected, *model.tensors}):
         shape = model.tensors[name].shape if name in model.tensors else None
-        if not name.startswith("pack.") and expected.get(name) != shape:
+        if (shape is not None) if name.startswith("pack.") else (expected.get(name) != shape):
             raise UserError(f"{folder}: {name} is not the one of a {(model.task or {})['kind']} model; {_MAKE_AGAIN}")
 
 

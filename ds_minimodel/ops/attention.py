@@ -5,17 +5,20 @@ Shape legend: B batch, N heads, Q queries, S keys, D head width, C parts side by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .cpu import has_bf16_products
 from .library import accumulation_dtype, define, differentiate
-from .loading import backend
-from .product import matmul
-from .softmax import masked_softmax
+from .loading import backend, kind_of, why_not_triton
+from .product import product
+
+# Below it the CPU's kernel is faster in bf16 too, by a tenth (AMD EPYC with AVX512-BF16; benchmarks/attention_bf16.md).
+LEAST_KEYS_FOR_PRODUCTS = 64
 
 
 def _split(packed: Tensor, num_parts: int, num_heads: int, contiguous: bool = False) -> tuple[Tensor, ...]:
@@ -134,23 +137,148 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grads[0], None if queries is None else grads[1], None, None, None, None
 
 
-_compiled_attention = differentiate(_forward, _setup_context, _backward)
+compiled_attention = differentiate(_forward, _setup_context, _backward)
 
 
-def _unfused_attention(
+def _flash_forward_reference(
+    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    q, k, _ = _parts(projected, queries, num_heads)
+    dtype = accumulation_dtype(q.dtype)
+    scores = q.to(dtype) @ k.to(dtype).mT * q.shape[-1] ** -0.5
+    if lengths is not None:
+        masked_BS = torch.arange(k.shape[-2], device=k.device) >= lengths[:, None]
+        scores = scores.masked_fill(masked_BS[:, None, None, :], -torch.inf)
+    logsumexp = scores.logsumexp(-1)
+    context = _forward_reference(projected, queries, num_heads, lengths, p, row_keys)
+    return context, logsumexp.masked_fill(logsumexp == -torch.inf, 0)  # of a sample without keys
+
+
+def _flash_forward_fake(
+    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    context = _forward_fake(projected, queries, num_heads, lengths, p, row_keys)
+    dtype = accumulation_dtype(projected.dtype)
+    return context, context.new_empty(context.shape[0], num_heads, context.shape[1], dtype=dtype)
+
+
+def _flash_backward_reference(grad: Tensor, out: Tensor, logsumexp: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+    return _backward_reference(grad, *inputs)
+
+
+def _flash_backward_fake(grad: Tensor, out: Tensor, logsumexp: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+    return _backward_fake(grad, *inputs)
+
+
+# As attention, and the logarithm (B,N,Q) of each row's sum of exponentials, with which the backward pass computes the
+# probabilities again.
+_flash_forward = define(
+    "flash_attention(Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, Tensor? row_keys) "
+    "-> (Tensor out, Tensor logsumexp)",
+    _flash_forward_reference,
+    _flash_forward_fake,
+)
+_flash_backward_op = define(
+    "flash_attention_backward(Tensor grad, Tensor out, Tensor logsumexp, Tensor projected, Tensor? queries, "
+    "int num_heads, Tensor? lengths, float p, Tensor? row_keys) -> (Tensor grad_projected, Tensor grad_queries)",
+    _flash_backward_reference,
+    _flash_backward_fake,
+)
+
+
+def _in_triton(function: str, reference: str, projected_at: int) -> Callable:
+    """An operator for CUDA: the function of attention_triton.py, or the reference where Triton cannot serve."""
+
+    def serve(*arguments: Any) -> Any:
+        projected, queries, num_heads = arguments[projected_at : projected_at + 3]
+        if why_not_triton(projected.device, projected.dtype, _head_width(projected, queries, num_heads)):
+            return getattr(torch.ops.dsmm_reference, reference)(*arguments)
+        from . import attention_triton  # needs Triton, which machines without a GPU may lack
+
+        with torch.cuda.device(projected.device):
+            return getattr(attention_triton, function)(*arguments)
+
+    return serve
+
+
+torch.library.impl("dsmm::flash_attention", "CUDA", _in_triton("forward", "flash_attention", 0))
+torch.library.impl("dsmm::flash_attention_backward", "CUDA", _in_triton("backward", "flash_attention_backward", 3))
+
+
+def _setup_flash_context(ctx: Any, inputs: tuple, output: Any) -> None:
+    projected, queries, ctx.num_heads, lengths, ctx.p, row_keys = inputs
+    ctx.save_for_backward(*output, projected, queries, lengths, row_keys)
+
+
+def _flash_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    out, logsumexp, projected, queries, lengths, row_keys = ctx.saved_tensors
+    grads = _flash_backward_op(grad, out, logsumexp, projected, queries, ctx.num_heads, lengths, ctx.p, row_keys)
+    return grads[0], None if queries is None else grads[1], None, None, None, None
+
+
+flash_attention = differentiate(_flash_forward, _setup_flash_context, _flash_backward)
+
+
+class _AroundSoftmax(torch.autograd.Function):
+    """Two products around masked_softmax, of q (B,N,Q,D), k and v (B,N,S,D).
+
+    Of what has a number for each query and key only the probabilities before dropout are kept; the backward pass drops
+    the same ones again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, p: float, row_keys: Tensor | None
+    ) -> Tensor:
+        ctx.p, scale = p, q.shape[-1] ** -0.5
+        dropped, probs = torch.ops.dsmm.masked_softmax(product(q, k.mT), lengths, scale, p, row_keys)
+        ctx.save_for_backward(q, k, v, dropped if row_keys is None else probs, lengths, row_keys)
+        return product(dropped, v)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, probs, lengths, row_keys = ctx.saved_tensors
+        dropped = probs if row_keys is None else torch.ops.dsmm.dropout(probs, ctx.p, row_keys)
+        grad_v = product(dropped.mT, grad)
+        del dropped
+        grad_scores = torch.ops.dsmm.masked_softmax_backward(
+            product(grad, v.mT), probs, lengths, q.shape[-1] ** -0.5, ctx.p, row_keys
+        )
+        return product(grad_scores, k), product(grad_scores.mT, q), grad_v, None, None, None
+
+
+def around_softmax(
     projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
 ) -> Tensor:
-    q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply, contiguous=True)
-    probs_BNQS = masked_softmax(matmul(q, k.mT), lengths, q.shape[-1] ** -0.5, p, row_keys)
-    return matmul(probs_BNQS, v).transpose(1, 2).flatten(2)
+    parts = _parts(projected, queries, num_heads, _SplitHeads.apply, contiguous=True)
+    return _AroundSoftmax.apply(*parts, lengths, p, row_keys).transpose(1, 2).flatten(2)
 
 
 def _torch_fused_attention(projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None) -> Tensor:
     q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply)
-    mask = None
-    if lengths is not None:
-        mask = (torch.arange(k.shape[-2], device=k.device) < lengths[:, None])[:, None, None, :]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+    if lengths is None:
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    # A sample without keys attends to nothing, but torch's kernels may give nan there: it gets a key, and then zeros.
+    mask_BS = torch.arange(k.shape[-2], device=k.device) < lengths.clamp(min=1)[:, None]
+    context_BNQD = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_BS[:, None, None, :])
+    context_BNQD = context_BNQD.masked_fill((lengths <= 0)[:, None, None, None], 0)
+    return context_BNQD.transpose(1, 2).flatten(2)
+
+
+def _head_width(projected: Tensor, queries: Tensor | None, num_heads: int) -> int:
+    return projected.shape[-1] // ((3 if queries is None else 2) * num_heads)
+
+
+def _products_are_faster(projected: Tensor, lengths: Tensor | None) -> bool:
+    """Whether products around masked_softmax take less time than the CPU's kernel (benchmarks/attention_bf16.md)."""
+    return (
+        lengths is None
+        and projected.dtype == torch.bfloat16
+        and projected.shape[1] >= LEAST_KEYS_FOR_PRODUCTS
+        and kind_of(projected.device) == "cpu"
+        and not torch.compiler.is_compiling()
+        and has_bf16_products()
+    )
 
 
 def attention(
@@ -167,14 +295,22 @@ def attention(
     lengths: (B,) int32, or None when every key is real.
     p, row_keys: dropout of the probabilities, its row keys (B,N,Q) int32.
 
-    Compiled kernels on the CPU keep nothing that has a number for each pair of query and key: the backward pass
-    computes the probabilities again. On CUDA torch's flash (no mask) or memory-efficient kernel serves, but for
-    dropout, whose bits those kernels cannot take from us.
+    Compiled kernels on the CPU and Triton's on GPUs keep nothing that has a number for each pair of query and key: the
+    backward pass computes the probabilities again. A CPU with bf16 products is faster with two of them around
+    masked_softmax where no key is padding; padding is what its kernel passes over. On GPUs torch's flash kernel serves
+    where there is no dropout, whose bits it cannot take from us, and no padding; where Triton cannot serve (loading.py
+    says when), torch's memory-efficient kernel serves padding, and two products around masked_softmax dropout.
     """
     if p == 0:
         row_keys = None
+    if _products_are_faster(projected, lengths):
+        return around_softmax(projected, queries, num_heads, lengths, p, row_keys)
     if backend("attention", projected.device, projected.dtype).startswith("compiled"):
-        return _compiled_attention(projected, queries, num_heads, lengths, p, row_keys)
+        return compiled_attention(projected, queries, num_heads, lengths, p, row_keys)
+    if row_keys is not None or lengths is not None:
+        width = _head_width(projected, queries, num_heads)
+        if not why_not_triton(projected.device, projected.dtype, width):
+            return flash_attention(projected, queries, num_heads, lengths, p, row_keys)
     if projected.is_cuda and row_keys is None:
         return _torch_fused_attention(projected, queries, num_heads, lengths)
-    return _unfused_attention(projected, queries, num_heads, lengths, p, row_keys)
+    return around_softmax(projected, queries, num_heads, lengths, p, row_keys)

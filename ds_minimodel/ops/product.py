@@ -47,7 +47,7 @@ def upcast_if_emulated(first: Tensor, *others: Tensor | None) -> tuple:
 
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """a @ b without a gradient (`matmul` has one). Where a product is emulated, b may be fp32 already."""
+    """a @ b, without a gradient. Where a product is emulated, b may be fp32 already."""
     if not is_emulated(a):
         return torch.matmul(a, b, out=out)
     in_fp32 = torch.matmul(*upcast_if_emulated(a, b))
@@ -61,19 +61,6 @@ def add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:
         total.addmm_(a, b)
     else:
         total += a @ b
-
-
-class _Matmul(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        needs_a, needs_b = ctx.needs_input_grad
-        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
-        return product(a, b)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, b = ctx.saved_tensors
-        return (None if b is None else product(grad, b.mT)), (None if a is None else product(a.mT, grad))
 
 
 class _Linear(torch.autograd.Function):
@@ -92,11 +79,6 @@ class _Linear(torch.autograd.Function):
             None if x is None else product(rows.T, x.flatten(0, -2)),
             rows.sum(0, dtype=torch.float32).to(grad.dtype) if ctx.needs_input_grad[2] else None,
         )
-
-
-def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b, with its gradient: a (..., N, K), b (..., K, M), without broadcasting."""
-    return _Matmul.apply(a, b) if is_emulated(a) else a @ b
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -5,12 +5,18 @@ import sys
 from collections.abc import Iterable
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.engine.execution import replicas_of, split_batch
+from ds_minimodel.engine.execution import Execution, fill_batch, replicas_of, split_batch
+from ds_minimodel.engine.run import Accounting, Optimizer, Run
+from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.engine.zero.config import check_agreement
 from ds_minimodel.pipeline.order import Step
-from ds_minimodel.recipe.schema import MaskedLm, Recipe
+from ds_minimodel.recipe.jobs import refuse_if_stale
+from ds_minimodel.recipe.schema import MaskedLm, OptimizerSection, Recipe
 from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.prepare import check_text
+
+_OF_DATA = ("steps", "warmup_steps")  # of finetuning, which depend on the number of examples
 
 
 def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]:
@@ -23,12 +29,10 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     check_text(recipe)
     check_tasks(recipe)
-    sections: list[MaskedLm] = [recipe.adapt]
-    sections += [recipe.pretrain] if recipe.base is None else []
-    sections += [recipe.build_mini] if recipe.builds_minis else []
-    for section in sections:
+    for section in _sections(recipe):
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
+    check_deepspeed_file(recipe, replicas)
     if recipe.finetune.tasks:
         check_plots()
         return list(steps)
@@ -38,6 +42,44 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
         end = "without a report, which needs matplotlib"
     print(f"the recipe names no finetune.tasks: the run ends with the language packs {end}", file=sys.stderr)
     return left
+
+
+def _sections(recipe: Recipe) -> list[MaskedLm]:
+    """The sections of the masked-LM steps that the recipe has."""
+    sections: list[MaskedLm] = [recipe.adapt]
+    sections += [recipe.pretrain] if recipe.base is None else []
+    return sections + ([recipe.build_mini] if recipe.builds_minis else [])
+
+
+def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
+    """Raise UserError where the recipe's DeepSpeed JSON does not agree with what a step will train.
+
+    What only the step knows is left to it: the precision that "auto" means there, and the steps of finetuning.
+    """
+    engine, finetune = recipe.engine, recipe.finetune
+    if engine.deepspeed is None:
+        return
+    unknown = [f"engine.precision: {part}" for part in ("fp16", "bf16", "sums")] if engine.precision == "auto" else []
+    forms: list[tuple[OptimizerSection, Schedule, int, int, list[str]]] = [
+        (section, Schedule(section.steps, section.lr, section.warmup_steps), section.batch_size, 0, unknown)
+        for section in _sections(recipe)
+    ]
+    for task in finetune.tasks:
+        batch_size, micro = fill_batch(finetune.of(task, "batch_size"), engine.micro_batch_size, replicas)
+        forms.append((finetune, Schedule(1, finetune.of(task, "lr")), batch_size, micro, [*unknown, *_OF_DATA]))
+    for section, schedule, batch_size, micro, left in forms:
+        precision = "fp32" if engine.precision == "auto" else engine.precision
+        execution = Execution(batch_size, micro or engine.micro_batch_size, engine.zero_stage, precision)
+        rule = Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip)
+        settings = engine.deepspeed.given()
+        check_agreement(Run(schedule, execution, Accounting(1, ()), rule, deepspeed=settings), replicas, left)
+
+
+def check_made(recipe: Recipe, steps: Iterable[Step]) -> None:
+    """UserError where what a step has made is of another recipe, so that no step before it works in vain."""
+    for step in steps:
+        for job in step.jobs(recipe):
+            refuse_if_stale(job)
 
 
 def check_plots() -> None:

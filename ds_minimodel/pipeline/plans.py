@@ -17,6 +17,8 @@ from ds_minimodel.engine.planning.memory_and_traffic import Choice, PlannedParam
 from ds_minimodel.engine.planning.operators import Operator
 from ds_minimodel.engine.planning.planner import Plan, Planner, operators_of_batch, ranks_for_copy
 from ds_minimodel.engine.planning.trace import PREFIX, TRAINABLE
+from ds_minimodel.engine.zero.config import zero_memory
+from ds_minimodel.pipeline.check import check_deepspeed_file
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.planned import PlannedStep, planned_batches, planned_steps, planned_tasks
@@ -47,6 +49,7 @@ class Target(NamedTuple):
             replicas_of(world_size, engine.tensor_parallel),
             ranks_for_copy(min(self.ranks_per_node, world_size), engine.tensor_parallel),
             self.device.memory_of_rank(self.ranks_per_node),
+            zero_memory(engine.deepspeed.given() if engine.deepspeed else {}),
         )
 
 
@@ -72,6 +75,7 @@ def plans(
     engine.tensor_parallel does not divide.
     """
     target, rows = target_of(device, world_size, ranks_per_node, price), []
+    check_deepspeed_file(recipe, replicas_of(world_size, recipe.engine.tensor_parallel))
     days = {(row["system"], row["step"]): row["v100_days"] for row in recipe_costs(recipe)}
     for planned in _planned(recipe, target):
         step, planner, _ = planned
@@ -82,7 +86,7 @@ def plans(
                 "system": step.system,
                 "step": step.name,
                 "device": target.device.name,
-                **sizes._asdict(),
+                **{key: value for key, value in sizes._asdict().items() if key != "zero"},
                 "world_size": world_size,
                 "ranks_per_node": target.ranks_per_node,
                 "tensor_parallel": recipe.engine.tensor_parallel,
@@ -106,7 +110,7 @@ def _planned(recipe: Recipe, target: Target) -> Iterator[Planned]:
             key = step.name, step.module.body.config, depth
             if key not in planners:
                 batches = planned_batches(recipe, replace(step, depth=depth))
-                planners[key] = Planner(step.module, batches, precision, target.device.type)
+                planners[key] = Planner(step.module, batches, precision, target.device.type, target.device.capability)
             return planners[key]
 
         yield Planned(step, planner(step.depth), tuple((planner(depth), share) for depth, share in step.phases))
@@ -177,7 +181,9 @@ def task_times(recipe: Recipe, world_size: int, target: Target, length: int, exa
         module = task.module
         key = type(module), module.body.config, task.trains, task.batch["tokens"].shape
         if key not in traced:
-            traced[key] = operators_of_batch(module, task.batch, precision, target.device.type, task.trains)
+            traced[key] = operators_of_batch(
+                module, task.batch, precision, target.device.type, task.trains, target.device.capability
+            )
         operators = traced[key]
         micro, tokens = task.batch["tokens"].shape
         if task.trains:

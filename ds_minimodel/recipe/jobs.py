@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from ds_minimodel.common.files import (
     NameInside,
     Sha256,
     Stored,
+    holder,
     read_manifest,
     read_model,
     sha256_of_file,
@@ -57,7 +59,8 @@ class Record(Stored):
     """Record of a job.
 
     artifacts: {folder: hash of its manifest}, of all that it made. logs: {file: hash} of what it wrote beside them
-    and the report reads. text: of each file of Job.text. Records of before have no logs and no text.
+    and the report reads. text: of each file of Job.text. Records of before have no logs and no text. removed: those of
+    the artifacts that `clean` has removed, which the job is complete without.
     """
 
     inputs: dict[str, Any]
@@ -65,6 +68,7 @@ class Record(Stored):
     artifacts: dict[NameInside, Sha256] = {}
     logs: dict[NameInside, Sha256] = {}
     text: list[TextFacts] | None = None
+    removed: list[NameInside] = []
 
     @model_validator(mode="after")
     def _something_was_made(self) -> Self:
@@ -105,8 +109,23 @@ class Layout:
         """Folder of a task model of the body that the system adapts."""
         return self.root / "finetune" / system.body_name / task / f"seed-{seed}"
 
-    def evaluate(self, system: System, task: str) -> Path:
-        return self.root / "evaluate" / system.name / task
+    def evaluate(self, system: System, task: str, language: str | None = None) -> Path:
+        """Folder of the scores in a language; without one, where runs of before have those of all languages."""
+        return self.root / "evaluate" / system.name / (language or "") / task
+
+    def scores(self, system: System, task: str, languages: Sequence[str]) -> dict[Path, list[str]]:
+        """{folder: languages} of the jobs that score a system on a task: one job a language.
+
+        In a workdir of before, one job for the languages that it has scored, as long as all of them are asked for.
+        """
+        together = self.evaluate(system, task)
+        record = read_record(together)
+        before = record.inputs.get("languages", []) if record and record.complete else []
+        folders = {together: [language for language in languages if language in before]}
+        if not before or len(folders[together]) < len(before):
+            folders, before = {}, []
+        rest = [language for language in languages if language not in before]
+        return folders | {self.evaluate(system, task, language): [language] for language in rest}
 
     def baselines(self, task: str) -> Path:
         return self.root / "evaluate" / "baselines" / task
@@ -138,8 +157,11 @@ def read_record(folder: Path) -> Record | None:
     return read_model(path, Record, f"put it back from a copy, or delete it and {folder} and run the step again")
 
 
-def _is_as_made(folder: Path, record: Record) -> bool:
-    """Whether all artifacts of a complete job are there; UserError where one is not what the job made."""
+def _is_as_made(folder: Path, record: Record, to_be_read: bool = False) -> bool:
+    """Whether all artifacts of a complete job are there; UserError where one is not what the job made.
+
+    to_be_read: and those, too, that `clean` has removed.
+    """
     all_there = True
     for name, digest in record.artifacts.items():
         artifact = folder / name
@@ -147,7 +169,12 @@ def _is_as_made(folder: Path, record: Record) -> bool:
             if os.path.lexists(place) and not place.is_dir():
                 raise UserError(f"{place}: not a folder, but in the place of one; {_make_again(folder)}")
         if not artifact.exists():
-            all_there = False
+            if name in record.removed and to_be_read:
+                raise UserError(
+                    f"{artifact}: removed by `ds-minimodel clean`; to have it again, delete {record_of(folder)} and "
+                    f"{folder} and run the step again"
+                )
+            all_there = all_there and name in record.removed
         else:
             read_manifest(artifact)
             if sha256_of_file(artifact / MANIFEST) != digest:
@@ -172,7 +199,7 @@ def _inputs(job: Job, to_be_read: bool = False) -> dict[str, Any]:
         record = read_record(folder)
         if record is None or not record.complete:
             raise UserError(f"{folder}: missing or not finished; run the step that makes it, or `ds-minimodel run`")
-        if not _is_as_made(folder, record) and to_be_read:  # children that are complete do without
+        if not _is_as_made(folder, record, to_be_read) and to_be_read:  # children that are complete do without
             raise UserError(f"{folder}: no longer all there; run the step that makes it, or `ds-minimodel run`")
         parents[os.path.relpath(folder, job.folder)] = record.identity  # a workdir may be moved
     return json.loads(json.dumps({**job.inputs, "parents": parents}))  # as a record holds them: no tuples
@@ -197,6 +224,59 @@ def is_complete(job: Job) -> bool:
             "--rebuild to move it aside and make it again"
         )
     return record.complete and _is_as_made(job.folder, record)
+
+
+class State(Enum):
+    """What can be said of a job without doing anything for it."""
+
+    COMPLETE = "complete"
+    RUNNING = "running"
+    UNFINISHED = "unfinished"
+    PENDING = "pending"
+    STALE = "stale"
+    DAMAGED = "damaged"
+
+
+def state_of(job: Job) -> tuple[State, str]:
+    """(state, why or by whom) of `job`; reads, but neither locks nor writes anything."""
+    at_work = holder(lock_of(job))
+    try:
+        record = read_record(job.folder)
+        if at_work:
+            return State.RUNNING, at_work
+        if record is None:
+            has_lost_its_record = os.path.lexists(job.folder)
+            return (State.DAMAGED, "its record is missing") if has_lost_its_record else (State.PENDING, "")
+    except UserError as error:
+        return State.DAMAGED, str(error)
+    try:
+        difference = _difference(job, record, _inputs(job))
+    except UserError as error:  # of a parent
+        return State.STALE if record.complete else State.UNFINISHED, str(error)
+    if difference:
+        return State.STALE, difference
+    if not record.complete:
+        return State.UNFINISHED, ""
+    try:
+        return (State.COMPLETE, "") if _is_as_made(job.folder, record) else (State.PENDING, "no longer all there")
+    except UserError as error:
+        return State.DAMAGED, str(error)
+
+
+def forget(job: Job, artifacts: Sequence[str]) -> None:
+    """Remove artifacts of a complete `job`, which stays complete without them; its lock is held."""
+    record = read_record(job.folder)
+    assert record is not None and record.complete and record.artifacts.keys() >= set(artifacts)
+    _write(job, record.model_copy(update={"removed": sorted({*record.removed, *artifacts})}))
+    for name in artifacts:
+        shutil.rmtree(job.folder / name, ignore_errors=True)
+
+
+def refuse_if_stale(job: Job) -> None:
+    """UserError where is_complete would raise one, as far as the parents of `job` tell already."""
+    parents = map(read_record, job.parents)
+    if all(record is not None and record.complete for record in parents):
+        is_complete(job)
 
 
 def begin(job: Job) -> bool:
@@ -279,7 +359,8 @@ def log_of(folder: Path, name: str) -> Path:
     """Path of a log that the job in `folder` has left; UserError where it is not the one that it left."""
     record, path = read_record(folder), folder / name
     digest = record.logs.get(name) if record else None
-    if digest is not None and os.path.lexists(path) and (not path.is_file() or sha256_of_file(path) != digest):
+    is_there = os.path.lexists(path) or (os.path.lexists(path.parent) and not path.parent.is_dir())
+    if digest is not None and is_there and (not path.is_file() or sha256_of_file(path) != digest):
         raise UserError(
             f"{path}: changed since it was written (its SHA-256 is not the one in {record_of(folder)}); put it back "
             "from a copy, or delete it: nothing but the report reads it"

@@ -5,16 +5,12 @@ a wrong type or values that contradict each other are refused with file, line an
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from types import UnionType
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     NonNegativeFloat,
     PositiveFloat,
     PrivateAttr,
@@ -23,99 +19,36 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema, core_schema
 
 from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.recipe.base import Base
+from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, FromFile
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
-from ds_minimodel.recipe.names import check_apart, check_name, check_workdir, each_once
+from ds_minimodel.recipe.names import check_apart, check_workdir
+from ds_minimodel.recipe.sections import (
+    NOTHING,
+    RECORDED_ELSEWHERE,
+    WHAT_IS_KEPT,
+    Decides,
+    EachOnce,
+    Few,
+    Name,
+    NonNegativeInt,
+    OneOf,
+    OneOrMore,
+    PositiveInt,
+    Probability,
+    Section,
+    Seed,
+    Share,
+    Size,
+    UpTo,
+    Workers,
+    decides,
+)
 from ds_minimodel.systems import SYSTEMS, Depth, System
 from ds_minimodel.tasks import KINDS
-
-
-@dataclass(frozen=True)
-class UpTo:
-    """Mark of a whole number with the largest that it may be: something of its size is made, or counted."""
-
-    most: int
-
-    def check(self, number: int) -> int:
-        if number > self.most:
-            raise ValueError(f"Input should be at most {self.most:,}")
-        return number
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
-
-# docs/recipes.md says which keys are which.
-PositiveInt = Annotated[int, Field(gt=0), UpTo(10**9)]
-NonNegativeInt = Annotated[int, Field(ge=0), UpTo(10**9)]
-Size = Annotated[int, Field(gt=0), UpTo(10**7)]  # of a tensor, one way
-Few = Annotated[int, Field(gt=0), UpTo(10**4)]  # layers, runs
-Workers = Annotated[int, Field(gt=0), UpTo(1024)]
-Seed = Annotated[int, Field(ge=0), UpTo(2**63 - 1)]  # torch takes 64 bits, and finetuning counts on from it
-Name = Annotated[str, AfterValidator(check_name)]
-EachOnce = AfterValidator(each_once)
-Share = Annotated[float, Field(gt=0, le=1)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
-OneOrMore = Annotated[list[str], Field(min_length=1)]
-
-
-@dataclass(frozen=True)
-class Decides:
-    """What a key of the recipe decides. Unmarked keys decide results: job records hold them, reports compare them.
-
-    recorded: in the record of a job, so that another value makes its artifacts stale. compared: in reports over
-    several runs, so that another value makes a run another variant.
-    """
-
-    recorded: bool = True
-    compared: bool = True
-
-
-# How the work is done, and where it lies; of files the content counts, which is recorded and compared by its hash.
-NOTHING = Decides(recorded=False, compared=False)
-# Which packs are kept on the way: part of what a job makes, but the last of them is the same.
-WHAT_IS_KEPT = Decides(compared=False)
-# Recorded in a form of its own: with the content of files, or with the task that it is the default of.
-RECORDED_ELSEWHERE = Decides(recorded=False)
-
-
-@dataclass(frozen=True, eq=False)
-class OneOf:
-    """Mark of a key whose value is one of the names in a registry, as they are when the recipe is read."""
-
-    registry: Mapping[str, object]
-
-    def check(self, name: str) -> str:
-        if name not in self.registry:
-            *names, last = map(repr, self.registry)
-            raise ValueError(f"Input should be {', '.join(names)} or {last}")
-        return name
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.registry)}
-
-
-class Section(BaseModel):
-    """A mapping of the recipe: frozen, of known keys only."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    def recorded(self) -> dict[str, Any]:
-        """The keys that the record of a job holds, with their values."""
-        return self.model_dump(include={name for name in type(self).model_fields if decides(type(self), name).recorded})
-
-
-def decides(section: type[Section], key: str) -> Decides:
-    """What a key of `section` decides."""
-    marks = (mark for mark in section.model_fields[key].metadata if isinstance(mark, Decides))
-    return next(marks, Decides())
 
 
 class Languages(Section):
@@ -319,6 +252,13 @@ class Engine(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     micro_batch_size: Annotated[Size, NOTHING] = 32  # sequences a rank and a forward pass
     tensor_parallel: Annotated[Few, NOTHING] = 1  # ranks that hold one replica of the model between them
+    # The file that is named, read with the recipe; what each of its settings decides stands on them.
+    deepspeed: Annotated[DeepSpeedFile | None, FromFile, RECORDED_ELSEWHERE] = None
+
+    def recorded(self) -> dict[str, Any]:
+        """As of a Section; of DeepSpeed's file what decides results, where it has any."""
+        settings = self.deepspeed.recorded() if self.deepspeed else {}
+        return super().recorded() | ({"deepspeed": settings} if settings else {})
 
 
 class Checkpoint(Section):
@@ -485,10 +425,14 @@ def compared_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 def _flat(name: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any]]:
     """("adapt.word_vectors.de", value), …: what concerns one language or task has a key of its own."""
+    if isinstance(annotation, UnionType):
+        annotation = get_args(annotation)[0]
+    section = annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+    if section is not None and value is None:  # not named, so all in it is as it is by itself
+        value = dict.fromkeys(section.model_fields)
     if not isinstance(value, Mapping):
         yield name, value
         return
-    section = annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
     for key, part in value.items():
         inner = get_args(annotation)[1:] or (None,)  # of a mapping of names to parts
         if section is not None and key in section.model_fields:

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -191,7 +191,7 @@ def _placed(
             return f"{override}: {message if key == where else what}"
     section = ".".join(where) + "."
     concerned = [override for override, key in given.items() if key.startswith(section) or key in message]
-    line = _line_of(tree, where)
+    line = line_of(tree, where)
     return f"{path}{f':{line}' if line else ''}: {what}{f' (with {concerned[0]})' if concerned else ''}"
 
 
@@ -199,13 +199,14 @@ def _suggestion(where: list[str], schema: type[BaseModel]) -> str:
     section: Any = schema
     for name in where[:-1]:
         field = getattr(section, "model_fields", {}).get(name)
-        section = field.annotation if field else None
+        types = (field.annotation, *get_args(field.annotation)) if field else ()  # X, or X of `X | None`
+        section = next((part for part in types if hasattr(part, "model_fields")), None)
     known = list(getattr(section, "model_fields", {}))
     close = difflib.get_close_matches(where[-1], known, 1)
     return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
 
 
-def _line_of(node: yaml.Node | None, where: list[str]) -> int | None:
+def line_of(node: yaml.Node | None, where: list[str]) -> int | None:
     """Line (from 1) of the key path `where` in the composed YAML, or of the deepest part that is there."""
     line = None
     for part in where:

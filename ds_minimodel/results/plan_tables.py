@@ -29,11 +29,12 @@ def _memory_tables(rows: Sequence[dict[str, Any]]) -> tuple[Table, Table]:
             f"{first['tensor_parallel']} ranks hold one replica between them; the activations that they "
             "exchange are not in what is sent."
         )
+    kinds = [*KINDS_OF_BYTES, *(["host"] if any(row["memory"]["host"] for row in rows) else [])]
     steps = [
         [
             *_name(row),
             Cell(str(row["micro_batch_size"])),
-            *(Cell(_size(row["memory"][kind])) for kind in KINDS_OF_BYTES),
+            *(Cell(_size(row["memory"][kind])) for kind in kinds),
             Cell(_size(row["wire"]["total"])),
             Cell("yes" if row["fits"] else "NO"),
             Cell(_or_none(row["smallest_zero_stage"])),
@@ -56,16 +57,7 @@ def _memory_tables(rows: Sequence[dict[str, Any]]) -> tuple[Table, Table]:
     return (
         Table(
             "Steps",
-            [
-                "System",
-                "Step",
-                "micro-batch",
-                *KINDS_OF_BYTES,
-                "sent a step",
-                "fits",
-                "smallest ZeRO",
-                "largest micro-batch",
-            ],
+            ["System", "Step", "micro-batch", *kinds, "sent a step", "fits", "smallest ZeRO", "largest micro-batch"],
             steps,
             notes=notes,
         ),

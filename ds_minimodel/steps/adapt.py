@@ -75,6 +75,7 @@ def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world:
     vocab_size = sampler.store.vocab_size
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
     source_folder = layout.pretrain(system) / "pack"
+    run = masked_lm_run(recipe, section, world, _phases(recipe, system, vocab_size))
     frozen, module = adapted_model(recipe, load_body(body_folder), system, vocab_size)
     facts: dict[str, Any] = {
         "initialisation": section.initialisation,
@@ -88,7 +89,6 @@ def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world:
     plug(module, initial)
     shard(module, world.tensor)
 
-    run = masked_lm_run(recipe, section, world, _phases(recipe, system, vocab_size))
     batches = micro_batches(sampler, run, world)
     if is_scheduled(recipe, system):
         batches = _at_scheduled_depth(batches, section)

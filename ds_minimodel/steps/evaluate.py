@@ -21,6 +21,7 @@ from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.jobs import Job, Layout
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.results.curves import Row
 from ds_minimodel.results.run_results import SCORES_FILE
 from ds_minimodel.steps.training import finetune_seeds, snapshot_folder, task_inputs
 from ds_minimodel.systems import System
@@ -30,85 +31,84 @@ from ds_minimodel.tasks.kind import Logits
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
-    """Jobs that score each system on each task."""
+    """Jobs that score each system on each task in each language (in workdirs of before, in several)."""
     found: list[Job] = []
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
-        languages = [language for language in recipe.languages.all if language in task.test]
-        inputs = {
-            "task": task_inputs(recipe, name, [task.test[language] for language in languages]),
-            "languages": languages,
-            "seeds": list(finetune_seeds(recipe)),
-            **recipe.engine.recorded(),
-        }
-        targets = [language for language in languages if language != recipe.languages.source]
-        parents = (
-            *(layout.finetune(system, name, seed) for seed in finetune_seeds(recipe)),
-            *(layout.adapt(system, language) for language in targets),
-            *(layout.tokenizer(language) for language in languages),
-        )
-        found.append(
-            Job(layout.evaluate(system, name), inputs, parents, partial(_evaluate, recipe, layout, system, name))
-        )
+        tested = [language for language in recipe.languages.all if language in task.test]
+        for folder, languages in layout.scores(system, name, tested).items():
+            inputs = {
+                "task": task_inputs(recipe, name, [task.test[language] for language in languages]),
+                "languages": languages,
+                "seeds": list(finetune_seeds(recipe)),
+                **recipe.engine.recorded(),
+            }
+            targets = [language for language in languages if language != recipe.languages.source]
+            parents = (
+                *(layout.finetune(system, name, seed) for seed in finetune_seeds(recipe)),
+                *(layout.adapt(system, language) for language in targets),
+                *(layout.tokenizer(language) for language in languages),
+            )
+            make = partial(_evaluate, recipe, layout, system, name, languages, folder)
+            found.append(Job(folder, inputs, parents, make))
     return found
 
 
-def _evaluate(recipe: Recipe, layout: Layout, system: System, name: str, world: World) -> None:
-    parts = world.gather(lambda: _score_packs(recipe, layout, system, name, world))
-    rows = sorted((row for part in parts for row in part), key=lambda row: (row["language"], row["seed"], row["step"]))
+def _evaluate(
+    recipe: Recipe, layout: Layout, system: System, name: str, languages: list[str], out: Path, world: World
+) -> None:
+    def score() -> list[Row]:
+        return [row for language in languages for row in _score_packs(recipe, layout, system, name, language, world)]
 
-    def save():
-        with atomic_folder(layout.evaluate(system, name)) as folder:
+    rows = sorted(
+        (row for part in world.gather(score) for row in part),
+        key=lambda row: (row["language"], row["seed"], row["step"]),
+    )
+
+    def save() -> None:
+        with atomic_folder(out) as folder:
             write_json(folder / SCORES_FILE, rows)
             write_manifest(folder, kind="scores")
 
     world.from_main(save)
 
 
-def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, world: World) -> list[dict[str, object]]:
-    """Score rows of this replica's share of the packs."""
+def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, language: str, world: World) -> list[Row]:
+    """Score rows of this replica's share of a language's packs under each task model."""
     task = recipe.finetune.tasks[name]
     kind, max_length = KINDS[task.kind], recipe.finetune.of(name, "max_length")
-    packs = [
-        (language, pack, step)
-        for language in recipe.languages.all
-        if language in task.test
-        for pack, step in _packs(recipe, layout, system, language)
-    ][world.data.rank :: world.data.size]
+    packs = product(finetune_seeds(recipe), _packs(recipe, layout, system, language))
+    share = list(packs)[world.data.rank :: world.data.size]
     dtype = DTYPES[resolve_precision(recipe.engine.precision, world.device)]
-    progress = Progress(
-        f"evaluate {system.name} {name}", len(packs) * recipe.finetune.seeds, "scores", quiet=not world.is_main
-    )
-    rows = []
-    for language, of_language in groupby(packs, key=itemgetter(0)):
-        folders = [(folder, step) for _, folder, step in of_language]
-        tokenizer = open_tokenizer(layout.tokenizer(language))
-        records = encoded = None
-        for seed in finetune_seeds(recipe):
-            model = load_body(layout.finetune(system, name, seed) / "model")
-            labels = (model.task or {})["labels"]
-            if encoded is None:
-                records = kind.read(task.test[language], task, language, labels)
-                encoded = kind.encode(tokenizer, records, task, max_length)
-            module = kind.module(model.config, tokenizer.vocab_size, labels)
-            load_task_model(module, model, layout.finetune(system, name, seed) / "model")
-            shard(module, world.tensor)
-            module.eval().to(world.device, dtype)
-            for folder, step in folders:
-                in_source = language == recipe.languages.source
-                pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
-                plug(module, pack)
-                rows.append(
-                    {
-                        "system": system.name,
-                        "task": name,
-                        "language": language,
-                        "seed": seed,
-                        "step": 0 if in_source else pack.steps,
-                        "eflops": 0.0 if in_source else pack.eflops,
-                        **kind.score(task, language, records, encoded, _logits(module, encoded.examples)),
-                    }
-                )
-                progress.update(len(rows))
+    progress = Progress(f"evaluate {system.name} {name} {language}", len(share), "scores", quiet=not world.is_main)
+    tokenizer = open_tokenizer(layout.tokenizer(language))
+    in_source = language == recipe.languages.source
+    rows: list[Row] = []
+    records = encoded = None
+    for seed, of_seed in groupby(share, key=itemgetter(0)):
+        model = load_body(layout.finetune(system, name, seed) / "model")
+        labels = (model.task or {})["labels"]
+        if encoded is None:
+            records = kind.read(task.test[language], task, language, labels)
+            encoded = kind.encode(tokenizer, records, task, max_length)
+        module = kind.module(model.config, tokenizer.vocab_size, labels)
+        load_task_model(module, model, layout.finetune(system, name, seed) / "model")
+        shard(module, world.tensor)
+        module.eval().to(world.device, dtype)
+        for _, (folder, step) in of_seed:
+            pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
+            plug(module, pack)
+            rows.append(
+                {
+                    "system": system.name,
+                    "task": name,
+                    "language": language,
+                    "seed": seed,
+                    "step": 0 if in_source else pack.steps,
+                    "eflops": 0.0 if in_source else pack.eflops,
+                    **kind.score(task, language, records, encoded, _logits(module, encoded.examples)),
+                }
+            )
+            progress.update(len(rows))
     progress.close()
     return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
 

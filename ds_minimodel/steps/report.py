@@ -30,6 +30,7 @@ from ds_minimodel.results.losses import LossRow, read_losses
 from ds_minimodel.results.page import write_report
 from ds_minimodel.results.run_results import SCORES_FILE, RunResults, read_run_results
 from ds_minimodel.steps.training import task_inputs
+from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
 
 BASELINES_FILE = "baselines.json"
@@ -130,13 +131,11 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
         path = layout.baselines(task) / BASELINES_FILE
         references += [row.model_dump() for row in read_model(path, list[BaselineRow], _EVALUATE)]
     for system in recipe.chosen_systems:
-        for task in recipe.finetune.tasks:
-            read_artifact(layout.evaluate(system, task), _Scores, verify=True)
-            path = layout.evaluate(system, task) / SCORES_FILE
-            rows = read_model(path, list[ScoreRow], _EVALUATE)
-            if any((row.system, row.task) != (system.name, task) for row in rows):
-                raise UserError(f"{path}: scores of another system or task than {system.name} {task}; {_EVALUATE}")
-            scores += [row.model_dump() for row in rows]
+        for name, task in recipe.finetune.tasks.items():
+            tested = [language for language in recipe.languages.all if language in task.test]
+            folders = layout.scores(system, name, tested).items()
+            rows = [row for folder, languages in folders for row in _scores_in(folder, system, name, languages)]
+            scores += sorted(rows, key=lambda row: (row["language"], row["seed"], row["step"]))
     paths = [record_of(job.folder) for job in needed]
     records = {str(path.relative_to(layout.root)): sha256_of_json(read_json(path)) for path in paths}
     return RunResults(
@@ -151,6 +150,16 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
         _facts(recipe, layout),
         records,
     )
+
+
+def _scores_in(folder: Path, system: System, task: str, languages: Sequence[str]) -> list[Row]:
+    read_artifact(folder, _Scores, verify=True)
+    path = folder / SCORES_FILE
+    rows = read_model(path, list[ScoreRow], _EVALUATE)
+    of_job = [(system.name, task, language) for language in languages]
+    if any((row.system, row.task, row.language) not in of_job for row in rows):
+        raise UserError(f"{path}: scores of another system, task or language than {' '.join(of_job[0])}; {_EVALUATE}")
+    return [row.model_dump() for row in rows]
 
 
 def _data(recipe: Recipe, layout: Layout) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Accounting, Optimizer, Phases, Run
 from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.engine.zero.config import check_agreement
 from ds_minimodel.model.heads import to_tensors
 from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.ops.precision import resolve_precision
@@ -83,17 +84,20 @@ def training_run(
 ) -> Run:
     """The Run of a recipe's section (optimizer values), its engine and checkpoint settings.
 
-    micro_batch_size: where it is not the recipe's.
+    micro_batch_size: where it is not the recipe's. UserError where the recipe's DeepSpeed JSON does not agree.
     """
     engine, kept = recipe.engine, recipe.checkpoint
     precision = world.same_on_all_ranks(lambda: resolve_precision(engine.precision, world.device))
-    return Run(
+    run = Run(
         Schedule(steps, lr, warmup_steps),
         Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
         Accounting(tokens_per_step, phases),
         Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip),
         CheckpointPolicy(kept.every, kept.keep_last, kept.keep_every),
+        engine.deepspeed.given() if engine.deepspeed else {},
     )
+    world.same_on_all_ranks(lambda: check_agreement(run, world.data.size))
+    return run
 
 
 def masked_lm_sampler(recipe: Recipe, section: MaskedLm, layout: Layout, language: str, world: World) -> MlmSampler:

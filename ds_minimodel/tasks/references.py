@@ -82,7 +82,7 @@ def overlap_accuracies(
 
 def overlap_features(first: str, second: str) -> list[float]:
     """Share of the first text's stems, and of its letter triples, that the second has."""
-    return [_share(stems(first), stems(second)), _share(_triples(first), _triples(second))]
+    return [share(stems(first), stems(second)), share(triples(first), triples(second))]
 
 
 def overlap_answers(questions: Iterable[Asked]) -> dict[str, str]:
@@ -106,12 +106,14 @@ def stems(text: str) -> set[str]:
     return {word[:STEM_LETTERS] for word in _WORD.findall(spaced)}
 
 
-def _triples(text: str) -> set[str]:
+def triples(text: str) -> set[str]:
+    """All runs of three letters or digits, across words."""
     letters = "".join(_WORD.findall(text.lower()))
     return {letters[at : at + 3] for at in range(len(letters) - 2)}
 
 
-def _share(wanted: set[str], found: set[str]) -> float:
+def share(wanted: set[str], found: set[str]) -> float:
+    """Share of `wanted` that is in `found`; 0 of nothing."""
     return len(wanted & found) / len(wanted) if wanted else 0.0
 
 

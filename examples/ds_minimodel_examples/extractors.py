@@ -6,11 +6,12 @@ Each extractor takes the folder of an unpacked package and yields `text.Document
 import gzip
 import re
 import struct
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+import yaml
 from lxml import etree, html
 
 from ds_minimodel_examples.packages import Apt, stanzas
@@ -293,13 +294,17 @@ def plain(text: str) -> str:
 
 
 MAGIC = 0x950412DE
+TIP = "|extended_tip|"
 _MARKUP = re.compile(r"<[^>]{1,80}>")
 _CONTEXT = re.compile(r"^[^\n^]{1,40}\^")  # Wesnoth writes "female^text", "wesnoth^text"
 _ACCELERATOR = re.compile(r"[~_&](?=\w)")
 
 
 def catalogue_documents(root: Path) -> Iterator[Document]:
-    """Yield the messages of all catalogues in an unpacked package: translations, and their English originals."""
+    """Yield the messages of all catalogues in an unpacked package: translations, and their English originals.
+
+    Where widgets have tips that explain them, the pairs of a dialog come once more as a document without lines.
+    """
     seen = set()
     for path in sorted(root.glob("usr/**/LC_MESSAGES/*.mo")):
         language = language_of_locale(path.parent.parent.name)
@@ -311,10 +316,31 @@ def catalogue_documents(root: Path) -> Iterator[Document]:
                 if lines and (code, text) not in seen:
                     seen.add((code, text))
                     yield {"language": code, "lines": lines}
+        yield from _explained_widgets(path, language)
+
+
+def _explained_widgets(path: Path, language: str) -> Iterator[Document]:
+    """Yield a document for each dialog in a catalogue of LibreOffice's, whose contexts are DIALOG|[extended_tip|]ID."""
+    of_context = {context: texts for context, *texts in _entries(path.read_bytes())}
+    pairs: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for context, tips in of_context.items():
+        dialog, _, widget = context.partition(TIP)
+        labels = of_context.get(f"{dialog}|{widget}")
+        if widget and labels:
+            for code, label, tip in zip(("en", language), labels, tips, strict=True):
+                pairs[dialog, code].append((" ".join(message_lines(label)), " ".join(message_lines(tip))))
+    for (dialog, code), found in pairs.items():
+        yield {"language": code, "lines": [], "page": f"messages/{path.stem}/{dialog}", "pairs": found}
 
 
 def messages(data: bytes) -> Iterator[tuple[str, str]]:
-    """Yield (original, translation) of a .mo file's bytes, singular forms, without contexts.
+    """Yield (original, translation) of a .mo file's bytes, singular forms, without contexts."""
+    for _, original, translation in _entries(data):
+        yield original, translation
+
+
+def _entries(data: bytes) -> Iterator[tuple[str, str, str]]:
+    """Yield (context or "", original, translation) of a .mo file's bytes, singular forms.
 
     Format: GNU gettext manual, "The Format of GNU MO Files".
     """
@@ -323,9 +349,9 @@ def messages(data: bytes) -> Iterator[tuple[str, str]]:
     for index in range(count):
         original = _string(data, order, originals + 8 * index)
         translation = _string(data, order, translations + 8 * index)
-        original = original.split("\x04")[-1]
+        context, _, original = original.rpartition("\x04")
         if original:  # the empty one is the catalogue's own header
-            yield original.split("\0")[0], translation.split("\0")[0]
+            yield context, original.split("\0")[0], translation.split("\0")[0]
 
 
 def _string(data: bytes, order: str, at: int) -> str:
@@ -360,12 +386,16 @@ def sayings_in(language: str) -> Extractor:
     return extract
 
 
-# --- apt's indexes: the descriptions of all packages and their translations
+# --- apt's indexes: the descriptions of all packages and their translations, and those of applications
 
 
 def description_documents(apt: Apt) -> Iterator[Document]:
-    """Yield the package descriptions in the Translation indexes that `apt` has, one for each language."""
+    """Yield the package descriptions in the Translation indexes that `apt` has, one for each language.
+
+    A page is packages/SOURCE; the first line is the synopsis.
+    """
     codes = {language.translation: code for code, language in LANGUAGES.items()}
+    sources = apt.sources()
     seen = set()
     for path, translation in apt.translations().items():
         if translation not in codes:
@@ -377,7 +407,40 @@ def description_documents(apt: Apt) -> Iterator[Document]:
                 same = (language, stanza.get("Description-md5"))
                 if text and same not in seen:
                     seen.add(same)
-                    yield {"language": language, "lines": description_lines(text)}
+                    yield _description(language, stanza["Package"], sources, [], description_lines(text))
+
+
+def application_documents(apt: Apt) -> Iterator[Document]:
+    """Yield the descriptions of applications in AppStream's indexes, as `description_documents` does those of packages.
+
+    The first line is the summary. It is translated more often than the description is.
+    """
+    sources = apt.sources()
+    for path in apt.components():
+        with open(path, encoding="utf-8") as file:
+            for component in yaml.load_all(file, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+                if "Package" in component:
+                    descriptions = component.get("Description") or {}
+                    for locale, summary in component.get("Summary", {}).items():
+                        language = "en" if locale == "C" else language_of_locale(locale) if locale != "en" else None
+                        if language:
+                            body = html.fromstring(f"<div>{descriptions.get(locale, '')}</div>")
+                            names = [name for name in component.get("Name", {}).values() if isinstance(name, str)]
+                            lines = [clean(str(summary)), *block_lines(body)]
+                            yield _description(language, component["Package"], sources, names, lines)
+
+
+def _description(
+    language: str, package: str, sources: Mapping[str, tuple[str, str]], names: list[str], lines: list[str]
+) -> Document:
+    source, section = sources.get(package, (package, ""))
+    return {
+        "language": language,
+        "lines": lines,
+        "page": f"packages/{source}",
+        "label": section,
+        "names": sorted({package, source, *names}),
+    }
 
 
 def description_lines(text: str) -> list[str]:

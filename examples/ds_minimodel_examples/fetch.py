@@ -8,6 +8,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, atomic_folder, atomic_write, read_manifest, write_json, write_manifest
 from ds_minimodel_examples.extractors import (
     Element,
+    application_documents,
     catalogue_documents,
     description_documents,
     elements_of,
@@ -20,11 +21,22 @@ from ds_minimodel_examples.extractors import (
     sayings_in,
 )
 from ds_minimodel_examples.packages import Log, Package, PackageStore, licences_page
-from ds_minimodel_examples.tasks import is_held_out, qa_and_pairs, topic_records
-from ds_minimodel_examples.text import LANGUAGES, clean, merge, same_text_key, write_text
+from ds_minimodel_examples.study import (
+    Item,
+    Splits,
+    description_items,
+    help_items,
+    match_and_find_records,
+    section_records,
+    widget_items,
+)
+from ds_minimodel_examples.tasks import Split, is_held_out, qa_and_pairs, topic_records
+from ds_minimodel_examples.text import LANGUAGES, Document, clean, merge, same_text_key, write_text
 
 HELP_PREFIX = "libreoffice-help-"
 DESCRIPTIONS = "package-descriptions"  # not a package: apt's own indexes
+APPLICATIONS = "application-descriptions"  # nor is this: AppStream's index
+APPLICATIONS_LICENCE = "each application's own for its AppStream data, which AppStream wants to be a permissive one"
 DESCRIPTIONS_LICENCE = (
     "each package's own; translations by the Debian Description Translation Project (no licence file in the indexes)"
 )
@@ -38,7 +50,7 @@ def packages_of_set(set_name: str, languages: list[str]) -> list[Package]:
     Of lines that are repeated the first one stays, so the best running text comes first.
     """
     chosen = list(help_packages(languages))
-    if set_name == "repro":
+    if set_name in LARGE_SETS:
         for language in languages:
             chosen += _manuals(language)
         chosen += _in_many_languages()
@@ -95,7 +107,12 @@ def _english_manuals() -> Iterator[Package]:
 
 KIND = "sample"
 SOURCE = "en"
-DEFAULT_LANGUAGES = {"quickstart": ("en", "de"), "repro": ("en", "de", "es", "tr", "zh")}
+DEFAULT_LANGUAGES = {
+    "quickstart": ("en", "de"),
+    "repro": ("en", "de", "es", "tr", "zh"),
+    "study": ("en", "de", "fr", "ru", "el", "tr"),
+}
+LARGE_SETS = ("repro", "study")
 PACKAGES_FOLDER = "debian-packages"
 
 
@@ -113,20 +130,29 @@ def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = N
     if present and set(languages) <= set(present["languages"]):
         log(f"{out_folder}: already there")
         return present
-    store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log)
+    store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log, with_components=set_name == "study")
     packages = packages_of_set(set_name, languages)
     store.fill(packages)
     taken = {package.name: package.taken for package in packages}
-    if set_name == "repro":
+    if set_name in LARGE_SETS:
         store.fill_from_indexes(DESCRIPTIONS, description_documents, DESCRIPTIONS_LICENCE)
         taken[DESCRIPTIONS] = "descriptions of all packages"
+    if set_name == "study":
+        store.fill_from_indexes(APPLICATIONS, application_documents, APPLICATIONS_LICENCE)
+        taken[APPLICATIONS] = "descriptions of applications: tasks"
     names = [name for name in taken if store.has(name)]
     pages = _help_pages(store, names, languages)
+    splits = None
+    if set_name == "study":
+        splits = Splits(document["page"] for document in store.documents(APPLICATIONS))
     with atomic_folder(out_folder) as folder:
-        facts = {
-            "text": _write_corpora(folder, store, names, pages, languages, log),
-            "tasks": _write_tasks(folder, set_name, pages, languages),
-        }
+        text = _write_corpora(folder, store, names, pages, languages, splits, log)
+        if splits:
+            log("tasks")
+            tasks, questions = _study_tasks(store, names, pages, languages, splits)
+        else:
+            tasks, questions = _help_tasks(set_name, pages, languages)
+        facts = {"text": text, "tasks": _write_tasks(folder, tasks, questions)}
         origin = {name: {**store.facts(name), "taken": taken[name]} for name in names}
         with atomic_write(folder / "LICENSES.md", "w") as file:
             file.write(licences_page(origin))
@@ -176,9 +202,13 @@ def _write_corpora(
     names: list[str],
     pages: dict[str, dict[str, list[Element]]],
     languages: list[str],
+    splits: Splits | None,
     log: Log,
 ) -> dict[str, dict[str, int]]:
-    """Write text/LANGUAGE.txt; return {language: {documents, lines, bytes}}."""
+    """Write text/LANGUAGE.txt; return {language: {documents, lines, bytes}}.
+
+    Held-out pages of LibreOffice's help are left out, and where `splits` are given all held-out pages.
+    """
     counts: dict[str, dict[str, int]] = {}
     english: set[str] = set()
     for language in languages:
@@ -191,6 +221,8 @@ def _write_corpora(
             for text in (element.text, element.extended)
             if text
         }
+        if splits:
+            held_out |= set(_held_out_keys(store, names, language, splits))
         documents = [
             document["lines"]
             for name in names
@@ -205,23 +237,72 @@ def _write_corpora(
     return counts
 
 
-def _write_tasks(
-    folder: Path, set_name: str, pages: dict[str, dict[str, list[Element]]], languages: list[str]
-) -> dict[str, dict[str, int]]:
+def _documents_of_pages(store: PackageStore, names: list[str]) -> Iterator[Document]:
+    """Yield the documents that the study's tasks are made of, or that share text with them."""
+    for name in names:
+        if name in (DESCRIPTIONS, APPLICATIONS) or name.startswith("libreoffice-"):
+            yield from (document for document in store.documents(name) if "page" in document)
+
+
+def _held_out_keys(store: PackageStore, names: list[str], language: str, splits: Splits) -> Iterator[str]:
+    """Yield the keys of all lines and of all texts of pairs that are on held-out pages."""
+    for document in _documents_of_pages(store, names):
+        if document["language"] == language and splits.is_held_out(document["page"]):
+            for line in [*document["lines"], *(text for pair in document.get("pairs", ()) for text in pair)]:
+                yield same_text_key(clean(line))
+
+
+Tables = dict[str, dict[Split, list[dict[str, str]]]]  # {task: {(split, language): records}}
+Questions = dict[str, dict[Split, dict]]  # {task: {(split, language): SQuAD 1.1 data}}
+
+
+def _help_tasks(
+    set_name: str, pages: dict[str, dict[str, list[Element]]], languages: list[str]
+) -> tuple[Tables, Questions]:
+    """Return the tasks out of LibreOffice's help."""
+    tables: Tables = {"topic": topic_records(pages, languages)}
+    if set_name == "quickstart":
+        return tables, {}
+    questions, tables["pair"] = qa_and_pairs(pages, languages)
+    return tables, {"qa": questions}
+
+
+def _study_tasks(
+    store: PackageStore,
+    names: list[str],
+    pages: dict[str, dict[str, list[Element]]],
+    languages: list[str],
+    splits: Splits,
+) -> tuple[Tables, Questions]:
+    """Return the tasks of the set `study`; `topic` is the other sets'."""
+    descriptions: dict[str, list[Document]] = {language: [] for language in languages}
+    items: dict[str, list[Item]] = {language: [] for language in languages}
+    for document in _documents_of_pages(store, names):
+        language = document["language"]
+        if language in items and "label" in document:
+            descriptions[language].append(document)
+            items[language].extend(description_items(document))
+        elif language in items and "pairs" in document:
+            items[language].extend(widget_items(document))
+    for (_, language), questions in qa_and_pairs(pages, languages)[0].items():
+        items[language].extend(help_items(questions))
+    pairs, asked = match_and_find_records(items, splits)
+    tables = {"topic": topic_records(pages, languages), "section": section_records(descriptions, splits)}
+    return {**tables, "match": pairs}, {"find": asked}
+
+
+def _write_tasks(folder: Path, tables: Tables, questions: Questions) -> dict[str, dict[str, int]]:
     """Write the tasks of a set; return {task: {split.language: number of examples}}."""
-    tasks = {"topic": topic_records(pages, languages)}
-    questions: dict[tuple[str, str], dict] = {}
-    if set_name == "repro":
-        questions, tasks["pair"] = qa_and_pairs(pages, languages)
-    counts: dict[str, dict[str, int]] = {task: {} for task in (*tasks, *(["qa"] if questions else []))}
-    for task, splits in tasks.items():
+    counts: dict[str, dict[str, int]] = {task: {} for task in (*tables, *questions)}
+    for task, splits in tables.items():
         for (split, language), records in splits.items():
             with atomic_write(folder / "tasks" / task / f"{split}.{language}.jsonl", "w") as file:
                 file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
             counts[task][f"{split}.{language}"] = len(records)
-    for (split, language), squad in questions.items():
-        write_json(folder / "tasks" / "qa" / f"{split}.{language}.json", squad)
-        counts["qa"][f"{split}.{language}"] = sum(
-            len(paragraph["qas"]) for article in squad["data"] for paragraph in article["paragraphs"]
-        )
+    for task, of_splits in questions.items():
+        for (split, language), squad in of_splits.items():
+            write_json(folder / "tasks" / task / f"{split}.{language}.json", squad)
+            counts[task][f"{split}.{language}"] = sum(
+                len(paragraph["qas"]) for article in squad["data"] for paragraph in article["paragraphs"]
+            )
     return counts

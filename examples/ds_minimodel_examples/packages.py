@@ -37,6 +37,16 @@ Acquire::Languages {{ {languages} }};
 #clear APT::Update::Post-Invoke;
 #clear APT::Update::Post-Invoke-Success;
 """
+# AppStream's index of applications: few machines fetch it by themselves.
+COMPONENTS = """\
+Acquire::IndexTargets::deb::DEP-11 {
+  MetaKey "$(COMPONENT)/dep11/Components-$(NATIVE_ARCHITECTURE).yml";
+  ShortDescription "Components";
+  Description "$(RELEASE)/$(COMPONENT) applications";
+  DefaultEnabled "true";
+  KeepCompressed "false";
+};
+"""
 
 
 def require_tools() -> None:
@@ -50,9 +60,9 @@ def require_tools() -> None:
 
 
 class Apt:
-    """apt with the machine's sources and its state in `folder`."""
+    """apt with the machine's sources and its state in `folder`; with the index of applications where it is wanted."""
 
-    def __init__(self, folder: Path, log: Log) -> None:
+    def __init__(self, folder: Path, log: Log, with_components: bool = False) -> None:
         require_tools()
         self.folder = Path(folder).resolve()
         self.log = log
@@ -62,6 +72,7 @@ class Apt:
         languages = " ".join(f'"{language.translation}";' for language in LANGUAGES.values())
         with atomic_write(self.config, "w") as file:
             file.write(CONFIGURATION.format(folder=self.folder, languages=languages))
+            file.write(COMPONENTS if with_components else "")
 
     def _run(self, tool: str, *arguments: str, cwd: str | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -114,9 +125,25 @@ class Apt:
 
     def translations(self) -> dict[Path, str]:
         """Return {path: apt's language name} of the indexes with package descriptions."""
-        result = self._run(
-            "apt-get", "indextargets", "--format", "$(FILENAME)\t$(LANGUAGE)", "Created-By: Translations"
-        )
+        return self._indexes("Translations")
+
+    def components(self) -> list[Path]:
+        """Paths of the indexes of applications, YAML in the form of AppStream's DEP-11."""
+        return list(self._indexes("DEP-11"))
+
+    def sources(self) -> dict[str, tuple[str, str]]:
+        """Return {package: (its source package, its section)} of all packages in the indexes."""
+        found: dict[str, tuple[str, str]] = {}
+        for path in self._indexes("Packages"):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for stanza in stanzas(file):
+                    source = stanza.get("Source", stanza["Package"]).split()[0]
+                    found.setdefault(stanza["Package"], (source, stanza.get("Section", "").split("/")[-1]))
+        return found
+
+    def _indexes(self, kind: str) -> dict[Path, str]:
+        """Return {path: apt's language name} of the indexes of a kind that are there."""
+        result = self._run("apt-get", "indextargets", "--format", "$(FILENAME)\t$(LANGUAGE)", f"Created-By: {kind}")
         rows = [line.split("\t") for line in result.stdout.splitlines()]
         return {Path(path): language for path, language in rows if Path(path).is_file()}
 
@@ -161,7 +188,7 @@ def unpacked(deb: str | Path) -> Iterator[Path]:
 # --- the text of each package, extracted once and kept
 
 
-EXTRACTION = 1  # raise it when an extractor changes: what the older one wrote is then done again
+EXTRACTION = 2  # raise it when an extractor changes: what the older one wrote is then done again
 
 
 @dataclass(frozen=True)
@@ -181,15 +208,15 @@ class PackageStore:
     so an interrupted run repeats one package at most.
     """
 
-    def __init__(self, folder: Path, log: Log) -> None:
-        self.folder, self.log = Path(folder), log
+    def __init__(self, folder: Path, log: Log, with_components: bool = False) -> None:
+        self.folder, self.log, self.with_components = Path(folder), log, with_components
         self.folder.mkdir(parents=True, exist_ok=True)
 
     @functools.cached_property
     def apt(self) -> Apt:
         """apt, started and its indexes refreshed when the first package turns out to be missing."""
         self.log("reading the package indexes")
-        apt = Apt(self.folder / "apt", self.log)
+        apt = Apt(self.folder / "apt", self.log, self.with_components)
         apt.update()
         return apt
 

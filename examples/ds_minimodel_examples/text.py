@@ -12,13 +12,18 @@ from ds_minimodel.common.files import atomic_write
 class Document(TypedDict):
     """What an extractor yields: a document's lines of text, in one language.
 
-    Pages of LibreOffice's help also have their name and the fields of an `extractors.Element` for each line.
+    page: what it is part of, of which all text is in one split of the tasks. elements: the fields of an
+    `extractors.Element` for each line of a page of LibreOffice's help. Of a description of a package: label is the
+    package's section, names are what it is called. pairs: a widget's label and the tip that explains it.
     """
 
     language: str
     lines: list[str]
     page: NotRequired[str]
     elements: NotRequired[list[tuple]]
+    label: NotRequired[str]
+    names: NotRequired[list[str]]
+    pairs: NotRequired[list[tuple[str, str]]]
 
 
 @dataclass(frozen=True)

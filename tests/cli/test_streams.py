@@ -33,7 +33,7 @@ def shell(tmp_path):
     return shell
 
 
-@pytest.mark.parametrize("streams", [">/dev/full", ">&-", "<&- >&-", "--json >/dev/full"])
+@pytest.mark.parametrize("streams", [">/dev/full", ">&-", "<&- >&-", "--json >/dev/full", "--help >/dev/full"])
 def test_an_answer_that_cannot_be_printed_is_a_mistake(shell, streams):
     done = shell(f"$FLOPS {streams}")
     assert done.returncode == 2

@@ -113,6 +113,13 @@ def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):
         list(read_documents([path]))
 
 
+def test_nul_names_file_and_line(tmp_path):
+    """SentencePiece would take it for <s>."""
+    (tmp_path / "text.txt").write_bytes(b"fine\n\nalso fine\nnot \0 this\n")
+    with pytest.raises(UserError, match=r"text.txt:4: a NUL character; remove it"):
+        list(read_documents([tmp_path / "text.txt"]))
+
+
 @pytest.mark.parametrize(
     "name, content, message",
     [

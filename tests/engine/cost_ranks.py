@@ -38,6 +38,20 @@ def cases():
     }
 
 
+CPU = {"device": "cpu"}
+OFFLOADED = {
+    f"{precision} zero{stage} {micro} {' '.join(zero)}": run_config(
+        zero_stage=stage, precision=precision, micro_batch_size=micro, deepspeed={"zero_optimization": zero}
+    )
+    for stage, precision, micro, zero in (
+        (2, "fp32", WHOLE, {"offload_optimizer": CPU}),
+        (2, "bf16", SPLIT, {"offload_optimizer": CPU}),
+        (3, "bf16", SPLIT, {"offload_optimizer": CPU, "offload_param": CPU}),
+        (2, "bf16", WHOLE, {"overlap_comm": True, "reduce_bucket_size": 5000}),
+    )
+}
+
+
 def measure(world, what, run):
     """What a step costs on a device that makes bf16 products itself, as the plan has it."""
     with mock.patch.object(product, "has_bf16_products", return_value=True):
@@ -81,6 +95,7 @@ def other_start():
 def main(folder):
     world = join_ranks()
     results = {"costs": {name: measure(world, what, run) for name, (what, run) in cases().items()}}
+    results["offloaded"] = {name: measure(world, "pretrain", run) for name, run in OFFLOADED.items()}
     results["rising"] = {
         f"{precision} zero{stage}": resumed_over_a_switch(
             world,

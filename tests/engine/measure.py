@@ -8,8 +8,9 @@ from torch.distributed import ProcessGroup
 
 from ds_minimodel.engine.loop import optimizer_step
 from ds_minimodel.engine.planning.memory_and_traffic import ring
+from ds_minimodel.engine.planning.operators import tensors_in
 from ds_minimodel.engine.planning.planner import plan_run
-from ds_minimodel.engine.planning.trace import Allocations, saving_to, storage_bytes, tensors_in
+from ds_minimodel.engine.planning.trace import Allocations, saving_to, storage_bytes
 from ds_minimodel.engine.zero.engine import build_engine, destroy
 from ds_minimodel.engine.zero.state import adamw_of, vectors
 from ds_minimodel.ops.precision import DTYPES

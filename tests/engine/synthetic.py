@@ -77,8 +77,8 @@ RUN = {
 }
 
 
-def run_config(**changes):
-    """A Run, by the names that run.json has for its numbers."""
+def run_config(deepspeed=None, **changes):
+    """A Run, by the names that run.json has for its numbers. deepspeed: settings of a file, as JSON."""
     assert changes.keys() <= RUN.keys(), changes.keys() - RUN.keys()
     run = SimpleNamespace(**RUN | changes)
     return Run(
@@ -87,6 +87,7 @@ def run_config(**changes):
         Accounting(run.tokens_per_step, run.phases),
         Optimizer(run.weight_decay, run.beta1, run.beta2, run.eps, run.clip),
         CheckpointPolicy(run.checkpoint_every, run.keep_last, run.keep_every),
+        deepspeed or {},
     )
 
 

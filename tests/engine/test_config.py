@@ -5,7 +5,7 @@ from synthetic import RUN, run_config
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import fill_batch, split_batch
-from ds_minimodel.engine.zero.config import deepspeed_config
+from ds_minimodel.engine.zero.config import check_agreement, deepspeed_config
 
 
 def test_learning_rate_rises_and_falls_linearly():
@@ -79,3 +79,61 @@ def test_the_record_of_a_run_has_the_names_that_run_json_has_always_had():
 def test_a_precision_that_is_not_resolved_is_no_execution():
     with pytest.raises(AssertionError, match="'auto' is not resolved"):
         run_config(precision="auto")
+
+
+OWN = {
+    "train_batch_size": 16,
+    "gradient_accumulation_steps": 2,
+    "gradient_clipping": 0,
+    "zero_optimization": {"stage": 2},
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.98], "eps": 1e-6, "weight_decay": 0.01}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 2}},
+}
+FILE = {
+    **OWN,
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000, "overlap_comm": True},
+    "wall_clock_breakdown": True,
+    "comms_logger": {"enabled": False},
+    "fp16": {"initial_scale_power": 4},
+}
+
+
+def run_with(settings, **changes):
+    return run_config(**{"batch_size": 16, "zero_stage": 2, "precision": "bf16", **changes}, deepspeed=settings)
+
+
+def test_what_a_file_has_beside_the_recipes_own_holds():
+    plain, config = (deepspeed_config(run_with(settings), 1, {"reduce_bucket_size": 9}) for settings in ({}, FILE))
+    assert config.pop("wall_clock_breakdown")
+    assert config["zero_optimization"] == {
+        **plain.pop("zero_optimization"),
+        "reduce_bucket_size": 1000,
+        "overlap_comm": True,
+    }
+    del config["zero_optimization"]
+    assert config == plain
+    in_fp16 = deepspeed_config(run_with(FILE, precision="fp16"), 1)["fp16"]
+    assert in_fp16 == {"enabled": True, "initial_scale_power": 4}
+
+
+@pytest.mark.parametrize(
+    "settings, changes, message",
+    [
+        (OWN, {"batch_size": 32}, "train_batch_size is 16 in the file, but batch_size 32 in the recipe"),
+        (OWN, {"micro_batch_size": 16}, "gradient_accumulation_steps is 2 in the file, but batch_size / "),
+        (OWN, {"clip": 1.0}, "gradient_clipping is 0 in the file, but clip 1.0 in the recipe"),
+        (OWN, {"zero_stage": 1}, "zero_optimization.stage is 2 in the file, but engine.zero_stage 1"),
+        (OWN, {"precision": "fp32"}, "bf16.enabled is true in the file, but engine.precision: bf16 false"),
+        (OWN, {"lr": 2e-2}, "optimizer.params.lr is 0.01 in the file, but lr 0.02 in the recipe"),
+        (OWN, {"warmup_steps": 3}, "scheduler.params.warmup_num_steps is 2 in the file, but warmup_steps 3"),
+        ({"optimizer": {"type": "Lamb"}}, {}, 'optimizer.type is "Lamb" in the file, but the optimizer "AdamW"'),
+        ({"optimizer": {"params": {"amsgrad": True}}}, {}, "optimizer.params.amsgrad true: the recipe has no such"),
+        ({"zero_optimization": {"offload_param": {"device": "cpu"}}}, {}, "offload_param works at ZeRO stage 3, but"),
+    ],
+)
+def test_what_the_recipe_owns_must_agree(settings, changes, message):
+    check_agreement(run_with(OWN), 1)
+    with pytest.raises(UserError) as refusal:
+        check_agreement(run_with(settings, **changes), 1)
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cost_ranks import KILLED_AFTER, RISING, cases
+from cost_ranks import KILLED_AFTER, OFFLOADED, RISING, cases
 
 HERE = Path(__file__).parent
 each_case = pytest.mark.parametrize("case", cases())
@@ -53,6 +53,15 @@ def test_the_fullest_moment_is_as_full_as_planned(costs, case):
     measured, planned = costs[case]["measured"]["total"], costs[case]["planned"]["total"]
     assert measured <= 1.03 * planned
     assert planned <= (1.25 if "zero3" in case else 1.15) * measured
+
+
+@pytest.mark.parametrize("case", OFFLOADED)
+def test_what_a_file_changes_is_planned(results, case):
+    """State in host memory, which on a CPU is the device's; a second bucket, and a smaller one."""
+    measured, planned = (results["offloaded"][case][kind] for kind in ("measured", "planned"))
+    assert measured["sent"] == planned["sent"]
+    assert measured["total"] <= 1.03 * planned["total"]
+    assert planned["total"] <= (1.25 if "zero3" in case else 1.15) * measured["total"]
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if not case.startswith("pretrain")])

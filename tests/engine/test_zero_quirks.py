@@ -25,6 +25,7 @@ from deepspeed.launcher import runner
 from deepspeed.launcher.multinode_runner import PDSHRunner
 from deepspeed.ops.op_builder.builder import OpBuilder
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from deepspeed.runtime.zero.utils import ZeRORuntimeException
 from deepspeed.utils import safe_get_full_fp32_param
 from torch import nn
 from torch.nn import functional
@@ -324,6 +325,54 @@ def test_clipping_at_stage_0_does_not_know_parts_of_a_replica(still):
     engine.optimizer.mpu = SecondOfAReplica()
     step(engine)
     still(float(engine.get_global_grad_norm()) == 0)
+
+
+# --- settings of a file
+
+
+@pytest.fixture
+def quiet_comms():
+    yield
+    deepspeed.comm.reset_log()
+    deepspeed.comm.configure(enabled=False)
+
+
+def test_the_comms_logger_is_on_where_it_is_off(still, quiet_comms):
+    build(1, config={"comms_logger": {"enabled": False}})
+    still(deepspeed.comm.comm.comms_logger.enabled)
+
+
+def test_the_comms_logger_stays_on(still, quiet_comms, capsys):
+    step(build(1, config={"comms_logger": {"enabled": True}})).destroy()
+    counted = deepspeed.comm.get_comm_operation_count()
+    step(build(1))
+    still(deepspeed.comm.get_comm_operation_count() > counted > 0 and "all_reduce" not in capsys.readouterr().out)
+
+
+OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
+
+
+def test_offloading_refuses_an_optimizer_that_is_handed_over(still):
+    with contextlib.suppress(ZeRORuntimeException):
+        build(2, **OFFLOAD)
+        return still(False)
+    still(True)
+
+
+def test_offloading_refuses_to_leave_the_norm_out(still):
+    with contextlib.suppress(ValueError):
+        build(2, config={"zero_force_ds_cpu_optimizer": False}, compute_grad_norm=False, **OFFLOAD)
+        return still(False)
+    still(True)
+
+
+def test_offloading_takes_the_norm_in_another_precision(still):
+    norms = []
+    for zero in ({}, OFFLOAD):
+        engine = build(3, "fp32", config={"zero_force_ds_cpu_optimizer": False, "gradient_clipping": 1.0}, **zero)
+        norms.append(step(engine).get_global_grad_norm().dtype)
+        functional.linear = LINEAR
+    still(norms == [torch.float64, torch.float32])
 
 
 # --- checkpoints

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from ds_minimodel_examples.extractors import (
     MAGIC,
+    application_documents,
     catalogue_documents,
     description_documents,
     mallard_by_folder,
@@ -139,6 +140,22 @@ def test_catalogues(tmp_path, order):
     ]
 
 
+def test_labels_and_tips_of_a_dialog(tmp_path):
+    messages = {
+        "page|copy\x04_Copy": "_Kopieren",
+        "page|extended_tip|copy\x04Copies <b>it</b>.": "Kopiert <b>es</b>.",
+        "page|extended_tip|unnamed\x04A tip without a label.": "Ein Tipp ohne Beschriftung.",
+    }
+    path = tmp_path / "usr/lib/libreoffice/program/resource/de/LC_MESSAGES/sw.mo"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(catalogue(messages, "<"))
+    dialogs = [document for document in catalogue_documents(tmp_path) if "pairs" in document]
+    assert dialogs == [
+        {"language": "en", "lines": [], "page": "messages/sw/page", "pairs": [("Copy", "Copies it.")]},
+        {"language": "de", "lines": [], "page": "messages/sw/page", "pairs": [("Kopieren", "Kopiert es.")]},
+    ]
+
+
 def test_fortunes(tmp_path):
     base = tmp_path / "usr/share/games/fortunes"
     write(base / "de/a", "Ein\nSpruch.\n%\n\x1b[32mZwei\x1b[0m\n\nAbsätze\n%\n")
@@ -154,5 +171,26 @@ def test_package_descriptions(tmp_path):
         "  * Punkt\n    eins\n  * Punkt zwei\n\nPackage: b\nDescription-md5: 1\nDescription-de: Kurz\n"
     )
     write(tmp_path / "Translation-de", index)
-    apt = SimpleNamespace(translations=lambda: {Path(tmp_path / "Translation-de"): "de", Path("none"): "it"})
-    assert texts(description_documents(apt)) == [("de", ["Kurz", "Erster Absatz.", "Punkt eins", "Punkt zwei"])]
+    apt = SimpleNamespace(
+        translations=lambda: {Path(tmp_path / "Translation-de"): "de", Path("none"): "it"},
+        sources=lambda: {"a": ("aaa", "games")},
+    )
+    documents = list(description_documents(apt))
+    assert texts(documents) == [("de", ["Kurz", "Erster Absatz.", "Punkt eins", "Punkt zwei"])]
+    assert [(one["page"], one["label"], one["names"]) for one in documents] == [("packages/aaa", "games", ["a", "aaa"])]
+
+
+def test_application_descriptions(tmp_path):
+    write(
+        tmp_path / "Components.yml",
+        "File: DEP-11\n---\nPackage: a\nName: {C: Editor}\n"
+        "Summary: {C: Edit, de: Bearbeiten, en_GB: Edit, it: Modifica}\n"
+        "Description: {C: '<p>One <em>line</em>.</p><ul><li>Item</li></ul>', it: '<p>Uno</p>'}\n---\nID: no package\n",
+    )
+    apt = SimpleNamespace(components=lambda: [tmp_path / "Components.yml"], sources=lambda: {"a": ("aaa", "editors")})
+    documents = list(application_documents(apt))
+    assert texts(documents) == [("en", ["Edit", "One line.", "Item"]), ("de", ["Bearbeiten"])]
+    assert all(
+        (one["page"], one["label"], one["names"]) == ("packages/aaa", "editors", ["Editor", "a", "aaa"])
+        for one in documents
+    )

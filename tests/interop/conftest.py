@@ -68,8 +68,11 @@ def text_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def unigram_folder(text_file, tmp_path_factory):
+    return make_unigram(text_file, tmp_path_factory.mktemp("tokenizer") / "tokenizer")
+
+
+def make_unigram(text_file, folder):
     """A tokenizer of ours."""
-    folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
     train_tokenizer([text_file], folder, VOCAB_SIZE, character_coverage=1.0, input_sentences=5000)
     return folder
 
@@ -103,10 +106,8 @@ def _write_model(folder, theirs, config, vocab_size, **settings):
     return folder
 
 
-@pytest.fixture(scope="session")
-def xlm_r(unigram_folder, tmp_path_factory):
+def make_xlm_r(unigram_folder, folder):
     """An XLM-R checkpoint with its sentencepiece.bpe.model."""
-    folder = tmp_path_factory.mktemp("hf") / "xlm-r"
     ours = protobuf.ModelProto.FromString((unigram_folder / "tokenizer.model").read_bytes())
     theirs = protobuf.ModelProto(trainer_spec=ours.trainer_spec, normalizer_spec=ours.normalizer_spec)
     for id in (3, 0, 2, *range(4, len(ours.pieces))):  # <unk> <s> </s>, and no <pad>
@@ -116,10 +117,8 @@ def xlm_r(unigram_folder, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="session")
-def xlm_r_json(xlm_r, tmp_path_factory):
+def make_xlm_r_json(xlm_r, folder):
     """The same with the tokenizer.json that transformers writes, and the weights as a pickle."""
-    folder = tmp_path_factory.mktemp("hf") / "xlm-r-json"
     model = XLMRobertaForMaskedLM.from_pretrained(xlm_r)
     model.config.save_pretrained(folder)
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
@@ -134,10 +133,8 @@ def _byte_level(text_file, special_tokens):
     return trained
 
 
-@pytest.fixture(scope="session")
-def roberta(text_file, tmp_path_factory):
+def make_roberta(text_file, folder):
     """A RoBERTa checkpoint with vocab.json and merges.txt in fairseq's order."""
-    folder = tmp_path_factory.mktemp("hf") / "roberta"
     tokenizer = _byte_level(text_file, ["<s>", "<pad>", "</s>", "<unk>"])
     _write_model(folder, RobertaForMaskedLM, RobertaConfig, tokenizer.get_vocab_size())
     tokenizer.save_model(str(folder))
@@ -145,12 +142,30 @@ def roberta(text_file, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="session")
-def roberta_json(text_file, tmp_path_factory):
+def make_roberta_json(text_file, folder):
     """A RoBERTa checkpoint as people train them with Hugging Face: tokenizer.json with <mask> at id 4."""
-    folder = tmp_path_factory.mktemp("hf") / "roberta-json"
     tokenizer = _byte_level(text_file, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     _write_model(folder, RobertaForMaskedLM, RobertaConfig, tokenizer.get_vocab_size())
     merges = [tuple(pair) for pair in json.loads(tokenizer._tokenizer.to_str())["model"]["merges"]]
     RobertaTokenizer(tokenizer.get_vocab(), merges).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def xlm_r(unigram_folder, tmp_path_factory):
+    return make_xlm_r(unigram_folder, tmp_path_factory.mktemp("hf") / "xlm-r")
+
+
+@pytest.fixture(scope="session")
+def xlm_r_json(xlm_r, tmp_path_factory):
+    return make_xlm_r_json(xlm_r, tmp_path_factory.mktemp("hf") / "xlm-r-json")
+
+
+@pytest.fixture(scope="session")
+def roberta(text_file, tmp_path_factory):
+    return make_roberta(text_file, tmp_path_factory.mktemp("hf") / "roberta")
+
+
+@pytest.fixture(scope="session")
+def roberta_json(text_file, tmp_path_factory):
+    return make_roberta_json(text_file, tmp_path_factory.mktemp("hf") / "roberta-json")

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentencepiece import sentencepiece_model_pb2 as protobuf
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoTokenizer,
@@ -285,6 +286,32 @@ def test_add_prefix_space_must_be_said_where_hugging_face_looks_for_it(roberta_j
         order = [ours._tokenizer.token_to_id(theirs.convert_ids_to_tokens(id)) for id in range(len(theirs))]
         for text in TEXTS:
             assert [order[id] for id in theirs(text)["input_ids"]] == [0, *ours.encode([text])[0], 2]
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda model: model.normalizer_spec.ClearField("precompiled_charsmap"), "keeps white space"),
+        (lambda model: setattr(model.pieces[9], "piece", "<pad>"), "<pad> is a piece of text too"),
+        (lambda model: setattr(model.pieces[9], "piece", "<mask>"), "<mask> is a piece of text too"),
+    ],
+)
+def test_sentencepiece_models_that_hugging_face_reads_otherwise(folder, tmp_path, change, words):
+    path = folder / "sentencepiece.bpe.model"
+    model = protobuf.ModelProto.FromString(path.read_bytes())
+    change(model)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UserError, match=words):
+        import_hf(folder, tmp_path / "out")
+
+
+def test_a_sentencepiece_model_whose_piece_is_not_utf_8(folder, tmp_path):
+    path = folder / "sentencepiece.bpe.model"
+    data = path.read_bytes()
+    name = protobuf.ModelProto.FromString(data).pieces[9].piece.encode()
+    path.write_bytes(data.replace(b"\n" + bytes([len(name)]) + name, b"\n" + bytes([len(name)]) + b"\xc1" * len(name)))
+    with pytest.raises(UserError, match="a piece is not UTF-8"):
+        import_hf(folder, tmp_path / "out")
 
 
 def test_two_vocabularies_that_differ(xlm_r, xlm_r_json, tmp_path):

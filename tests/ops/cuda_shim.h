@@ -17,6 +17,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __launch_bounds__(...)
 #define __shared__ static  // one block at a time
 #define DSMM_DYNAMIC_SHARED(TYPE, NAME) TYPE* NAME = reinterpret_cast<TYPE*>(shim::dynamic_shared.data())
 #define DSMM_LAUNCH(KERNEL, GRID, BLOCK, SHARED, STREAM, ...) \
@@ -151,5 +152,12 @@ inline __half __float2half_rn(float x) { return static_cast<__half>(x); }
 inline unsigned short __half_as_ushort(__half x) { return bits_as<unsigned short>(x); }
 inline __half __ushort_as_half(unsigned short bits) { return bits_as<__half>(bits); }
 
+inline void store_words(void* to, unsigned a, unsigned b, unsigned c, unsigned d) {
+  const unsigned words[] = {a, b, c, d};
+  std::memcpy(to, words, sizeof words);
+}
+
+inline float power_of_2(float x) { return std::exp2(x); }
+inline float reciprocal(float x) { return 1.f / x; }
 inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
 inline int cudaGetLastError() { return 0; }

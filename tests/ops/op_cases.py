@@ -126,6 +126,16 @@ def _attention_backward(dtype, width):
     yield from _attention_options(dtype, width)
 
 
+def _flash_attention(dtype, width):
+    for _, *inputs in _attention_options_of(dtype, width, 75, 70):
+        yield inputs
+
+
+def _flash_attention_backward(dtype, width):
+    for grad, *inputs in _attention_options_of(dtype, width, 75, 70):
+        yield grad, *torch.ops.dsmm_reference.flash_attention(*inputs), *inputs
+
+
 def _targets(rows, vocabulary):
     targets = torch.randint(0, vocabulary, (rows,))
     targets[rows // 2] = IGNORED
@@ -164,10 +174,13 @@ CASES = {
     "masked_softmax_backward": _masked_softmax_backward,
     "attention": _attention,
     "attention_backward": _attention_backward,
+    "flash_attention": _flash_attention,
+    "flash_attention_backward": _flash_attention_backward,
     "cross_entropy_": _cross_entropy,
     "linear_cross_entropy": _linear_cross_entropy,
 }
 NAMES = tuple(CASES)
+IN_TRITON = ("flash_attention", "flash_attention_backward")  # without compiled code
 
 
 def cases(name, dtype, width):

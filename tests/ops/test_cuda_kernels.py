@@ -1,16 +1,24 @@
-"""The CUDA sources without a GPU: their arithmetic on the CPU, and real code for each architecture."""
-
-import subprocess
-import sys
+"""The arithmetic of the CUDA sources, run on the CPU; what they cost on a GPU is in test_cuda_budget.py."""
 
 import pytest
 import torch
 from op_cases import cases, run
-from shim import CSRC, KERNELS
+from shim import KERNELS
+
+from ds_minimodel.common.vocabulary import IGNORED
 
 # More than the packs of one warp, with packs; without; less than a warp has lanes.
 WIDTHS = (272, 33, 7)
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 8e-3, torch.float16: 2e-3}
+
+
+def assert_equals_reference(name, inputs, dtype):
+    got = run("dsmm_shim", name, inputs)
+    expected = run("dsmm_reference", name, inputs, torch.double)
+    for output, exact in zip(got, expected, strict=True):
+        assert output.shape == exact.shape
+        if output.numel():
+            assert (output - exact).abs().max() <= TOLERANCE[dtype] * exact.abs().max()
 
 
 @pytest.mark.usefixtures("shim_library")
@@ -22,18 +30,25 @@ def test_kernel_equals_reference(name, dtype, order, monkeypatch):
     torch.manual_seed(0)
     for width in WIDTHS if order == "forward" else WIDTHS[1:2]:
         for inputs in cases(name, dtype, width):
-            got = run("dsmm_shim", name, inputs)
-            expected = run("dsmm_reference", name, inputs, torch.double)
-            for output, exact in zip(got, expected, strict=True):
-                assert output.shape == exact.shape
-                if output.numel():
-                    assert (output - exact).abs().max() <= TOLERANCE[dtype] * exact.abs().max()
+            assert_equals_reference(name, inputs, dtype)
 
 
-@pytest.mark.parametrize("architecture", ["sm_70", "sm_80", "sm_90"])
-def test_device_code_compiles(architecture):
-    script = CSRC / "cuda/compile_device_code.py"
-    ended = subprocess.run([sys.executable, str(script), architecture], capture_output=True, text=True)
-    if ended.returncode == 3:
-        pytest.skip(ended.stderr.strip())
-    assert ended.returncode == 0, ended.stderr
+@pytest.mark.usefixtures("shim_library")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [64, 768, 1024, 1032])  # of which registers hold the first three
+@pytest.mark.parametrize(
+    "name", ["residual_layer_norm", "residual_layer_norm_backward", "masked_softmax", "masked_softmax_backward"]
+)
+def test_rows_in_registers_and_beyond(name, width, dtype):
+    torch.manual_seed(0)
+    assert_equals_reference(name, next(cases(name, dtype, width)), dtype)
+
+
+@pytest.mark.usefixtures("shim_library")
+@pytest.mark.parametrize("width", [24, 7])
+def test_cross_entropy_of_rows_that_share_a_block(width):
+    torch.manual_seed(0)
+    targets = torch.randint(width, (513,))
+    targets[[1, 40, 512]] = IGNORED
+    inputs = 4 * torch.randn(513, width), torch.randn(width), targets, True
+    assert_equals_reference("cross_entropy_", inputs, torch.float32)

@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops import cross_entropy
-from ds_minimodel.ops.attention import _compiled_attention, _unfused_attention
+from ds_minimodel.ops.attention import around_softmax, compiled_attention, flash_attention
 
 B, N, S, H = 2, 3, 5, 7
 
@@ -41,8 +41,8 @@ def test_bias_gelu():
     assert gradcheck(ops.bias_gelu, (leaf(B, S, H), leaf(H)))
 
 
-# What kernels serve, and two products around masked_softmax.
-WAYS = pytest.mark.parametrize("attend", [_compiled_attention, _unfused_attention])
+# What the CPU's kernels serve, what Triton's do, and two products around masked_softmax.
+WAYS = pytest.mark.parametrize("attend", [compiled_attention, flash_attention, around_softmax])
 
 
 @WAYS

@@ -18,6 +18,11 @@ def test_missing_build(serving):
     assert serving() == "torch (kernels not built, or from older sources)"
 
 
+def test_build_of_older_sources(serving, tmp_path):
+    (tmp_path / "_kernels_cpu_v1.abi3.so").write_bytes(b"not loaded")
+    assert serving() == "torch (kernels not built, or from older sources)"
+
+
 def test_broken_build(serving, tmp_path):
     (tmp_path / (loading.LIBRARIES["cpu"] + ".abi3.so")).write_bytes(b"not a library")
     assert serving().startswith("torch (kernels do not load:")

@@ -51,6 +51,8 @@ ELSEWHERE = {  # command -> what runs it
     r"deepspeed --hostfile HOSTS .*": "scripts/launch/deepspeed.sh",
     r"ds-minimodel hosts HOSTS": "scripts/launch/deepspeed.sh and mpirun.sh",
     r"ds-minimodel run (RECIPE|recipes/paper\.yaml --hostfile hosts)": "conftest.py; on hosts: ON_HOSTS",
+    r"ds-minimodel (status|clean) RECIPE.*": "tests/pipeline/test_status.py",
+    r"ds-minimodel \w+ RECIPE .*--deepspeed_config .*": "tests/pipeline/test_deepspeed_json.py",
     r"ds-minimodel report RECIPE": "with more: docs/report.md's other command",
 }
 # What makes the recipes of the pages small, and gives them a task with questions where they have one.

@@ -11,7 +11,7 @@ import pytest
 from .conftest import copy_of, refused, run
 
 BODY, PACK = "pretrain/minijoint/body", "adapt/minijoint/xx/pack"
-MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/topic"
+MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/topic"
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_a_pack_replaced_by_its_own_first_snapshot(finished):
 
 def test_scores_of_another_system(finished):
     workdir = finished.parent / "run"
-    with replaced(workdir / SCORES, workdir / "evaluate/bl_base/topic"):
+    with replaced(workdir / SCORES, workdir / "evaluate/bl_base/xx/topic"):
         for command in ("run", "evaluate", "report"):
             refused_naming(finished, workdir / SCORES, command, finished)
 
@@ -269,6 +269,7 @@ def test_a_folder_or_a_link_in_the_place_of_a_file(finished, name, undone, comma
         (MODEL, "finetune"),
         (SCORES, "evaluate"),
         ("evaluate/baselines/topic", "report"),
+        ("pretrain/minijoint/run", "report"),
     ],
 )
 def test_a_file_in_the_place_of_a_folder(finished, folder, command):
@@ -286,11 +287,11 @@ SWAPS = [
     ("adapt/minijoint/xx/snapshots/step-00000000", "adapt/minijoint/xx/snapshots/step-00000004", "adapt"),
     ("finetune/minijoint/topic/seed-3/model", "finetune/minijoint/topic/seed-4/model", "evaluate"),
     ("finetune/minijoint/qa/seed-3/model", MODEL, "finetune"),
-    ("evaluate/minijoint/qa", SCORES, "report"),
+    ("evaluate/minijoint/xx/qa", SCORES, "report"),
     ("evaluate/baselines/qa", "evaluate/baselines/topic", "report"),
     ("build-mini/minipost/mini", "pretrain/bl_base/body", "adapt"),
     ("adapt/bl_base/xx.job.json", "adapt/minijoint/xx.job.json", "adapt"),
-    ("evaluate/bl_base/topic.job.json", f"{SCORES}.job.json", "report"),
+    ("evaluate/bl_base/xx/topic.job.json", f"{SCORES}.job.json", "report"),
     ("tokens/en.job.json", "tokens/xx.job.json", "prepare"),
     ("adapt/bl_base/xx/run/metrics.jsonl", "adapt/minijoint/xx/run/metrics.jsonl", "report"),
 ]
@@ -302,6 +303,14 @@ def test_what_another_job_made(finished, source, target, command):
     with replaced(workdir / target, workdir / source):
         line = refused(command, finished)
         assert str(workdir / target).removesuffix(".job.json") in line, line
+
+
+def test_nothing_is_done_before_what_is_refused_later(finished):
+    """A run that must end at a stale job does not work on those before it."""
+    finetune = finished.parent / "run/finetune/bl_base"
+    stale = finetune / "qa/seed-4.job.json"
+    with replaced(stale, finetune / "topic/seed-4.job.json"), pending(finetune, "topic/seed-3"):
+        refused_naming(finished, finetune / "qa/seed-4", "run", finished)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../../etc/passwd", "a/../../x", "", "a\0b", "x" * 2000])

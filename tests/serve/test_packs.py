@@ -118,6 +118,7 @@ def test_tensors_that_no_pack_has(family, pack, change, words):
         (lambda tensors: tensors.pop("out.bias"), "out.bias is not the one of a classification model"),
         (lambda tensors: tensors.update({"out.bias": torch.zeros(2)}), "out.bias is not the one of a classification"),
         (lambda tensors: tensors.update({"more.bias": torch.zeros(2)}), "more.bias is not the one of a classification"),
+        (lambda tensors: tensors.update({"pack.bias": torch.zeros(33)}), "pack.bias is not the one of a classif"),
         (lambda tensors: tensors.pop("body.positions"), "body.positions is of shape"),
     ],
 )

@@ -363,7 +363,12 @@ def test_finetune_evaluate_report_and_predict(tmp_path):
     assert code == 0, err
     workdir = tmp_path / "run"
     names, parts = (
-        json.loads((workdir / f"evaluate/bl_base/{name}/scores.json").read_text()) for name in ("names", "parts")
+        [
+            row
+            for language in ("en", "xx")
+            for row in json.loads((workdir / f"evaluate/bl_base/{language}/{name}/scores.json").read_text())
+        ]
+        for name in ("names", "parts")
     )
     assert all({"score", "precision", "recall"} <= row.keys() and 0 <= row["score"] <= 100 for row in names)
     assert [row["score"] > 50 for row in parts if row["language"] == "en"] == [True]  # chance is one half

@@ -24,7 +24,11 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.model.artifacts import load_body, load_pack
 from ds_minimodel.serve.packs import check
+from ds_minimodel.serve.predictor import Predictor
 
+from ..interop.conftest import ODD_TEXTS, TEXTS
+
+LINES = [*TEXTS, *(text for text in ODD_TEXTS if "\u0085" not in text)]  # which transformers takes for no space
 _SentencePiece: Any = vars(protobuf)["ModelProto"]  # made as the module is read
 Damage = Callable[[Path, random.Random], str]  # returns what it did, for a message
 
@@ -348,7 +352,7 @@ def assert_as_transformers(folder: Path, out: Path, lines: list[str]) -> None:
     with torch.no_grad():
         model = RobertaForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
         expected = model(torch.tensor(order)[tokens], attention_mask=mask.long()).logits[..., order]
-    torch.testing.assert_close(found[mask], expected[mask], atol=1e-4, rtol=0)
+    torch.testing.assert_close(found[mask], expected[mask], atol=1e-4, rtol=1e-4)  # a flipped bit may make 1e30
 
 
 # --- Our own artifacts, whose makers know how to write a manifest ---
@@ -404,6 +408,22 @@ def damage_artifact(folder: Path, rng: random.Random) -> str:
         return damage(folder, rng)
     except (IndexError, ValueError):  # there is no such file in this kind of folder
         return link(folder, rng)
+
+
+def artifact_outcome(model: Path, pack: Path) -> str:
+    """What became of a body or task model and a pack of which one is damaged.
+
+    "right" is an answer by finite weights: under a manifest that agrees, a stranger's other numbers are his to choose.
+    """
+    try:
+        check(pack, model)
+        predictor = Predictor(model, {"de": pack}, top=2)
+        (answer,) = predictor.predict([{"text": "der <mask>", "question": "wer?", "context": "der Hund"}])
+    except UserError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1200, error
+        return "refused"
+    assert all(tensor.isfinite().all() for tensor in predictor.model.state_dict().values()), answer
+    return "right"
 
 
 def copy(folder: Path, to: Path) -> Path:

@@ -4,12 +4,14 @@
 
 Inputs are those of `generators`. A damage changes a file of a finished workdir, a swap puts there what another job or
 another workdir made; then one evaluation is undone and `run` called. Held is exit code 0 with the scores and the report
-of before, or exit code 2 with one line and nothing changed on disk. A fault is printed with what repeats it.
+of before, or exit code 2 with one line and nothing changed on disk. A folder from strangers is damaged and imported, or
+opened by `predict`: refused, or used as what it is. A fault is printed with what repeats it.
 """
 
 import argparse
 import collections
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -31,14 +33,19 @@ import torch
 from ds_minimodel.cli.main import main as command
 from ds_minimodel.engine import loop  # noqa: F401  (what a command would import, before the processes part)
 from ds_minimodel.engine.ranks.launch import CPU
+from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.results import page  # noqa: F401
 
+from ..interop.conftest import make_roberta, make_roberta_json, make_unigram, make_xlm_r, make_xlm_r_json, write_text
+from ..serve.conftest import make_family
+from .foreign import LINES, artifact_outcome, copy, damage_artifact, damage_import, import_outcome
 from .generators import CASES, describe, outcome
 
 ROOT = Path(__file__).parents[2]
-SCORED = [f"evaluate/{system}/{task}" for system in ("bl_base", "minijoint", "minipost") for task in ("topic", "qa")]
+SCORED = [f"evaluate/{system}/xx/{task}" for system in ("bl_base", "minijoint", "minipost") for task in ("topic", "qa")]
 PATIENCE = 120  # seconds for one command
-INPUTS_PER_DAMAGE = 8
+CHECKPOINTS = ("xlm-r", "xlm-r-json", "roberta", "roberta-json")
+ROUND = [*["input"] * 8, "damage", "import", "artifact"]  # what a worker tries, over and over
 
 
 def make_workdir(folder: Path) -> Path:
@@ -160,10 +167,17 @@ def _noun(path: Path) -> str:
 # --- One worker ---
 
 
-def _held(recipe: Path, path: Path, put: Path | bytes | None, undone: str, seconds: float) -> tuple[str, str]:
+Results = dict[str, bytes]
+
+
+def results_of(recipe: Path) -> Results:
+    """{name: content} of what a run is for."""
+    return {name: (recipe.parent / "run/report" / name).read_bytes() for name in ("scores.json", "report.md")}
+
+
+def _held(recipe: Path, right: Results, path: Path, put: Path | bytes | None, undone: str) -> tuple[str, str]:
     """("refused", "answered" or "fault", what was said) of `run` with `put` in the place of `path`."""
     workdir, aside = recipe.parent / "run", recipe.parent / "aside"
-    right = {name: (workdir / "report" / name).read_bytes() for name in ("scores.json", "report.md")}
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     kept = {path: aside / "damaged"}
@@ -183,7 +197,7 @@ def _held(recipe: Path, path: Path, put: Path | bytes | None, undone: str, secon
         one.rename(place)
     copy.rename(path)
     before = _state(workdir, undone)
-    code, said = _run(recipe, seconds)
+    code, said = _run(recipe)
     lines = [line for line in said.splitlines() if line.startswith("ds-minimodel: ")]
     fault, result = "", "refused"
     if code == 2:
@@ -193,7 +207,7 @@ def _held(recipe: Path, path: Path, put: Path | bytes | None, undone: str, secon
             fault = "changed the disk"
     elif code == 0:
         result = "answered"
-        if any((workdir / "report" / name).read_bytes() != content for name, content in right.items()):
+        if results_of(recipe) != right:
             fault = "other results"
     else:
         fault = f"exit code {code}"
@@ -220,7 +234,7 @@ def _state(workdir: Path, undone: str) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def _run(recipe: Path, seconds: float) -> tuple[int | None, str]:
+def _run(recipe: Path) -> tuple[int | None, str]:
     """(exit code, standard error) of `ds-minimodel run` in a process parted from this one, which has all imported."""
     with tempfile.TemporaryFile("w+b") as err:
         child = os.fork()
@@ -239,39 +253,90 @@ def _run(recipe: Path, seconds: float) -> tuple[int | None, str]:
             finally:
                 sys.stderr.flush()
                 os._exit(code)
-        deadline, status = time.monotonic() + seconds, 0
+        deadline, status = time.monotonic() + PATIENCE, 0
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
             if time.monotonic() > deadline:
                 os.killpg(child, 9)
                 os.waitpid(child, 0)
-                return None, f"no end after {seconds:.0f} s"
+                return None, f"no end after {PATIENCE} s"
             time.sleep(0.02)
         status = ended[1]
         err.seek(0)
         return os.waitstatus_to_exitcode(status), err.read().decode(errors="replace")
 
 
-def work(recipe: Path, other: Path, seed: int, until: float, record: Callable[[str, str, str], None]) -> None:
-    """Inputs, and damages and swaps of the finished run of `recipe`, until a time of time.monotonic."""
-    rng, number = random.Random(seed), 0
-    scratch = recipe.parent / "inputs"
-    while time.monotonic() < until:
-        number += 1
-        if number % (INPUTS_PER_DAMAGE + 1):
-            shutil.rmtree(scratch, ignore_errors=True)
-            scratch.mkdir()
-            found = outcome(CASES[number % len(CASES)](rng), scratch)
-            result = "refused" if found.code == 2 else "answered"
-            record(f"input: {found.case.kind}", "fault" if found.fault else result, describe(found))
-            continue
-        kind = rng.choice((damage, swap))
+Found = tuple[str, str, str]  # class, ("refused", "answered" or "fault"), what repeats it
+
+
+def work(recipe: Path, other: Path, strangers: Path, seed: int, until: float, record: Callable[..., None]) -> None:
+    """Tries as of ROUND until a time of time.monotonic: `recipe` is finished, and nobody else's meanwhile."""
+    rng, scratch, right = random.Random(seed), recipe.parent / "scratch", results_of(recipe)
+    for number in itertools.count():
+        if time.monotonic() > until:
+            return
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        match ROUND[number % len(ROUND)]:
+            case "input":
+                found = outcome(rng.choice(CASES)(rng), scratch)
+                result = "refused" if found.code == 2 else "answered"
+                record(f"input: {found.case.kind}", "fault" if found.fault else result, describe(found))
+            case "damage":
+                record(*_damaged(recipe, right, other, rng))
+            case "import":
+                record(*_imported(strangers, scratch, rng))
+            case "artifact":
+                record(*_opened(strangers, scratch, rng))
+
+
+def _damaged(recipe: Path, right: Results, other: Path, rng: random.Random) -> Found:
+    kind = rng.choice((damage, swap))
+    name, path, put = kind(recipe.parent / "run", other.parent / "run", rng)
+    while isinstance(put, Path) and not put.exists():
         name, path, put = kind(recipe.parent / "run", other.parent / "run", rng)
-        if isinstance(put, Path) and not put.exists():
-            continue
-        undone = rng.choice(SCORED)
-        result, said = _held(recipe, path, put, undone, PATIENCE)
-        place = path.relative_to(recipe.parent)
-        record(f"{kind.__name__}: {name}", result, f"{place} <- {put!r:.80}; {undone} undone: {said}")
+    undone = rng.choice(SCORED)
+    result, said = _held(recipe, right, path, put, undone)
+    place = path.relative_to(recipe.parent)
+    return f"{kind.__name__}: {name}", result, f"{place} <- {put!r:.80}; {undone} undone: {said}"
+
+
+def _imported(strangers: Path, scratch: Path, rng: random.Random) -> Found:
+    name, seed = rng.choice(CHECKPOINTS), rng.getrandbits(32)
+    folder = copy(strangers / name, scratch / "hf")
+    what = damage_import(folder, random.Random(seed))
+    good = strangers / f"{name}-imported"
+    return _judged(f"import: {name}", what, lambda: import_outcome(folder, scratch / "out", good, LINES))
+
+
+def _opened(strangers: Path, scratch: Path, rng: random.Random) -> Found:
+    name = rng.choice(("body", "classification", "qa", "de", "zh"))
+    model, pack = (name, "de") if name not in ("de", "zh") else ("classification", name)
+    parts = {part: copy(strangers / part, scratch / part) for part in (model, pack)}
+    what = damage_artifact(parts[name], random.Random(rng.getrandbits(32)))
+    kind = "pack" if name == pack else "body" if name == "body" else "task model"
+    return _judged(f"artifact: {kind}", what, lambda: artifact_outcome(parts[model], parts[pack]))
+
+
+def _judged(name: str, what: str, outcome_of: Callable[[], str]) -> Found:
+    try:
+        return name, {"right": "answered"}.get(found := outcome_of(), found), what
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a panic of Rust's is no Exception
+        return name, "fault", f"{what}: {traceback.format_exc()}"
+
+
+def make_strangers(folder: Path) -> Path:
+    """Checkpoints of Hugging Face's, the imports of them, and bodies, task models and packs of ours."""
+    make_family(folder, "0123456789abcdef")
+    text = write_text(folder / "text.txt")
+    make_xlm_r(make_unigram(text, folder / "unigram"), folder / "xlm-r")
+    make_xlm_r_json(folder / "xlm-r", folder / "xlm-r-json")
+    make_roberta(text, folder / "roberta")
+    make_roberta_json(text, folder / "roberta-json")
+    for name in CHECKPOINTS:
+        import_hf(folder / name, folder / f"{name}-imported")
+    return folder
 
 
 def _record(file: TextIO, name: str, result: str, said: str) -> None:
@@ -292,18 +357,20 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         one = make_workdir(Path(folder) / "first")
         other = copy_of(one, Path(folder) / "other", seed=4)
+        strangers = make_strangers(Path(folder) / "strangers")
         recipes = [copy_of(one, Path(folder) / f"worker-{index}") for index in range(os.cpu_count() or 1)]
         until, workers = time.monotonic() + 60 * options.minutes, []
         for index, recipe in enumerate(recipes):
             pid = os.fork()
             if not pid:
                 with contextlib.suppress(KeyboardInterrupt), open(Path(folder) / f"{index}.jsonl", "w") as file:
-                    work(recipe, other, options.seed * 1000 + index, until, partial(_record, file))
+                    work(recipe, other, strangers, options.seed * 1000 + index, until, partial(_record, file))
                 os._exit(0)
             workers.append(pid)
-        for pid in workers:
-            os.waitpid(pid, 0)
         counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        for pid in workers:
+            if os.waitpid(pid, 0)[1]:
+                counts["an input that ended the process"]["fault"] += 1
         for path in sorted(Path(folder).glob("*.jsonl")):
             for line in path.read_text().splitlines():
                 name, result = json.loads(line)

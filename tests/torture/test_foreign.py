@@ -6,18 +6,14 @@ import shutil
 import pytest
 import torch
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.interop.hugging_face import import_hf
-from ds_minimodel.serve.packs import check
-from ds_minimodel.serve.predictor import Predictor
 
-from ..interop.conftest import ODD_TEXTS, TEXTS, roberta, roberta_json, text_file, unigram_folder, xlm_r, xlm_r_json  # noqa: F401
+from ..interop.conftest import roberta, roberta_json, text_file, unigram_folder, xlm_r, xlm_r_json  # noqa: F401
 from ..serve.conftest import family  # noqa: F401
-from .foreign import copy, damage_artifact, damage_import, import_outcome
+from .foreign import LINES, artifact_outcome, copy, damage_artifact, damage_import, import_outcome
 
 CHECKPOINTS = ["xlm_r", "xlm_r_json", "roberta", "roberta_json"]
 IMPORTS, ARTIFACTS = 25, 25  # of each checkpoint, of each artifact
-LINES = [*TEXTS, *(text for text in ODD_TEXTS if "\u0085" not in text)]
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
@@ -46,14 +42,7 @@ def test_artifacts(family, tmp_path, name):  # noqa: F811
         parts = {part: copy(family.root / part, tmp_path / part) for part in (model, pack)}
         what = damage_artifact(parts[name], random.Random(f"{name} {seed}"))
         try:
-            check(parts[pack], parts[model])
-            predictor = Predictor(parts[model], {"de": parts[pack]}, top=2)
-            request = {"text": "der <mask>", "question": "wer?", "context": "der Hund"}
-            (answer,) = predictor.predict([request])
-            assert all(tensor.isfinite().all() for tensor in predictor.model.state_dict().values()), answer
-        except UserError as error:
-            assert "\n" not in str(error) and len(str(error)) < 1200
-            refused += 1
+            refused += artifact_outcome(parts[model], parts[pack]) == "refused"
         except Exception as error:
             raise AssertionError(f"seed {seed}: {what}") from error
     assert refused > ARTIFACTS / 2

@@ -1,78 +1,110 @@
-// Cross-entropy of rows of logits, which turn into their gradient in place. One block for each row.
+// Cross-entropy of rows of logits, which turn into their gradient in place. A block has R rows, for which it
+// reads each bias once a pass: the fp32 biases of a large vocabulary are twice as many bytes as its logits.
 #pragma once
 #include "common.cuh"
 
 namespace dsmm::cuda {
 
+constexpr int kCrossEntropyThreads = 384;
 constexpr float kLowest = -3.4028235e38f;
 
-// The largest element met so far, and the sum of exp(element - largest).
+// The largest element met so far, and the sum of 2^(element - largest).
 struct Normaliser {
-  float largest, sum;
+  float largest = kLowest, sum = 0.f;
   __device__ __forceinline__ void merge(float other_largest, float other_sum) {
     const float both = fmaxf(largest, other_largest);
-    sum = sum * expf(largest - both) + other_sum * expf(other_largest - both);
+    sum = sum * power_of_2(largest - both) + other_sum * power_of_2(other_largest - both);
     largest = both;
   }
 };
 
-// blockDim is (threads), a multiple of 32 and at most 1024.
-template <class T, int N> __global__ void cross_entropy(CrossEntropy<T> a) {
-  __shared__ float largest[kWarp], sum[kWarp];
-  const int64_t row = blockIdx.x, target = a.targets[row];
-  T* logits = a.logits + row * a.width;
-  if (target == kIgnored) {
-    if (threadIdx.x == 0) a.losses[row] = 0.f;
-    if (a.needs_grad)
-      for (int64_t i = threadIdx.x; i < a.width; i += blockDim.x) logits[i] = narrow<T>(0.f);
-    return;
-  }
-  Normaliser mine = {kLowest, 0.f};
-  for (int64_t i = threadIdx.x * N; i < a.width; i += blockDim.x * N) {
-    Floats<N> scores = load<N>(logits + i);
-    const Floats<N> bias = load<N>(a.bias + i);
-    float pack_largest = mine.largest;
+// body(column, packs of the R rows, biases in units of log 2) for each pack of this thread; the packs of all
+// rows are under way at once.
+template <int N, int R, class T, class Body>
+__device__ __forceinline__ void for_columns(const CrossEntropy<T>& a, int64_t first, int num_rows,
+                                            Body body) {
+  for (int i = threadIdx.x * N; i < a.width; i += kCrossEntropyThreads * N) {
+    Pack<T, N> packs[R];
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      scores.lanes[k] += bias.lanes[k];
-      pack_largest = fmaxf(pack_largest, scores.lanes[k]);
+    for (int r = 0; r < R; ++r)
+      if (r < num_rows) packs[r] = load_pack<N>(a.logits + (first + r) * a.width + i);
+    Floats<N> bias = load<N>(a.bias + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) bias.lanes[k] *= kLog2E;
+    body(i, packs, bias);
+  }
+}
+
+template <class T, int N, int R>
+__global__ void __launch_bounds__(kCrossEntropyThreads, 2) cross_entropy(CrossEntropy<T> a, int64_t rows) {
+  constexpr int kWarps = kCrossEntropyThreads / kWarp;
+  __shared__ float largest[R][kWarps], sum[R][kWarps];
+  const int64_t first = (int64_t)blockIdx.x * R;
+  const int num_rows = (int)(rows - first < R ? rows - first : R);
+  Normaliser mine[R];
+  for_columns<N, R>(a, first, num_rows, [&](int, const Pack<T, N>(&packs)[R], const Floats<N>& bias) {
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+      if (r < num_rows) {
+        Floats<N> scores = widen(packs[r]);
+        float pack_largest = mine[r].largest;
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          scores.lanes[k] = scores.lanes[k] * kLog2E + bias.lanes[k];
+          pack_largest = fmaxf(pack_largest, scores.lanes[k]);
+        }
+        mine[r].sum *= power_of_2(mine[r].largest - pack_largest);
+        mine[r].largest = pack_largest;
+#pragma unroll
+        for (int k = 0; k < N; ++k) mine[r].sum += power_of_2(scores.lanes[k] - pack_largest);
+      }
+  });
+  float normalisers[R];  // log2 of the sum of exp(score)
+  int hits[R];           // the column of the target; -1: the row counts nothing
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      const float other_largest = __shfl_xor_sync(kAllLanes, mine[r].largest, step);
+      const float other_sum = __shfl_xor_sync(kAllLanes, mine[r].sum, step);
+      mine[r].merge(other_largest, other_sum);
     }
-    mine.sum *= expf(mine.largest - pack_largest);
-    mine.largest = pack_largest;
-#pragma unroll
-    for (int k = 0; k < N; ++k) mine.sum += expf(scores.lanes[k] - pack_largest);
-  }
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    const float other_largest = __shfl_xor_sync(kAllLanes, mine.largest, step);
-    const float other_sum = __shfl_xor_sync(kAllLanes, mine.sum, step);
-    mine.merge(other_largest, other_sum);
-  }
-  if (threadIdx.x % kWarp == 0) {
-    largest[threadIdx.x / kWarp] = mine.largest;
-    sum[threadIdx.x / kWarp] = mine.sum;
+    if (threadIdx.x % kWarp == 0) {
+      largest[r][threadIdx.x / kWarp] = mine[r].largest;
+      sum[r][threadIdx.x / kWarp] = mine[r].sum;
+    }
   }
   __syncthreads();
-  mine = {kLowest, 0.f};
-  for (int warp = 0; warp < (int)(blockDim.x / kWarp); ++warp) mine.merge(largest[warp], sum[warp]);
-  const float normaliser = mine.largest + logf(mine.sum);
-  // A target outside the vocabulary makes the loss nan instead of reading past the row.
-  const bool valid = target >= 0 && target < a.width;
-  if (threadIdx.x == 0)
-    a.losses[row] =
-        valid ? normaliser - (widen(logits[target]) + a.bias[target]) : __int_as_float(0x7fc00000);
-  if (!a.needs_grad) return;
-  __syncthreads();  // the target's logit is read before it is overwritten
-  for (int64_t i = threadIdx.x * N; i < a.width; i += blockDim.x * N) {
-    Floats<N> scores = load<N>(logits + i);
-    const Floats<N> bias = load<N>(a.bias + i);
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float prob = expf(scores.lanes[k] + bias.lanes[k] - normaliser);
-      scores.lanes[k] = i + k == target ? prob - 1.f : prob;
+  for (int r = 0; r < R; ++r) {
+    Normaliser all;
+    for (int warp = 0; warp < kWarps; ++warp) all.merge(largest[r][warp], sum[r][warp]);
+    normalisers[r] = all.largest + log2f(all.sum);
+    const int64_t target = r < num_rows ? a.targets[first + r] : kIgnored;
+    hits[r] = target == kIgnored ? -1 : (int)target;
+    if (threadIdx.x == 0 && r < num_rows) {
+      // A target outside the vocabulary makes the loss nan instead of reading past the row.
+      float loss = target == kIgnored ? 0.f : __int_as_float(0x7fc00000);
+      if (target >= 0 && target < a.width)
+        loss = normalisers[r] * kLn2 - (widen(a.logits[(first + r) * a.width + target]) + a.bias[target]);
+      a.losses[first + r] = loss;
     }
-    store(logits + i, scores);
   }
+  if (!a.needs_grad) return;
+  __syncthreads();  // the targets' logits are read before they are overwritten
+  for_columns<N, R>(a, first, num_rows, [&](int i, const Pack<T, N>(&packs)[R], const Floats<N>& bias) {
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+      if (r < num_rows) {
+        Floats<N> scores = widen(packs[r]);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          const float prob = power_of_2(scores.lanes[k] * kLog2E + bias.lanes[k] - normalisers[r]);
+          scores.lanes[k] = hits[r] < 0 ? 0.f : i + k == hits[r] ? prob - 1.f : prob;
+        }
+        store(a.logits + (first + r) * a.width + i, scores);
+      }
+  });
 }
 
 }  // namespace dsmm::cuda

@@ -14,7 +14,7 @@ __device__ __forceinline__ unsigned hash32(unsigned x) {
 
 // Drops from the pack that starts at `column` of `row`, in place.
 template <int N>
-__device__ __forceinline__ void drop(const Dropout& dropout, int64_t row, int64_t column, Floats<N>& values) {
+__device__ __forceinline__ void drop(const Dropout& dropout, int64_t row, int column, Floats<N>& values) {
   if (!dropout.keys) return;
   const unsigned first = (unsigned)dropout.keys[row] + (unsigned)(column + 1) * 0x9E3779B9u;
 #pragma unroll
@@ -27,7 +27,7 @@ __device__ __forceinline__ void drop(const Dropout& dropout, int64_t row, int64_
 template <class T, int N> __global__ void dropout_rows(DropoutRows<T> a, int64_t rows) {
   const int64_t row = row_of_warp();
   if (row >= rows) return;
-  for_packs<N>(a.width, [&](int64_t i) {
+  for_packs<N, 0>((int)a.width, [&](int, int i) {
     Floats<N> values = load<N>(a.x + row * a.width + i);
     drop(a.dropout, row, i, values);
     store(a.out + row * a.width + i, values);

@@ -5,43 +5,45 @@
 
 namespace dsmm::cuda {
 
-// Dynamic shared memory: a row of floats for each warp. A lane reads back only what it wrote itself, so
-// nothing has to be synchronised.
-template <class T, int N> __global__ void norm_forward(NormForward<T> a, int64_t rows) {
+template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, int64_t rows) {
   DSMM_DYNAMIC_SHARED(float, shared);
   const int64_t row = row_of_warp(), start = row * a.width;
   if (row >= rows) return;
-  float* values = shared + threadIdx.y * a.width;
+  const int width = (int)a.width;
+  Packs<T, N, P> x, residual;
+  x.read(a.x + start, width);
+  if (a.residual) residual.read(a.residual + start, width);
+  RowFloats<N, P> values(shared, width);
   float sum = 0.f;
-  for_packs<N>(a.width, [&](int64_t i) {
-    Floats<N> v = load<N>(a.x + start + i);
+  for_packs<N, P>(width, [&](int p, int i) {
+    Floats<N> v = x.at(p, i);
     drop(a.dropout, row, i, v);
     if (a.residual) {
-      const Floats<N> residual = load<N>(a.residual + start + i);
+      const Floats<N> added = residual.at(p, i);
 #pragma unroll
-      for (int k = 0; k < N; ++k) v.lanes[k] += residual.lanes[k];
+      for (int k = 0; k < N; ++k) v.lanes[k] += added.lanes[k];
     }
     if (a.total) store(a.total + start + i, v);
+    const Floats<N> seen = rounded<T>(v);  // as the backward pass sees the sum; so do the statistics
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      v.lanes[k] = rounded<T>(v.lanes[k]);  // the backward pass sees the rounded sum; so do the statistics
-      values[i + k] = v.lanes[k];
-      sum += v.lanes[k];
+      values.at(p, k) = seen.lanes[k];
+      sum += seen.lanes[k];
     }
   });
-  const float mean = warp_sum(sum) / a.width;
+  const float mean = warp_sum(sum) / width;
   float squares = 0.f;
-  for_packs<N>(a.width, [&](int64_t i) {
+  for_packs<N, P>(width, [&](int p, int) {
 #pragma unroll
-    for (int k = 0; k < N; ++k) squares += (values[i + k] - mean) * (values[i + k] - mean);
+    for (int k = 0; k < N; ++k) squares += (values.at(p, k) - mean) * (values.at(p, k) - mean);
   });
-  const float rstd = rsqrtf(warp_sum(squares) / a.width + a.eps);
-  for_packs<N>(a.width, [&](int64_t i) {
+  const float rstd = rsqrtf(warp_sum(squares) / width + a.eps);
+  for_packs<N, P>(width, [&](int p, int i) {
     const Floats<N> weight = load<N>(a.weight + i), bias = load<N>(a.bias + i);
     Floats<N> out;
 #pragma unroll
     for (int k = 0; k < N; ++k)
-      out.lanes[k] = (values[i + k] - mean) * rstd * weight.lanes[k] + bias.lanes[k];
+      out.lanes[k] = (values.at(p, k) - mean) * rstd * weight.lanes[k] + bias.lanes[k];
     store(a.out + start + i, out);
   });
   if (threadIdx.x == 0) {
@@ -50,25 +52,29 @@ template <class T, int N> __global__ void norm_forward(NormForward<T> a, int64_t
   }
 }
 
-template <class T, int N> __global__ void norm_backward(NormBackward<T> a, int64_t rows) {
-  const int64_t row = row_of_warp(), start = row * a.width;
-  if (row >= rows) return;
+// Gradient of one row. see(p, k, grad, normalised) is called with each element of this lane.
+template <class T, int N, int P, class See>
+__device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int64_t row, See see) {
+  const int64_t start = row * a.width;
+  const int width = (int)a.width;
+  Packs<T, N, P> grads, totals;
+  grads.read(a.grad + start, width);
+  totals.read(a.total + start, width);
   const float mean = a.mean[row], rstd = a.rstd[row];
   float sum = 0.f, sum_with_normalised = 0.f;
-  for_packs<N>(a.width, [&](int64_t i) {
-    const Floats<N> grad = load<N>(a.grad + start + i), total = load<N>(a.total + start + i);
-    const Floats<N> weight = load<N>(a.weight + i);
+  for_packs<N, P>(width, [&](int p, int i) {
+    const Floats<N> grad = grads.at(p, i), total = totals.at(p, i), weight = load<N>(a.weight + i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const float weighted = grad.lanes[k] * weight.lanes[k];
+      const float weighted = grad.lanes[k] * weight.lanes[k], normalised = (total.lanes[k] - mean) * rstd;
       sum += weighted;
-      sum_with_normalised += weighted * (total.lanes[k] - mean) * rstd;
+      sum_with_normalised += weighted * normalised;
+      see(p, k, grad.lanes[k], normalised);
     }
   });
-  const float mean_grad = warp_sum(sum) / a.width, slope = warp_sum(sum_with_normalised) / a.width;
-  for_packs<N>(a.width, [&](int64_t i) {
-    const Floats<N> grad = load<N>(a.grad + start + i), total = load<N>(a.total + start + i);
-    const Floats<N> weight = load<N>(a.weight + i);
+  const float mean_grad = warp_sum(sum) / width, slope = warp_sum(sum_with_normalised) / width;
+  for_packs<N, P>(width, [&](int p, int i) {
+    const Floats<N> grad = grads.at(p, i), total = totals.at(p, i), weight = load<N>(a.weight + i);
     Floats<N> grad_total;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -81,14 +87,48 @@ template <class T, int N> __global__ void norm_backward(NormBackward<T> a, int64
   });
 }
 
-// Column sums for the gradients of weight and bias, into partial (slices, 2, width).
-template <class T>
+template <class T, int N, int P> __global__ void norm_backward(NormBackward<T> a, int64_t rows) {
+  const int64_t row = row_of_warp();
+  if (row < rows) norm_backward_row<T, N, P>(a, row, [](int, int, float, float) {});
+}
+
+// The same, and column sums for the gradients of weight and bias, into partial (slices, 2, width): a warp has
+// a part of the rows and a lane the sums of its columns, so that nothing is read a second time. Rows in
+// registers (P > 0); blocks of (32, kSumWarps).
+template <class T, int N, int P>
+__global__ void __launch_bounds__(kWarp* kSumWarps, sizeof(T) == 2 && P < 4 ? 2 : 1)
+    norm_backward_with_sums(NormBackward<T> a, int64_t rows, float* partial) {
+  float sums[P][2][N] = {};
+  for (int64_t row = row_of_warp(); row < rows; row += (int64_t)gridDim.x * kSumWarps)
+    norm_backward_row<T, N, P>(a, row, [&](int p, int k, float grad, float normalised) {
+      sums[p][0][k] += grad * normalised;
+      sums[p][1][k] += grad;
+    });
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    if (p) __syncthreads();  // the sums of the packs before are read
+    store_sums(sums[p], (p * kWarp + threadIdx.x) * N, blockIdx.x, a.width, partial);
+  }
+}
+
+// The column sums alone, by a second read, where a row is not in registers.
+template <class T, int N>
 __global__ void norm_parameter_sums(NormBackward<T> a, int64_t rows, float* partial) {
-  sum_columns<2>(a.width, rows, partial, [&](int64_t row, int64_t column, float* sums) {
-    const float grad = widen(a.grad[row * a.width + column]);
-    sums[0] += grad * (widen(a.total[row * a.width + column]) - a.mean[row]) * a.rstd[row];
-    sums[1] += grad;
-  });
+  const Columns<N> columns;
+  float sums[2][N] = {};
+  if (columns.first < a.width)
+#pragma unroll 4  // nothing is written between the reads, so those of four rows are under way at once
+    for (int64_t row = columns.first_row; row < rows; row += columns.stride) {
+      const Floats<N> grad = load<N>(a.grad + row * a.width + columns.first);
+      const Floats<N> total = load<N>(a.total + row * a.width + columns.first);
+      const float mean = a.mean[row], rstd = a.rstd[row];
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        sums[0][k] += grad.lanes[k] * (total.lanes[k] - mean) * rstd;
+        sums[1][k] += grad.lanes[k];
+      }
+    }
+  store_sums(sums, columns.first, blockIdx.y, a.width, partial);
 }
 
 }  // namespace dsmm::cuda

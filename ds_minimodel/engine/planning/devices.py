@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, Strict
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Count, Stored, read_model
@@ -105,7 +105,8 @@ class Device(Stored):
     """A device to plan for.
 
     memory: bytes for training on one. precision: what `auto` means there. type: "cpu" or "cuda". shared: the memory is
-    a machine's, for all its ranks. source: where the figures come from; None: time cannot be foretold.
+    a machine's, for all its ranks. source: where the figures come from; None: time cannot be foretold. capability: a
+    GPU's, (8, 0) for sm_80.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Device(Stored):
     shared: bool = False
     source: str = ""
     figures: Figures | None = None
+    capability: Annotated[tuple[int, int], Strict(False)] | None = None
 
     def memory_of_rank(self, ranks_per_node: int) -> int:
         """Bytes that one rank has."""
@@ -148,7 +150,14 @@ OVERHEAD = Overhead(step=2e-3, tensor=6e-5)  # of the host, as `calibrate` finds
 
 
 def _gpu(
-    name: str, gib: int, precision: str, products: dict[str, float], copy: float, links: tuple[Link, Link], source: str
+    name: str,
+    gib: int,
+    precision: str,
+    capability: tuple[int, int],
+    products: dict[str, float],
+    copy: float,
+    links: tuple[Link, Link],
+    source: str,
 ) -> Device:
     """A GPU. products: FLOP/s of large ones by precision, as achieved. copy: peak bytes a second of its memory."""
     curves = {
@@ -167,7 +176,13 @@ def _gpu(
         between_nodes=between_nodes,
     )
     return Device(
-        name=name, type="cuda", memory=(gib << 30) - CUDA_RESERVE, precision=precision, source=source, figures=figures
+        name=name,
+        type="cuda",
+        memory=(gib << 30) - CUDA_RESERVE,
+        precision=precision,
+        source=source,
+        figures=figures,
+        capability=capability,
     )
 
 
@@ -184,13 +199,23 @@ _HOPPER_PRODUCTS = {"fp16": 794.5e12, "bf16": 794.5e12, "fp32": 0.75 * 66.9e12}
 GPUS = {
     device.name: device
     for device in (
-        _gpu("v100-16g", 16, "fp16", _V100_PRODUCTS, 900e9, _V100_LINKS, f"{_V100}, {_MODEL}, {_DISPATCH}"),
-        _gpu("v100-32g", 32, "fp16", _V100_PRODUCTS, 900e9, _V100_LINKS, f"{_V100}, {_MODEL}, {_DISPATCH}"),
-        _gpu("a100-80g", 80, "bf16", _A100_PRODUCTS, 2039e9, _A100_LINKS, f"{_A100}, {_ACHIEVED}, {_BUS}, {_DISPATCH}"),
+        _gpu("v100-16g", 16, "fp16", (7, 0), _V100_PRODUCTS, 900e9, _V100_LINKS, f"{_V100}, {_MODEL}, {_DISPATCH}"),
+        _gpu("v100-32g", 32, "fp16", (7, 0), _V100_PRODUCTS, 900e9, _V100_LINKS, f"{_V100}, {_MODEL}, {_DISPATCH}"),
+        _gpu(
+            "a100-80g",
+            80,
+            "bf16",
+            (8, 0),
+            _A100_PRODUCTS,
+            2039e9,
+            _A100_LINKS,
+            f"{_A100}, {_ACHIEVED}, {_BUS}, {_DISPATCH}",
+        ),
         _gpu(
             "h100-80g",
             80,
             "bf16",
+            (9, 0),
             _HOPPER_PRODUCTS,
             3350e9,
             _HOPPER_LINKS,
@@ -200,6 +225,7 @@ GPUS = {
             "h200-141g",
             141,
             "bf16",
+            (9, 0),
             _HOPPER_PRODUCTS,
             4800e9,
             _HOPPER_LINKS,

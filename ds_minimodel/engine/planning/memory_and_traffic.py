@@ -12,14 +12,25 @@ from typing import NamedTuple
 
 from ds_minimodel.engine.execution import split_batch
 from ds_minimodel.engine.planning.trace import TRAINABLE, Trace
-from ds_minimodel.engine.zero.config import BUCKET, KEPT_LIVE, accumulates_in_fp32, accumulates_in_place
+from ds_minimodel.engine.zero.config import (
+    BUCKET,
+    KEPT_LIVE,
+    OFFLOAD_STAGES,
+    ZeroMemory,
+    accumulates_in_fp32,
+    accumulates_in_place,
+)
 from ds_minimodel.ops.precision import DTYPES
 
+_NO_FILE = ZeroMemory()
 IN_NODE = "all-gather in a node"
 
 
 class Sizes(NamedTuple):
-    """Sizes of the run and of the ranks that a plan is made for. device_memory: bytes that one rank has."""
+    """Sizes of the run and of the ranks that a plan is made for.
+
+    device_memory: bytes that one rank has. zero: of the recipe's DeepSpeed JSON.
+    """
 
     zero_stage: int
     precision: str
@@ -28,6 +39,7 @@ class Sizes(NamedTuple):
     world_size: int
     ranks_per_node: int
     device_memory: int
+    zero: ZeroMemory = _NO_FILE
 
     @property
     def micro(self) -> int:
@@ -41,6 +53,16 @@ class Sizes(NamedTuple):
     def width(self) -> int:
         """b: bytes of an element of a parameter, and of its gradient as it is computed."""
         return DTYPES[self.precision].itemsize
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Whether optimizer state and gradients lie in the host's memory."""
+        return self.zero.offloads_optimizer and self.zero_stage in OFFLOAD_STAGES["offload_optimizer"]
+
+    @property
+    def offloads_parameters(self) -> bool:
+        """Whether partitions of weights lie in the host's memory."""
+        return self.zero.offloads_parameters and self.zero_stage in OFFLOAD_STAGES["offload_param"]
 
     @property
     def accumulates_in_fp32(self) -> bool:
@@ -81,7 +103,8 @@ class Memory:
 
     optimizer: fp32 copies of the weights and Adam's two moments. activations: what one micro-batch keeps for
     its backward pass. buffers: all else: gradients in transit, gathered weights, temporary values. total: at the
-    fullest moment; less than the sum where gradients come as activations go.
+    fullest moment; less than the sum where gradients come as activations go. host: in the host's memory, of what is
+    offloaded; within total where the device is the CPU.
     """
 
     weights: int
@@ -90,6 +113,7 @@ class Memory:
     activations: int
     buffers: int
     total: int
+    host: int = 0
 
 
 def is_whole(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> bool:
@@ -101,6 +125,8 @@ def weight_bytes(parameter: PlannedParameter, sizes: Sizes, choice: Choice) -> i
     """Bytes of a parameter's weights on one device, with hpZ's copy; without padding at stages 1 and 2."""
     if is_whole(parameter, sizes, choice):
         return sizes.width * parameter.numel
+    if sizes.offloads_parameters:
+        return 0
     copy = _share(parameter.numel, choice.node_copy) if choice.node_copy > 1 else 0
     return sizes.width * (_share(parameter.numel, sizes.world_size) + copy)
 
@@ -110,7 +136,7 @@ def optimizer_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
 
     From stage 1 on a share of them; at stage 0 in fp32 the copy is the weight itself.
     """
-    if not parameter.trains:
+    if not parameter.trains or sizes.offloads_optimizer:
         return 0
     if sizes.zero_stage == 0:
         return (8 if sizes.precision == "fp32" else 12) * parameter.numel
@@ -119,7 +145,7 @@ def optimizer_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
 
 def gradient_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
     """Bytes of a parameter's gradient through the backward pass; from stage 2 on of the part that a rank keeps."""
-    if not parameter.trains:
+    if not parameter.trains or sizes.offloads_optimizer:
         return 0
     kept = 4 if sizes.accumulates_in_fp32 else sizes.width
     if sizes.zero_stage >= 2:
@@ -127,11 +153,30 @@ def gradient_bytes(parameter: PlannedParameter, sizes: Sizes) -> int:
     return (sizes.width + (4 if sizes.accumulates_in_fp32 else 0)) * parameter.numel
 
 
-def bucket_elements(parameters: Collection[PlannedParameter]) -> int:
-    """Elements of the buffer through which gradients are reduced: all that train, up to BUCKET.
+def host_bytes(sizes: Sizes, parameters: Collection[PlannedParameter], choice: Choice) -> int:
+    """Bytes of one rank's offloaded state in the host's memory.
+
+    With the optimizer's go a gradient in fp32, the sums of earlier micro-batches, and at stage 2 the new weights and a
+    buffer as large as the largest parameter.
+    """
+    trained, host = [parameter.numel for parameter in parameters if parameter.trains], 0
+    if sizes.offloads_optimizer:
+        share, kept = _share(sum(trained), sizes.world_size), 4 if sizes.accumulates_in_fp32 else sizes.width
+        host += 16 * share + (kept * share if sizes.accumulation > 1 or sizes.zero_stage == 3 else 0)
+        host += sizes.width * (share + max(trained)) if sizes.zero_stage == 2 else 0
+    if sizes.offloads_parameters:
+        partitioned = [parameter.numel for parameter in parameters if not is_whole(parameter, sizes, choice)]
+        host += sizes.width * sum(_share(numel, sizes.world_size) for numel in partitioned)
+    return host
+
+
+def bucket_elements(parameters: Collection[PlannedParameter], zero: ZeroMemory = _NO_FILE) -> int:
+    """Elements of the buffer through which gradients are reduced: all that train, up to BUCKET; or as the file says.
 
     The largest parameter fits: DeepSpeed would allocate another buffer for one that does not.
     """
+    if zero.bucket is not None:
+        return zero.bucket
     counts = [parameter.numel for parameter in parameters if parameter.trains]
     return _even(max(max(counts), min(BUCKET, sum(counts))))
 
@@ -148,14 +193,20 @@ def memory_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], trace
     optimizer = sum(optimizer_bytes(parameter, sizes) for parameter in parameters)
     gradients = sum(gradient_bytes(parameter, sizes) for parameter in parameters)
     share = _share(sum(trained), sizes.world_size)
-    bucket = b * bucket_elements(parameters) if stage > 0 and not sizes.accumulates_in_place else 0
+    bucket = b * bucket_elements(parameters, sizes.zero) if stage > 0 and not sizes.accumulates_in_place else 0
+    in_flight = 0  # a bucket's copy that is summed during the passes, while another fills
+    if sizes.zero.overlaps and stage in (1, 2):
+        in_flight = bucket if bucket < b * sum(trained) else 0
+        bucket *= 2
+    if sizes.offloads_optimizer and stage == 2:
+        bucket += b * max(trained)  # where sums of gradients come back to
 
     # Held during the passes: gradients of earlier micro-batches, the bucket and gathered weights.
     if sizes.accumulates_in_place:
         earlier = gradients
     else:
         earlier = gradients if sizes.accumulation > 1 or stage == 3 else 0
-    passes = traced.peak + earlier + bucket + (_gathered(sizes, parameters, choice) if stage == 3 else 0)
+    passes = traced.peak + earlier + bucket + in_flight + (_gathered(sizes, parameters, choice) if stage == 3 else 0)
     # Buckets are summed over ranks in a copy (not by one rank at stage 0); then Adam is given fp32 copies.
     if stage == 0:
         reduction = gradients if sizes.world_size == 1 else 2 * gradients
@@ -176,13 +227,14 @@ def memory_of_step(sizes: Sizes, parameters: Collection[PlannedParameter], trace
         traced.activations,
         max(0, fullest - traced.activations - gradients),
         weights + optimizer + fullest,
+        host_bytes(sizes, parameters, choice),
     )
 
 
 def _gathered(sizes: Sizes, parameters: Collection[PlannedParameter], choice: Choice) -> int:
     """Bytes of the weights that stage 3 has gathered, and of the flat copy that they arrive in."""
     partitioned = [parameter.numel for parameter in parameters if not is_whole(parameter, sizes, choice)]
-    arriving = min(sum(partitioned), max(BUCKET, max(partitioned, default=0)))
+    arriving = min(sum(partitioned), max(sizes.zero.prefetch or BUCKET, max(partitioned, default=0)))
     return sizes.width * (min(sum(partitioned), KEPT_LIVE) + arriving)
 
 

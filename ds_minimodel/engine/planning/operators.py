@@ -92,13 +92,19 @@ def on_meta_device(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 
-def operators_of(module: torch.nn.Module, batch: dict[str, Any], device: str, trains: bool = True) -> Counter[Operator]:
+def operators_of(
+    module: torch.nn.Module,
+    batch: dict[str, Any],
+    device: str,
+    trains: bool = True,
+    capability: tuple[int, int] | None = None,
+) -> Counter[Operator]:
     """The operators of one micro-batch through `module`, on the meta device; forward and backward where it trains.
 
-    batch, device: as of trace.trace. Without `trains` the module gives logits, as in evaluation.
+    batch, device, capability: as of trace.trace. Without `trains` the module gives logits, as in evaluation.
     """
     batch = on_meta_device(batch)
-    with ops.meta_stands_for(device), Recorder() as recorder:
+    with ops.meta_stands_for(device, capability), Recorder() as recorder:
         if trains:
             module(batch).mean().backward()
         else:
@@ -141,7 +147,7 @@ def operator_of(op: Any, arguments: tuple, result: Any) -> Operator:
             if argument.name == "row_keys"
         )
         kind = name + DROPS if drops else name
-        if name.startswith("attention"):
+        if "attention" in name:
             return _attention(name, kind, precision, arguments, moved)
         return Operator(kind, precision, 0, moved, moved)
     if name in READ_IN_PART:
@@ -160,7 +166,7 @@ def _attention(name: str, kind: str, precision: str, arguments: tuple, moved: fl
     batch, keys, width = projected.shape
     hidden = width // 3 if queries is None else width // 2
     rows = keys if queries is None else queries.shape[1]
-    products = 2 if name == "attention" else 4
+    products = 4 if name.endswith("backward") else 2
     return Operator(kind, precision, products * 2.0 * batch * rows * keys * hidden, moved, keys)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from ds_minimodel.engine.planning.forecast import Layout, Seconds, seconds_of_st
 from ds_minimodel.engine.planning.memory_and_traffic import Choice, Memory, PlannedParameter, Sizes
 from ds_minimodel.engine.planning.operators import Operator, operators_of
 from ds_minimodel.engine.planning.trace import PASS_THROUGH, Trace, on_meta, trace
-from ds_minimodel.engine.zero.config import zero_settings
+from ds_minimodel.engine.zero.config import BUCKET, zero_memory, zero_settings
 from ds_minimodel.ops.precision import DTYPES
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Planner:
 
     module: with `requires_grad` as it trains, on any device; it is traced as a copy without memory.
     batches_of: for a micro-batch size, one micro-batch of each form that the run has. device: "cpu" or "cuda".
+    capability: of the GPU, by default of this machine's.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Planner:
         batches_of: Callable[[int], Iterable[dict[str, Any]]],
         precision: str,
         device: str,
+        capability: tuple[int, int] | None = None,
     ):
-        self.module, self.batches_of, self.device = on_meta(module, DTYPES[precision]), batches_of, device
+        self.module, self.batches_of = on_meta(module, DTYPES[precision]), batches_of
+        self.device, self.capability = device, capability
         self._traces: dict[tuple[int, bool], Trace] = {}
 
     def plan(self, sizes: Sizes) -> Plan:
@@ -150,7 +153,8 @@ class Planner:
         leaves = sizes.zero_stage > 0 or sizes.accumulation > 1
         key = sizes.micro, leaves
         if key not in self._traces:
-            found = [trace(self.module, batch, leaves, self.device) for batch in self.batches_of(sizes.micro)]
+            batches = self.batches_of(sizes.micro)
+            found = [trace(self.module, batch, leaves, self.device, self.capability) for batch in batches]
             self._traces[key] = found[0]
             for other in found[1:]:
                 self._traces[key] = self._traces[key].joined(other)
@@ -161,10 +165,13 @@ class Planner:
         for parameter in parameters:
             groups.setdefault((part_of(parameter.name), parameter.kind), []).append(parameter)
         parts = tuple(_part(name, kind, group, sizes, choice) for (name, kind), group in groups.items())
+        memory = formulas.memory_of_step(sizes, parameters, traced, choice)
+        if self.device == "cpu":  # what is offloaded stays in the same memory
+            memory = replace(memory, total=memory.total + memory.host)
         return Plan(
             sizes,
             parts,
-            formulas.memory_of_step(sizes, parameters, traced, choice),
+            memory,
             formulas.traffic_of_step(sizes, parameters, choice),
             choice,
             self._zero(sizes, parameters, choice),
@@ -176,15 +183,24 @@ class Planner:
             for name, module in self.module.named_modules()
         )
         return zero_settings(
-            sizes.zero_stage, formulas.bucket_elements(parameters), partitions_linear, choice.node_copy
+            sizes.zero_stage,
+            formulas.bucket_elements(parameters, sizes.zero),
+            partitions_linear,
+            choice.node_copy,
+            sizes.zero.prefetch or BUCKET,
         )
 
 
 def operators_of_batch(
-    module: torch.nn.Module, batch: dict[str, Any], precision: str, device: str, trains: bool
+    module: torch.nn.Module,
+    batch: dict[str, Any],
+    precision: str,
+    device: str,
+    trains: bool,
+    capability: tuple[int, int] | None,
 ) -> Mapping[Operator, int]:
     """How often each operator is called in a batch through a module without a plan; arguments as of `operators_of`."""
-    return operators_of(on_meta(module, DTYPES[precision]).train(trains), batch, device, trains)
+    return operators_of(on_meta(module, DTYPES[precision]).train(trains), batch, device, trains, capability)
 
 
 def part_of(name: str) -> str:
@@ -258,6 +274,7 @@ def plan_run(module: torch.nn.Module, batches: Callable[[int], list[dict[str, An
             world.data.size,
             ranks_per_node,
             device_memory,
+            zero_memory(run.deepspeed),
         )
         firsts = accumulate((steps for steps, *_ in run.accounting.phases[:-1]), initial=0)
         batch_of_each_phase = [batches(step)[0] for step in firsts]

@@ -52,19 +52,25 @@ def on_meta(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     return copy.deepcopy(module, memo)
 
 
-def trace(module: torch.nn.Module, batch: dict[str, Any], gradients_leave: bool, device: str) -> Trace:
+def trace(
+    module: torch.nn.Module,
+    batch: dict[str, Any],
+    gradients_leave: bool,
+    device: str,
+    capability: tuple[int, int] | None = None,
+) -> Trace:
     """Trace of one micro-batch through `module`, which is on the meta device with `requires_grad` set.
 
     module: `module(batch)` gives one sum of losses or several. batch: dict of tensors, on any device; only
     their shapes and types count. gradients_leave: each gradient is freed as soon as it is whole, because it is
     added to another or moved to a buffer; else it stays beside its parameter. device: "cpu" or "cuda", whose way
-    the operators go.
+    the operators go; capability: of the GPU, by default of this machine's.
     """
     batch = on_meta_device(batch)
     parameters = dict(module.named_parameters())
     trainable = [parameter for parameter in parameters.values() if parameter.requires_grad]
     saved: list[torch.Tensor] = []
-    with ops.meta_stands_for(device), _Reader(parameters) as reader, saving_to(saved):
+    with ops.meta_stands_for(device, capability), _Reader(parameters) as reader, saving_to(saved):
         loss = module(batch).mean()
     activations = storage_bytes(saved, without=parameters.values())
     saved.clear()

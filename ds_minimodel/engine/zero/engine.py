@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.run import Run
+from ds_minimodel.engine.zero import start
 from ds_minimodel.engine.zero.config import deepspeed_config
 from ds_minimodel.engine.zero.state import write_masters
 from ds_minimodel.ops.precision import DTYPES
@@ -59,15 +60,22 @@ def build_engine(
         engine.optimizer.optimizer.state.clear()
     if precision != "fp32":
         write_masters(engine, original)
+    start.say(run.deepspeed)
     engine.train()
     return engine
 
 
 def destroy(engine: deepspeed.DeepSpeedEngine) -> None:
-    """End an engine, and put torch's linear function back.
+    """End an engine, print what its comms_logger has counted, and undo what DeepSpeed leaves behind in the process.
 
-    At stage 3 DeepSpeed replaces it and leaves it so; its own would keep what other engines need not keep.
+    At stage 3 it replaces torch's linear function by its own, which would keep what other engines need not keep; the
+    logger would count for engines whose recipe does not ask for it.
     """
+    if deepspeed.comm.comm.comms_logger.enabled:
+        deepspeed.comm.log_summary()
+        deepspeed.comm.reset_log()
+        deepspeed.comm.configure(enabled=False)
+    start.say({})
     engine.destroy()
     torch.nn.functional.linear = LINEAR
 

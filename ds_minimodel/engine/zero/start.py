@@ -7,7 +7,7 @@ import json
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,16 @@ def configure() -> None:
     # On CPUs DeepSpeed would compile a shared-memory all-reduce at start: a minute of work that fails without
     # a compiler, hangs on a stale lock and leaks /dev/shm. gloo gives the same sums.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def say(settings: Mapping[str, Any]) -> None:
+    """Let DeepSpeed's log say what a file asks for that comes through it; without such settings, warnings only."""
+    asked = settings.get("steps_per_print") or settings.get("memory_breakdown")
+    asked = asked or (settings.get("comms_logger") or {}).get("verbose")
+    log, level = logging.getLogger("DeepSpeed"), logging.INFO if asked else logging.WARNING
+    log.setLevel(level)
+    for handler in log.handlers:
+        handler.setLevel(level)
 
 
 def backend() -> str:

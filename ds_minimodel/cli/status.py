@@ -1,0 +1,100 @@
+"""`ds-minimodel status` and `clean` on the command line: a recipe's jobs, and what they no longer need."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_seconds, recipe_of
+from ds_minimodel.common.progress import clock
+from ds_minimodel.engine.ranks.launch import name_the_cpu
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+if TYPE_CHECKING:
+    from ds_minimodel.pipeline.status import JobStatus
+
+
+def add_arguments(commands: Commands) -> None:
+    """Add the two commands to argparse's `commands`."""
+    status = add_recipe_command(commands, "status", "every job: what is done, at work, left, stale and why", _status)
+    status.add_argument(
+        "--watch", metavar="SECONDS", nargs="?", type=number_of_seconds, const=5, help="again and again; default: 5"
+    )
+    status.add_argument("--json", action="store_true", help="print JSON, with --watch a line each time")
+    clean = add_recipe_command(
+        commands, "clean", "name what --rebuild moved aside and snapshots that are scored; remove them", _clean
+    )
+    clean.add_argument("--yes", action="store_true", help="remove it")
+
+
+def _status(options: Options) -> None:
+    name_the_cpu()  # before the import, which brings DeepSpeed
+    from ds_minimodel.pipeline.status import Watch
+
+    watch = Watch(recipe_of(options)[0])
+    try:
+        while True:
+            jobs = watch.look()
+            if options.json:
+                rows = {"jobs": [asdict(job) for job in jobs]}
+                print(json.dumps(rows, indent=None if options.watch else 1), flush=True)
+            else:
+                clear = "\033[H\033[2J" if options.watch and sys.stdout.isatty() else ""
+                print(clear + "\n".join(_lines(jobs)), flush=True)
+            if not options.watch or all(job.state == "complete" for job in jobs):
+                return
+            time.sleep(options.watch)
+    except KeyboardInterrupt:  # how a watch ends
+        return
+
+
+def _lines(jobs: Sequence[JobStatus]) -> list[str]:
+    """A line for each job, and one for all."""
+    width = max(len(job.name) for job in jobs)
+    lines = [f"{job.name:{width}}  {job.state:10}  {_size(job.bytes):>8}  {_what(job)}".rstrip() for job in jobs]
+    states = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in jobs).items())
+    return [*lines, f"{len(jobs)} jobs: {states}; {_size(sum(job.bytes for job in jobs))}"]
+
+
+def _what(job: JobStatus) -> str:
+    """Where a job's training is, and why it is as it is."""
+    training, parts = job.training, []
+    if training:
+        parts.append(f"step {training.step:,} of {training.steps:,}")
+        parts += [f"{training.rate:.3g} steps/s"] if training.rate else []
+        parts += [f"{clock(training.seconds_left)} left"] if training.seconds_left is not None else []
+    return ", ".join([*parts, *([job.why] if job.why else [])])
+
+
+def _clean(options: Options) -> None:
+    name_the_cpu()
+    from ds_minimodel.pipeline.clean import removable
+
+    recipe = recipe_of(options)[0]
+    found = removable(recipe)
+    for one in found:
+        for path in one.paths:
+            print(f"{os.path.relpath(path, Path(recipe.workdir))}: {one.why}")
+    total = _size(sum(one.bytes for one in found))
+    if not found:
+        print("nothing to remove")
+    elif not options.yes:
+        print(f"{total} in all; --yes removes it")
+    else:
+        for one in found:
+            one.remove()
+        print(f"{total} removed")
+
+
+def _size(count: int) -> str:
+    power = min(4, max(count, 1).bit_length() // 10)
+    value = count / 1024**power
+    return f"{value:.0f} {UNITS[power]}" if power == 0 or value >= 10 else f"{value:.1f} {UNITS[power]}"

@@ -1,0 +1,94 @@
+"""Sections of the recipe and of the files that it names: strict mappings of typed keys, each with what it decides."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from ds_minimodel.recipe.names import check_name, each_once
+
+
+@dataclass(frozen=True)
+class UpTo:
+    """Mark of a whole number with the largest that it may be: something of its size is made, or counted."""
+
+    most: int
+
+    def check(self, number: int) -> int:
+        if number > self.most:
+            raise ValueError(f"Input should be at most {self.most:,}")
+        return number
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+
+# docs/recipes.md says which keys are which.
+PositiveInt = Annotated[int, Field(gt=0), UpTo(10**9)]
+NonNegativeInt = Annotated[int, Field(ge=0), UpTo(10**9)]
+Size = Annotated[int, Field(gt=0), UpTo(10**7)]  # of a tensor, one way
+Few = Annotated[int, Field(gt=0), UpTo(10**4)]  # layers, runs
+Workers = Annotated[int, Field(gt=0), UpTo(1024)]
+Seed = Annotated[int, Field(ge=0), UpTo(2**63 - 1)]  # torch takes 64 bits, and finetuning counts on from it
+Name = Annotated[str, AfterValidator(check_name)]
+EachOnce = AfterValidator(each_once)
+Share = Annotated[float, Field(gt=0, le=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+OneOrMore = Annotated[list[str], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Decides:
+    """What a key of the recipe decides. Unmarked keys decide results: job records hold them, reports compare them.
+
+    recorded: in the record of a job, so that another value makes its artifacts stale. compared: in reports over
+    several runs, so that another value makes a run another variant.
+    """
+
+    recorded: bool = True
+    compared: bool = True
+
+
+# How the work is done, and where it lies; of files the content counts, which is recorded and compared by its hash.
+NOTHING = Decides(recorded=False, compared=False)
+# Which packs are kept on the way: part of what a job makes, but the last of them is the same.
+WHAT_IS_KEPT = Decides(compared=False)
+# Recorded in a form of its own: with the content of files, or with the task that it is the default of.
+RECORDED_ELSEWHERE = Decides(recorded=False)
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """Mark of a key whose value is one of the names in a registry, as they are when the recipe is read."""
+
+    registry: Mapping[str, object]
+
+    def check(self, name: str) -> str:
+        if name not in self.registry:
+            *names, last = map(repr, self.registry)
+            raise ValueError(f"Input should be {', '.join(names)} or {last}")
+        return name
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.registry)}
+
+
+class Section(BaseModel):
+    """A mapping of the recipe: frozen, of known keys only."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def recorded(self) -> dict[str, Any]:
+        """The keys that the record of a job holds, with their values."""
+        return self.model_dump(include={name for name in type(self).model_fields if decides(type(self), name).recorded})
+
+
+def decides(section: type[Section], key: str) -> Decides:
+    """What a key of `section` decides."""
+    marks = (mark for mark in section.model_fields[key].metadata if isinstance(mark, Decides))
+    return next(marks, Decides())

@@ -1,0 +1,101 @@
+"""What the CUDA kernels may cost on each architecture, by what NVRTC's compiler and assembler say of them.
+
+A kernel that moves memory at its speed needs enough bytes under way, that is enough warps with enough registers, whole
+128-bit accesses, few instructions, and nothing spilt. So a regression shows without a GPU. All kernels of fp32 and fp16
+are compiled for one architecture; for the others, and of bf16, those of the widest and the narrowest rows in registers.
+"""
+
+import importlib
+import re
+import sys
+from collections import Counter
+from functools import cache
+
+import pytest
+from shim import CSRC
+
+sys.path.insert(0, str(CSRC / "cuda"))
+device_code = importlib.import_module("compile_device_code")
+
+WHOLLY = "sm_90"
+REGISTERS = {  # of 16-bit and of 32-bit elements, for the widest rows
+    "norm_forward": (72, 88),
+    "norm_backward": (96, 96),
+    "norm_backward_with_sums": (152, 176),  # one block of the widest rows on a processor, of others two
+    "softmax_forward": (64, 72),
+    "softmax_backward": (96, 112),
+    "norm_parameter_sums": (64, 64),
+    "gelu_forward": (64, 56),
+    "gelu_backward": (64, 56),
+    "cross_entropy": (80, 80),
+    "dropout_rows": (40, 40),
+}
+SHARED = {  # bytes, static
+    "norm_backward_with_sums": 16384,
+    "norm_parameter_sums": 16384,
+    "gelu_backward": 8192,
+    "cross_entropy": 512,
+}
+
+
+def names_for(architecture):
+    """Name expressions of the kernels that are compiled for an architecture."""
+    for expression in device_code.instances():
+        kernel = device_code.Kernel.parse(expression)
+        ends = not kernel.in_registers or kernel.others in (("1",), ("4",), ("8",))
+        whole = architecture == WHOLLY and kernel.dtype != "dsmm::bf16"
+        if whole or (kernel.ahead and ends and (architecture == WHOLLY or kernel.dtype != "dsmm::bf16")):
+            yield expression
+
+
+@cache
+def compiled(architecture):
+    """The budget of each kernel."""
+    try:
+        return device_code.compile_all(architecture, names_for(architecture))
+    except SystemExit:
+        pytest.skip("NVRTC is not installed (extra device-code)")
+
+
+@pytest.fixture(params=device_code.GPUS)
+def architecture(request):
+    return request.param
+
+
+def test_registers_and_shared_memory(architecture):
+    for kernel, found in compiled(architecture).items():
+        assert found.spilt_bytes == 0, kernel
+        assert found.shared_bytes <= SHARED.get(kernel.name, 0), kernel
+        assert found.registers <= REGISTERS[kernel.name][kernel.dtype == "float"], (kernel, found.registers)
+
+
+def test_rows_in_packs_are_read_and_written_in_128_bits(architecture):
+    for kernel, found in compiled(architecture).items():
+        if kernel.pack == 1:
+            continue
+        accesses = Counter(re.findall(r"((?:ld|st)\.global)\S*?(\.v4|\.v2)?\.[a-z](\d+)", found.ptx))
+        assert accesses["ld.global", ".v4", "32"] >= max(kernel.ahead, 1), (kernel, accesses)
+        assert accesses["st.global", ".v4", "32"] or not device_code.TRAFFIC[kernel.name].writes, (kernel, accesses)
+        narrow = sum(number for (_, vector, bits), number in accesses.items() if not vector and bits in ("8", "16"))
+        # A target's logit is an element of its own.
+        assert narrow <= (int(kernel.others[0]) if kernel.name == "cross_entropy" else 0), (kernel, accesses)
+        assert not any(vector == ".v2" for _, vector, _ in accesses), (kernel, accesses)
+
+
+def test_rows_up_to_1024_wide_stay_in_registers(architecture):
+    widest = Counter()
+    for kernel, found in compiled(architecture).items():
+        if kernel.in_registers:
+            widest[kernel.name, kernel.dtype] = max(widest[kernel.name, kernel.dtype], kernel.ahead)
+            assert ".local" not in found.ptx, kernel
+            assert kernel.name == "norm_backward_with_sums" or ".shared" not in found.ptx, kernel
+    for (name, dtype), ahead in widest.items():
+        assert ahead // device_code.TRAFFIC[name].ahead * device_code.PACKS[dtype] == 1024 // 32
+    assert {name for name, _ in widest} == {*device_code.ROW_KERNELS, "norm_backward_with_sums"}
+
+
+def test_predicted_share_of_copy_bandwidth(architecture):
+    for kernel, found in compiled(architecture).items():
+        if kernel.ahead:
+            share = found.share_of_copy(kernel, device_code.GPUS[architecture])
+            assert share >= (0.6 if kernel.name == "cross_entropy" else 0.88), (kernel, share, found.registers)

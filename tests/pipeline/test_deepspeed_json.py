@@ -1,0 +1,45 @@
+"""`--deepspeed_config FILE` through the command line: it holds, changes no bit, and is refused where it must be."""
+
+import json
+import shutil
+
+import pytest
+
+from .conftest import ROOT, make_world, refused, run
+
+
+@pytest.fixture
+def recipe(world, tmp_path):
+    """The world's recipe and tokens, with nothing trained."""
+    recipe = make_world(tmp_path)
+    for part in ("tokenizer", "tokens"):
+        shutil.copytree(world.parent / "run" / part, tmp_path / "run" / part)
+    return recipe
+
+
+def test_messages_are_counted_and_the_body_is_the_same(world, recipe, tmp_path):
+    both = json.loads((ROOT / "ds_configs/count_messages.json").read_text())
+    both |= json.loads((ROOT / "ds_configs/profile.json").read_text())
+    (tmp_path / "ds.json").write_text(json.dumps(both))
+    code, out, err = run("pretrain", recipe, "systems=[bl_small]", "adapt.depth_schedule=[]", "--deepspeed_config",
+                         tmp_path / "ds.json")  # fmt: skip
+    assert code == 0, err
+    assert "all_reduce" in out and "DeepSpeed Flops Profiler" in out and "fwd_microstep" in out
+    body = "run/pretrain/bl_small/body/model.safetensors"
+    assert (tmp_path / body).read_bytes() == (world.parent / body).read_bytes()
+    record = json.loads((tmp_path / "run/pretrain/bl_small/run/run.json").read_text())
+    assert record["deepspeed_config"] == both
+
+
+def test_what_disagrees_is_refused_before_anything_is_written(recipe, tmp_path):
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "optimizer": {"params": {"lr": 0.002}}}')
+    before = sorted(tmp_path.rglob("*"))
+    options = ("--deepspeed_config", tmp_path / "ds.json")
+    line = refused("run", recipe, *options)
+    assert "zero_optimization.stage is 3 in the file, but engine.zero_stage 1 in the recipe" in line
+    line = refused("run", recipe, *options, "--zero", "3")  # step 3 has another rate, and comes long after step 1
+    assert "optimizer.params.lr is 0.002 in the file, but lr 0.001 in the recipe" in line
+    assert "zero_optimization.stage is 3" in refused("plan", recipe, *options)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert "zero_optimization.stage is 3" in refused("pretrain", recipe, *options)
+    assert not list((tmp_path / "run/pretrain").glob("*.job.json"))

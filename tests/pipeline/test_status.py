@@ -1,0 +1,112 @@
+"""`status` and `clean` on the finished world: what each job has come to, and what may go."""
+
+import json
+import os
+
+import pytest
+
+from ds_minimodel.cli.main import main
+from ds_minimodel.common.files import lock
+from ds_minimodel.pipeline.order import STEPS
+from ds_minimodel.recipe.jobs import State, state_of
+from ds_minimodel.recipe.reading import load_recipe
+
+from .conftest import copy_of, refused
+
+
+def do(capsys, *arguments):
+    """What a command prints that ends well; in this process, for torch's sake."""
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert end.value.code == 0, err
+    return out
+
+
+def states(capsys, recipe, *overrides):
+    rows = json.loads(do(capsys, "status", recipe, "--json", *overrides))["jobs"]
+    return {row["name"]: row for row in rows}
+
+
+def everything(folder):
+    """All that lies in a folder, with the times at which it was changed, the folders' too."""
+    return {path: path.lstat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+
+
+@pytest.fixture
+def recipe(world, tmp_path):
+    return copy_of(world, tmp_path)
+
+
+def test_a_finished_run_is_complete_and_nothing_is_written(recipe, capsys):
+    before = everything(recipe.parent)
+    jobs = states(capsys, recipe)
+    assert {row["state"] for row in jobs.values()} == {"complete"}
+    assert {"tokenizer/en", "adapt/minijoint/xx", "evaluate/minijoint/xx/qa"} < jobs.keys()
+    assert everything(recipe.parent) == before
+    page = do(capsys, "status", recipe, "--watch", "1")  # ends by itself, because all is complete
+    assert f"{len(jobs)} jobs: {len(jobs)} complete" in page
+
+
+def test_a_workdir_that_is_not_there_is_pending_and_stays_away(recipe, capsys):
+    jobs = states(capsys, recipe, f"workdir={recipe.parent}/none")
+    assert {row["state"] for row in jobs.values()} == {"pending"} and not (recipe.parent / "none").exists()
+
+
+def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
+    workdir = recipe.parent / "run"
+    assert states(capsys, recipe, "build_mini.lr=1e-3")["build-mini/minipost"]["why"] == "build_mini.lr: 0.002 -> 0.001"
+    (workdir / "evaluate/minijoint/xx/qa/scores.json").write_text("[]")
+    folder = workdir / "pretrain/bl_base"
+    (workdir / "tokens/xx.job.json").unlink()
+    record = json.loads((workdir / "pretrain/bl_base.job.json").read_text())
+    (workdir / "pretrain/bl_base.job.json").write_text(json.dumps({"inputs": record["inputs"], "complete": False}))
+    metrics = (folder / "run/metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "run/metrics.jsonl").write_text("".join(metrics[:6]) + '{"step": 7, "lo')  # a line that is being written
+    jobs = states(capsys, recipe)
+    expected = {
+        "pretrain/bl_base": ("unfinished", ""),
+        "pretrain/bl_small": ("complete", ""),
+        "tokens/xx": ("damaged", "its record is missing"),
+        "adapt/bl_base/xx": ("stale", f"{folder}: missing or not finished"),
+        "evaluate/minijoint/xx/qa": ("damaged", "scores.json: missing or of another size"),
+    }
+    for name, (state, why) in expected.items():
+        assert jobs[name]["state"] == state and why in jobs[name]["why"]
+    training = jobs["pretrain/bl_base"]["training"]
+    assert (training["step"], training["steps"], training["seconds_left"]) == (6, 8, None)
+    with lock(workdir / "pretrain/bl_base.lock"):
+        row = states(capsys, recipe)["pretrain/bl_base"]
+    assert row["state"] == "running" and row["why"] == f"process {os.getpid()} on {os.uname().nodename}"
+    assert row["training"]["seconds_left"] == pytest.approx(2 / row["training"]["rate"])
+
+
+def test_a_language_that_is_added_is_scored_alone(recipe):
+    text, data = recipe.read_text(), recipe.parent
+    for name in ("xx.txt", "topic.xx.jsonl", "qa.xx.json"):
+        (data / name.replace("xx", "yy")).write_bytes((data / name).read_bytes())
+        text = text.replace(f"xx: {data}/{name}", f"xx: {data}/{name}, yy: {data}/{name.replace('xx', 'yy')}")
+    recipe.write_text(text.replace("targets: [xx]", "targets: [xx, yy]"))
+    jobs = STEPS["evaluate"].jobs(load_recipe(recipe))
+    left = [str(job.folder.relative_to(data / "run")) for job in jobs if state_of(job)[0] is not State.COMPLETE]
+    systems = ("bl_base", "bl_small", "minijoint", "minipost", "multijoint")
+    assert left == [f"evaluate/{system}/yy/{task}" for system in systems for task in ("topic", "qa")]
+
+
+def test_clean_names_and_then_removes_and_all_stays_complete(recipe, capsys):
+    workdir = recipe.parent / "run"
+    assert do(capsys, "tokenizer", recipe, "tokenizer.input_sentences=1000", "--rebuild") == ""
+    do(capsys, "tokenizer", recipe, "--rebuild")
+    before = everything(workdir)
+    named = do(capsys, "clean", recipe)
+    assert everything(workdir) == before and "--yes removes it" in named
+    assert len([line for line in named.splitlines() if line.endswith(": moved aside by --rebuild")]) == 8
+    assert "adapt/minijoint/xx/snapshots/step-00000004: snapshots, all scored" in named
+    assert do(capsys, "clean", recipe, "--yes").endswith("removed\n")
+    left = everything(workdir).keys()
+    assert not [path for path in left if ".old-" in path.name or path.name.startswith("step-")]
+    assert {row["state"] for row in states(capsys, recipe).values()} == {"complete"}
+    assert do(capsys, "clean", recipe, "--yes") == "nothing to remove\n"
+    (workdir / "evaluate/minijoint/xx/topic.job.json").unlink()
+    (workdir / "evaluate/minijoint/xx/topic").rename(recipe.parent / "topic")
+    assert "snapshots/step-00000000: removed by `ds-minimodel clean`" in refused("evaluate", recipe)
