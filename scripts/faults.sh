@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 source scripts/environment.sh
 prepare_environment report,sample,zstd,test
 export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
-if [ "${1:-}" = --pipelines ]; then
-    exec python -m tests.faults.pipeline --kills "${2:-100}" --seed "${3:-1}" --report benchmarks/faults_pipelines.json
-fi
-python tests/faults/harness.py --minutes "${1:-15}" --seed "${2:-1}" --report benchmarks/faults.json
+case "${1:-}" in
+    --pipelines) python -m tests.faults.pipeline --kills "${2:-100}" --seed "${3:-1}" \
+        --report benchmarks/faults_pipelines.json ;;
+    *) python tests/faults/harness.py --minutes "${1:-15}" --seed "${2:-1}" --report benchmarks/faults.json ;;
+esac

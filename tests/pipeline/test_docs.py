@@ -52,6 +52,8 @@ ELSEWHERE = {  # command -> what runs it
     r"ds-minimodel hosts HOSTS": "scripts/launch/deepspeed.sh and mpirun.sh",
     r"ds-minimodel run (RECIPE|recipes/paper\.yaml --hostfile hosts)": "conftest.py; on hosts: ON_HOSTS",
     r"ds-minimodel (status|clean) RECIPE.*": "tests/pipeline/test_status.py",
+    r"ds-minimodel calibrate FILE": "tests/engine/test_forecast.py",
+    r"bash scripts/faults\.sh --pipelines": "tests/faults/pipeline.py, which takes an hour",
     r"ds-minimodel \w+ RECIPE .*--deepspeed_config .*": "tests/pipeline/test_deepspeed_json.py",
     r"ds-minimodel report RECIPE": "with more: docs/report.md's other command",
 }
@@ -154,9 +156,10 @@ def test_extending_a_model(folder, capsys):
 
 
 def test_commands_on_recipes(world, tmp_path, capsys):
-    """With the paper's recipe as it is, and small ones in the place of the others."""
+    """With the paper's recipe and the study's as they are, and small ones in the place of the others."""
     (tmp_path / "recipes").mkdir()
-    shutil.copy(ROOT / "recipes/paper.yaml", tmp_path / "recipes")
+    for name in ("paper", "study"):
+        shutil.copy(ROOT / f"recipes/{name}.yaml", tmp_path / "recipes")
     make_world(tmp_path).rename(tmp_path / "recipes/quickstart.yaml")
     copy = copy_of(world, tmp_path)
     shutil.copy(copy, tmp_path / "recipes/repro.yaml")
