@@ -282,6 +282,7 @@ def _engine(precisions: Sequence[str], clock: Clock) -> tuple[dict[str, list[Ove
 def _engine_seconds(count: int, numel: int, precision: str, stage: int, world: World, clock: Clock) -> float:
     """Seconds of a step of the engine on `count` tensors, less those of the passes alone."""
     from ds_minimodel.engine.loop import optimizer_step
+    from ds_minimodel.engine.zero.config import zero_settings
     from ds_minimodel.engine.zero.engine import build_engine, destroy
 
     run = Run(Schedule(10**6, 1e-3), Execution(1, 1, stage, precision), Accounting(1, ((10**6, 1.0, 1.0),)))
@@ -291,8 +292,8 @@ def _engine_seconds(count: int, numel: int, precision: str, stage: int, world: W
         plain({}).backward()
         plain.zero_grad()
 
-    bucket = {"reduce_bucket_size": max(1 << 20, count * numel)}
-    engine = build_engine(_Tensors(count, numel), run, world, bucket if stage else None)
+    zero = zero_settings(stage, max(1 << 20, count * numel), partitions_linear=False, node_copy=1)
+    engine = build_engine(_Tensors(count, numel), run, world, zero if stage else None)
     step = partial(optimizer_step, engine, [{"count": 1}], 1, run, world, 1)
     seconds = seconds_of(step, clock, STEPS) - seconds_of(passes, clock, STEPS)
     destroy(engine)
