@@ -10,7 +10,6 @@ Usage: harness.py --minutes 15 --report benchmarks/faults.json [--seed N]
 
 import argparse
 import collections
-import json
 import multiprocessing
 import os
 import random
@@ -25,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from damage import DAMAGES, complete, is_good
+from record import write_report
 from worker import weights_hash, work
 
 PRELOAD = ["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard", "ds_minimodel.engine.loop"]
@@ -234,9 +234,6 @@ def main():
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    import deepspeed
-    import torch
-
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         harness = Harness(folder, options.seed)
@@ -246,18 +243,9 @@ def main():
                 harness.rng.choice([0, 1, 2, 3]),
                 harness.rng.choice(["fp32", "bf16"]),
             )
-            report = {
-                **harness.report(),
-                "seed": options.seed,
-                "minutes": round((time.monotonic() - began) / 60, 1),
-                "device": f"CPU, {os.cpu_count()} cores",
-                "torch": torch.__version__,
-                "deepspeed": deepspeed.__version__,
-                "date": time.strftime("%Y-%m-%d"),
-                "command": f"bash scripts/faults.sh {options.minutes:g} {options.seed}",
-            }
-            options.report.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report, indent=1))
+            arguments = f"{options.minutes:g} {options.seed}"
+            report = write_report(options.report, harness.report(), options.seed, began, arguments)
+    print(report)
     sys.exit(1 if harness.lost else 0)
 
 

@@ -25,6 +25,7 @@ import psutil
 
 from ..pipeline.conftest import make_world
 from ..pipeline.test_pipeline import results
+from .record import write_report
 
 # Who is ended, and by what. The launcher dies alone in the fourth: its ranks must see that it is gone.
 KILLS = {
@@ -199,9 +200,6 @@ def main() -> int:
     parser.add_argument("--report", type=Path, required=True)
     options = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
-    import deepspeed
-    import torch
-
     began, lost = time.monotonic(), []
     faults: dict[int, collections.Counter] = {stage: collections.Counter() for stage in range(4)}
     with tempfile.TemporaryDirectory() as folder:
@@ -212,23 +210,16 @@ def main() -> int:
             except Lost as loss:
                 lost.append(str(loss))
                 print(loss, file=sys.stderr, flush=True)
-    report = {
+    counted = {
         "kills": sum(counts.total() for counts in faults.values()),
         "losses": len(lost),
         "lost": lost,
         "by step": dict(_totals((step, count) for counts in faults.values() for (step, _), count in counts.items())),
         "by fault": dict(_totals((kill, count) for counts in faults.values() for (_, kill), count in counts.items())),
         "by stage": {f"ZeRO {stage}": counts.total() for stage, counts in faults.items()},
-        "seed": options.seed,
-        "minutes": round((time.monotonic() - began) / 60, 1),
-        "device": f"CPU, {os.cpu_count()} cores",
-        "torch": torch.__version__,
-        "deepspeed": deepspeed.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-        "command": f"bash scripts/faults.sh --pipelines {options.kills} {options.seed}",
     }
-    options.report.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report, indent=1))
+    arguments = f"--pipelines {options.kills} {options.seed}"
+    print(write_report(options.report, counted, options.seed, began, arguments))
     return 1 if lost else 0
 
 

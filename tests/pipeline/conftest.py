@@ -165,17 +165,19 @@ def copy_of(world, tmp_path):
     return tmp_path / "copy/recipe.yaml"
 
 
-@pytest.fixture(scope="session")
-def world(tmp_path_factory):
-    """Recipe of a pipeline that has run to its end, undisturbed: the one of scripts/gpu_check.sh."""
-    folder = tmp_path_factory.mktemp("world")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def finish_world(folder):
+    """Recipe of a pipeline in `folder` that has run to its end, undisturbed: the one of scripts/gpu_check.sh."""
     done = subprocess.run(
         ["bash", "scripts/gpu_check.sh", "--cpu", "--out", folder, "pipeline"],
-        env=environment,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout
     return folder / "pipeline/recipe.yaml"
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    return finish_world(tmp_path_factory.mktemp("world"))

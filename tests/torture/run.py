@@ -37,6 +37,7 @@ from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.results import page  # noqa: F401
 
 from ..interop.conftest import make_roberta, make_roberta_json, make_unigram, make_xlm_r, make_xlm_r_json, write_text
+from ..pipeline.conftest import finish_world
 from ..serve.conftest import make_family
 from .foreign import LINES, artifact_outcome, copy, damage_artifact, damage_import, import_outcome
 from .generators import CASES, describe, outcome
@@ -46,18 +47,6 @@ SCORED = [f"evaluate/{system}/xx/{task}" for system in ("bl_base", "minijoint", 
 PATIENCE = 120  # seconds for one command
 CHECKPOINTS = ("xlm-r", "xlm-r-json", "roberta", "roberta-json")
 ROUND = [*["input"] * 8, "damage", "import", "artifact"]  # what a worker tries, over and over
-
-
-def make_workdir(folder: Path) -> Path:
-    """The recipe of the finished pipeline of scripts/gpu_check.sh in `folder`."""
-    subprocess.run(
-        ["bash", "scripts/gpu_check.sh", "--cpu", "--out", folder, "pipeline"],
-        cwd=ROOT,
-        check=True,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-    )
-    return folder / "pipeline/recipe.yaml"
 
 
 def copy_of(recipe: Path, folder: Path, seed: int | None = None) -> Path:
@@ -355,7 +344,7 @@ def main() -> int:
     os.environ.update(CPU)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        one = make_workdir(Path(folder) / "first")
+        one = finish_world(Path(folder) / "first")
         other = copy_of(one, Path(folder) / "other", seed=4)
         strangers = make_strangers(Path(folder) / "strangers")
         recipes = [copy_of(one, Path(folder) / f"worker-{index}") for index in range(os.cpu_count() or 1)]
