@@ -1,6 +1,8 @@
 """Token stores: what is written is read back across shards; a wrong file is refused."""
 
 import json
+import os
+import resource
 import struct
 
 import numpy as np
@@ -44,6 +46,35 @@ def test_tokens_and_documents_are_read_back_across_shards(tmp_path, vocab_size, 
     for start in range(0, len(tokens) + 1, 5):
         for stop in range(start, len(tokens) + 1, 7):
             assert store.read(start, stop).tolist() == tokens[start:stop]
+
+
+@pytest.fixture
+def few_descriptors():
+    """A process that may open 16 more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 16, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_store_may_have_more_shards_than_a_process_may_open_files(tmp_path, monkeypatch, few_descriptors):
+    monkeypatch.setattr(checksums, "MOST_OPEN", 8)
+    shards = [[[number + 4] * 3] for number in range(40)]
+    store = TokenStore(make_store(tmp_path / "store", shards, 600))
+    for number in [*range(40), *range(40)]:
+        assert store.read(*store.document(number)).tolist() == shards[number][0]
+
+
+def test_a_store_that_shrinks_or_vanishes_under_a_reader_is_one_line(tmp_path):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    store = TokenStore(folder)
+    (folder / "00003.bin").write_bytes(b"")
+    with pytest.raises(UserError, match=r"00003.bin: shorter than it was; put it back"):
+        store.read(0, store.num_tokens)
+    store = TokenStore(make_store(tmp_path / "other", random_shards(600), 600))
+    (tmp_path / "other/00000.bin").unlink()
+    with pytest.raises(UserError, match=r"00000.bin: cannot be read \(No such file"):
+        store.read(0, 5)
 
 
 def test_the_hash_is_of_the_content(tmp_path):
