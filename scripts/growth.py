@@ -157,26 +157,24 @@ def measure_ranks(options: argparse.Namespace) -> dict[str, Any]:
 def sparse_store(folder: Path, gigabytes: float, vocab_size: int) -> int:
     """Make a token store of so many GB of ids 0 that takes no place on the disk; return the number of its shards."""
     from ds_minimodel.common.files import MANIFEST, sha256_of_file, write_json
-    from ds_minimodel.data.store import id_type, shard_name, write_shard
+    from ds_minimodel.data.store import id_type, shard_name, write_checksums, write_shard
 
     shards = max(1, round(gigabytes * 1e9 / id_type(vocab_size).itemsize / SHARD_TOKENS))
     folder.mkdir()
     facts: dict[str, Any] = {}
     for number in range(shards):
         path = folder / shard_name(number)
-        if number == 0:  # as `prepare` writes it; the others are the same
+        if number == 0:  # the others are the same
             with write_shard(folder, 0, vocab_size, "00" * 32) as add:
-                for _ in range(64):
-                    add(np.zeros(SHARD_TOKENS // 64, np.int32), [SHARD_TOKENS // 64])
-            first = sorted(folder.iterdir())
-            kept = {file.suffix: (file.stat().st_size, sha256_of_file(file), file.read_bytes()) for file in first}
-        for suffix, (size, sha256, content) in kept.items():
+                add([], [SHARD_TOKENS // 64] * 64)
+            os.truncate(path.with_suffix(".bin"), SHARD_TOKENS * id_type(vocab_size).itemsize)
+            write_checksums(path)
+            kept = {file.suffix: (file.stat().st_size, sha256_of_file(file)) for file in sorted(folder.iterdir())}
+            content = {suffix: path.with_suffix(suffix).read_bytes() for suffix in (".idx", ".crc")}
+        for suffix, (size, sha256) in kept.items():
             file = path.with_suffix(suffix)
-            if suffix == ".bin":
-                with open(file, "wb") as empty:
-                    empty.truncate(size)
-            else:
-                file.write_bytes(content)
+            file.write_bytes(content.get(suffix, b""))
+            os.truncate(file, size)
             facts[file.name] = {"bytes": size, "sha256": sha256}
     manifest = {"kind": "token_store", "shards": shards, "vocab_size": vocab_size, "tokenizer_sha256": "00" * 32}
     write_json(folder / MANIFEST, {**manifest, "files": facts})
@@ -249,10 +247,11 @@ def measure_loader(options: argparse.Namespace) -> dict[str, Any]:
 
     rows = []
     shapes = {(sizes["vocabulary"], sizes["length"]) for axis in AXES for sizes in sizes_of(axis)}
-    for vocabulary, length in sorted(shapes):
-        with tempfile.TemporaryDirectory(prefix="growth-", dir=options.folder) as folder:
-            path, batch_size = Path(folder, "tokens"), max(1, options.tokens // length)
-            sparse_store(path, 0.1, vocabulary)
+    with tempfile.TemporaryDirectory(prefix="growth-", dir=options.folder) as folder:
+        for vocabulary, length in sorted(shapes):
+            path, batch_size = Path(folder, str(vocabulary)), max(1, options.tokens // length)
+            if not path.exists():
+                sparse_store(path, 0.1, vocabulary)
             store = TokenStore(path)
             sampler = MlmSampler(store, BlockTable(store, "none", length), 0.15, 1)
             seconds = []
@@ -260,14 +259,8 @@ def measure_loader(options: argparse.Namespace) -> dict[str, Any]:
                 start = time.thread_time()
                 to_tensors(sampler.rows(number * batch_size, (number + 1) * batch_size))
                 seconds.append(time.thread_time() - start)
-        rows.append(
-            {
-                "vocabulary": vocabulary,
-                "length": length,
-                "tokens": batch_size * length,
-                "seconds": statistics.median(seconds[WARM_BATCHES:]),
-            }
-        )
+            made = {"tokens": batch_size * length, "seconds": statistics.median(seconds[WARM_BATCHES:])}
+            rows.append({"vocabulary": vocabulary, "length": length, **made})
     return {"rows": rows}
 
 
@@ -325,7 +318,7 @@ def page(record: Mapping[str, Any]) -> "list[Block]":
         Notes(
             ["Repeat it with `python scripts/growth.py TEXT…`, a part with `--parts PART`; what each part ran under:"]
         ),
-        Facts({part: "; ".join(f"{key}: {value}" for key, value in parts[part]["facts"].items()) for part in parts}),
+        Facts({part: "; ".join(f"{key} {value}" for key, value in parts[part]["facts"].items()) for part in parts}),
         Figure("growth.png", b"", "Measured points and least-squares lines"),
         Heading("Goals"),
         goals_table(parts),
