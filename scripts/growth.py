@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -108,17 +109,21 @@ def in_turns(points: Sequence[tuple[dict[str, Any], int]], repeats: int) -> list
     from ds_minimodel.benchmark.rounds import Contestant, summary
 
     running: list[Contestant] = []
+
+    def start(folder: str, point: tuple[dict[str, Any], int]) -> Contestant:
+        running.append(one := Contestant("ds_minimodel", *point, Path(folder), 600))
+        one.ask("step 2")  # to warm up
+        return one
+
     with tempfile.TemporaryDirectory(prefix="growth-") as logs:
         try:
-            for number, (task, ranks) in enumerate(points):
-                folder = Path(logs, str(number))
-                folder.mkdir()
-                running.append(Contestant("ds_minimodel", task, ranks, folder, 600))
-                running[-1].ask("step 2")  # to warm up
-            answers = [[one.ask("step 2") for one in running] for _ in range(repeats)]
+            with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of a start is waiting for disks and imports
+                folders = [tempfile.mkdtemp(dir=logs) for _ in points]
+                started = list(pool.map(start, folders, points))
+            answers = [[one.ask("step 2") for one in started] for _ in range(repeats)]
             return [
                 summary(list(of_one), one.ask("memory"))
-                for one, of_one in zip(running, zip(*answers, strict=True), strict=True)
+                for one, of_one in zip(started, zip(*answers, strict=True), strict=True)
             ]
         finally:
             for one in running:
@@ -707,6 +712,9 @@ def main() -> int:
             "clock": {"steps": options.clock, "ranks": "wall", "stall": "wall"}.get(part, "cpu"),
             "load": f"{load:.1f}, then {os.getloadavg()[0]:.1f}",
         }
+        if part == "steps" and part in parts:  # axes that were measured before
+            kept = [row for row in parts[part]["rows"] if row["axis"] not in options.axes]
+            found = {"rows": sorted([*kept, *found["rows"]], key=lambda row: [*AXES].index(row["axis"]))}
         parts = {**parts, part: {"facts": facts, **found}}
         save({"parts": {name: parts[name] for name in PARTS if name in parts}}, options.out)
     if options.again:
