@@ -8,22 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from ds_minimodel.benchmark.growth import SHARD_TOKENS, fit
 from ds_minimodel.data.store import TokenStore
-from scripts import growth
+from scripts.growth import sparse_store
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_a_fit_finds_a_line_and_a_power():
-    of_line = growth.fit([1, 2, 4, 8], [5, 7, 11, 19])
+    of_line = fit([1, 2, 4, 8], [5, 7, 11, 19])
     assert (of_line.a, of_line.b, of_line.r2) == pytest.approx((3, 2, 1))
-    assert growth.fit([1, 10, 100], [3, 300, 30_000]).slope == pytest.approx(2)
+    assert fit([1, 10, 100], [3, 300, 30_000]).slope == pytest.approx(2)
 
 
 def test_a_sparse_store_is_a_store_that_takes_no_place(tmp_path):
-    shards = growth.sparse_store(tmp_path / "store", 0.3, 50_000)
+    shards = sparse_store(tmp_path / "store", 0.3, 50_000)
     store = TokenStore(tmp_path / "store")
-    assert (store.num_tokens, store.is_checked) == (shards * growth.SHARD_TOKENS, True)
+    assert (store.num_tokens, store.is_checked) == (shards * SHARD_TOKENS, True)
     assert not store.read(store.num_tokens - 512, store.num_tokens).any()
     assert store.document(store.num_documents - 1)[1] == store.num_tokens
     used = sum(512 * path.stat().st_blocks for path in (tmp_path / "store").iterdir())
