@@ -15,6 +15,7 @@ SHARD_TOKENS = 64_000_000  # of a store's shard: 256 MiB of text
 SAMPLE_BATCH, BATCHES = 256, 40  # samples of a batch drawn from a store
 TABLE_LENGTH = 512
 USUAL_FILES = 1024  # that a process may open
+APART = 0.2  # of two slopes that are said to differ
 
 
 class Fit(NamedTuple):
@@ -116,13 +117,15 @@ def line_of(name: str, unit: str, of: Fit, expected: str) -> tuple[str, ...]:
 
 
 def step_tables(parts: Mapping[str, Any]) -> list[Block]:
-    rows, fits = parts["steps"]["rows"], []
+    rows, fits, apart = parts["steps"]["rows"], [], []
     for (axis, step), points in lines_of(rows).items():
         x, unit = [row["x"] for row in points], "width²" if axis == "width" else axis
         seconds = fit([value**2 for value in x] if axis == "width" else x, [row["fastest"] for row in points])
         slope = fit(x, [row["fastest"] / row["tokens"] for row in points]).slope
         flops = fit(x, [row["flops"] / row["tokens"] for row in points]).slope
         fits.append(line_of(f"{STEPS[step]}, {axis}", unit, seconds._replace(slope=slope), f"{flops:.2f}"))
+        if abs(slope - flops) > APART:
+            apart.append(f"{STEPS[step]}, {axis} ({slope:.2f}, not {flops:.2f})")
     return [
         table(
             "Tokens a second",
@@ -151,6 +154,7 @@ def step_tables(parts: Mapping[str, Any]) -> list[Block]:
             fits,
             "Where the slope of the seconds is below that of the FLOPs, larger products are faster ones or some of the "
             "step does not grow; where it is above, memory binds.",
+            f"Not as the FLOPs say, by more than {APART} of a slope: {'; '.join(apart) or 'none'}.",
         ),
     ]
 
