@@ -103,7 +103,7 @@ def test_ranks_that_share_a_machine_are_slower(planner):
     """As measured, in between interpolated, and beyond as their number grows."""
     figures = FIGURES.model_copy(update={"in_node": FREE, "sharing": [[1.0, 1.0], [4.0, 2.25]]})
     alone, *crowded = (seconds(planner, figures, ranks=n, batch_size=64 * n).total for n in (1, 2, 4, 8))
-    assert [total / alone for total in crowded] == pytest.approx([1.5, 2.25, 4.5])
+    assert [total / alone for total in crowded] == pytest.approx([1.5, 2.25, 4.5], rel=0.01)
 
 
 def test_more_ranks_are_never_slower_where_the_network_is_free(planner):
