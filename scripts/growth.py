@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 AXES = {
     "vocabulary": (2000, 8000, 32_000, 64_000),
-    "length": (32, 128, 256, 512),
-    "depth": (2, 4, 8, 16),
-    "width": (128, 256, 512, 768),
+    "length": (32, 128, 512),
+    "depth": (2, 4, 12),
+    "width": (128, 256, 512),
 }
 WARM_BATCHES = 2
 PARAMETERS = (1e6, 4e6, 16e6)  # of a model whose saves are timed
@@ -249,7 +249,7 @@ def measure_loader(options: argparse.Namespace) -> dict[str, Any]:
                 start = time.thread_time()
                 to_tensors(sampler.rows(number * batch_size, (number + 1) * batch_size))
                 seconds.append(time.thread_time() - start)
-            made = {"tokens": batch_size * length, "seconds": statistics.median(seconds[WARM_BATCHES:])}
+            made = {"tokens": batch_size * length, "seconds": statistics.quantiles(seconds[WARM_BATCHES:])[0]}
             rows.append({"vocabulary": vocabulary, "length": length, **made})
     return {"rows": rows}
 
@@ -329,10 +329,10 @@ def main() -> int:
     from ds_minimodel.common.files import read_json
 
     file = options.out.with_suffix(".json")
-    parts: dict[str, Any] = read_json(file)["parts"] if file.exists() else {}
     for part in () if options.again else options.parts:
         load = os.getloadavg()[0]
         found = MEASURES[part](options)
+        parts: dict[str, Any] = read_json(file)["parts"] if file.exists() else {}
         facts = {
             **circumstances(device_name()),
             "command": " ".join(
@@ -347,7 +347,7 @@ def main() -> int:
         parts = {**parts, part: {"facts": facts, **found}}
         save({"parts": {name: parts[name] for name in TITLES if name in parts}}, options.out)
     if options.again:
-        save({"parts": parts}, options.out)
+        save(read_json(file), options.out)
     print(options.out.with_suffix(".md").read_text(encoding="utf-8"))
     return 0
 

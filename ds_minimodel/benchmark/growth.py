@@ -39,18 +39,23 @@ def fit(x: Sequence[float], y: Sequence[float]) -> Fit:
 def page(record: Mapping[str, Any]) -> list[Block]:
     """The record as blocks of a page."""
     parts = record["parts"]
+    facts_of = {part: {key: str(fact) for key, fact in one["facts"].items()} for part, one in parts.items()}
+    common = dict(set.intersection(*(set(facts.items()) for facts in facts_of.values())))
     blocks: list[Block] = [
-        Notes(
-            ["Repeat it with `python scripts/growth.py TEXT…`, a part with `--parts PART`; what each part ran under:"]
-        ),
-        Facts({part: "; ".join(f"{key} {value}" for key, value in parts[part]["facts"].items()) for part in parts}),
+        Notes(["Repeat it with python scripts/growth.py TEXT…, a part of it with --parts PART."]),
+        Facts(common | {part: in_words(facts, common) for part, facts in facts_of.items()}),
         Figure("growth.png", b"", "Measured points and least-squares lines"),
         Heading("Goals"),
         goals_table(parts),
     ]
-    for part in parts:
+    for part in (part for part in TITLES if part in parts):
         blocks += [Heading(TITLES[part]), *TABLES[part](parts)]
     return blocks
+
+
+def in_words(facts: Mapping[str, str], common: Mapping[str, str]) -> str:
+    """What a part was measured under beside what all were."""
+    return "; ".join(f"{key} {value}" for key, value in facts.items() if key not in common)
 
 
 TITLES = {
@@ -69,9 +74,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
 def shares_of_loader(parts: Mapping[str, Any]) -> list[tuple[str, float]]:
     """(step and sizes, share of the step that making its batch takes) of all measured steps."""
-    seconds = {(row["vocabulary"], row["length"]): row["seconds"] for row in parts["loader"]["rows"]}
+    seconds = {(row["vocabulary"], row["length"]): row["seconds"] / row["tokens"] for row in parts["loader"]["rows"]}
     return [
-        (f"{STEPS[row['step']]}, {row['axis']} {row['x']}", seconds[row["vocabulary"], row["length"]] / row["fastest"])
+        (
+            f"{STEPS[row['step']]}, {row['axis']} {row['x']}",
+            seconds[row["vocabulary"], row["length"]] * row["tokens"] / row["fastest"],
+        )
         for row in parts["steps"]["rows"]
     ]
 
@@ -100,16 +108,26 @@ def goals_table(parts: Mapping[str, Any]) -> Block:
             ),
         ]
     if "tokenise" in parts:
-        for way, share in shares_of_tokenising(parts["tokenise"]["rows"][-1]).items():
+        for way, share in shares_of_tokenising(parts["tokenise"]["rows"]).items():
             rows.append(("tokenisation: 90 % of SentencePiece × cores", f"{share:.1%} ({way})", share >= 0.9))
     return table(
         "Goals", ["goal", "measured", "met"], [(goal, found, "yes" if met else "no") for goal, found, met in rows]
     )
 
 
-def shares_of_tokenising(report: Mapping[str, Any]) -> dict[str, float]:
-    """{way: share of SentencePiece's rate} of a report of scripts/preparation.py."""
-    return {way: found["share"] for way, found in report["ways"].items() if way.startswith("prepare")}
+def shares_of_tokenising(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """{way: share of SentencePiece's rate}, by the CPU seconds of each more MB: starts of processes are left out.
+
+    reports: of scripts/preparation.py, of different sizes.
+    """
+    sizes = [report["megabytes"] for report in reports]
+
+    def seconds_a_megabyte(way: str) -> float:
+        seconds = [report["ways"][way]["cpu_seconds"] for report in reports]
+        return fit(sizes, seconds).b if len(sizes) > 1 else seconds[0] / sizes[0]
+
+    alone, *ways = reports[0]["ways"]
+    return {way: seconds_a_megabyte(alone) / seconds_a_megabyte(way) for way in ways}
 
 
 def line_of(name: str, unit: str, of: Fit, expected: str) -> tuple[str, ...]:
@@ -208,8 +226,9 @@ def loader_tables(parts: Mapping[str, Any]) -> list[Block]:
                 )
                 for row in parts["loader"]["rows"]
             ],
-            "Time that the thread ran: order, reading, checksums, masking, tensors; it works beside the device. A rank "
-            "that trains at less than the last column has it below 1 %; at a hundred times that rate it would wait.",
+            "Time that the thread ran, lower quartile of the batches: order, reading, checksums, masking, tensors; it "
+            "works beside the device. A rank that trains at less than the last column has it below 1 %; at a hundred "
+            "times that rate it would wait.",
         )
     ]
     if "steps" in parts:
@@ -286,7 +305,12 @@ def tokenise_tables(parts: Mapping[str, Any]) -> list[Block]:
             ],
             "SentencePiece alone reads the lines and encodes each MiB of them in one call, on one core. Share: its CPU "
             "time by the way's own, start of the processes included, in their fastest rounds: of SentencePiece × cores "
-            "where nothing else runs. The store is checked, hashed and read back within it.",
+            "where nothing else runs. The store is checked, hashed and read back within it. "
+            + "; ".join(
+                f"{way}: {share:.1%} of SentencePiece by what each more MB takes"
+                for way, share in shares_of_tokenising(parts["tokenise"]["rows"]).items()
+            )
+            + ".",
         )
     ]
 

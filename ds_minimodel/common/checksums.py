@@ -8,6 +8,7 @@ under it kills the process.
 
 import functools
 import os
+import resource
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 from ds_minimodel.common.errors import UserError
 
 PIECE_BYTES = 1 << 13  # so small that the first steps, whose samples lie in as many pieces, are not slower either
-MOST_OPEN = 400  # files of one Reader; a process may have 1,024 by default
 Checksums = NDArray[np.uint32]
 Read = Callable[[int, int], bytes]  # of the bytes [first, last)
 
@@ -37,7 +37,7 @@ def num_pieces(size: int) -> int:
 class _OpenFile:
     """A file that is open for reading as long as this object lives."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: str):
         self.descriptor = os.open(path, os.O_RDONLY)
 
     def __del__(self) -> None:
@@ -46,17 +46,20 @@ class _OpenFile:
 
 
 class Reader:
-    """Reads parts of any number of files, of which the MOST_OPEN last used stay open."""
+    """Reads parts of any number of files; the last used stay open, up to half of what the process may open."""
 
     def __init__(self) -> None:
-        self._open = functools.lru_cache(MOST_OPEN)(_OpenFile)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # -1: none
+        self._open = functools.lru_cache(limit // 2 if limit > 0 else None)(_OpenFile)
 
     def of(self, path: Path, start: int = 0) -> Read:
         """A function that reads `path`, counting its bytes from `start` on; UserError where it cannot."""
 
+        name = str(path)  # opened and hashed faster
+
         def read(first: int, last: int) -> bytes:
             try:
-                data = os.pread(self._open(path).descriptor, last - first, start + first)
+                data = os.pread(self._open(name).descriptor, last - first, start + first)
             except OSError as error:
                 raise UserError(f"{path}: cannot be read ({error.strerror}); mend this and run again") from None
             if len(data) < last - first:

@@ -103,7 +103,7 @@ def sample_key(seed: int, epoch: ArrayLike, index: ArrayLike) -> UInt32s:
     key = hash32(hash32(_u32(seed) + _u32(GOLDEN)) + _u32(epoch))
     key = hash32(key + _u32(index))
     high = _u32(index >> np.uint64(32))
-    return np.where(high != 0, hash32(key + high), key)
+    return np.where(high != 0, hash32(key + high), key) if high.any() else key
 
 
 def stream_key(key: ArrayLike, number: int) -> UInt32s:
