@@ -344,6 +344,8 @@ def main() -> int:
         if part == "steps" and part in parts:  # axes that were measured before
             kept = [row for row in parts[part]["rows"] if row["axis"] not in options.axes]
             found = {"rows": sorted([*kept, *found["rows"]], key=lambda row: [*AXES].index(row["axis"]))}
+            commands = [*parts[part]["facts"]["command"].split("; "), facts["command"]] if kept else [facts["command"]]
+            facts["command"] = "; ".join(dict.fromkeys(commands))
         parts = {**parts, part: {"facts": facts, **found}}
         save({"parts": {name: parts[name] for name in TITLES if name in parts}}, options.out)
     if options.again:

@@ -279,7 +279,9 @@ def store_tables(parts: Mapping[str, Any]) -> list[Block]:
             f"Sparse files of {SHARD_TOKENS:,} ids of 16 bits a shard, with all checksums, opened by a fresh process "
             f"that may have {USUAL_FILES:,} files open; CPU time; {BATCHES} batches of {SAMPLE_BATCH} samples of "
             f"{TABLE_LENGTH} tokens, nearly each in a piece not read before: the first batch, and the median of all. "
-            "Memory: what the process has more at the end. Real files of this size also wait for the disk.",
+            "Memory: what the process has more at the end. Half of that many files stay open, two of a shard: from 256 "
+            "shards on they are opened again and again, which a higher limit spares. Real files of this size also wait "
+            "for the disk.",
         ),
         table("Least squares", ["what", "fit", "R²", "log-log slope", "expected slope"], fits),
     ]
@@ -391,6 +393,7 @@ def picture(parts: Mapping[str, Any]) -> bytes:
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FormatStrFormatter, LogLocator
 
     from ds_minimodel.results.plots import RC_PARAMS
 
@@ -406,6 +409,10 @@ def picture(parts: Mapping[str, Any]) -> bytes:
                 (drawn,) = axes.plot(x, y, "o", label=f"{label} (slope {slope:.2f})".strip())
                 axes.plot(x, np.exp(start + slope * np.log(x)), "--", color=drawn.get_color(), linewidth=1)
                 axes.set_ylabel(unit)
+                axes.set_xticks(x, [f"{value:.3g}" if value < 1000 else f"{value / 1000:g}k" for value in x])
+            axes.minorticks_off()
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
             axes.legend(frameon=False, fontsize=8)
         png = io.BytesIO()
         figure.savefig(png, format="png")
