@@ -12,7 +12,7 @@ from ds_minimodel.common.files import write_json
 from ds_minimodel.costs import Work, step_flops
 from ds_minimodel.engine.planning import calibration
 from ds_minimodel.engine.planning.calibration import CLOCKS, TINY, calibrate
-from ds_minimodel.engine.planning.devices import GPUS, Device, Link, named, rate_at
+from ds_minimodel.engine.planning.devices import GPUS, Crowd, Device, Link, named, rate_at
 from ds_minimodel.engine.planning.forecast import Layout, flops_of
 from ds_minimodel.engine.planning.memory_and_traffic import Sizes
 from ds_minimodel.engine.planning.operators import operators_of
@@ -101,7 +101,8 @@ def test_a_cpu_waits_for_what_a_gpus_host_runs_ahead_of(planner):
 
 def test_ranks_that_share_a_machine_are_slower(planner):
     """As measured, in between interpolated, and beyond as their number grows."""
-    figures = FIGURES.model_copy(update={"in_node": FREE, "sharing": [[1.0, 1.0], [4.0, 2.25]]})
+    crowds = [Crowd(ranks=1, slowdown=1), Crowd(ranks=4, slowdown=2.25, link=FREE)]
+    figures = FIGURES.model_copy(update={"sharing": crowds})
     alone, *crowded = (seconds(planner, figures, ranks=n, batch_size=64 * n).total for n in (1, 2, 4, 8))
     assert [total / alone for total in crowded] == pytest.approx([1.5, 2.25, 4.5], rel=0.01)
 

@@ -19,6 +19,7 @@ from ds_minimodel.engine.planning.memory_and_traffic import IN_NODE, Choice, Pla
 from ds_minimodel.engine.planning.operators import COPY, DROPS, PRODUCT, VIEW, Operator
 from ds_minimodel.engine.zero.config import BUCKET
 
+CONTROL, MESSAGES = "control", 3  # all-reduces of a number: loss terms, overflow, norm of the gradients
 ADAMW_BYTES = 28  # of an element: gradient, weight and two moments read, all but the first written; fp32
 
 
@@ -124,10 +125,10 @@ def seconds_of_step(
     overhead = measured[sizes.zero_stage] if measured else Overhead()
     engine = overhead.step + overhead.tensor * len(trained) * sizes.accumulation
     slower = figures.slowdown(layout.ranks_of_a_node)
-    network = sum(
-        _collective_seconds(name, sent, _calls(name, sizes, trained), figures, layout) for name, sent in wire.items()
-    )
-    return Seconds(taken.products, taken.memory, taken.launches + slower * engine, slower * network, figures.runs_ahead)
+    calls = {name: _calls(name, sizes, trained) for name in wire} | {CONTROL: MESSAGES}
+    sent = {**wire, CONTROL: 8 * MESSAGES if layout.world_size > layout.tensor_parallel else 0}
+    network = sum(_collective_seconds(name, sent[name], calls[name], figures, layout) for name in sent)
+    return Seconds(taken.products, taken.memory, taken.launches + slower * engine, network, figures.runs_ahead)
 
 
 def update_kind(zero_stage: int) -> str:
@@ -190,7 +191,7 @@ def _collective_seconds(name: str, sent: int, calls: int, figures: Figures, layo
         return 0.0
     bandwidths, hops = [], 0.0
     if layout.replicas_per_node > 1:
-        link = _known(figures.in_node, "within a node")
+        link = _known(figures.link(layout.ranks_of_a_node), "within a node")
         bandwidths.append(link.bandwidth)
         hops += link.latency * math.ceil(math.log2(layout.replicas_per_node))
     if layout.nodes > 1 and name != IN_NODE:
@@ -198,7 +199,7 @@ def _collective_seconds(name: str, sent: int, calls: int, figures: Figures, layo
         # All ranks of a node are in one ring, which enters it once, or in one for each part of a replica.
         bandwidths.append(link.bandwidth / min(layout.tensor_parallel, layout.ranks_per_node))
         hops += link.latency * math.ceil(math.log2(layout.nodes))
-    there_and_back = 2 if name == "all-reduce" else 1
+    there_and_back = 2 if name in ("all-reduce", CONTROL) else 1
     return sent / min(bandwidths) + calls * there_and_back * hops
 
 
