@@ -128,7 +128,7 @@ def test_accumulation_reduces_as_often_as_its_stage_does(planner):
     assert (
         seconds(planner, ranks=4, micro_batch_size=4).network == seconds(planner, ranks=4, micro_batch_size=16).network
     )
-    assert often > 2 * once
+    assert often > 1.5 * once  # the messages of control are as many
 
 
 def test_the_fastest_plan_fits_and_is_no_slower(planner):

@@ -88,8 +88,8 @@ class Figures(Stored):
     its three dimensions, attention FLOP/s by its number of keys, the others bytes a second by bytes; those without a
     curve have `copy`'s. launch: seconds that the host takes for each operator. runs_ahead: the host does not wait for
     the device, so that the slower of the two counts, not the sum. overheads: {precision: of ZeRO 0 to 3}. in_node,
-    between_nodes: links; None where they are not known. sharing: crowds of rising size, of one rank first; none where each
-    rank has a device of its own, as GPUs.
+    between_nodes: links; None where they are not known. sharing: crowds of rising size, of one rank first; none where
+    each rank has a device of its own.
     """
 
     rates: dict[str, Annotated[dict[str, Curve], AfterValidator(_serves)]]
