@@ -67,7 +67,8 @@ SAMPLES = {
 }
 MASKED = 0.15
 DROPOUT = 0.1
-PASSES = 5  # through each sample, of which the fastest counts
+PASSES = 7  # through each sample, of which the fastest counts
+TOGETHER = 20  # passes of ranks that measure together
 STEPS = 7  # of a measurement that takes less than a millisecond or two
 FEW, MANY, LARGE = (8, 16), (72, 16), (8, 1 << 19)  # tensors and elements of each, of modules whose update is timed
 LINK_BYTES = 1 << 24
@@ -364,7 +365,7 @@ def _measure_together(device_type: str, clock_name: str, precisions: Sequence[st
         go = sample_pass(SAMPLES[device.type][-2], DTYPES[precision], device, DROPOUT)
         go()
         slowest = []
-        for _ in range(STEPS):
+        for _ in range(TOGETHER):
             dist.barrier()
             taken = torch.tensor(seconds_of(go, clock, 1), device=device)
             dist.all_reduce(taken, dist.ReduceOp.MAX)
