@@ -332,7 +332,8 @@ def main() -> int:
     for part in () if options.again else options.parts:
         load = os.getloadavg()[0]
         found = MEASURES[part](options)
-        parts: dict[str, Any] = read_json(file)["parts"] if file.exists() else {}
+        before = read_json(file) if file.exists() else {"parts": {}}
+        parts: dict[str, Any] = before["parts"]
         facts = {
             **circumstances(device_name()),
             "command": " ".join(
@@ -347,7 +348,7 @@ def main() -> int:
             commands = [*parts[part]["facts"]["command"].split("; "), facts["command"]] if kept else [facts["command"]]
             facts["command"] = "; ".join(dict.fromkeys(commands))
         parts = {**parts, part: {"facts": facts, **found}}
-        save({"parts": {name: parts[name] for name in TITLES if name in parts}}, options.out)
+        save({**before, "parts": parts}, options.out)
     if options.again:
         save(read_json(file), options.out)
     print(options.out.with_suffix(".md").read_text(encoding="utf-8"))

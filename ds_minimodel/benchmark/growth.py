@@ -50,6 +50,8 @@ def page(record: Mapping[str, Any]) -> list[Block]:
     ]
     for part in (part for part in TITLES if part in parts):
         blocks += [Heading(TITLES[part]), *TABLES[part](parts)]
+    if "remarks" in record:  # written by hand
+        blocks += [Heading("Remarks"), Notes(record["remarks"])]
     return blocks
 
 
