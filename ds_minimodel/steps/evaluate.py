@@ -89,7 +89,7 @@ def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, lang
         labels = (model.task or {})["labels"]
         if encoded is None:
             records = kind.read(task.test[language], task, language, labels)
-            encoded = kind.encode(tokenizer, records, task, max_length)
+            encoded = kind.encode(tokenizer, records, task, max_length, model.config.separators)
         module = kind.module(model.config, tokenizer.vocab_size, labels)
         load_task_model(module, model, layout.finetune(system, name, seed) / "model")
         shard(module, world.tensor)
