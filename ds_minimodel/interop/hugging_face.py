@@ -104,8 +104,8 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
         write_json(temporary / "config.json", config)
         save_file(theirs, temporary / SAFETENSORS, metadata={"format": "pt"})
         write_tokenizer(temporary, tokenizer, special, body.config.max_positions, separators)
-        name = (body.task or {}).get("name")
-        export = Export(architecture.classes + task, num_layers, _PIPELINES.get(task), name)
+        task_name = (body.task or {}).get("name")
+        export = Export(architecture.classes + task, num_layers, _PIPELINES.get(task), task_name)
         (temporary / CARD).write_text(model_card(pack, artifact, export), encoding="utf-8")
 
 

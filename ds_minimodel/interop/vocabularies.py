@@ -161,7 +161,8 @@ def tokenizer_of_pack(pack: Path, separators: int) -> tuple[Tokenizer, tuple[str
 
     separators: between the texts of a pair, of which the second has token type 1 where there is one separator.
     """
-    path, special = pack / JSON_FILE, SPECIAL_TOKENS
+    path = pack / JSON_FILE
+    special: tuple[str, ...] = SPECIAL_TOKENS
     if path.is_file():
         tokenizer = Tokenizer.from_file(str(path))
         special = READERS[kind_of(path)](path)[0].special_tokens

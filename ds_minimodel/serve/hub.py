@@ -84,12 +84,13 @@ def _hub(endpoint: str | None, repository: str, folder: Path | None = None) -> I
     """
     try:
         import huggingface_hub as hub
-        from huggingface_hub import constants, utils
+        from huggingface_hub import constants
+        from huggingface_hub.utils.tqdm import disable_progress_bars
     except ModuleNotFoundError:
         raise UserError("huggingface_hub is not installed; pip install 'ds_minimodel[hf]'") from None
     endpoint = endpoint or constants.ENDPOINT
     if not sys.stderr.isatty():
-        utils.disable_progress_bars()
+        disable_progress_bars()
     try:
         yield hub, hub.HfApi(endpoint=endpoint, library_name="ds_minimodel")
     except UserError as error:

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -27,6 +28,8 @@ from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, sav
 from ds_minimodel.model.heads import MaskedLanguageModel, encode, to_tensors
 from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.parameters import load_into
+from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.recipe.base import read_base
 from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import join
@@ -244,6 +247,34 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
         [{"question": "the wind", "context": "the small boat sees"}]
     )
     assert answer["score"] == pytest.approx(float(sums.triu().max()), abs=1e-4)
+
+
+def test_finetuning_trains_both_token_types(bert):
+    """With the padding left out and with it: the same gradients, and none where a text stands alone."""
+    body, pack = load_body(bert[1] / "body"), load_pack(bert[1] / "pack")
+    module = KINDS["pair"].module(without_heads(body.config), len(pack.tensors["tokens"]), ["no", "yes"]).eval()
+    load_into(module, {key: body.tensors[key] for key in body.tensors if not key.startswith("heads.")}, "body.")
+    load_into(module, pack.tensors, "pack.")
+    rows = [np.array([0, 7, 8, 2, 9, 2]), np.array([0, 7, 2, *range(20, 40), 2])]
+
+    def gradient(second, packed):
+        batch = to_tensors(join(rows, [0, 1], reads_start=True, second=second).batch(np.arange(2), [1, 2]))
+        module.zero_grad()
+        module({key: value for key, value in batch.items() if packed or key != "real"}).sum().backward()
+        return module.body.types.grad.clone()
+
+    both = gradient([4, 3], packed=True)
+    assert both.abs().sum(1).gt(0).all()
+    torch.testing.assert_close(gradient([4, 3], packed=False), both)
+    assert gradient(None, packed=True)[1].eq(0).all() and gradient(None, packed=True)[0].ne(0).any()
+
+
+def test_a_recipe_starts_from_it(bert):
+    """What the body has that a recipe does not choose comes along."""
+    base = read_base(bert[1])
+    assert base.further == {"norm_eps": 1e-12, "token_types": 2} and "norm_eps" not in base.model
+    config = load_body(bert[1] / "body").config
+    assert BodyConfig(**base.model, **base.further, head_depths=config.head_depths) == config
 
 
 def test_the_names_that_the_first_berts_have(bert, tmp_path):
