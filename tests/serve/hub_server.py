@@ -8,6 +8,9 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+from huggingface_hub import constants
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -32,6 +35,15 @@ def hub_server():
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub that this process may speak to."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # a Hub of its own has LFS
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # which tests/conftest.py makes of the one outside
+    with hub_server() as server:
+        yield server
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -8,26 +8,17 @@ import sys
 
 import pytest
 import yaml
-from huggingface_hub import constants
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.model.artifacts import identity
 
-from .hub_server import hub_server
+from .hub_server import hub  # noqa: F401
 
 REPOSITORY = "someone/pack-de"
 
 
 @pytest.fixture
-def hub(monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # a Hub of its own has LFS
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # which tests/conftest.py makes of the one outside
-    with hub_server() as server:
-        yield server
-
-
-@pytest.fixture
-def run(hub, capsys):
+def run(hub, capsys):  # noqa: F811
     """Run a command of `pack` with the Hub here -> (exit code, standard output, standard error)."""
 
     def run(*arguments, endpoint=hub.endpoint):
@@ -49,7 +40,7 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_there_and_back(family, hub, run, tmp_path):
+def test_there_and_back(family, hub, run, tmp_path):  # noqa: F811
     code, out, error = run("push", family.de, REPOSITORY, "--private")
     assert (code, out) == (0, f"{identity(family.de)}\n"), error
     assert hub.private == {REPOSITORY}
@@ -69,13 +60,13 @@ def test_there_and_back(family, hub, run, tmp_path):
 
 
 @pytest.fixture
-def remote(family, hub, run):
+def remote(family, hub, run):  # noqa: F811
     """Files of the pack on the Hub, to be damaged."""
     assert run("push", family.de, REPOSITORY)[0] == 0
     return hub.repositories[REPOSITORY]
 
 
-def test_the_endpoint_of_the_environment(remote, family, hub, tmp_path):
+def test_the_endpoint_of_the_environment(remote, family, hub, tmp_path):  # noqa: F811
     environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0"}
     command = [sys.executable, "-m", "ds_minimodel", "pack", "pull", REPOSITORY, tmp_path / "de"]
     subprocess.run(command, env=environment, check=True)
@@ -111,7 +102,7 @@ def test_what_arrives_otherwise(remote, run, tmp_path, damage, words):
     assert not list(tmp_path.iterdir())
 
 
-def test_mistakes(remote, family, hub, run, tmp_path):
+def test_mistakes(remote, family, hub, run, tmp_path):  # noqa: F811
     (tmp_path / "de").mkdir()
     refused(run("pull", REPOSITORY, tmp_path / "de"), "exists")
     refused(run("pull", "someone/nothing", tmp_path / "out"), "someone/nothing")
