@@ -13,7 +13,7 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 def add_arguments(commands: Commands) -> None:
     """Add the three commands to argparse's `commands`."""
     for name, text, run in (
-        ("import-hf", "read a RoBERTa or XLM-R folder of Hugging Face's", _import_hf),
+        ("import-hf", "read a RoBERTa, XLM-R, CamemBERT or BERT folder of Hugging Face's", _import_hf),
         ("import-fairseq", "read a published RoBERTa or XLM-R of fairseq's", _import_fairseq),
     ):
         importing = commands.add_parser(name, help=text)

@@ -20,7 +20,7 @@ MAX_LINE = 1 << 24  # characters of a line that is typed
 
 def add_arguments(commands: Commands) -> None:
     """Add the three commands to argparse's `commands`."""
-    pack = commands.add_parser("pack", help="show or check a language pack, or put it beside a body")
+    pack = commands.add_parser("pack", help="show, check, push or pull a language pack, or put it beside a body")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
     show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
     show.add_argument("pack", metavar="PACK")
@@ -35,6 +35,19 @@ def add_arguments(commands: Commands) -> None:
     plug.add_argument("pack", metavar="PACK")
     plug.add_argument("out", metavar="OUT")
     plug.set_defaults(run=_plug)
+    push = actions.add_parser("push", help="upload a pack with a model card to a Hub")
+    push.add_argument("pack", metavar="PACK")
+    push.add_argument("repository", metavar="REPOSITORY", help="NAME/PACK; made where it is not there")
+    push.add_argument("--private", action="store_true", help="of a repository that is made for it")
+    push.set_defaults(run=_push)
+    pull = actions.add_parser("pull", help="download a pack from a Hub; all files are checked")
+    pull.add_argument("repository", metavar="REPOSITORY")
+    pull.add_argument("out", metavar="OUT")
+    pull.add_argument("--revision", metavar="NAME", help="branch, tag or commit; default: main")
+    pull.add_argument("--identity", metavar="HASH", help="what `pack push` printed; another pack is refused")
+    pull.set_defaults(run=_pull)
+    for action in (push, pull):
+        action.add_argument("--endpoint", metavar="URL", help="default: HF_ENDPOINT, or https://huggingface.co")
     predict = commands.add_parser("predict", help="ask a task model or a body, in any language with a pack")
     predict.add_argument("model", metavar="MODEL", help="folder of a task model or a body")
     predict.add_argument(
@@ -94,6 +107,18 @@ def _plug(options: Options) -> None:
 
     plug(options.body, options.pack, options.out)
     print(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`", file=sys.stderr)
+
+
+def _push(options: Options) -> None:
+    from ds_minimodel.serve.hub import push
+
+    print(push(options.pack, options.repository, options.endpoint, options.private))
+
+
+def _pull(options: Options) -> None:
+    from ds_minimodel.serve.hub import pull
+
+    print(pull(options.repository, options.out, options.endpoint, options.revision, options.identity))
 
 
 def _predict(options: Options) -> None:

@@ -1,4 +1,4 @@
-"""Tokenizers: text to the ids of one language's vocabulary, SentencePiece unigram or byte-level BPE."""
+"""Tokenizers: text to the ids of one language's vocabulary, SentencePiece unigram, byte-level BPE or WordPiece."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -16,10 +16,10 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import BOS, EOS, MASK, PAD, SPECIAL, UNK, mask_id, special_ids
 from ds_minimodel.data.reader import find_files, read_documents
-from ds_minimodel.data.tokenizer_json import read_byte_level
+from ds_minimodel.data.tokenizer_json import READERS, kind_of
 
 UNIGRAM_FILE = "tokenizer.model"
-BYTE_LEVEL_FILE = "tokenizer.json"
+JSON_FILE = "tokenizer.json"
 WORD_START = "▁"  # how a piece spells the space before a word
 
 
@@ -222,21 +222,63 @@ def _byte_of_character() -> dict[str, int]:
 BYTE_OF_CHARACTER = _byte_of_character()
 
 
-class ByteLevelTokenizer(Tokenizer):
-    """RoBERTa's byte-level BPE."""
+def _by_bytes(data: bytes) -> str:
+    """The spelling of a piece that no text has: <0xE2><0x82>."""
+    return "".join(f"<0x{byte:02X}>" for byte in data)
 
-    file_name = BYTE_LEVEL_FILE
+
+def _spell_bytes(string: str) -> str:
+    """Text of a byte-level piece; one that is no whole number of characters is spelt by its bytes."""
+    data = bytes(BYTE_OF_CHARACTER[character] for character in string)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = None
+    return _by_bytes(data) if text is None or WORD_START in text else text.replace(" ", WORD_START)
+
+
+def _spell_word_piece(string: str) -> str:
+    if WORD_START in string:
+        return _by_bytes(string.encode())
+    return string[2:] if string.startswith("##") and string != "##" else WORD_START + string
+
+
+# Vocabularies of Hugging Face's library, in its own file: imported ones that are not as SentencePiece's here.
+
+_SPELLINGS: dict[str, Callable[[str], str]] = {  # of a piece as text, by the kind of vocabulary
+    "BPE": _spell_bytes,
+    "Unigram": lambda string: string,
+    "WordPiece": _spell_word_piece,
+}
+
+
+class JsonTokenizer(Tokenizer):
+    """A byte-level BPE, BERT's WordPiece, or a unigram vocabulary with added tokens.
+
+    Tokens that were added to it are found in a text before the vocabulary is asked, as that library does.
+    """
+
+    file_name = JSON_FILE
 
     def __init__(self, folder: str | Path):
         super().__init__(folder)
         # One thread, as SentencePiece's here: text is prepared by as many processes as there are cores.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        _, ids = read_byte_level(self.path)
-        if [ids.get(token) for token in (*SPECIAL, MASK)] != special_ids(len(ids)):
-            raise UserError(f"{self.path}: {' '.join(SPECIAL)} must be its first ids and {MASK} its last")
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(self.path))
-        self._tokenizer.encode_special_tokens = True  # "<s>" in text is three characters
-        self.vocab_size = self._tokenizer.get_vocab_size()
+        kind = kind_of(self.path)
+        if kind not in READERS:
+            raise UserError(f"{self.path}: a {kind:.40} vocabulary; there are {', '.join(READERS)}")
+        self._spell = _SPELLINGS[kind]
+        file, ids = READERS[kind](self.path)
+        self._strings = sorted(ids, key=ids.__getitem__)
+        if [ids.get(token) for token in file.special_tokens] != special_ids(len(ids)):
+            *first, mask = file.special_tokens
+            raise UserError(f"{self.path}: {' '.join(first)} must be its first ids and {mask} its last")
+        self._tokenizer = tokenizers.Tokenizer.from_str(file.without_special_tokens().model_dump_json())
+        self._added = {token.content for token in file.added_tokens}
+        for token in self._added.difference(file.special_tokens):
+            if self._tokenizer.token_to_id(token) != ids[token]:  # the library counts on by itself
+                raise UserError(f"{self.path}: added_tokens: {token!r:.60} is not in the order of the ids")
+        self.vocab_size = len(ids)
         self.mask_id = mask_id(self.vocab_size)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -246,32 +288,23 @@ class ByteLevelTokenizer(Tokenizer):
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         spans = []
-        for start, end in encoding.offsets:
+        for (start, end), token in zip(encoding.offsets, encoding.tokens, strict=True):
             while start < end and text[start].isspace():
                 start += 1
-            spans.append((start, end))
+            spans.append((start, start if token == WORD_START else end))
         return encoding.ids, spans
 
     def decode(self, ids: Iterable[int]) -> str:
         # Halves of characters show as �.
-        return self._tokenizer.decode([int(id) for id in ids if UNK < id < self.mask_id])
+        return self._tokenizer.decode([int(id) for id in ids if UNK < id < self.mask_id], skip_special_tokens=False)
 
     def pieces(self) -> list[str]:
-        special = {*SPECIAL, MASK}
-        strings = [str(self._tokenizer.id_to_token(id)) for id in range(self.vocab_size)]
-        return [string if string in special else _spell(string) for string in strings]
-
-
-def _spell(piece: str) -> str:
-    """Text of a piece; one that is no whole number of characters is spelt by its bytes: <0xE2><0x82>."""
-    data = bytes(BYTE_OF_CHARACTER[character] for character in piece)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = None
-    if text is None or WORD_START in text:
-        return "".join(f"<0x{byte:02X}>" for byte in data)
-    return text.replace(" ", WORD_START)
+        found = dict.fromkeys((*SPECIAL, MASK))
+        for string in self._strings[len(SPECIAL) : -1]:
+            piece = string.replace(" ", WORD_START) if string in self._added else self._spell(string)
+            found[_by_bytes(string.encode()) if piece in found else piece] = None
+        del found[MASK]
+        return [*found, MASK]
 
 
 def open_tokenizer(folder: str | Path) -> Tokenizer:
@@ -279,8 +312,6 @@ def open_tokenizer(folder: str | Path) -> Tokenizer:
     held = files.read_artifact(folder, files.Manifest).files
     if UNIGRAM_FILE in held:
         return UnigramTokenizer(folder)
-    if BYTE_LEVEL_FILE in held:
-        return ByteLevelTokenizer(folder)
-    raise UserError(
-        f"{folder}: holds neither {UNIGRAM_FILE} nor {BYTE_LEVEL_FILE}; it is not a tokenizer or a language pack"
-    )
+    if JSON_FILE in held:
+        return JsonTokenizer(folder)
+    raise UserError(f"{folder}: holds neither {UNIGRAM_FILE} nor {JSON_FILE}; it is not a tokenizer or a language pack")

@@ -1,15 +1,15 @@
-"""tokenizer.json of Hugging Face's library, typed: RoBERTa's byte-level BPE and XLM-R's unigram vocabularies.
+"""tokenizer.json of Hugging Face's library, typed: byte-level BPE, unigram and WordPiece vocabularies.
 
-It is read here before that library sees it, which takes settings that this package could not keep (random merges,
-tokens cut out of a text before the vocabulary is asked) and panics on some damaged ones. A setting that is not declared
-here may change the ids of a text, and is refused. Truncation and padding are settings of a call, not of a vocabulary.
+It is read here before that library sees it, which takes settings that this package could not keep (random merges) and
+panics on some damaged ones. A setting that is not declared here may change the ids of a text, and is refused.
+Truncation and padding are settings of a call, not of a vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, FiniteFloat
 
@@ -17,8 +17,9 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Stored, read_model
 from ds_minimodel.common.vocabulary import MASK, SPECIAL, UNK
 
-ADVICE = "an import keeps what RoBERTa and XLM-R have, and nothing else"
+ADVICE = "an import keeps what RoBERTa, XLM-R, CamemBERT and BERT have, and nothing else"
 SPECIAL_TOKENS = (*SPECIAL, MASK)
+BERT_SPECIAL_TOKENS = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")  # as WordPiece vocabularies spell them
 _UNK = SPECIAL[UNK]
 Id = Annotated[int, Field(ge=0, lt=1 << 24)]
 Ids = dict[str, Id]  # vocab.json, encoder.json, added_tokens.json
@@ -99,6 +100,32 @@ class Unigram(Strict):
     byte_fallback: Literal[False] = False
 
 
+class WordPiece(Strict):
+    """Pieces of words, of which those that do not begin a word are spelt with ## before them."""
+
+    type: Literal["WordPiece"] = "WordPiece"
+    unk_token: Literal["[UNK]"]
+    continuing_subword_prefix: Literal["##"] = "##"
+    max_input_chars_per_word: Annotated[int, Field(ge=1, lt=1 << 24)] = 100
+    vocab: Ids
+
+
+class BertNormalizer(Strict):
+    """BERT's own normalisation. strip_accents: None where it follows `lowercase`."""
+
+    type: Literal["BertNormalizer"] = "BertNormalizer"
+    clean_text: bool = True
+    handle_chinese_chars: bool = True
+    strip_accents: bool | None = None
+    lowercase: bool = True
+
+
+class BertPreTokenizer(Strict):
+    """A cut at white space and around each sign of punctuation."""
+
+    type: Literal["BertPreTokenizer"] = "BertPreTokenizer"
+
+
 class Precompiled(Strict):
     """SentencePiece's own normalisation, a table in base 64."""
 
@@ -153,16 +180,47 @@ class Splitters(Strict):
     pretokenizers: list[Annotated[WhitespaceSplit | Metaspace, Field(discriminator="type")]]
 
 
-class _File(Strict):
+class TokenizerFile(Strict):
+    """A tokenizer.json.
+
+    special_tokens: how its kind spells the five special tokens, in the order of our ids. mask_takes_space: whether
+    <mask> takes the white space before it where the file does not say, as in the published models.
+    """
+
+    special_tokens: ClassVar[tuple[str, ...]] = SPECIAL_TOKENS
+    mask_takes_space: ClassVar[bool] = True
+
     version: Literal["1.0"] = "1.0"
     truncation: Any = None
     padding: Any = None
     added_tokens: list[AddedToken]
     post_processor: dict[str, Any] | None = None
     decoder: Any = None
+    model: Any
+
+    @property
+    def strings(self) -> list[str]:
+        """Those that the model itself has, in the order of their ids."""
+        return sorted(self.model.vocab, key=self.model.vocab.get)
+
+    def with_strings(self, strings: Sequence[str]) -> Self:
+        """The same with the model's strings in this order, without added tokens and settings of a call.
+
+        strings: all that it has, or more.
+        """
+        return self._with_vocab(vocab={string: id for id, string in enumerate(strings)})
+
+    def _with_vocab(self, **vocab: Any) -> Self:
+        rest = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
+        return self.model_copy(update={**rest, "added_tokens": [], "model": self.model.model_copy(update=vocab)})
+
+    def without_special_tokens(self) -> Self:
+        """The same, so that no text becomes a special token: "<s>" in it is three characters."""
+        kept = [token for token in self.added_tokens if token.content not in self.special_tokens]
+        return self.model_copy(update={"added_tokens": kept})
 
 
-class ByteLevelFile(_File):
+class ByteLevelFile(TokenizerFile):
     """tokenizer.json of a byte-level BPE."""
 
     normalizer: None = None
@@ -170,7 +228,7 @@ class ByteLevelFile(_File):
     model: Bpe
 
 
-class UnigramFile(_File):
+class UnigramFile(TokenizerFile):
     """tokenizer.json of a SentencePiece unigram model."""
 
     normalizer: Annotated[Normalizers | Precompiled | Replace | Strip, Field(discriminator="type")] | None = None
@@ -187,20 +245,47 @@ class UnigramFile(_File):
     def splitters(self) -> list[WhitespaceSplit | Metaspace]:
         return self.pre_tokenizer.pretokenizers if isinstance(self.pre_tokenizer, Splitters) else [self.pre_tokenizer]
 
+    @property
+    def strings(self) -> list[str]:
+        return [piece for piece, _ in self.model.vocab]
+
+    def with_strings(self, strings: Sequence[str]) -> Self:
+        scores = dict(self.model.vocab)
+        return self._with_vocab(vocab=[(string, scores.get(string, 0.0)) for string in strings], unk_id=UNK)
+
+    def without_special_tokens(self) -> Self:
+        """Also of the model, which would find them in a text as pieces: no word holds a space."""
+        file = super().without_special_tokens()
+        vocab = [(f" {piece}" if piece in self.special_tokens else piece, score) for piece, score in self.model.vocab]
+        return file.model_copy(update={"model": self.model.model_copy(update={"vocab": vocab})})
+
+
+class WordPieceFile(TokenizerFile):
+    """tokenizer.json of BERT."""
+
+    special_tokens: ClassVar[tuple[str, ...]] = BERT_SPECIAL_TOKENS
+    mask_takes_space: ClassVar[bool] = False
+
+    normalizer: BertNormalizer
+    pre_tokenizer: BertPreTokenizer
+    model: WordPiece
+
 
 class _Kind(Stored):
     class Model(Stored):
         type: str | None = None
         merges: Any = None
         unk_id: Any = None
+        max_input_chars_per_word: Any = None
 
     model: Model
 
 
 def kind_of(path: Path) -> str:
-    """The type of the vocabulary in a tokenizer.json: BPE, Unigram or another."""
+    """The type of the vocabulary in a tokenizer.json: BPE, Unigram, WordPiece or another."""
     model = read_model(path, _Kind, ADVICE).model
-    kind = model.type or ("BPE" if model.merges is not None else "Unigram" if model.unk_id is not None else None)
+    told = {"BPE": model.merges, "Unigram": model.unk_id, "WordPiece": model.max_input_chars_per_word}
+    kind = model.type or next((kind for kind, key in told.items() if key is not None), None)
     if kind is None:
         raise UserError(f"{path}: model: not a tokenizer of a kind that is known")
     return kind
@@ -210,7 +295,7 @@ def read_byte_level(path: Path) -> tuple[ByteLevelFile, dict[str, int]]:
     """(file, {string: id} of all its ids); UserError where it is not as RoBERTa's or its parts disagree."""
     file = read_model(path, ByteLevelFile, ADVICE)
     check_merges(file.model, path)
-    return file, _all_ids(file.model.vocab, file.added_tokens, path)
+    return file, _all_ids(file, file.model.vocab, path)
 
 
 def check_merges(model: Bpe, path: Path) -> None:
@@ -229,26 +314,30 @@ def read_unigram(path: Path) -> tuple[UnigramFile, dict[str, int]]:
     vocab = {piece: id for id, (piece, _) in enumerate(file.model.vocab)}
     if len(vocab) < len(file.model.vocab) or vocab.get(_UNK) != file.model.unk_id:
         raise UserError(f"{path}: model: a piece comes twice, or unk_id {file.model.unk_id} is not the id of {_UNK}")
-    return file, _all_ids(vocab, file.added_tokens, path)
+    return file, _all_ids(file, vocab, path)
 
 
-def _all_ids(vocab: dict[str, int], added: Sequence[AddedToken], path: Path) -> dict[str, int]:
-    """`vocab` and the added tokens; UserError where there are others than RoBERTa's five, or an id is contradicted."""
-    ids = dict(vocab)
-    check_added((token.content for token in added), f"{path}: added_tokens")
-    for token in added:
+def read_word_piece(path: Path) -> tuple[WordPieceFile, dict[str, int]]:
+    """(file, {string: id} of all its ids); UserError where it is not as BERT's or its parts disagree."""
+    file = read_model(path, WordPieceFile, ADVICE)
+    return file, _all_ids(file, file.model.vocab, path)
+
+
+READERS: dict[str, Callable[[Path], tuple[TokenizerFile, dict[str, int]]]] = {
+    "BPE": read_byte_level,
+    "Unigram": read_unigram,
+    "WordPiece": read_word_piece,
+}
+
+
+def _all_ids(file: TokenizerFile, vocab: dict[str, int], path: Path) -> dict[str, int]:
+    """`vocab` and the added tokens; UserError where an id is contradicted."""
+    ids, mask = dict(vocab), file.special_tokens[-1]
+    for token in file.added_tokens:
         if ids.setdefault(token.content, token.id) != token.id:
             raise UserError(f"{path}: added_tokens: {token.content} has id {token.id}, elsewhere {ids[token.content]}")
-        if token.content == MASK and (token.rstrip or token.single_word):
-            raise UserError(f"{path}: added_tokens: {MASK} with rstrip or single_word is not supported")
+        if not token.content:
+            raise UserError(f"{path}: added_tokens: the token of id {token.id} is empty")
+        if token.content == mask and (token.rstrip or token.single_word):
+            raise UserError(f"{path}: added_tokens: {mask} with rstrip or single_word is not supported")
     return ids
-
-
-def check_added(contents: Iterable[str], where: str) -> None:
-    """UserError where `contents` name a token that texts would be cut at before the vocabulary is asked."""
-    for content in contents:
-        if content not in SPECIAL_TOKENS:
-            raise UserError(
-                f"{where}: {content!r:.60} is cut out of texts before the vocabulary is asked; only "
-                f"{' '.join(SPECIAL_TOKENS)} may be added, so remove it and its row of the embeddings"
-            )

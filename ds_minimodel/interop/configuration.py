@@ -5,39 +5,40 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Stored, read_model
 from ds_minimodel.common.vocabulary import BOS, EOS, PAD
 from ds_minimodel.data.tokenizer_json import ADVICE
-from ds_minimodel.model.artifacts import Layers, Rate, Size, architecture_fault
-from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD, LAYER_NORM_EPS, BodyConfig
+from ds_minimodel.interop.architectures import ARCHITECTURES, Architecture
+from ds_minimodel.model.artifacts import Epsilon, Layers, Rate, Size, architecture_fault
+from ds_minimodel.model.transformer import INIT_STD, BodyConfig
 
 
-class _RobertaConfig(Stored):
+class _Config(Stored):
     """Of config.json what decides the model: what is served, with RobertaConfig's defaults for absent keys."""
 
     model_config = ConfigDict(validate_default=True)
 
     model_type: str
     hidden_act: Literal["gelu"] = "gelu"
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: Epsilon = 1e-12
     type_vocab_size: int = 2
     position_embedding_type: Literal["absolute"] | None = "absolute"
     is_decoder: Literal[False] = False
     add_cross_attention: Literal[False] = False
     tie_word_embeddings: Literal[True] = True
-    bos_token_id: int = BOS
-    pad_token_id: int = PAD
-    eos_token_id: int = EOS
+    bos_token_id: int | None = BOS
+    pad_token_id: int | None = PAD
+    eos_token_id: int | None = EOS
     pruned_heads: Annotated[dict[str, Any], Field(max_length=0)] = {}
     vocab_size: Size
     num_hidden_layers: Layers
     hidden_size: Size
     num_attention_heads: Size
     intermediate_size: Size
-    max_position_embeddings: Annotated[Size, Field(gt=FIRST_POSITION)]
+    max_position_embeddings: Size
     hidden_dropout_prob: Rate = 0.1
     attention_probs_dropout_prob: Rate = 0.1
     architectures: list[str] | None = None
@@ -46,57 +47,72 @@ class _RobertaConfig(Stored):
     @field_validator("model_type")
     @classmethod
     def _is_served(cls, value: str) -> str:
-        if value not in ("roberta", "xlm-roberta"):
-            raise ValueError(f"model_type {value}; import-hf takes roberta and xlm-roberta")
+        if value not in ARCHITECTURES:
+            *first, last = ARCHITECTURES
+            raise ValueError(f"model_type {value}; import-hf takes {', '.join(first)} and {last}")
         return value
 
-    @field_validator("layer_norm_eps", "type_vocab_size", "bos_token_id", "pad_token_id", "eos_token_id")
+    @field_validator("type_vocab_size", "bos_token_id", "pad_token_id", "eos_token_id", "max_position_embeddings")
     @classmethod
-    def _is_ours(cls, value: float, info: Any) -> float:
-        ours = {"layer_norm_eps": LAYER_NORM_EPS, "type_vocab_size": 1}
-        ours |= {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
-        if value != ours[info.field_name]:
-            raise ValueError(f"only {ours[info.field_name]} is supported")
+    def _is_ours(cls, value: int | None, info: ValidationInfo) -> int | None:
+        architecture = ARCHITECTURES.get(info.data.get("model_type", ""))
+        if architecture is None:
+            return value
+        ours = {"type_vocab_size": architecture.token_types}
+        if architecture.fixed_ids:
+            ours |= {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
+        if value != ours.get(str(info.field_name), value):
+            raise ValueError(f"only {ours[str(info.field_name)]} is supported")
+        if info.field_name == "max_position_embeddings" and value is not None and value <= architecture.first_position:
+            raise ValueError(f"no positions: the first {architecture.first_position} are not used")
         return value
 
 
-def read_config(folder: str | Path) -> tuple[BodyConfig, int]:
-    """(BodyConfig with its head on the last layer, vocabulary's size) of a RoBERTa or XLM-R folder.
+def read_config(folder: str | Path) -> tuple[BodyConfig, int, Architecture]:
+    """(BodyConfig with its head on the last layer, vocabulary's size, Architecture) of a Hugging Face folder.
 
     Raises UserError where the architecture is another or has a setting that the body does not have.
     """
     path = Path(folder) / "config.json"
-    config = read_model(path, _RobertaConfig, ADVICE)
+    config = read_model(path, _Config, ADVICE)
+    architecture = ARCHITECTURES[config.model_type]
     body = BodyConfig(
         config.num_hidden_layers,
         config.hidden_size,
         config.num_attention_heads,
         config.intermediate_size,
-        config.max_position_embeddings - FIRST_POSITION,
+        config.max_position_embeddings - architecture.first_position,
         (config.num_hidden_layers,),
         config.hidden_dropout_prob,
         config.attention_probs_dropout_prob,
+        config.layer_norm_eps,
+        config.type_vocab_size,
     )
     fault = architecture_fault(body)
     if fault:
         raise UserError(f"{path}: num_attention_heads, num_hidden_layers: {fault}")
-    return body, config.vocab_size
+    return body, config.vocab_size, architecture
 
 
-def config_json(architecture: str, body: BodyConfig, num_layers: int, vocab_size: int, **extra: Any) -> dict[str, Any]:
-    """The content of config.json for Hugging Face's class `architecture` with the bottom `num_layers` of `body`."""
+def config_json(
+    architecture: Architecture, task: str, body: BodyConfig, num_layers: int, vocab_size: int, **extra: Any
+) -> dict[str, Any]:
+    """The content of config.json for Hugging Face's class with the bottom `num_layers` of `body`.
+
+    task: how the class's name ends, ForMaskedLM for example.
+    """
     return {
-        "architectures": [architecture],
-        "model_type": "roberta",
+        "architectures": [architecture.classes + task],
+        "model_type": architecture.model_type,
         "vocab_size": vocab_size,
         "num_hidden_layers": num_layers,
         "hidden_size": body.hidden_size,
         "num_attention_heads": body.num_heads,
         "intermediate_size": body.ffn_size,
-        "max_position_embeddings": body.max_positions + FIRST_POSITION,
+        "max_position_embeddings": body.max_positions + architecture.first_position,
         "hidden_act": "gelu",
-        "layer_norm_eps": LAYER_NORM_EPS,
-        "type_vocab_size": 1,
+        "layer_norm_eps": body.norm_eps,
+        "type_vocab_size": body.token_types,
         "initializer_range": INIT_STD,
         "hidden_dropout_prob": body.dropout,
         "attention_probs_dropout_prob": body.attention_dropout,

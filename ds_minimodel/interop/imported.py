@@ -21,17 +21,23 @@ def refuse_existing(out: str | Path) -> None:
 
 
 def save_imported(
-    out: str | Path, config: BodyConfig, tensors: dict[str, Tensor], vocabulary: Vocabulary, language: str, source: str
+    out: str | Path,
+    config: BodyConfig,
+    tensors: dict[str, Tensor],
+    vocabulary: Vocabulary,
+    language: str,
+    source: str,
+    license: str | None = None,
 ) -> None:
     """Write out/body and out/pack, both or neither.
 
     tensors: fp32 under the names of MaskedLanguageModel, rows by the foreign ids. source: name of what was
-    imported.
+    imported. license: its license, where it is known.
     """
     body = {name.removeprefix("body."): tensor for name, tensor in tensors.items() if name.startswith("body.")}
     pack = {name: tensors[f"pack.{name}"][vocabulary.order] for name in ("tokens", "bias")}
     space = space_of(body, pack)
-    facts = {"imported_from": source, "steps": 0, "eflops": 0.0}
+    facts = {"imported_from": source, "steps": 0, "eflops": 0.0} | ({} if license is None else {"license": license})
     with atomic_folder(out) as folder:
         save_body(folder / "body", BodyArtifact(config, body, space), "body", **facts)
         (folder / "pack").mkdir()

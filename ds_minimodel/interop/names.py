@@ -1,4 +1,4 @@
-"""Names of parameters: ours, and those that Hugging Face's RoBERTa gives them."""
+"""Names of parameters: ours, and those that Hugging Face's RoBERTa and BERT give them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.interop.architectures import Architecture
 from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.model.transformer import FIRST_POSITION, BodyConfig
 
 _LAYER = {
     "attention_out": "attention.output.dense",
@@ -20,6 +22,7 @@ _LAYER = {
     "ffn_out": "output.dense",
     "ffn_norm": "output.LayerNorm",
 }
+_SERVED = "RoBERTa or BERT"
 TOKENS = "roberta.embeddings.word_embeddings.weight"
 TYPES = "roberta.embeddings.token_type_embeddings.weight"
 
@@ -29,10 +32,10 @@ def masked_lm_head(depth: int) -> dict[str, str]:
     return {f"body.heads.{depth}.dense": "lm_head.dense", f"body.heads.{depth}.norm": "lm_head.layer_norm"}
 
 
-def parameter_names(num_layers: int, head: dict[str, str]) -> dict[str, list[str]]:
+def parameter_names(architecture: Architecture, num_layers: int, head: dict[str, str]) -> dict[str, list[str]]:
     """Each parameter of our module -> those of Hugging Face's that are ours when concatenated along the first axis.
 
-    head: the modules of the model's head -> Hugging Face's. A masked-LM head brings the pack's bias.
+    head: the modules of the model's head -> those of Hugging Face's RoBERTa. A masked-LM head brings the pack's bias.
     """
     modules = {"body.embedding_norm": "roberta.embeddings.LayerNorm", **head}
     for layer in range(num_layers):
@@ -42,6 +45,8 @@ def parameter_names(num_layers: int, head: dict[str, str]) -> dict[str, list[str
     found = {"pack.tokens": [TOKENS], "body.positions": ["roberta.embeddings.position_embeddings.weight"]}
     if "lm_head.dense" in head.values():
         found["pack.bias"] = ["lm_head.bias"]
+    if architecture.token_types > 1:
+        found["body.types"] = [TYPES]
     for kind in ("weight", "bias"):
         found |= {f"{ours}.{kind}": [f"{theirs}.{kind}"] for ours, theirs in modules.items()}
         for layer in range(num_layers):
@@ -49,42 +54,56 @@ def parameter_names(num_layers: int, head: dict[str, str]) -> dict[str, list[str
             found[f"body.layers.{layer}.qkv.{kind}"] = [
                 f"{attention}.{part}.{kind}" for part in ("query", "key", "value")
             ]
-    return found
+    return {ours: [architecture.name(part) for part in parts] for ours, parts in found.items()}
 
 
-def to_hugging_face(tensors: dict[str, Tensor], found: dict[str, list[str]]) -> dict[str, Tensor]:
+def to_hugging_face(
+    tensors: dict[str, Tensor], found: dict[str, list[str]], architecture: Architecture
+) -> dict[str, Tensor]:
     """Our state dict under Hugging Face's names, with the token types that RoBERTa has and never uses."""
-    theirs = {TYPES: torch.zeros(1, tensors["pack.tokens"].shape[1])}
+    theirs = {architecture.name(TYPES): torch.zeros(1, tensors["pack.tokens"].shape[1])}
+    unused_positions = FIRST_POSITION - architecture.first_position
+    tensors = {**tensors, "body.positions": tensors["body.positions"][unused_positions:]}
     for ours, parts in found.items():
         theirs |= {part: chunk.contiguous() for part, chunk in zip(parts, tensors[ours].chunk(len(parts)), strict=True)}
     return theirs
 
 
 def from_foreign(
-    tensors: dict[str, Tensor], config: BodyConfig, vocab_size: int, found: dict[str, list[str]], where: Path
+    tensors: dict[str, Tensor],
+    config: BodyConfig,
+    vocab_size: int,
+    found: dict[str, list[str]],
+    where: Path,
+    first_position: int = FIRST_POSITION,
 ) -> dict[str, Tensor]:
     """Another library's state dict of a masked LM under our names, in fp32; `found` as parameter_names gives it.
 
-    where: the file, for messages. Raises UserError where a tensor is missing, of another shape than the
+    where: the file, for messages. first_position: row of its table of positions that the first token has; rows of zeros
+    are put before it where ours has more. Raises UserError where a tensor is missing, of another shape than the
     architecture gives, or without a counterpart.
     """
     with torch.device("meta"):
         module = MaskedLanguageModel(config, vocab_size)
-    shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    missing = FIRST_POSITION - first_position
+    shapes["body.positions"] = (shapes["body.positions"][0] - missing, config.hidden_size)
     rest, ours = dict(tensors), {}
     for name, parts in found.items():
         expected = (shapes[name][0] // len(parts), *shapes[name][1:])
         chunks = []
         for part in parts:
             if part not in rest:
-                raise UserError(f"{where}: no tensor {part}; it must hold a RoBERTa masked language model")
+                raise UserError(f"{where}: no tensor {part}; it must hold a masked language model of {_SERVED}")
             chunks.append(as_fp32(rest.pop(part), part, expected, where))
         ours[name] = torch.cat(chunks)
     if rest:
         raise UserError(
-            f"{where}: {sorted(rest)[0]!r:.120} has no counterpart here; it must hold a RoBERTa masked "
-            "language model without additions"
+            f"{where}: {sorted(rest)[0]!r:.120} has no counterpart here; it must hold a masked language model of "
+            f"{_SERVED} without additions"
         )
+    if missing:
+        ours["body.positions"] = F.pad(ours["body.positions"], (0, 0, missing, 0))
     return ours
 
 

@@ -49,6 +49,8 @@ _MAKE_AGAIN = "put it back from a copy, or delete its folder and run the step ag
 Layers = Annotated[int, Field(ge=1, le=1000)]
 Size = Annotated[int, Field(ge=1, le=2**24)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
+Epsilon = Annotated[float, Field(gt=0, le=0.01)]
+TokenTypes = Annotated[int, Field(ge=1, le=2)]
 
 
 class Architecture(Stored):
@@ -62,6 +64,8 @@ class Architecture(Stored):
     head_depths: list[Size]
     dropout: Rate
     attention_dropout: Rate
+    norm_eps: Epsilon = BodyConfig.norm_eps
+    token_types: TokenTypes = BodyConfig.token_types
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:
@@ -73,6 +77,12 @@ class Architecture(Stored):
     def config(self) -> BodyConfig:
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return BodyConfig(**{**values, "head_depths": tuple(self.head_depths)})
+
+    @classmethod
+    def to_json(cls, config: BodyConfig) -> dict[str, Any]:
+        """What config.json holds: without RoBERTa's epsilon and one token type, which it did not use to name."""
+        optional = {name: field.default for name, field in cls.model_fields.items() if not field.is_required()}
+        return {name: value for name, value in asdict(config).items() if value != optional.get(name, ...)}
 
 
 def architecture_fault(config: BodyConfig) -> str | None:
@@ -172,7 +182,7 @@ def space_of(*tensor_dicts: dict[str, Tensor]) -> str:
 def save_body(folder: str | Path, artifact: BodyArtifact, kind: str, **facts: Any) -> None:
     """Write a body (`kind`: body, mini-model or task-model); `facts` go into the manifest."""
     with atomic_folder(folder) as temporary:
-        config = {"architecture": asdict(artifact.config), "space": artifact.space, "task": artifact.task}
+        config = {"architecture": Architecture.to_json(artifact.config), "space": artifact.space, "task": artifact.task}
         write_json(temporary / "config.json", config)
         _save(artifact.tensors, temporary / BODY_WEIGHTS)
         write_manifest(temporary, kind=kind, space=artifact.space, **facts)

@@ -1,8 +1,9 @@
 """Trainable models: a body with a language and a loss. `forward(batch)` gives sums of losses.
 
 A batch is a dict of tensors (shapes as in transformer.py): tokens (B,S), lengths (B), read (B,M), targets,
-sample_keys (B), and real (T) where the padding is to be left out (packing.py). The sums are divided by the global
-count of loss terms in the training loop, so that the result does not depend on how a batch is split.
+sample_keys (B), second (B) where rows hold two texts, and real (T) where the padding is to be left out (packing.py).
+The sums are divided by the global count of loss terms in the training loop, so that the result does not depend on how a
+batch is split.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def encode(
         tokens_BS = packing.extend(tokens_BS.flatten()[real_T], PAD)[:, None]  # (R, 1)
     embedded_BSH, table = pack(tokens_BS)
     dropout = body.dropout(batch.get("sample_keys"))
-    hidden = body(embedded_BSH, batch.get("lengths"), dropout, batch.get("read"), depths, packing)
+    hidden = body(embedded_BSH, batch.get("lengths"), dropout, batch.get("read"), depths, packing, batch.get("second"))
     return hidden, table
 
 

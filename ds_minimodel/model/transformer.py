@@ -1,7 +1,8 @@
-"""RoBERTa's encoder (post-LN) with masked-LM heads at any set of depths.
+"""RoBERTa's and BERT's encoder (post-LN) with masked-LM heads at any set of depths.
 
 Numerics follow fairseq's RoBERTa: LayerNorm after the embeddings, exact GELU, learned positions of which the
-first real one is row 2, weights N(0, 0.02), biases 0.
+first real one is row 2, weights N(0, 0.02), biases 0. BERT differs by what BodyConfig says: another epsilon, and token
+types, vectors that tell the two texts of a pair apart.
 
 Each part has a `group` of ranks over which it is split, by default one of this rank alone; tensor_parallel.py
 splits it. Sizes below are then those of this rank's part.
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ds_minimodel import ops, parallel
 from ds_minimodel.common.random import DropoutSites
@@ -40,11 +42,23 @@ class BodyConfig:
     head_depths: tuple[int, ...] = ()
     dropout: float = 0.1
     attention_dropout: float = 0.1
+    norm_eps: float = LAYER_NORM_EPS
+    token_types: int = 1  # vectors for token types; with one there is none, since positions can hold it
+
+    @property
+    def separators(self) -> int:
+        """How many </s> stand between the two texts of a pair."""
+        return separators(self.token_types)
 
     @property
     def dropout_sites(self) -> DropoutSites:
         """The numbers of the dropouts of this body and of a task's head on it."""
         return DropoutSites(self.num_layers, self.num_heads)
+
+
+def separators(token_types: int) -> int:
+    """How many </s> stand between two texts: RoBERTa's two, or one where token types tell them apart (BERT)."""
+    return 2 if token_types == 1 else 1
 
 
 class Dropout:
@@ -115,10 +129,10 @@ class Layer(nn.Module):
         self.sites = config.dropout_sites.layer(index)
         self.qkv = Linear(hidden, 3 * hidden)
         self.attention_out = Linear(hidden, hidden)
-        self.attention_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
+        self.attention_norm = nn.LayerNorm(hidden, eps=config.norm_eps)
         self.ffn_in = Linear(hidden, config.ffn_size)
         self.ffn_out = Linear(config.ffn_size, hidden)
-        self.ffn_norm = nn.LayerNorm(hidden, eps=LAYER_NORM_EPS)
+        self.ffn_norm = nn.LayerNorm(hidden, eps=config.norm_eps)
 
     def forward(
         self,
@@ -173,10 +187,10 @@ class Layer(nn.Module):
 class MaskedLmHead(nn.Module):
     """dense -> GELU -> LayerNorm; the output projection is the language's embedding matrix."""
 
-    def __init__(self, hidden_size: int):
+    def __init__(self, hidden_size: int, norm_eps: float = LAYER_NORM_EPS):
         super().__init__()
         self.dense = Linear(hidden_size, hidden_size)
-        self.norm = nn.LayerNorm(hidden_size, eps=LAYER_NORM_EPS)
+        self.norm = nn.LayerNorm(hidden_size, eps=norm_eps)
         self.group = parallel.SOLO
 
     def forward(self, x_PH: Tensor) -> Tensor:
@@ -214,12 +228,17 @@ class Body(nn.Module):
         super().__init__()
         self.config = config
         self.positions = nn.Parameter(torch.empty(config.max_positions + FIRST_POSITION, config.hidden_size))
-        self.embedding_norm = nn.LayerNorm(config.hidden_size, eps=LAYER_NORM_EPS)
+        self.embedding_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
-        self.heads = nn.ModuleDict({str(depth): MaskedLmHead(config.hidden_size) for depth in config.head_depths})
+        self.heads = nn.ModuleDict(
+            {str(depth): MaskedLmHead(config.hidden_size, config.norm_eps) for depth in config.head_depths}
+        )
         self.apply(init_weights)
         with torch.no_grad():
             zero_padding_row(self.positions.normal_(0, INIT_STD))
+        self.types: nn.Parameter | None = None
+        if config.token_types > 1:
+            self.types = nn.Parameter(torch.empty(config.token_types, config.hidden_size).normal_(0, INIT_STD))
 
     def dropout(self, sample_keys_B: Tensor | None) -> Dropout:
         """Dropout for one forward pass in the module's present mode (training or evaluation)."""
@@ -235,6 +254,7 @@ class Body(nn.Module):
         read_BM: Tensor | None = None,
         depths: Sequence[int] | None = None,
         packing: Packing | None = None,
+        second_B: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Hidden states at the positions read, a tuple of (B, M, H) for each of `depths`.
 
@@ -242,10 +262,10 @@ class Body(nn.Module):
         read_BM: positions wanted, None for all (then (B, S, H)). depths: rising; None: the last layer.
         Layers above the deepest are not run, and that one only at the positions read. packing: then
         embedded_BSH is (T, 1, H), the real tokens alone (packing.py); what is returned is the same, but zero
-        at padding.
+        at padding. second_B: position from which on a row has token type 1; None where all have type 0.
         """
         depths = depths or (self.config.num_layers,)
-        x_BSH = self._embed(embedded_BSH, dropout, packing)
+        x_BSH = self._embed(embedded_BSH, dropout, packing, second_B)
         pad = packing.pad if packing else _identity
         hidden = []
         for depth, layer in enumerate(self.layers[: depths[-1] - 1], 1):
@@ -255,7 +275,9 @@ class Body(nn.Module):
         x_BSH = self.layers[depths[-1] - 1](x_BSH, lengths_B, dropout, read_BM, packing)
         return (*hidden, pad(x_BSH) if read_BM is None else x_BSH)
 
-    def _embed(self, embedded_BSH: Tensor, dropout: Dropout, packing: Packing | None) -> Tensor:
+    def _embed(
+        self, embedded_BSH: Tensor, dropout: Dropout, packing: Packing | None, second_B: Tensor | None
+    ) -> Tensor:
         if packing:
             positions, dropout = packing.position_R1, dropout.of_tokens(packing.row_R)
             added_BSH, _ = ops.embedding(FIRST_POSITION + positions, self.positions, PAD)
@@ -263,6 +285,11 @@ class Body(nn.Module):
             positions = torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device)
             added_SH = self.positions[FIRST_POSITION : FIRST_POSITION + len(positions)]
             added_BSH = added_SH[None].expand_as(embedded_BSH)
+        if self.types is not None and second_B is None:
+            added_BSH = added_BSH + self.types[0]
+        elif self.types is not None and second_B is not None:
+            second_B1 = (second_B[packing.row_R] if packing else second_B)[:, None]
+            added_BSH = added_BSH + F.embedding((positions >= second_B1).long(), self.types)
         norm = self.embedding_norm
         x_BSH = ops.residual_layer_norm(embedded_BSH, added_BSH, norm.weight, norm.bias, norm.eps)
         row_keys = dropout.row_keys(self.config.dropout_sites.embeddings, positions)

@@ -12,9 +12,14 @@ from ds_minimodel.common.files import Manifest, Stored, read_artifact, read_mode
 
 @dataclass(frozen=True)
 class Base:
-    """Facts of a recipe's base. model: the architecture, by the keys of the recipe's section `model`."""
+    """Facts of a recipe's base.
+
+    model: the architecture, by the keys of the recipe's section `model`. further: what its body has that a recipe does
+    not choose (norm_eps, token_types), where it is not as in RoBERTa.
+    """
 
     model: dict[str, Any]
+    further: dict[str, Any]
     language: str
     vocab_size: int
 
@@ -24,6 +29,9 @@ class _Architecture(Stored):
 
     num_layers: int
     head_depths: list[int]
+
+
+_FURTHER = ("norm_eps", "token_types")
 
 
 class _Config(Stored):
@@ -52,5 +60,6 @@ def read_base(folder: str | Path) -> Base:
             f"base: {body} has masked-LM heads after {depths} layers; a base has one, after its last "
             f"({model['num_layers']})"
         )
+    further = {key: model.pop(key) for key in _FURTHER if key in model}
     manifest = read_artifact(pack, _Pack)
-    return Base(model, manifest.language, manifest.vocab_size)
+    return Base(model, further, manifest.language, manifest.vocab_size)

@@ -356,6 +356,11 @@ class Recipe(Section):
         return self.tokenizer.vocab_size if self._base is None else self._base.vocab_size
 
     @property
+    def further_architecture(self) -> dict[str, Any]:
+        """What a base's body has that the section `model` does not name (Base.further)."""
+        return {} if self._base is None else self._base.further
+
+    @property
     def languages_of_text(self) -> list[str]:
         """Languages whose text is trained on: the source too where a body is pretrained or a mini-model built."""
         return self.languages.all if self.base is None or self.builds_minis else self.languages.targets

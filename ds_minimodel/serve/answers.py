@@ -59,7 +59,8 @@ class TaskAnswerer(Answerer):
         self.kind.check_request(request, where)
 
     def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
-        records, encoded = self.kind.encode_requests(tokenizer, requests, self.labels, self.max_length)
+        separators = self.model.body.config.separators
+        records, encoded = self.kind.encode_requests(tokenizer, requests, self.labels, self.max_length, separators)
         return self.kind.answers(records, encoded, self._logits(encoded.examples), self.labels)
 
     @torch.inference_mode()

@@ -107,7 +107,7 @@ def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, lang
             records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
             outputs = partial(_in_source_language, recipe, layout, system, name, module_of, model.space)
             records = kind.with_source(records, outputs)
-            encoded = kind.encode(tokenizer, records, task, max_length)
+            encoded = kind.encode(tokenizer, records, task, max_length, model.config.separators)
         module = module_of(tokenizer.vocab_size)
         for _, (folder, step) in of_seed:
             pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name

@@ -48,12 +48,13 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
     kind = FINETUNED[task.kind]
     labels = kind.labels(task, source)
     records = kind.read(task.train, task, source, labels)
-    examples = kind.encode(tokenizer, records, task, section.of(name, "max_length")).examples
+    body = load_body(layout.pretrain(system) / "body")
+    max_length = section.of(name, "max_length")
+    examples = kind.encode(tokenizer, records, task, max_length, body.config.separators).examples
     batch_size = section.of(name, "batch_size")
     slots, micro_batch_size = fill_batch(batch_size, recipe.engine.micro_batch_size, world.data.size)
     sampler = TaskSampler(examples, batch_size, seed, slots)
 
-    body = load_body(layout.pretrain(system) / "body")
     pack = load_pack(layout.pretrain(system) / "pack", body.space)
     config = kind.body_config(task, body.config)
     torch.manual_seed(seed)

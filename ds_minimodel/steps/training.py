@@ -52,6 +52,7 @@ def body_config(recipe: Recipe, system: System) -> BodyConfig:
         depths,
         model.dropout,
         model.attention_dropout,
+        **recipe.further_architecture,
     )
 
 

@@ -21,13 +21,15 @@ class Examples:
 
     tokens: (T,) int32. bounds: (N+1,) int64, sequence i is tokens[bounds[i]:bounds[i+1]].
     targets: (N, M) int64, each row one term of the loss; or (T,) int64, each one that is not IGNORED a term.
-    reads_start: the head reads position 0 only (else every position).
+    reads_start: the head reads position 0 only (else every position). second: (N,) int64, position of the first token
+    of each sequence's second text, where they have two.
     """
 
     tokens: np.ndarray
     bounds: np.ndarray
     targets: np.ndarray
     reads_start: bool
+    second: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -69,18 +71,25 @@ class Examples:
             batch["real"] = np.flatnonzero(real)
         if self.reads_start:
             batch["read"] = np.zeros((len(index), 1), dtype=np.int64)
+        if self.second is not None:
+            batch["second"] = self.second[index]
         return batch
 
 
 def join(
-    sequences: Sequence[np.ndarray], targets: np.ndarray | Sequence, reads_start: bool, per_token: bool = False
+    sequences: Sequence[np.ndarray],
+    targets: np.ndarray | Sequence,
+    reads_start: bool,
+    per_token: bool = False,
+    second: Sequence[int] | None = None,
 ) -> Examples:
     """Examples of N integer arrays and their targets, (N,) or (N, M); `per_token`: (T,), end to end."""
     bounds = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences], dtype=np.int64)])
     shaped = np.asarray(targets, dtype=np.int64)
     if not per_token:
         shaped = shaped.reshape(len(sequences), -1)
-    return Examples(np.concatenate(sequences).astype(np.int32), bounds, shaped, reads_start)
+    places = None if second is None else np.asarray(second, dtype=np.int64)
+    return Examples(np.concatenate(sequences).astype(np.int32), bounds, shaped, reads_start, places)
 
 
 class TaskSampler:

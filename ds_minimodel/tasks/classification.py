@@ -28,7 +28,7 @@ class Classification(FinetunedKind[Records, Encoded]):
     roles = frozenset({"text", "label", "language"})
     known_forms: tuple[Columns, ...] = (SENTENCE,)  # of tables, those that say most first
     reads_start = True
-    hugging_face_class = "RobertaForSequenceClassification"
+    hugging_face_class = "ForSequenceClassification"
     head_names = {"dense": "classifier.dense", "out": "classifier.out_proj"}
 
     def table_forms(self, named: Mapping[str, str]) -> tuple[Columns, ...]:
@@ -41,8 +41,10 @@ class Classification(FinetunedKind[Records, Encoded]):
     def labels(self, task: TaskSettings, source: str) -> list[str]:
         return task.labels or list(self.read(task.train, task, source, None).labels)
 
-    def encode(self, tokenizer: Tokenizer, records: Records, task: TaskSettings, max_length: int) -> Encoded:
-        return Encoded(encode_table(tokenizer, records, max_length))
+    def encode(
+        self, tokenizer: Tokenizer, records: Records, task: TaskSettings, max_length: int, separators: int = 2
+    ) -> Encoded:
+        return Encoded(encode_table(tokenizer, records, max_length, separators))
 
     def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
         from ds_minimodel.model.heads import SequenceClassifier
@@ -84,12 +86,17 @@ class Classification(FinetunedKind[Records, Encoded]):
         }
 
     def encode_requests(
-        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: list[str] | None, max_length: int
+        self,
+        tokenizer: Tokenizer,
+        requests: Sequence[Request],
+        labels: list[str] | None,
+        max_length: int,
+        separators: int = 2,
     ) -> tuple[Records, Encoded]:
         assert labels is not None
         texts = tuple([str(request[name]) for request in requests] for name in self.fields)
         records = Records(texts, np.zeros(len(requests), dtype=np.int64), tuple(labels))
-        return records, Encoded(encode_table(tokenizer, records, max_length))
+        return records, Encoded(encode_table(tokenizer, records, max_length, separators))
 
     def answers(
         self, records: Records, encoded: Encoded, logits: Logits, labels: list[str] | None
@@ -110,24 +117,24 @@ def _joined(records: Records) -> list[str]:
     return list(map(" ".join, zip(*records.texts, strict=True)))
 
 
-def encode_table(tokenizer: Tokenizer, records: Records, max_length: int) -> Examples:
-    """Examples of `Records`: `<s>A</s>`, or `<s>A</s></s>B</s>` for pairs (RoBERTa's form).
+def encode_table(tokenizer: Tokenizer, records: Records, max_length: int, separators: int = 2) -> Examples:
+    """Examples of `Records`: `<s>A</s>`, or `<s>A</s></s>B</s>` for pairs (RoBERTa's form; BERT's has one separator).
 
     A sentence is cut to fit `max_length`; of a pair the longer text is cut first, and the second
     where both are as long (Hugging Face's `longest_first`).
     """
-    special = 2 * len(records.texts)
-    if max_length < special + len(records.texts):
-        raise UserError(f"max_length {max_length}: too short for {len(records.texts)} text(s); raise it in the recipe")
+    texts = len(records.texts)
+    special = 2 if texts == 1 else 2 + separators
+    if max_length < special + texts:
+        raise UserError(f"max_length {max_length}: too short for {texts} text(s); raise it in the recipe")
     room = max_length - special
     firsts, *rest = [tokenizer.encode(column) for column in records.texts]
-    if rest:
-        sequences = [_pair(first, second, room) for first, second in zip(firsts, rest[0], strict=True)]
-    else:
-        sequences = [np.array([BOS, *first[:room], EOS]) for first in firsts]
-    return join(sequences, records.targets, reads_start=True)
-
-
-def _pair(first: Sequence[int], second: Sequence[int], room: int) -> np.ndarray:
-    kept = min(len(second), max(room // 2, room - len(first)))
-    return np.array([BOS, *first[: room - kept], EOS, EOS, *second[:kept], EOS])
+    if not rest:
+        return join([np.array([BOS, *first[:room], EOS]) for first in firsts], records.targets, reads_start=True)
+    sequences, seconds = [], []
+    for first, second in zip(firsts, rest[0], strict=True):
+        kept = min(len(second), max(room // 2, room - len(first)))
+        begin = [BOS, *first[: room - kept], *[EOS] * separators]
+        sequences.append(np.array([*begin, *second[:kept], EOS]))
+        seconds.append(len(begin))
+    return join(sequences, records.targets, reads_start=True, second=seconds)

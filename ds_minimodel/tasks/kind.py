@@ -84,8 +84,11 @@ class TaskKind(ABC, Generic[R, E]):
             self.read(path, task, language, None)
 
     @abstractmethod
-    def encode(self, tokenizer: Tokenizer, records: R, task: TaskSettings, max_length: int) -> E:
-        """Records as sequences of at most `max_length` tokens."""
+    def encode(self, tokenizer: Tokenizer, records: R, task: TaskSettings, max_length: int, separators: int = 2) -> E:
+        """Records as sequences of at most `max_length` tokens.
+
+        separators: how many </s> the body that reads them has between two texts (BodyConfig.separators).
+        """
 
     # --- Model ---
 
@@ -127,8 +130,8 @@ class FinetunedKind(TaskKind[R, E]):
     """A kind of task with a head that is finetuned on a training file, and whose models answer requests."""
 
     # For export.
-    hugging_face_class: ClassVar[str]
-    head_names: ClassVar[dict[str, str]]  # module of the head -> Hugging Face's
+    hugging_face_class: ClassVar[str]  # how its name ends: "ForSequenceClassification"
+    head_names: ClassVar[dict[str, str]]  # module of the head -> Hugging Face's of RoBERTa
 
     # In `ds-minimodel predict`.
     fields: tuple[str, ...]  # keys of a request that hold text, in the order in which they are typed
@@ -166,7 +169,12 @@ class FinetunedKind(TaskKind[R, E]):
 
     @abstractmethod
     def encode_requests(
-        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: list[str] | None, max_length: int
+        self,
+        tokenizer: Tokenizer,
+        requests: Sequence[Request],
+        labels: list[str] | None,
+        max_length: int,
+        separators: int = 2,
     ) -> tuple[R, E]:
         """Checked requests as records and as sequences of at most `max_length` tokens."""
 

@@ -50,7 +50,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
     keys_in_all_records = True
     has_labels = False
     reads_start = False
-    hugging_face_class = "RobertaForQuestionAnswering"
+    hugging_face_class = "ForQuestionAnswering"
     head_names = {"out": "qa_outputs"}
 
     def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> list[Question]:
@@ -63,7 +63,9 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
         for path in sorted({task.train, *task.test.values()}):
             read_squad(path)
 
-    def encode(self, tokenizer: Tokenizer, records: list[Question], task: TaskSettings, max_length: int) -> Windows:
+    def encode(
+        self, tokenizer: Tokenizer, records: list[Question], task: TaskSettings, max_length: int, separators: int = 2
+    ) -> Windows:
         keys = _keys_of(task)
         return encode_questions(tokenizer, records, max_length, keys.question_length, keys.stride)
 
@@ -101,7 +103,12 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
         return {"overlap": scores}
 
     def encode_requests(
-        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: list[str] | None, max_length: int
+        self,
+        tokenizer: Tokenizer,
+        requests: Sequence[Request],
+        labels: list[str] | None,
+        max_length: int,
+        separators: int = 2,
     ) -> tuple[list[Question], Windows]:
         questions = [
             Question(str(number), str(request["question"]), str(request["context"]), ("",), (0,))
@@ -253,7 +260,7 @@ def encode_questions(
             prefixes.append(len(head))
             firsts.append(place + begin)
     return Windows(
-        join(sequences, targets, reads_start=False),
+        join(sequences, targets, reads_start=False, second=prefixes),
         np.array(owner),
         np.array(prefixes),
         np.array(firsts),

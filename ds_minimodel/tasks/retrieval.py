@@ -67,7 +67,9 @@ class Retrieval(TaskKind[Bitext, Encoded]):
         of_source = replace(records, sentences=records.translations)
         return replace(records, vectors=_collected(outputs(of_source), len(records.translations)))
 
-    def encode(self, tokenizer: Tokenizer, records: Bitext, task: TaskSettings, max_length: int) -> Encoded:
+    def encode(
+        self, tokenizer: Tokenizer, records: Bitext, task: TaskSettings, max_length: int, separators: int = 2
+    ) -> Encoded:
         return Encoded(sentences_of(tokenizer.encode(records.sentences), max_length, _keys_of(task).pool))
 
     def body_config(self, task: TaskSettings, config: BodyConfig) -> BodyConfig:

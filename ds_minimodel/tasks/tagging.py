@@ -57,7 +57,7 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
     form = "CoNLL-U's columns, or a word first and its tag last on each line"
     fields = ("text",)
     reads_start = False
-    hugging_face_class = "RobertaForTokenClassification"
+    hugging_face_class = "ForTokenClassification"
     head_names = {"out": "classifier"}
 
     def read(self, path: str, task: TaskSettings, language: str, labels: Sequence[str] | None) -> Sentences:
@@ -66,7 +66,9 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
     def labels(self, task: TaskSettings, source: str) -> list[str]:
         return task.labels or list(read_tagged(task.train).labels)
 
-    def encode(self, tokenizer: Tokenizer, records: Sentences, task: TaskSettings, max_length: int) -> TaggedTokens:
+    def encode(
+        self, tokenizer: Tokenizer, records: Sentences, task: TaskSettings, max_length: int, separators: int = 2
+    ) -> TaggedTokens:
         return encode_words(tokenizer, records, max_length)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
@@ -119,7 +121,12 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
             text_field({f"tokens[{number}]": word}, f"tokens[{number}]", where)
 
     def encode_requests(
-        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: list[str] | None, max_length: int
+        self,
+        tokenizer: Tokenizer,
+        requests: Sequence[Request],
+        labels: list[str] | None,
+        max_length: int,
+        separators: int = 2,
     ) -> tuple[Sentences, TaggedTokens]:
         """The words are the request's "tokens", else its "text" cut at white space."""
         assert labels is not None

@@ -7,7 +7,7 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
-from ds_minimodel.data.tokenizer import ByteLevelTokenizer, UnigramTokenizer, open_tokenizer
+from ds_minimodel.data.tokenizer import JsonTokenizer, UnigramTokenizer, open_tokenizer
 from ds_minimodel.interop.hugging_face import import_hf
 
 from .conftest import ODD_TEXTS, TEXTS
@@ -22,7 +22,7 @@ def pack(roberta, tmp_path_factory):
 
 def test_the_folder_says_which_kind_it_is(pack, unigram_folder, tmp_path):
     tokenizer = open_tokenizer(pack)
-    assert isinstance(tokenizer, ByteLevelTokenizer) and isinstance(open_tokenizer(unigram_folder), UnigramTokenizer)
+    assert isinstance(tokenizer, JsonTokenizer) and isinstance(open_tokenizer(unigram_folder), UnigramTokenizer)
     assert tokenizer.mask_id == tokenizer.vocab_size - 1 and len(tokenizer.sha256) == 64
     (tmp_path / "notes.txt").write_text("no vocabulary")
     write_manifest(tmp_path)
@@ -62,7 +62,7 @@ def test_pieces_are_spelt_as_text(pack, roberta):
 
 def test_damage_is_noticed(pack, unigram_folder, tmp_path):
     with pytest.raises(UserError, match="another kind of vocabulary"):
-        ByteLevelTokenizer(unigram_folder)
+        JsonTokenizer(unigram_folder)
     folder = shutil.copytree(pack, tmp_path / "pack")
     (folder / "tokenizer.json").write_bytes((pack / "tokenizer.json").read_bytes().replace(b"<mask>", b"<MASK>"))
     with pytest.raises(UserError, match="tokenizer.json: damaged"):

@@ -24,6 +24,7 @@ from ..docs import PAGES, ROOT, blocks, commands, name_of, prose
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from ..interop.test_fairseq import xlm_r_of_fairseq  # noqa: F401
 from ..serve.conftest import make_family
+from ..serve.hub_server import hub  # noqa: F401
 from .conftest import copy_of, make_world, run
 from .test_base import assert_shared_rows_are_the_bases
 
@@ -177,7 +178,7 @@ def test_commands_on_recipes(world, tmp_path, capsys):
     assert tables[0] == tables[1], "runs that repeat another change nothing"
 
 
-def test_packs(tmp_path, monkeypatch, capsys):
+def test_packs(tmp_path, monkeypatch, capsys, hub):  # noqa: F811
     """Every command of docs/packs.md."""
     family = make_family(tmp_path / "family", "0123456789abcdef")
     for name, place in {
@@ -191,7 +192,7 @@ def test_packs(tmp_path, monkeypatch, capsys):
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, requests)), encoding="utf-8")
     (tmp_path / "sentences.de.txt").write_text("der Hund\ndie Wiese\n", encoding="utf-8")
     for command in PACKS:
-        before, _, command = command.rpartition(" | ")
+        before, _, command = command.replace("http://localhost:8080", hub.endpoint).rpartition(" | ")
         typed = shlex.split(before)[1].replace("\\t", "\t").replace("\\n", "\n") if before else ""
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
         printed = do(shlex.split(command)[1:], tmp_path, capsys)

@@ -1,0 +1,162 @@
+"""The model card of an export or a pack: README.md with YAML front matter, of what manifests and the run say.
+
+Base and license are those that an import has kept; scores are read from the workdir that the pack lies in. What is not
+known is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_model
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.model.artifacts import BodyManifest, PackManifest
+from ds_minimodel.results.curves import ScoreRow
+from ds_minimodel.results.run_results import SCORES_FILE
+
+CARD = "README.md"
+_LICENSE = re.compile(r"^license:[ \t]*([A-Za-z0-9][\w.+-]{0,60})[ \t]*$", re.MULTILINE)
+_MOST_CARD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Export:
+    """What a card says of an exported model beside its pack. pipeline: the Hub's. task: its name in the recipe."""
+
+    architecture: str
+    num_layers: int
+    pipeline: str | None
+    task: str | None = None
+
+
+class _Origin(Stored):
+    """Of a body's manifest where it comes from, of a pack's too."""
+
+    imported_from: str | None = None
+    license: str | None = None
+
+
+def license_of(folder: Path) -> str | None:
+    """The license that the model card in a Hugging Face folder names, None where there is none to be read."""
+    try:
+        path = folder / CARD
+        if not path.is_file() or path.stat().st_size > _MOST_CARD_BYTES:
+            return None
+        parts = path.read_text(encoding="utf-8").split("---\n", 2)
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = _LICENSE.search(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
+    return found[1] if found else None
+
+
+def model_card(pack: Path, artifact: Path | None = None, export: Export | None = None) -> str:
+    """README.md of a language pack, or of the export of a body or task model `artifact` with it."""
+    facts, place = read_artifact(pack, PackManifest), _Place.of(pack)
+    origin = _origin([*([artifact] if artifact else []), pack, *place.bodies])
+    scores = place.scores(facts, export.task if export else None)
+    language = None if facts.language == UNKNOWN_LANGUAGE else facts.language
+    training = {
+        "system": place.system,
+        "steps": facts.steps,
+        "eflops": facts.eflops,
+        "embedding_space": facts.space,
+        "layers": export.num_layers if export else None,
+    }
+    task_type = (export.pipeline if export else None) or "fill-mask"
+    front = {
+        "language": language,
+        "license": origin.license,
+        "base_model": origin.imported_from,
+        "library_name": "transformers" if export else "ds_minimodel",
+        "pipeline_tag": export.pipeline if export else None,
+        "tags": ["mini-model-adaptation", *([] if export else ["language-pack"])],
+        "ds_minimodel": _known(training),
+        "model-index": [_index(scores, facts.language, task_type)] if scores else None,
+    }
+    noun = f"{export.architecture} with the language pack" if export else "Language pack"
+    lines = [
+        f"# {noun} {facts.language}",
+        "",
+        "Made by mini-model adaptation (Marchisio et al., ACL 2023) with ds_minimodel."
+        + ("" if export else " It fits bodies of its embedding space alone."),
+        "",
+        "| | |",
+        "|---|---|",
+        f"| language | {language or 'not known'} |",
+        f"| base | {origin.imported_from or 'not known'} |",
+        f"| license of the base | {origin.license or 'not known'} |",
+        *(f"| {name.replace('_', ' ')} | {value} |" for name, value in _known(training).items()),
+    ]
+    if scores:
+        lines += ["", "| task | score | models |", "|---|---|---|"]
+        lines += [f"| {task} | {sum(found) / len(found):.1f} | {len(found)} |" for task, found in scores.items()]
+        lines += ["", f"Scores of the run in {facts.language}, in percent: means over the task models."]
+    return f"---\n{yaml.safe_dump(_known(front), sort_keys=False, allow_unicode=True)}---\n" + "\n".join(lines) + "\n"
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _index(scores: Mapping[str, list[float]], language: str, task_type: str) -> dict[str, Any]:
+    """An entry of `model-index`, the form in which the Hub shows scores."""
+    results = [
+        {
+            "task": {"type": task_type},
+            "dataset": {"name": task, "type": task, "config": language},
+            "metrics": [{"type": "score", "value": round(sum(found) / len(found), 2)}],
+        }
+        for task, found in scores.items()
+    ]
+    return {"name": f"ds_minimodel-{language}", "results": results}
+
+
+def _origin(folders: list[Path]) -> _Origin:
+    """Of the first of these artifacts that says where it was imported from."""
+    for folder in folders:
+        manifest = read_artifact(folder, BodyManifest if (folder / "config.json").is_file() else PackManifest)
+        origin = as_model(manifest.model_dump(), _Origin, folder / MANIFEST, "put it back from a copy")
+        if origin.imported_from is not None:
+            return origin
+    return _Origin()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a pack lies in a workdir, as recipe/jobs.py lays it out; `root` None where it lies elsewhere."""
+
+    root: Path | None = None
+    system: str | None = None
+    is_adapted: bool = False
+
+    @classmethod
+    def of(cls, pack: Path) -> _Place:
+        folder = pack.resolve()
+        for parent in folder.parents:
+            if parent.name in ("adapt", "pretrain"):
+                return cls(parent.parent, folder.relative_to(parent).parts[0], parent.name == "adapt")
+        return cls()
+
+    @property
+    def bodies(self) -> list[Path]:
+        """Bodies of the workdir, which may be imported ones."""
+        return sorted(self.root.glob("pretrain/*/body")) if self.root else []
+
+    def scores(self, pack: PackManifest, task: str | None) -> dict[str, list[float]]:
+        """{task: scores of the pack with each task model}; of one task where it is named."""
+        found: dict[str, list[float]] = defaultdict(list)
+        if self.root is None:
+            return found
+        for path in sorted(self.root.glob(f"evaluate/{self.system}/**/{SCORES_FILE}")):
+            for row in read_model(path, list[ScoreRow], "run the step `evaluate` again"):
+                is_own = row.language == pack.language and row.step == (pack.steps if self.is_adapted else 0)
+                if is_own and task in (None, row.task):
+                    found[row.task].append(row.score)
+        return found

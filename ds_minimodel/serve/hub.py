@@ -1,0 +1,112 @@
+"""Language packs on a Hub: `pack push` and `pack pull`, by huggingface_hub, with any endpoint of its protocol.
+
+A pack lies in a repository of its own: its files, named by its manifest, and a model card. What arrives is compared
+with the manifest before anything is written under its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import MANIFEST, atomic_folder, read_artifact, read_model
+from ds_minimodel.interop.card import CARD, model_card
+from ds_minimodel.model.artifacts import PackManifest, identity
+from ds_minimodel.serve.packs import open_pack
+
+
+def push(folder: str | Path, repository: str, endpoint: str | None = None, private: bool = False) -> str:
+    """Upload a pack with a model card, in one commit to the main branch; returns the pack's identity.
+
+    endpoint: default what HF_ENDPOINT names, or huggingface.co. private: of a repository that is made for it. UserError
+    where the pack is damaged, or the Hub cannot be reached or does not take it.
+    """
+    folder = Path(folder)
+    open_pack(folder)
+    names = [MANIFEST, *read_artifact(folder, PackManifest).files]
+    with _hub(endpoint, repository) as (hub, api):
+        card = hub.CommitOperationAdd(CARD, model_card(folder).encode())
+        files = [hub.CommitOperationAdd(name, str(folder / name)) for name in names if name != CARD]
+        api.create_repo(repository, private=private, exist_ok=True)
+        api.create_commit(repository, [card, *files], commit_message=f"Language pack {identity(folder)[:16]}")
+    return identity(folder)
+
+
+def pull(
+    repository: str,
+    out: str | Path,
+    endpoint: str | None = None,
+    revision: str | None = None,
+    expected: str | None = None,
+) -> str:
+    """Download a pack to the new folder `out`, all files compared with its manifest; returns the pack's identity.
+
+    endpoint: as in `push`. revision: a branch, tag or commit; default main. expected: the identity that it must have,
+    or how that begins. UserError where `out` exists, the Hub cannot be reached or has no such pack, or a file is not as
+    the manifest says; then nothing is written.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out}: exists; give another folder")
+    if expected is not None and not re.fullmatch("[0-9a-f]{8,64}", expected):
+        raise UserError(f"--identity {expected:.80}: not the 8 to 64 hexadecimal digits that `pack push` prints")
+    with atomic_folder(out) as folder, _hub(endpoint, repository, folder) as (_, api):
+        commit, own = api.model_info(repository, revision=revision).sha, folder / ".hub"
+
+        def fetch(name: str) -> Path:
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            keep = {"cache_dir": own / "cache", "local_dir": own / "files"}  # nothing of it outside the folder
+            return Path(api.hf_hub_download(repository, name, revision=commit, **keep)).rename(target)
+
+        manifest = read_model(fetch(MANIFEST), PackManifest, "it is not as `pack push` leaves it")
+        for name in manifest.files:
+            fetch(name)
+        shutil.rmtree(own)
+        open_pack(folder)
+        found = identity(folder)
+        if expected is not None and not found.startswith(expected):
+            raise UserError(f"{repository}: the pack there is {found[:16]}, not {expected[:16]}; nothing is written")
+    return found
+
+
+@contextlib.contextmanager
+def _hub(endpoint: str | None, repository: str, folder: Path | None = None) -> Iterator[tuple[Any, Any]]:
+    """(huggingface_hub, its HfApi for an endpoint); what goes wrong with them becomes a UserError of one line.
+
+    folder: of downloads, for which messages name the repository.
+    """
+    try:
+        import huggingface_hub as hub
+        from huggingface_hub import constants
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+    except ModuleNotFoundError:
+        raise UserError("huggingface_hub is not installed; pip install 'ds_minimodel[hf]'") from None
+    endpoint = endpoint or constants.ENDPOINT
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    try:
+        yield hub, hub.HfApi(endpoint=endpoint, library_name="ds_minimodel")
+    except UserError as error:
+        raise UserError(str(error).replace(str(folder), repository) if folder else str(error)) from None
+    except OSError as error:
+        if error.errno is not None and error.filename is not None:
+            raise  # of this machine's disk
+        raise _unreachable(endpoint, repository, error) from None
+    except Exception as error:  # what the library raises depends on its version, the transport and the server
+        raise _unreachable(endpoint, repository, error) from None
+
+
+def _unreachable(endpoint: str, repository: str, error: Exception) -> UserError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = " ".join(lines[:2]).rstrip(".") or type(error).__name__
+    return UserError(
+        f"{repository} on {endpoint}: {reason}; check name, endpoint (--endpoint, "
+        "HF_ENDPOINT) and token (HF_TOKEN, `hf auth login`)"
+    )

@@ -1,0 +1,107 @@
+"""The model card of an export: what manifests and the run say, and nothing that is not known."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.interop.hugging_face import export_hf, import_hf
+from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
+
+CARD = "---\nlanguage: en\nlicense: cc-by-4.0\ntags: [a]\n---\nlicense: of-the-text\n"
+
+
+@pytest.fixture(scope="module")
+def imported(xlm_r, tmp_path_factory):
+    """An XLM-R with a model card of its own, imported."""
+    folder = shutil.copytree(xlm_r, tmp_path_factory.mktemp("card") / "xlm-r")
+    (folder / "README.md").write_text(CARD)
+    import_hf(folder, folder.parent / "in")
+    return folder.parent / "in"
+
+
+@pytest.fixture
+def workdir(imported, tmp_path):
+    """A workdir with this base: a German pack of MiniPost, with scores of two tasks."""
+    body, source = load_body(imported / "body"), load_pack(imported / "pack")
+    work = tmp_path / "runs/extend"
+    for part in ("body", "pack"):
+        shutil.copytree(imported / part, work / "pretrain/bl_base" / part)
+    pack = PackArtifact("de", source.tensors, body.space, 300, 0.25)
+    save_pack(work / "adapt/minipost/de/pack", pack, imported / "pack")
+    rows = [
+        {
+            "system": "minipost",
+            "task": task,
+            "language": "de",
+            "seed": seed,
+            "step": step,
+            "eflops": 0.1,
+            "score": score,
+        }
+        for task, seed, step, score in [("topic", 1, 150, 9.0), ("topic", 1, 300, 60.0), ("topic", 2, 300, 61.0)]
+    ]
+    qa = [{**rows[1], "task": "qa", "score": 35.5}, {**rows[1], "task": "qa", "language": "fr"}]
+    for path, part in (("de/topic", rows), ("qa", qa)):  # one folder a language, and of a workdir of before
+        (work / "evaluate/minipost" / path).mkdir(parents=True)
+        (work / "evaluate/minipost" / path / "scores.json").write_text(json.dumps(part))
+    return work
+
+
+def card_of(folder):
+    _, front, text = (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    return yaml.safe_load(front), text
+
+
+def test_of_a_run(workdir, tmp_path):
+    export_hf(workdir / "pretrain/bl_base/body", tmp_path / "out", workdir / "adapt/minipost/de/pack")
+    card, text = card_of(tmp_path / "out")
+    assert {key: card[key] for key in ("language", "license", "base_model", "library_name", "pipeline_tag")} == {
+        "language": "de",
+        "license": "cc-by-4.0",
+        "base_model": "xlm-r",
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+    }
+    facts = card["ds_minimodel"]
+    assert (facts["system"], facts["steps"], facts["eflops"], facts["layers"]) == ("minipost", 300, 0.25, 3)
+    results = card["model-index"][0]["results"]
+    assert {each["dataset"]["name"]: each["metrics"][0]["value"] for each in results} == {"topic": 60.5, "qa": 35.5}
+    assert "| topic | 60.5 | 2 |" in text and "| license of the base | cc-by-4.0 |" in text
+
+    body = load_body(workdir / "pretrain/bl_base/body")
+    names = {name: tensor for name, tensor in body.tensors.items() if not name.startswith("heads.")}
+    task = {"name": "qa", "kind": "qa", "labels": None}
+    config = type(body.config)(3, 16, 2, 24, 64)
+    own = {f"body.{name}": tensor for name, tensor in names.items()}
+    own |= {"out.weight": names["positions"][:2].clone(), "out.bias": names["positions"][0, :2].clone()}
+    save_body(tmp_path / "model", type(body)(config, own, body.space, task), "task-model")
+    export_hf(tmp_path / "model", tmp_path / "task", workdir / "adapt/minipost/de/pack")
+    card, _ = card_of(tmp_path / "task")
+    assert card["pipeline_tag"] == "question-answering"
+    assert [each["dataset"]["name"] for each in card["model-index"][0]["results"]] == ["qa"]
+
+
+def test_what_is_not_known_is_left_out(xlm_r, tmp_path):
+    import_hf(xlm_r, tmp_path / "in")
+    export_hf(tmp_path / "in/body", tmp_path / "out")
+    card, text = card_of(tmp_path / "out")
+    assert not {"language", "license", "model-index"} & card.keys() and card["base_model"] == "xlm-r"
+    assert "| license of the base | not known |" in text
+
+
+@pytest.mark.parametrize("text", ["license: mit", "---\nlicense: [a, b]\n---\n", "---\nlicense:\n---\n", "\ufeff", ""])
+def test_cards_that_name_no_license(xlm_r, tmp_path, text):
+    folder = shutil.copytree(xlm_r, tmp_path / "hf")
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    import_hf(folder, tmp_path / "in")
+    assert "license" not in json.loads((tmp_path / "in/body/manifest.json").read_text())
+
+
+def test_damaged_scores(workdir, tmp_path):
+    (workdir / "evaluate/minipost/de/topic/scores.json").write_text('[{"task": 1}]')
+    with pytest.raises(UserError, match="scores.json"):
+        export_hf(workdir / "pretrain/bl_base/body", tmp_path / "out", workdir / "adapt/minipost/de/pack")
+    assert not (tmp_path / "out").exists()
