@@ -28,6 +28,7 @@ if [ -z "${CUDA_HOME:-}" ]; then
 fi
 [ -x "$CUDA_HOME/bin/nvcc" ] || { echo "build_matrix.sh: no nvcc; set CUDA_HOME" >&2; exit 2; }
 export CUDA_HOME PIP_DISABLE_PIP_VERSION_CHECK=1
+here=$(python3 -c 'import sys; print(sys.executable)')
 # With pyenv a python of another version answers only where it is named.
 if command -v pyenv >/dev/null; then PYENV_VERSION=$(pyenv versions --bare | paste -sd:); export PYENV_VERSION; fi
 scratch=$(mktemp -d)
@@ -95,7 +96,7 @@ No row of CUDA 12 is here: PyPI has torch 2.11 and newer for CUDA 13 alone, and 
 assembler. sm_70 (V100) is known to CUDA 12 alone. NVRTC of CUDA 12.9, which PyPI has, stands in for its device code
 (\`csrc/cuda/compile_device_code.py\`; the shares are predictions, nothing here ran on a GPU):
 \`\`\`
-$(python3 csrc/cuda/compile_device_code.py sm_70 sm_75 sm_80 sm_90 2>&1)
+$("$here" csrc/cuda/compile_device_code.py sm_70 sm_75 sm_80 sm_90 2>&1)
 \`\`\`
 END
 } >"$scratch/table"
