@@ -28,6 +28,7 @@ if [ -z "${CUDA_HOME:-}" ]; then
 fi
 [ -x "$CUDA_HOME/bin/nvcc" ] || { echo "build_matrix.sh: no nvcc; set CUDA_HOME" >&2; exit 2; }
 export CUDA_HOME PIP_DISABLE_PIP_VERSION_CHECK=1
+here=$(python3 -c 'import sys; print(sys.executable)')
 # With pyenv a python of another version answers only where it is named.
 if command -v pyenv >/dev/null; then PYENV_VERSION=$(pyenv versions --bare | paste -sd:); export PYENV_VERSION; fi
 scratch=$(mktemp -d)
@@ -63,9 +64,11 @@ for device in LIBRARIES:
 names = [str(s).split("::")[1].split("(")[0] for s in torch._C._jit_get_all_schemas() if s.name.startswith("dsmm::")]
 serves = {key: {name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(f"dsmm::{name}", key)}
           for key in ("CPU", "CUDA")}
-# All but linear_cross_entropy, which is made of products and cross_entropy_; attention has no CUDA kernel.
-assert serves["CPU"] == set(names) - {"linear_cross_entropy"}, serves
-assert serves["CUDA"] == serves["CPU"] - {"attention", "attention_backward"}, serves
+# linear_cross_entropy is made of products and cross_entropy_. Attention is a kernel of C++ on the CPU, of Triton on GPUs.
+cpu = {"attention", "attention_backward"}
+gpu = {f"flash_{name}" for name in cpu}
+both = set(names) - {"linear_cross_entropy"} - cpu - gpu
+assert serves == {"CPU": both | cpu, "CUDA": both | gpu}, serves
 x, bias = torch.randn(3, 40), torch.randn(40)
 torch.testing.assert_close(torch.ops.dsmm.bias_gelu(x, bias), torch.ops.dsmm_reference.bias_gelu(x, bias))
 devices = [f"sm_{c}" for c in (70, 75, 80, 86, 89, 90, 100, 120) if torch.ops.dsmm_cuda.has_code(*divmod(c, 10))]
@@ -93,7 +96,7 @@ No row of CUDA 12 is here: PyPI has torch 2.11 and newer for CUDA 13 alone, and 
 assembler. sm_70 (V100) is known to CUDA 12 alone. NVRTC of CUDA 12.9, which PyPI has, stands in for its device code
 (\`csrc/cuda/compile_device_code.py\`; the shares are predictions, nothing here ran on a GPU):
 \`\`\`
-$(python3 csrc/cuda/compile_device_code.py sm_70 sm_75 sm_80 sm_90 2>&1)
+$("$here" csrc/cuda/compile_device_code.py sm_70 sm_75 sm_80 sm_90 2>&1)
 \`\`\`
 END
 } >"$scratch/table"
