@@ -43,7 +43,7 @@ def install_torch(environment, offered, **variables):
     python = environment / "bin" / "python"
     subprocess.run([python, "-m", "pip", "uninstall", "-qq", "-y", "torch"], check=True, capture_output=True)
     variables = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("PIP_")},
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "DSMM_"))},
         "PIP_CONFIG_FILE": os.devnull,
         "VIRTUAL_ENV": str(environment),
         "PATH": f"{environment}/bin:{os.environ['PATH']}",

