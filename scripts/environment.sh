@@ -7,8 +7,9 @@
 #
 # What can be set:
 #   PYTHON           the python that makes .venv                  (python3)
-#   DSMM_TORCH_SPEC  what pip installs where there is no torch    (torch==2.13.0); options may follow it, such
-#                    as "torch==2.13.0 --index-url URL" with PyTorch's index of CPU or older CUDA builds
+#   DSMM_TORCH_SPEC  what pip installs where there is no torch; options may follow it, such as
+#                    "torch==2.13.0 --index-url URL" with PyTorch's index of CPU or older CUDA builds
+#                    (torch==2.13.0; without an NVIDIA driver its CPU build, where install_torch below finds one)
 #   DSMM_PIP_ARGS    options for every pip call, such as "--no-index --find-links FOLDER"
 #   DSMM_BUILD_OPS   compiled kernels: auto, 0 (none), cpu, 1 (a failure to build is fatal)   (auto)
 
@@ -73,10 +74,46 @@ installation_hash() {
     } | sha256sum | cut -d' ' -f1
 }
 
-pip_install() {
+try_pip() {
     # shellcheck disable=SC2086
-    python -m pip install -qq --disable-pip-version-check ${DSMM_PIP_ARGS:-} "$@" \
-        || fail "pip could not install: $* (its own message is above)"
+    python -m pip install -qq --disable-pip-version-check ${DSMM_PIP_ARGS:-} "$@"
+}
+
+pip_install() {
+    try_pip "$@" || fail "pip could not install: $* (its own message is above)"
+}
+
+has_driver() {
+    [ -e /dev/nvidiactl ] || [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null
+}
+
+# Path of a uv: the one that is there, else one that pip installs; none where pip is kept from its index.
+find_uv() {
+    [[ " ${DSMM_PIP_ARGS:-} " != *" --no-index "* ]] || return
+    command -v uv || { try_pip uv 2>/dev/null && command -v uv; }
+}
+
+# What DSMM_TORCH_SPEC says. Else, without an NVIDIA driver, a CPU build out of pip's indexes or, by uv, out of
+# PyTorch's own: the build that Linux gets from PyPI is for CUDA and takes 5 GB.
+install_torch() {
+    local torch=torch==2.13.0 uv why="no NVIDIA driver was found" otherwise="DSMM_TORCH_SPEC chooses another"
+    if [ -n "${DSMM_TORCH_SPEC:-}" ]; then
+        # shellcheck disable=SC2086
+        pip_install $DSMM_TORCH_SPEC
+    elif has_driver; then
+        echo "torch: $torch as pip finds it, for the NVIDIA driver here; $otherwise" >&2
+        pip_install "$torch"
+    elif try_pip "$torch+cpu" 2>/dev/null; then
+        echo "torch: $torch+cpu, because $why; $otherwise" >&2
+    elif uv=$(find_uv) && uv=("$uv" pip install -q --python "$VIRTUAL_ENV" --no-deps --torch-backend=cpu "$torch") \
+        && UV_HTTP_CONNECT_TIMEOUT=5 UV_HTTP_RETRIES=0 timeout 30 "${uv[@]}" --dry-run 2>/dev/null; then
+        echo "torch: $torch+cpu out of PyTorch's index, because $why; $otherwise" >&2
+        "${uv[@]}" || fail "uv could not install $torch (its own message is above)"
+        pip_install "$torch"                                    # what it depends on
+    else
+        echo "torch: $torch as pip finds it, 5 GB with CUDA: $why, but no index here has a CPU build; $otherwise" >&2
+        pip_install "$torch"
+    fi
 }
 
 prepare_environment() {
@@ -88,10 +125,7 @@ prepare_environment() {
     fi
     echo "installing ds_minimodel[$extras] into $VIRTUAL_ENV (a few minutes where much is downloaded)" >&2
     pip_install "setuptools>=77" wheel
-    if ! has_torch python; then
-        # shellcheck disable=SC2086
-        pip_install ${DSMM_TORCH_SPEC:-torch==2.13.0}
-    fi
+    has_torch python || install_torch
     pip_install --no-build-isolation --editable ".[$extras]"
     installation_hash "$extras" > "$stamp"
     if ! compgen -G "ds_minimodel/_kernels*.so" >/dev/null; then

@@ -20,7 +20,7 @@ fi
 echo "environment ready after $((SECONDS - start)) s" >&2
 
 export OMP_NUM_THREADS=1
-if ! command -v nvidia-smi >/dev/null; then
+if ! has_driver; then
     export DS_ACCELERATOR=cpu
 fi
 python -m pytest -q -n 2 --dist loadfile --durations=10 tests "$@"

@@ -17,6 +17,16 @@ need() {
     command -v "$1" >/dev/null || fail "$1 not found: $2"
 }
 
+# Run a launcher and end with this program's exit codes: launchers end with many others where a host is lost.
+run_launcher() {
+    local code=0
+    "$@" || code=$?
+    case $code in
+        0 | 2) exit $code ;;
+        *) exit 1 ;;
+    esac
+}
+
 [ $# -ge 3 ] || fail "usage: $0 HOSTFILE STEP RECIPE [key=value …]"
 hostfile=$1
 arguments=("${@:2}")

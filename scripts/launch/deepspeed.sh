@@ -20,6 +20,6 @@ env | grep -E '^(DS_ACCELERATOR|OMP_NUM_THREADS|DSMM_[A-Z_]*|GLOO_[A-Z_]*|TORCH_
     >> "$DS_ENV_FILE" || true
 export DS_ENV_FILE
 
-"$python" -m deepspeed.launcher.runner --hostfile "$hostfile" --force_multi \
+run_launcher "$python" -m deepspeed.launcher.runner --hostfile "$hostfile" --force_multi \
     ${MASTER_ADDR:+--master_addr "$MASTER_ADDR"} ${MASTER_PORT:+--master_port "$MASTER_PORT"} \
     --module ds_minimodel "${arguments[@]}"

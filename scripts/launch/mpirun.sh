@@ -25,4 +25,4 @@ if [ "$(id -u)" = 0 ]; then         # mpirun refuses root otherwise, as in most 
 fi
 
 # The full path makes the other hosts look for Open MPI at the same place.
-"$(command -v mpirun)" "${options[@]}" "$python" -u -m ds_minimodel "${arguments[@]}"
+run_launcher "$(command -v mpirun)" "${options[@]}" "$python" -u -m ds_minimodel "${arguments[@]}"

