@@ -32,7 +32,7 @@ from ds_minimodel.results.comparison import Comparison, compare_runs
 from ds_minimodel.results.page import report_blocks
 from ds_minimodel.results.paired import Number, difference, pairs_of, share, speedup, unit_curves
 from ds_minimodel.results.paired_tables import difference_label, number_cell
-from ds_minimodel.results.render import EMPTY, Block, Cell, Figure, Heading, Notes, Table, to_markdown
+from ds_minimodel.results.render import EMPTY, Block, Cell, Facts, Figure, Heading, Notes, Table, to_markdown
 from ds_minimodel.results.run_results import RunResults, read_run_results
 from ds_minimodel.results.tables import adapt_costs
 from ds_minimodel.results.units import flops_unit, name_of
@@ -261,11 +261,8 @@ def divergences(runs: Iterable[RunResults]) -> list[str]:
     for run in runs:
         for row in run.losses:
             steps = run.recipe[row["stage"].replace("-", "_")]["steps"]
-            eflops, losses = zip(*row["curve"], strict=True)
-            early = next(
-                (loss for spent, loss in zip(eflops, losses, strict=True) if spent >= EARLY / steps * eflops[-1])
-            )
-            if steps > EARLY and row["final"] > early:
+            at_early = EARLY / steps * row["curve"][-1][0]  # EFLOPs
+            if steps > EARLY and row["final"] > next(loss for eflops, loss in row["curve"] if eflops >= at_early):
                 found.append(f"{run.name}: {row['stage']} of {name_of(row['system'])} in {row['language']}")
     return found
 
@@ -277,7 +274,7 @@ def result_blocks(runs: Sequence[RunResults], pilots: Sequence[RunResults], log:
     """All of the results in reading order: verdicts first, then what they rest on."""
     comparison = compare_runs(list(runs))
     diverged = divergences([*runs, *pilots])
-    blocks: list[Block] = [Heading("Results"), verdicts(comparison)]
+    blocks: list[Block] = [Heading("Results"), Facts(comparison.facts), verdicts(comparison)]
     blocks += [Heading("The pilot's result", 3), *map(pilot_table, pilots)]
     for block in report_blocks(comparison):
         if isinstance(block, Heading):
