@@ -12,11 +12,12 @@ marks. What stands outside of the marks is left as it is. Hypotheses: scripts/st
 import argparse
 import itertools
 import json
+import operator
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from ds_minimodel.tasks import KINDS
 HYPOTHESES = ROOT / "scripts/study_hypotheses.yaml"
 BEGIN, END = "<!-- results: made by scripts/study_page.py -->", "<!-- end of the results -->"
 FIGURES = ("figure-3.png", "figure-4-multijoint.png", "differences.png")
-CONFIRMED, REFUTED, OPEN, NO_RUNS = "confirmed", "refuted", "open", "no such runs"
+CONFIRMED, REFUTED, OPEN, NO_SCORES = "confirmed", "refuted", "open", "no such scores"
 FORMS = {"share": "{:.3f}", "speedup": "{:.2f}"}  # of numbers; differences have a sign
 Claim = dict[str, Any]  # an entry of the file of hypotheses
 
@@ -49,27 +50,23 @@ Claim = dict[str, Any]  # an entry of the file of hypotheses
 # --- the hypotheses
 
 
-@dataclass(frozen=True)
-class Bound:
-    """On which side of `threshold` a number must lie."""
-
-    text: str
-    threshold: float
-    holds: Callable[[float], bool]
-
-    def verdict(self, number: Number) -> str:
-        """By the whole interval."""
-        sides = {self.holds(number.low), self.holds(number.high)}
-        return OPEN if len(sides) == 2 else CONFIRMED if sides == {True} else REFUTED
+BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "at_least": ("≥", operator.ge),
+    "above": (">", operator.gt),
+    "at_most": ("≤", operator.le),
+}
 
 
-def bound_of(claim: Claim) -> Bound:
-    """The bound that a claim names."""
-    if "at_least" in claim:
-        return Bound(f"≥ {claim['at_least']}", claim["at_least"], lambda value: value >= claim["at_least"])
-    if "at_most" in claim:
-        return Bound(f"≤ {claim['at_most']}", claim["at_most"], lambda value: value <= claim["at_most"])
-    return Bound(f"> {claim['above']}", claim["above"], lambda value: value > claim["above"])
+def bound_of(claim: Claim) -> str:
+    """The key of a claim's bound."""
+    return next(key for key in BOUNDS if key in claim)
+
+
+def verdict(number: Number, bound: str, threshold: float) -> str:
+    """Of a claim, by the whole interval."""
+    holds = BOUNDS[bound][1]
+    sides = {holds(number.low, threshold), holds(number.high, threshold)}
+    return OPEN if len(sides) == 2 else CONFIRMED if sides == {True} else REFUTED
 
 
 class Judge:
@@ -88,13 +85,14 @@ class Judge:
             rows = [self._depth_costs(by_depth)]
         elif claim["number"] == "depth-differences":
             rows = [self._number(claim, one, other) for other, one in itertools.pairwise(by_depth.values())]
-            rows = rows or [["depths one by one", "–", bound_of(claim).text, "–", NO_RUNS]]
+            rows = rows or [["each depth − the next smaller one", "–", "–", "–", NO_SCORES]]
         else:
             rows = [self._number(claim, claim["of"], claim["against"])]
         return [[Cell(claim["hypothesis"]), *map(Cell, row)] for row in rows]
 
     def _number(self, claim: Claim, one: str, other: str) -> list[str]:
         kind, bound = claim["number"], bound_of(claim)
+        condition = f"{BOUNDS[bound][0]} {claim[bound]}"
         of_source = kind == "source-difference"
         pairs = pairs_of(self.in_source if of_source else self.curves, one, other)
         if kind in ("share", "speedup"):
@@ -104,22 +102,22 @@ class Judge:
             number = difference(pairs)
             label = difference_label(one, other) + (", source language" if of_source else "")
         if number is None:
-            return [label, "–", bound.text, "–", NO_RUNS]
+            return [label, "–", condition, "–", NO_SCORES]
         cell = number_cell(number, FORMS.get(kind, "{:+.2f}"))
         cells = f"{number.num_cells} / {number.num_units}"
-        return [label, f"{cell.text} {cell.detail}", bound.text, cells, bound.verdict(number)]
+        return [label, f"{cell.text} {cell.detail}", condition, cells, verdict(number, bound, claim[bound])]
 
     def _cost(self, claim: Claim) -> list[str]:
         systems = [claim["between"][0], claim["of"], claim["between"][1]]
         label, condition = f"cost of step 2: {' < '.join(map(name_of, systems))}", "strictly between"
         if not set(systems) <= self.costs.keys():
-            return [label, "–", condition, "–", NO_RUNS]
+            return [label, "–", condition, "–", NO_SCORES]
         return self._rising(label, [self.costs[system] for system in systems], condition)
 
     def _depth_costs(self, depths: Mapping[int, str]) -> list[str]:
         label = f"cost of step 2 at N = {', '.join(map(str, depths))}"
         if not depths:
-            return [label, "–", "rises", "–", NO_RUNS]
+            return [label, "–", "rises", "–", NO_SCORES]
         return self._rising(label, [self.costs[variant] for variant in depths.values()], "rises")
 
     def _rising(self, label: str, eflops: Sequence[float], condition: str) -> list[str]:
@@ -148,9 +146,9 @@ def verdicts(comparison: Comparison) -> Table:
 MARGIN, LEAST = 5, 2  # points above a reference: of the mean, of each seed
 
 
-def pilot_table(run: RunResults) -> Table:
-    """Scores of BL_BASE in the source language beside the references, and whether a task enters."""
-    recipe, source, rows = Recipe.model_validate(run.recipe), run.source, []
+def pilot_result(run: RunResults) -> tuple[Table, set[str]]:
+    """(scores of BL_BASE in the source language beside the references, tasks that enter by them)."""
+    recipe, source, rows, entered = Recipe.model_validate(run.recipe), run.source, [], set()
     for name, task in recipe.finetune.tasks.items():
         scores = [row["score"] for row in run.source_scores if (row["system"], row["task"]) == ("bl_base", name)]
         if source not in task.test or not scores:
@@ -160,6 +158,7 @@ def pilot_table(run: RunResults) -> Table:
         hurdles = [found[reference] for reference in ("majority", "overlap") if reference in found]
         mean = sum(scores) / len(scores)
         enters = all(mean >= hurdle + MARGIN and min(scores) >= hurdle + LEAST for hurdle in hurdles)
+        entered |= {name} if enters else set()
         rows.append(
             [
                 Cell(name),
@@ -172,15 +171,23 @@ def pilot_table(run: RunResults) -> Table:
                 Cell("enters" if enters else "fails"),
             ]
         )
-    return Table(
+    table = Table(
         f"{run.name}: BL_BASE in {source}",
         ["task", "mean", "seeds", "majority class", "word overlap", "TF-IDF", ""],
         rows,
         notes=[
             f"A task enters if the mean is at least {MARGIN} points above the majority class and above word overlap, "
-            f"and no seed is less than {LEAST} above either. TF-IDF is no hurdle."
+            f"and no seed is less than {LEAST} above either. TF-IDF is no hurdle. A task that fails is not compared."
         ],
     )
+    return table, entered
+
+
+def only(run: RunResults, tasks: set[str]) -> RunResults:
+    """The run without the scores of other tasks."""
+    kept = {name: test for name, test in run.tests.items() if name in tasks}
+    scores, baselines = ([row for row in rows if row["task"] in tasks] for rows in (run.scores, run.baselines))
+    return replace(run, tests=kept, scores=scores, baselines=baselines)
 
 
 # --- how the runs went
@@ -272,10 +279,12 @@ def divergences(runs: Iterable[RunResults]) -> list[str]:
 
 def result_blocks(runs: Sequence[RunResults], pilots: Sequence[RunResults], log: Path) -> list[Block]:
     """All of the results in reading order: verdicts first, then what they rest on."""
-    comparison = compare_runs(list(runs))
+    results = list(map(pilot_result, pilots))
+    entered = set.union(*(tasks for _, tasks in results))
+    comparison = compare_runs([only(run, entered) for run in runs])
     diverged = divergences([*runs, *pilots])
     blocks: list[Block] = [Heading("Results"), Facts(comparison.facts), verdicts(comparison)]
-    blocks += [Heading("The pilot's result", 3), *map(pilot_table, pilots)]
+    blocks += [Heading("The pilot's result", 3), *(table for table, _ in results)]
     for block in report_blocks(comparison):
         if isinstance(block, Heading):
             blocks.append(Heading(block.text, 3))

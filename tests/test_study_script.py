@@ -5,7 +5,6 @@ it was called and leaves the folders of a run, for the runs of a study take hour
 """
 
 import fcntl
-import importlib.util
 import os
 import re
 import shutil
@@ -16,7 +15,8 @@ import pytest
 
 from ds_minimodel.recipe.reading import load_recipe
 
-from .docs import ROOT
+from .docs import ROOT, import_script
+from .results.some_runs import some_run
 
 ENVIRONMENT = """
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -74,10 +74,7 @@ def log(study):
 
 
 def history(study):
-    spec = importlib.util.spec_from_file_location("study_page", ROOT / "scripts/study_page.py")
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
-    return page.read_history(study.root / "runs/study/log.txt")
+    return import_script("scripts/study_page.py").read_history(study.root / "runs/study/log.txt")
 
 
 def test_all_parts_in_their_order(study):
@@ -156,3 +153,32 @@ def test_two_at_a_time_are_refused(study):
         done = study("data")
     assert done.returncode == 1 and "the study is running already" in done.stderr
     assert not (study.root / "runs/study/log.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "bound, verdicts",
+    [
+        ("at_least", ["refuted", "open", "confirmed", "confirmed"]),
+        ("above", ["refuted", "open", "open", "confirmed"]),
+        ("at_most", ["confirmed", "open", "open", "refuted"]),
+    ],
+)
+def test_a_verdict_is_one_of_the_whole_interval(bound, verdicts):
+    """Of intervals below 2, around it, from it on, and above it."""
+    page = import_script("scripts/study_page.py")
+    intervals = [(1.0, 1.9), (1.5, 2.5), (2.0, 2.5), (2.1, 3.0)]
+    numbers = [page.Number((low + high) / 2, low, high, 4, 24) for low, high in intervals]
+    assert [page.verdict(number, bound, 2) for number in numbers] == verdicts
+
+
+def test_a_training_that_ends_above_its_500th_step_has_diverged():
+    run = some_run(adapt={"steps": 1000})
+    assert {row["language"] for row in run.losses} == {"de", "tr"}
+    for row in run.losses:
+        row |= {
+            "curve": [[0.1, 9.0], [0.5, 5.0], [0.6, 4.0], [1.0, 4.5]],
+            "final": 5.5 if row["language"] == "de" else 4.5,
+        }
+    page = import_script("scripts/study_page.py")
+    assert page.divergences([run]) == ["first: adapt of BL_BASE in de", "first: adapt of MiniJoint in de"]
+    assert page.divergences([some_run()]) == [], "trainings of less than 500 steps have none"

@@ -1,6 +1,6 @@
 """The page of a study in miniature: two pretraining seeds, two depths of one body, and half of the text."""
 
-import importlib.util
+import dataclasses
 import json
 import shutil
 import statistics
@@ -8,8 +8,10 @@ import statistics
 import pytest
 
 from ds_minimodel.cli.main import main
+from ds_minimodel.engine.ranks.launch import CPU
+from ds_minimodel.results.run_results import read_run_results, write_run_results
 
-from .conftest import CPU, ROOT
+from ..docs import import_script
 
 NAMES = ["seed-1", "seed-11", "depth-1", "depth-2", "little"]
 FOUR = "systems=[bl_base, bl_small, minijoint, minipost]"
@@ -42,16 +44,21 @@ def study(world, tmp_path_factory):
             make(f"depth-{depth}", "run", of_body, "systems=[multijoint]", f"mini.depth={depth}")
         shared = ["tokenizer/en", "tokens/en", "pretrain", "build-mini", "finetune"]
         make("little", "run", shared, FOUR, f"data.text.xx={folder}/half.txt")
-    shutil.copytree(folder / "seed-1/report", folder / "pilot/report")
+    (folder / "pilot/report").mkdir(parents=True)
+    set_pilot(folder, topic=99.0, qa=99.0)
     return folder
+
+
+def set_pilot(folder, **scores):
+    """The first seed's results as the pilot's, with these scores of BL_BASE in the source language."""
+    run = read_run_results(folder / "seed-1", "pilot")
+    made = [row | {"score": scores[row["task"]]} if row["language"] == "en" else row for row in run.scores]
+    write_run_results(dataclasses.replace(run, scores=made, records={}), folder / "pilot/report")
 
 
 @pytest.fixture(scope="module")
 def page():
-    spec = importlib.util.spec_from_file_location("study_page", ROOT / "scripts/study_page.py")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    return import_script("scripts/study_page.py")
 
 
 def rows_below(text, title):
@@ -111,6 +118,19 @@ def test_the_page_of_a_study(study, page, tmp_path):
     for figure in page.FIGURES:
         assert f"](../out/{figure})" in text and (tmp_path / "out" / figure).is_file()
     assert "](differences.png)" in (tmp_path / "out/results.md").read_text()
+
+
+def test_a_task_that_fails_the_pilot_is_not_compared(study, page, tmp_path):
+    """Questions at 0 are below word overlap; topics at 99 above the majority class."""
+    set_pilot(study, topic=99.0, qa=0.0)
+    runs, pilots = ([read_run_results(study / name, name) for name in names] for names in (NAMES[:2], ["pilot"]))
+    text = page.markdown_of(page.result_blocks(runs, pilots, tmp_path / "none"))
+    set_pilot(study, topic=99.0, qa=99.0)
+    assert rows_below(text, "pilot: BL_BASE in en")["qa", "0.0"][-1] == "fails"
+    verdicts = rows_below(text, "Verdicts")
+    assert verdicts["H1", "share of MiniJoint against BL_BASE"][2] == "1 / 4"
+    assert verdicts["H6", "each depth − the next smaller one"][-1] == "no such scores"
+    assert "### topic" in text and "### qa" not in text and "None." in text.partition("**Interruptions**")[2]
 
 
 def test_what_the_page_cannot_do_is_one_line(study, page, tmp_path, monkeypatch, capsys):
