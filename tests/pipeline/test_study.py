@@ -30,7 +30,9 @@ def study(world, tmp_path_factory):
                 copy = shutil.copytree if path.is_dir() else shutil.copy
                 (folder / name / path.relative_to(whole)).parent.mkdir(parents=True, exist_ok=True)
                 copy(path, folder / name / path.relative_to(whole))
-        main([command, str(world), f"workdir={folder / name}", "adapt.depth_schedule=[]", *settings])
+        with pytest.raises(SystemExit) as end:
+            main([command, str(world), f"workdir={folder / name}", "adapt.depth_schedule=[]", *settings])
+        assert end.value.code == 0
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CPU.items():
