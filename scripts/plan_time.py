@@ -192,10 +192,8 @@ def main() -> int:
             "load": f"{min(load):.1f} to {max(load):.1f} on {os.cpu_count()} cores",
         }
         write_json(out, {**facts, "rows": rows})
-    # Time that a process ran does not grow where ranks share a core.
-    figures = device.figures.model_copy(update={"cores": 0} if facts["clock"] == "cpu" else {})
     for row in rows:
-        row["foretold"] = foretold(row, facts["zero_stage"], figures)
+        row["foretold"] = foretold(row, facts["zero_stage"], device.figures)
     write_json(out, {**facts, "rows": rows})
     options.out.with_suffix(".md").write_text(page(facts, rows), encoding="utf-8")
     print(page(facts, rows))

@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import signal
+import time
 
 import deepspeed
 import pytest
@@ -215,9 +216,14 @@ def small_disk():
 def test_a_full_disk_in_the_background_is_one_line(world, uninterrupted, tmp_path, small_disk, end):
     """And the former checkpoint stays good."""
     run = run_config(zero_stage=1, checkpoint_every=5 if end == "after the last step" else 2)
+    good = "step-00000004" if end == "after the last step" else "step-00000002"
+    latest = tmp_path / "checkpoints" / "latest"
 
     def fill_disk(step, _weights):
         if step == (5 if end == "after the last step" else 4):
+            deadline = time.monotonic() + 60
+            while not (latest.exists() and latest.read_text() == good) and time.monotonic() < deadline:
+                time.sleep(0.01)  # the former one is written in the background, too
             small_disk()
             if end == "at a stop":
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -228,8 +234,7 @@ def test_a_full_disk_in_the_background_is_one_line(world, uninterrupted, tmp_pat
         train(world, tmp_path, run, snapshot_steps=(4, 5), on_snapshot=fill_disk)
     assert "\n" not in str(refused.value)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    good = "step-00000004" if end == "after the last step" else "step-00000002"
-    assert (tmp_path / "checkpoints" / "latest").read_text() == good
+    assert latest.read_text() == good
     assert [name for name in names(tmp_path) if name.startswith("step") and "partial" not in name][-1] == good
     assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
 

@@ -99,10 +99,11 @@ def test_a_cpu_waits_for_what_a_gpus_host_runs_ahead_of(planner):
     assert ahead.total < waiting.total
 
 
-def test_ranks_that_share_cores_are_slower(planner):
-    figures = FIGURES.model_copy(update={"in_node": FREE, "cores": 2, "threads": 1})
-    alone, crowded = (seconds(planner, figures, ranks=ranks, batch_size=64 * ranks) for ranks in (2, 4))
-    assert crowded.products == pytest.approx(2 * alone.products)
+def test_ranks_that_share_a_machine_are_slower(planner):
+    """As measured, in between interpolated, and beyond as their number grows."""
+    figures = FIGURES.model_copy(update={"in_node": FREE, "sharing": [[1.0, 1.0], [4.0, 2.25]]})
+    alone, *crowded = (seconds(planner, figures, ranks=n, batch_size=64 * n).total for n in (1, 2, 4, 8))
+    assert [total / alone for total in crowded] == pytest.approx([1.5, 2.25, 4.5])
 
 
 def test_more_ranks_are_never_slower_where_the_network_is_free(planner):
@@ -148,12 +149,19 @@ def test_rates_between_sizes():
 def test_a_measured_machine_is_read_as_it_was_written(world, tmp_path, monkeypatch):
     """With a sample so small that it takes a second; and a step is foretold from it."""
     monkeypatch.setattr(calibration, "SAMPLES", {"cpu": (TINY,)})
-    for name, less in {"PASSES": 1, "STEPS": 1, "LINK_BYTES": 1 << 16, "LARGE": (2, 1 << 10)}.items():
+    for name, less in {
+        "PASSES": 1,
+        "STEPS": 1,
+        "LINK_BYTES": 1 << 16,
+        "LARGE": (2, 1 << 10),
+        "MEMORY_OF_A_RANK": 1 << 50,
+    }.items():
         monkeypatch.setattr(calibration, name, less)
     measured = calibrate(CLOCKS["cpu"])
     write_json(tmp_path / "here.json", measured.model_dump())
     device = named(str(tmp_path / "here.json"))
-    assert device == measured and device.figures.cores > 0 and device.figures.in_node.bandwidth > 0
+    assert device == measured and device.figures.in_node.bandwidth > 0
+    assert device.figures.slowdown(1) == 1 <= device.figures.slowdown(2) < device.figures.slowdown(8)
     assert {"product", "copy", "attention", "attention with dropout", "update at ZeRO 3"} <= device.figures.rates[
         "fp32"
     ].keys()

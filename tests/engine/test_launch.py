@@ -12,6 +12,7 @@ import pytest
 
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.engine.checkpoints.storage import step_of
+from ds_minimodel.engine.ranks import launch
 from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.reading import load_recipe
@@ -116,3 +117,23 @@ def test_a_mistake_that_the_ranks_find_is_a_users_mistake(refused):
     said = [line for line in errors.splitlines() if "batch_size 3" in line]
     assert errors.splitlines() == said and len(said) == 1
     assert said[0].startswith("ds-minimodel: batch_size 3 cannot be divided among 2 ranks")
+
+
+def test_threads_do_not_spin_beside_other_work(tmp_path, monkeypatch):
+    """And do where nobody keeps a core busy, or where that is not told."""
+    cores = sorted(os.sched_getaffinity(0))
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores]
+    try:
+        time.sleep(0.5)
+        assert launch.busy_cores(0.5) > len(cores) / 2
+        assert launch.cpu_settings() == {**launch.CPU, "GOMP_SPINCOUNT": "0"}
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    monkeypatch.setattr(launch, "STAT", tmp_path / "stat")
+    assert launch.busy_cores() == 0 and launch.cpu_settings() == launch.CPU
+    (tmp_path / "stat").write_text("cpu 1 2\nintr 5\n")
+    assert launch.busy_cores() == 0
+    (tmp_path / "stat").write_text("".join(f"cpu{core} 0 0 0 7 0 0 0\n" for core in cores))
+    assert launch.busy_cores() == len(cores)  # their idle time stands still

@@ -71,6 +71,7 @@ PASSES = 5  # through each sample, of which the fastest counts
 STEPS = 7  # of a measurement that takes less than a millisecond or two
 FEW, MANY, LARGE = (8, 16), (72, 16), (8, 1 << 19)  # tensors and elements of each, of modules whose update is timed
 LINK_BYTES = 1 << 24
+MEMORY_OF_A_RANK = 2 << 30  # of those that measure together
 
 
 def device_name() -> str:
@@ -110,10 +111,12 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if where.type == "cpu":
         configure_cpu()
+    launch = _launch(where, clock)
     native = ["bf16"] if where.type == "cuda" or has_bf16_products() else []
     precisions = ["fp32", *(["fp16"] if where.type == "cuda" else []), *native]
-    rates = _rates(precisions, where, clock)
+    rates = _rates(precisions, where, clock, launch)
     overheads, updates = _engine(precisions, clock)
+    sharing, link = _together(precisions, where, clock)
     memory = memory_of(where, 1) if where.type == "cuda" else machine_memory()
     return Device(
         name=device_name(),
@@ -124,12 +127,11 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
         source=f"measured on {time.strftime('%Y-%m-%d')} with torch {torch.__version__}",
         figures=Figures(
             rates={precision: kinds | updates[precision] for precision, kinds in rates.items()},
-            launch=_launch(where, clock),
+            launch=launch,
             runs_ahead=where.type == "cuda",
             overheads=overheads,
-            in_node=_link(where, clock),
-            threads=torch.get_num_threads(),
-            cores=os.cpu_count() or 1 if where.type == "cpu" else 0,
+            in_node=link,
+            sharing=sharing,
         ),
     )
 
@@ -198,13 +200,14 @@ def sample_pass(sample: Sample, dtype: torch.dtype, device: torch.device, dropou
     return go
 
 
-def _rates(precisions: Sequence[str], device: torch.device, clock: Clock) -> dict[str, Curves]:
+def _rates(precisions: Sequence[str], device: torch.device, clock: Clock, launch: float) -> dict[str, Curves]:
     """{precision: {kind: curve}} of all operators of the samples, sizes in octaves."""
     found: dict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
     for precision in precisions:
         for sample in SAMPLES[device.type]:
             for dropout in (0.0, DROPOUT):
-                for operator, seconds in _fastest_calls(sample_pass(sample, DTYPES[precision], device, dropout), clock):
+                go = sample_pass(sample, DTYPES[precision], device, dropout)
+                for operator, seconds in _shares_of_a_pass(go, clock, launch if device.type == "cpu" else 0.0):
                     if operator.kind != VIEW and operator.work:
                         key = operator.precision, operator.kind, round(2 * math.log2(operator.size))
                         found[key].append((operator.work, seconds))
@@ -216,11 +219,8 @@ def _rates(precisions: Sequence[str], device: torch.device, clock: Clock) -> dic
     return curves
 
 
-def _fastest_calls(go: Callable[[], None], clock: Clock) -> list[tuple[Operator, float]]:
-    """The operators of a pass and the seconds of each, in the fastest of some passes.
-
-    Not each operator's fastest call: the sum of those is less than any pass takes.
-    """
+def _watched(go: Callable[[], None], clock: Clock) -> list[tuple[Operator, float]]:
+    """The operators of a pass and the seconds of each, in the fastest of some passes."""
     go()
     passes = []
     for _ in range(PASSES):
@@ -230,14 +230,23 @@ def _fastest_calls(go: Callable[[], None], clock: Clock) -> list[tuple[Operator,
     return min(passes, key=lambda calls: sum(seconds for _, seconds in calls))
 
 
+def _shares_of_a_pass(go: Callable[[], None], clock: Clock, launch: float) -> list[tuple[Operator, float]]:
+    """The operators of a pass and each one's share of its seconds, less `launch` for each.
+
+    Shares, because what an operator takes while it is watched is not what it adds to a pass: the sum may be more
+    or less.
+    """
+    calls = _watched(go, clock)
+    whole = seconds_of(go, clock, PASSES)
+    watched = sum(seconds for operator, seconds in calls if operator.kind != VIEW)
+    scale = max(whole - launch * len(calls), whole / 2) / watched
+    return [(operator, scale * seconds) for operator, seconds in calls]
+
+
 def _launch(device: torch.device, clock: Clock) -> float:
-    """Seconds that the host takes for an operator, views among them, beside what the device does."""
+    """Seconds that the host takes for an operator, views among them: of a pass that has next to nothing to compute."""
     go = sample_pass(TINY, torch.float32, device, DROPOUT)
-    calls = _fastest_calls(go, clock)
-    host = seconds_of(go, clock, STEPS)
-    if device.type == "cpu":
-        host -= sum(seconds for operator, seconds in calls if operator.kind != VIEW)
-    return max(0.0, host) / len(calls)
+    return seconds_of(go, clock, STEPS) / len(_watched(go, clock))
 
 
 # --- The engine ---
@@ -300,45 +309,73 @@ def _engine_seconds(count: int, numel: int, precision: str, stage: int, world: W
     return seconds
 
 
-# --- Links ---
+# --- Ranks together ---
 
 
-def _link(device: torch.device, clock: Clock) -> Link | None:
-    """The link between two ranks here; None where they would share a GPU."""
-    if device.type == "cuda" and torch.cuda.device_count() < 2:
-        return None
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+def _together(precisions: Sequence[str], device: torch.device, clock: Clock) -> tuple[list[list[float]], Link | None]:
+    """(how ranks that share the machine slow each other down, as of Figures; the link between two of them or more)."""
+    if device.type == "cuda":
+        return [], _ranks(2, ["fp32"], device, clock)[1] if torch.cuda.device_count() > 1 else None
+    at_once = max(1, (os.cpu_count() or 1) // torch.get_num_threads())
+    most = max(2, machine_memory() // MEMORY_OF_A_RANK)
+    numbers = sorted({1, *(min(most, ranks) for ranks in (at_once, 2 * at_once))})
+    found = {ranks: _ranks(ranks, precisions, device, clock) for ranks in numbers}
+    alone = found[1][0]
+    sharing = [[float(ranks), max(1.0, seconds / alone)] for ranks, (seconds, _) in found.items()]
+    return sharing, found[numbers[1]][1]
+
+
+def _ranks(ranks: int, precisions: Sequence[str], device: torch.device, clock: Clock) -> tuple[float, Link]:
+    """(seconds of a pass that `ranks` ranks make at once, in each precision; the link between them)."""
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
     command = [sys.executable, "-m", "ds_minimodel.engine.planning.calibration", device.type, clock.__name__]
-    ranks = [
-        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
+    processes = [
+        subprocess.Popen(
+            [*command, *precisions], env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(ranks)
     ]
     try:
-        answers = [rank.communicate(timeout=120)[0] for rank in ranks]
-        return Link(**json.loads(answers[0].splitlines()[-1]))
+        answers = [process.communicate(timeout=300)[0] for process in processes]
+        seconds, bandwidth, latency = json.loads(answers[0].splitlines()[-1])
+        return seconds, Link(bandwidth=bandwidth, latency=latency)
     except (subprocess.TimeoutExpired, ValueError, IndexError):
         raise UserError(
-            "calibrate: the two ranks that measure the link ended without an answer; run it again"
+            f"calibrate: of {ranks} ranks that measure together, one ended without an answer; run it again"
         ) from None
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
-def _measure_link(device_type: str, clock_name: str) -> None:
-    """As one of two ranks: print the Link between them as JSON."""
-    rank = int(os.environ["RANK"])
-    if device_type == "cuda":
-        torch.cuda.set_device(rank)
-    dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+def _measure_together(device_type: str, clock_name: str, precisions: Sequence[str]) -> None:
+    """As a rank: print as JSON what _ranks returns, seconds of the slowest rank, bandwidth and latency."""
+    device = torch.device(device_type)
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ["RANK"]))
+    else:
+        configure_cpu()
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     clock = getattr(time, clock_name)
-    small, large = (torch.zeros(size, dtype=torch.uint8, device=device_type) for size in (64, LINK_BYTES))
+    seconds = 0.0
+    for precision in precisions:
+        go = sample_pass(SAMPLES[device.type][-2], DTYPES[precision], device, DROPOUT)
+        go()
+        slowest = []
+        for _ in range(STEPS):
+            dist.barrier()
+            taken = torch.tensor(seconds_of(go, clock, 1), device=device)
+            dist.all_reduce(taken, dist.ReduceOp.MAX)
+            slowest.append(float(taken))
+        seconds += min(slowest)
+    small, large = (torch.zeros(size, dtype=torch.uint8, device=device) for size in (64, LINK_BYTES))
     latency = seconds_of(lambda: dist.all_reduce(small), clock, STEPS) / 2  # there and back
-    seconds = seconds_of(lambda: dist.all_reduce(large), clock, PASSES)  # half of the bytes there, half back
-    print(json.dumps({"bandwidth": LINK_BYTES / max(1e-9, seconds - 2 * latency), "latency": latency}))
+    whole = seconds_of(lambda: dist.all_reduce(large), clock, PASSES)  # half of the bytes there, half back
+    print(json.dumps([seconds, LINK_BYTES / max(1e-9, whole - 2 * latency), latency]))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    _measure_link(*sys.argv[1:])
+    _measure_together(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -77,8 +77,8 @@ class Figures(Stored):
     its three dimensions, attention FLOP/s by its number of keys, the others bytes a second by bytes; those without a
     curve have `copy`'s. launch: seconds that the host takes for each operator. runs_ahead: the host does not wait for
     the device, so that the slower of the two counts, not the sum. overheads: {precision: of ZeRO 0 to 3}. in_node,
-    between_nodes: links; None where they are not known.
-    threads: that a rank of these figures has; cores: that the ranks of a machine share (a GPU's rank has its own: 0).
+    between_nodes: links; None where they are not known. sharing: (ranks at work on a machine, how many times as long
+    each takes as one alone), as they share caches, memory and cores; none where each has a device of its own.
     """
 
     rates: dict[str, Annotated[dict[str, Curve], AfterValidator(_serves)]]
@@ -87,14 +87,20 @@ class Figures(Stored):
     overheads: dict[str, Annotated[list[Overhead], Field(min_length=4, max_length=4)]] = {}
     in_node: Link | None = None
     between_nodes: Link | None = None
-    threads: Annotated[int, Field(gt=0, le=2**16)] = 1
-    cores: Annotated[int, Field(ge=0, le=2**16)] = 0
+    sharing: Annotated[list[Point], AfterValidator(_rising)] = []
 
     def kinds(self, precision: str) -> Mapping[str, Sequence[Sequence[float]]]:
         """{kind of operator: curve}; UserError for a precision that has no figures."""
         if precision not in self.rates:
             raise UserError(f"engine.precision {precision}: the device's figures are for {', '.join(self.rates)} alone")
         return self.rates[precision]
+
+    def slowdown(self, ranks: int) -> float:
+        """How many times as long a rank takes beside the others of its machine, `ranks` in all, as alone."""
+        if not self.sharing:
+            return 1.0
+        most, _ = self.sharing[-1]
+        return rate_at(self.sharing, ranks) * max(1.0, ranks / most)
 
     def peak(self, precision: str) -> float:
         """FLOP/s of the fastest product."""

@@ -35,8 +35,13 @@ class Layout:
         return -(-self.world_size // self.ranks_per_node)
 
     @property
+    def ranks_of_a_node(self) -> int:
+        """Of a whole node, or of the only one, which may have fewer."""
+        return min(self.ranks_per_node, self.world_size)
+
+    @property
     def replicas_per_node(self) -> int:
-        return max(1, min(self.ranks_per_node, self.world_size) // self.tensor_parallel)
+        return max(1, self.ranks_of_a_node // self.tensor_parallel)
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def seconds_of(operators: Mapping[Operator, int], figures: Figures, layout: Layo
             memory += count * moved if moved > worked else 0.0
         else:
             memory += count * worked
-    slower = _slower(figures, layout)
+    slower = figures.slowdown(layout.ranks_of_a_node)
     return Seconds(slower * products, slower * memory, slower * launches, 0.0, figures.runs_ahead)
 
 
@@ -118,7 +123,7 @@ def seconds_of_step(
     measured = figures.overheads.get(sizes.precision)
     overhead = measured[sizes.zero_stage] if measured else Overhead()
     engine = overhead.step + overhead.tensor * len(trained) * sizes.accumulation
-    slower = _slower(figures, layout)
+    slower = figures.slowdown(layout.ranks_of_a_node)
     network = sum(
         _collective_seconds(name, sent, _calls(name, sizes, trained), figures, layout) for name, sent in wire.items()
     )
@@ -170,11 +175,6 @@ def _curve(kinds: Mapping[str, Sequence[Sequence[float]]], operator: Operator) -
         if kind in kinds:
             return kinds[kind]
     raise AssertionError("figures have products and copies")
-
-
-def _slower(figures: Figures, layout: Layout) -> float:
-    """How much slower ranks are that share a machine's cores."""
-    return max(1.0, layout.ranks_per_node * figures.threads / figures.cores) if figures.cores else 1.0
 
 
 def _calls(name: str, sizes: Sizes, trained: Collection[int]) -> int:

@@ -16,17 +16,21 @@ from ds_minimodel.engine.ranks.rendezvous import free_port
 from ds_minimodel.engine.zero.start import launcher_arguments
 
 # Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
-# every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. OpenMP's threads spin
-# for long while they wait, which beside other work is five times slower; not to spin at all is a quarter slower on
-# small models. A few microseconds serve both (GNU's OpenMP, which torch brings; others know the policy only).
+# every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. A thread of OpenMP that
+# waits looks GOMP_SPINCOUNT times again before it sleeps (GNU's OpenMP, which torch brings; others know the policy
+# only). To wake one takes a virtual machine 100 us, so that threads that spin are up to 3.7 times as fast; beside other
+# work, which they keep from its cores as it keeps them from theirs, they are half as fast (benchmarks/threads.md).
 CPU = {
     "MALLOC_MMAP_THRESHOLD_": str(8 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
     "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "10000",
+    "GOMP_SPINCOUNT": "100000",
     "DS_ACCELERATOR": "cpu",
 }
+BESIDE_OTHERS = {"GOMP_SPINCOUNT": "0"}
+BUSY = 0.5  # cores
+STAT = Path("/proc/stat")
 
 # Number of ranks on this host: from torchrun, deepspeed, Open MPI, MPICH.
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
@@ -106,19 +110,44 @@ def name_the_cpu() -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
+def cpu_settings() -> dict[str, str]:
+    """CPU, or what suits it where others compute on this machine now.
+
+    Only what leaves the bits as they are may depend on that, so never the number of threads.
+    """
+    return CPU | BESIDE_OTHERS if busy_cores() >= BUSY else CPU
+
+
+def busy_cores(seconds: float = 0.1) -> float:
+    """How many of the cores that this process may use others keep busy, watched for some time; 0 if it is not told."""
+
+    def idle() -> dict[str, int]:
+        lines = (line.split() for line in STAT.read_text().splitlines() if re.match(r"cpu\d", line))
+        return {name: int(ticks[3]) + int(ticks[4]) for name, *ticks in lines}
+
+    try:
+        before, start = idle(), time.monotonic()
+        time.sleep(seconds)
+        after, ticks = idle(), (time.monotonic() - start) * os.sysconf("SC_CLK_TCK")
+        ours = [f"cpu{core}" for core in os.sched_getaffinity(0)]
+        return sum(max(0.0, 1 - (after[core] - before[core]) / ticks) for core in ours)
+    except (OSError, KeyError, ValueError, IndexError):
+        return 0.0
+
+
 def restart_with_cpu_settings() -> None:
-    """Where there is no GPU, replace this process by one with the settings of CPU, unless it has them.
+    """Where there is no GPU, replace this process by one with `cpu_settings`, unless it has them.
 
     A rank that a launcher started without OMP_NUM_THREADS gets its share of the host's cores.
     """
-    wanted = dict(CPU)
     ranks_here = next((int(os.environ[name]) for name in _RANKS_HERE if name in os.environ), None)
+    share = {}
     if ranks_here:
-        share = max(1, (os.cpu_count() or 1) // ranks_here)
-        wanted["OMP_NUM_THREADS"] = str(min(share, len(os.sched_getaffinity(0))))
-    if not has_gpu() and not wanted.keys() <= os.environ.keys():
+        cores = min((os.cpu_count() or 1) // ranks_here, len(os.sched_getaffinity(0)))
+        share["OMP_NUM_THREADS"] = str(max(1, cores))
+    if not has_gpu() and not {*CPU, *share} <= os.environ.keys():
         command = [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**wanted, **os.environ})
+        os.execve(sys.executable, command, cpu_settings() | share | os.environ)
 
 
 def launch(arguments: Sequence[str], ranks: int) -> int:
@@ -129,7 +158,7 @@ def launch(arguments: Sequence[str], ranks: int) -> int:
     """
     environment = dict(os.environ)
     if not has_gpu():
-        environment = CPU | environment
+        environment = cpu_settings() | environment
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
     devices = (gpus() or [str(number) for number in range(ranks)])[:ranks]
     # A session of its own: the launcher would else die of Ctrl-C before its ranks have saved.
