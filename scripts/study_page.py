@@ -217,7 +217,7 @@ class History:
 def read_history(log: Path) -> History:
     """The history in a log; an empty one without a log."""
     found, part, counted = History(), "", 0.0
-    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []:
         time, _, text = line.partition("  ")
         spent = re.search(r"CPU time since the start: (\d+)m([\d.]+)s (\d+)m([\d.]+)s$", text)
         if spent and part:
@@ -340,7 +340,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         write(options.work, options.runs, options.out, options.page)
-    except UserError as error:
+    except (UserError, OSError) as error:  # an OSError names the file
         print(f"ds-minimodel: {error}", file=sys.stderr)
         return 2
     return 0
