@@ -4,9 +4,9 @@
     python scripts/study_page.py runs/study seed-1 seed-11 depth-1 depth-3 depth-6 depth-9 little
 
 That is what `bash scripts/study.sh page` does, which makes the reports of the runs before. The first run's settings are
-those that the others differ from. Writes results.md, three figures and the scores of all runs (scores.json) to
-benchmarks/study, and puts the results at the end of docs/study.md, in the place of those that are there between two
-marks. What stands outside of the marks is left as it is. Hypotheses: scripts/study_hypotheses.yaml.
+those that the others differ from. Writes all tables (results.md), three figures and the scores of all runs
+(scores.json) to benchmarks/study, and puts the results in short at the end of docs/study.md, in the place of those that
+are there between two marks. What stands outside of the marks is left as it is. Hypotheses: scripts/study_hypotheses.yaml.
 """
 
 import argparse
@@ -155,6 +155,8 @@ def pilot_result(run: RunResults) -> tuple[Table, set[str]]:
             continue
         references = KINDS[task.kind].references(task, {source: task.test[source]}, source)
         found = {reference: by_language[source] for reference, by_language in references.items() if by_language}
+        if len(found) < len(references):
+            raise UserError(f"{name}: its references need scikit-learn; pip install 'ds_minimodel[report]'")
         hurdles = [found[reference] for reference in ("majority", "overlap") if reference in found]
         mean = sum(scores) / len(scores)
         enters = all(mean >= hurdle + MARGIN and min(scores) >= hurdle + LEAST for hurdle in hurdles)
@@ -285,6 +287,7 @@ def result_blocks(runs: Sequence[RunResults], pilots: Sequence[RunResults], log:
     diverged = divergences([*runs, *pilots])
     blocks: list[Block] = [Heading("Results"), Facts(comparison.facts), verdicts(comparison)]
     blocks += [Heading("The pilot's result", 3), *(table for table, _ in results)]
+    blocks.append(Heading("Scores", 3))
     for block in report_blocks(comparison):
         if isinstance(block, Heading):
             blocks.append(Heading(block.text, 3))
@@ -293,6 +296,19 @@ def result_blocks(runs: Sequence[RunResults], pilots: Sequence[RunResults], log:
     blocks += [Heading("How the runs went", 3), *history_blocks(read_history(log))]
     blocks.append(Notes([f"Diverged: {', '.join(diverged)}." if diverged else "No training diverged."]))
     return blocks
+
+
+ON_PAGE = ("Results", "The pilot's result", "Paired comparison", "How the runs went")
+
+
+def short(blocks: Iterable[Block], link: str) -> list[Block]:
+    """The parts of the results that go on the page, and all figures; `link` leads to the rest."""
+    section, kept = "", []
+    for block in blocks:
+        section = block.text if isinstance(block, Heading) else section
+        if section in ON_PAGE or isinstance(block, Figure):
+            kept.append(block)
+    return [*kept, Notes([f"All tables: [{Path(link).name}]({link})."])]
 
 
 def markdown_of(blocks: Iterable[Block], folder: str = "") -> str:
@@ -316,7 +332,9 @@ def write(work: Path, names: Sequence[str], out: Path, page: Path) -> None:
     if not pilots:
         raise UserError(f"{work}: no pilot; run `bash scripts/study.sh pilot`")
     blocks = result_blocks(runs, pilots, work / "log.txt")
-    text = inserted(page.read_text(encoding="utf-8"), markdown_of(blocks, f"{os.path.relpath(out, page.parent)}/"))
+    folder = f"{os.path.relpath(out, page.parent)}/"
+    on_page = markdown_of(short(blocks, f"{folder}results.md"), folder)
+    text = inserted(page.read_text(encoding="utf-8"), on_page)
     for block in blocks:
         if isinstance(block, Figure):
             with atomic_write(out / block.name) as file:

@@ -217,7 +217,8 @@ def paired_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
             if row["baseline"] == "majority"
         }
         blocks += [shares_table(curves, baseline_of, majority), speedups_table(curves, baseline_of)]
-    in_source = differences_of(unit_curves(comparison.source_scores), baseline_of.items())
+    with_baseline = [(one, other) for one, other in comparison.pairs if baseline_of.get(one) == other]
+    in_source = differences_of(unit_curves(comparison.source_scores), with_baseline)
     if in_source:
         blocks.append(differences_table(f"Paired differences in the source language, {comparison.source}", in_source))
     times = times_table(comparison.losses, comparison.costs)
