@@ -6,7 +6,8 @@
 That is what `bash scripts/study.sh page` does, which makes the reports of the runs before. The first run's settings are
 those that the others differ from. Writes all tables (results.md), three figures and the scores of all runs
 (scores.json) to benchmarks/study, and puts the results in short at the end of docs/study.md, in the place of those that
-are there between two marks. What stands outside of the marks is left as it is. Hypotheses: scripts/study_hypotheses.yaml.
+are there between two marks. What stands outside of the marks is left as it is. The hypotheses are those of
+scripts/study_hypotheses.yaml.
 """
 
 import argparse
