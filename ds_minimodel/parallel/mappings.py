@@ -5,9 +5,9 @@ copy    identity                    sum over ranks              the same input g
 reduce  sum over ranks              identity                    partial sums come out of it
 gather  concatenate last dimension  this rank's part            each rank has made some of the outputs
 
-In gather the ranks have equal parts. With a group of one rank all three return what they are given.
-Meta tensors, which a plan traces (engine/planning/trace.py), are not exchanged: they have shapes only. After
-Megatron-core's tensor_parallel/mappings.py.
+In gather the ranks have equal parts. With a group of one rank all three return what they are given. Meta tensors, which
+have shapes only, are not exchanged: for them stand operators of the namespace EXCHANGES, which do nothing but are seen
+where a plan is traced (engine/planning/operators.py). After Megatron-core's tensor_parallel/mappings.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .group import Group
+
+EXCHANGES = "dsmm_exchanges"  # all_reduce and all_gather of x among so many ranks
+_library = torch.library.Library(EXCHANGES, "DEF")
+for _name in ("all_reduce", "all_gather"):
+    _library.define(f"{_name}(Tensor x, int ranks) -> ()")
+    _library.impl(_name, lambda x, ranks: None, "Meta")
 
 
 def copy(x: Tensor, group: Group) -> Tensor:
@@ -70,7 +76,9 @@ class _Gather(torch.autograd.Function):
 
 def _sum(x: Tensor, group: Group) -> Tensor:
     total = x.clone(memory_format=torch.contiguous_format)  # the caller's tensor may have other readers
-    if not x.is_meta:
+    if x.is_meta:
+        torch.ops.dsmm_exchanges.all_reduce(total, group.size)
+    else:
         dist.all_reduce(total, group=group.handle)
     return total
 
@@ -78,6 +86,8 @@ def _sum(x: Tensor, group: Group) -> Tensor:
 def all_gather(x: Tensor, group: Group) -> list[Tensor]:
     """The tensors of all ranks, in their order; x is contiguous and of the same shape on each."""
     parts = [torch.empty_like(x) for _ in range(group.size)]
-    if not x.is_meta:
+    if x.is_meta:
+        torch.ops.dsmm_exchanges.all_gather(x, group.size)
+    else:
         dist.all_gather(parts, x, group=group.handle)
     return parts

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from ds_minimodel import ops
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import Execution
-from ds_minimodel.engine.planning.devices import Device, Figures, Link, Overhead, machine_memory, memory_of
+from ds_minimodel.engine.planning.devices import Crowd, Device, Figures, Link, Overhead, machine_memory, memory_of
 from ds_minimodel.engine.planning.forecast import update_kind, update_of
 from ds_minimodel.engine.planning.memory_and_traffic import Choice, PlannedParameter, Sizes
 from ds_minimodel.engine.planning.operators import VIEW, Operator, Recorder, operator_of
@@ -67,7 +67,8 @@ SAMPLES = {
 }
 MASKED = 0.15
 DROPOUT = 0.1
-PASSES = 5  # through each sample, of which the fastest counts
+PASSES = 7  # through each sample, of which the fastest counts
+TOGETHER = 20  # passes of ranks that measure together
 STEPS = 7  # of a measurement that takes less than a millisecond or two
 FEW, MANY, LARGE = (8, 16), (72, 16), (8, 1 << 19)  # tensors and elements of each, of modules whose update is timed
 LINK_BYTES = 1 << 24
@@ -312,8 +313,8 @@ def _engine_seconds(count: int, numel: int, precision: str, stage: int, world: W
 # --- Ranks together ---
 
 
-def _together(precisions: Sequence[str], device: torch.device, clock: Clock) -> tuple[list[list[float]], Link | None]:
-    """(how ranks that share the machine slow each other down, as of Figures; the link between two of them or more)."""
+def _together(precisions: Sequence[str], device: torch.device, clock: Clock) -> tuple[list[Crowd], Link | None]:
+    """(crowds of ranks that share the machine, none on GPUs; the link between two ranks or more)."""
     if device.type == "cuda":
         return [], _ranks(2, ["fp32"], device, clock)[1] if torch.cuda.device_count() > 1 else None
     at_once = max(1, (os.cpu_count() or 1) // torch.get_num_threads())
@@ -321,12 +322,12 @@ def _together(precisions: Sequence[str], device: torch.device, clock: Clock) -> 
     numbers = sorted({1, *(min(most, ranks) for ranks in (at_once, 2 * at_once))})
     found = {ranks: _ranks(ranks, precisions, device, clock) for ranks in numbers}
     alone = found[1][0]
-    sharing = [[float(ranks), max(1.0, seconds / alone)] for ranks, (seconds, _) in found.items()]
-    return sharing, found[numbers[1]][1]
+    crowds = [Crowd(ranks=n, slowdown=max(1.0, seconds / alone), link=link) for n, (seconds, link) in found.items()]
+    return crowds, crowds[1].link
 
 
-def _ranks(ranks: int, precisions: Sequence[str], device: torch.device, clock: Clock) -> tuple[float, Link]:
-    """(seconds of a pass that `ranks` ranks make at once, in each precision; the link between them)."""
+def _ranks(ranks: int, precisions: Sequence[str], device: torch.device, clock: Clock) -> tuple[float, Link | None]:
+    """(seconds of a pass that `ranks` ranks make at once, in each precision; the link between them, None for one)."""
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
     command = [sys.executable, "-m", "ds_minimodel.engine.planning.calibration", device.type, clock.__name__]
@@ -339,7 +340,7 @@ def _ranks(ranks: int, precisions: Sequence[str], device: torch.device, clock: C
     try:
         answers = [process.communicate(timeout=300)[0] for process in processes]
         seconds, bandwidth, latency = json.loads(answers[0].splitlines()[-1])
-        return seconds, Link(bandwidth=bandwidth, latency=latency)
+        return seconds, Link(bandwidth=bandwidth, latency=latency) if ranks > 1 else None
     except (subprocess.TimeoutExpired, ValueError, IndexError):
         raise UserError(
             f"calibrate: of {ranks} ranks that measure together, one ended without an answer; run it again"
@@ -364,16 +365,18 @@ def _measure_together(device_type: str, clock_name: str, precisions: Sequence[st
         go = sample_pass(SAMPLES[device.type][-2], DTYPES[precision], device, DROPOUT)
         go()
         slowest = []
-        for _ in range(STEPS):
+        for _ in range(TOGETHER):
             dist.barrier()
             taken = torch.tensor(seconds_of(go, clock, 1), device=device)
             dist.all_reduce(taken, dist.ReduceOp.MAX)
             slowest.append(float(taken))
         seconds += min(slowest)
     small, large = (torch.zeros(size, dtype=torch.uint8, device=device) for size in (64, LINK_BYTES))
-    latency = seconds_of(lambda: dist.all_reduce(small), clock, STEPS) / 2  # there and back
-    whole = seconds_of(lambda: dist.all_reduce(large), clock, PASSES)  # half of the bytes there, half back
-    print(json.dumps([seconds, LINK_BYTES / max(1e-9, whole - 2 * latency), latency]))
+    hops = 2 * math.ceil(math.log2(dist.get_world_size()))  # there and back
+    sent = 2 * (1 - 1 / dist.get_world_size()) * LINK_BYTES
+    message = seconds_of(lambda: dist.all_reduce(small), clock, STEPS)
+    whole = seconds_of(lambda: dist.all_reduce(large), clock, PASSES)
+    print(json.dumps([seconds, sent / max(1e-9, whole - message), message / max(1, hops)]))
     dist.destroy_process_group()
 
 

@@ -63,6 +63,17 @@ class Link(Stored):
     latency: Seconds
 
 
+class Crowd(Stored):
+    """Ranks at work on a machine whose caches, memory and cores they share.
+
+    slowdown: how many times as long each takes as one alone. link: between them; None for one.
+    """
+
+    ranks: Annotated[int, Field(gt=0, le=2**16)]
+    slowdown: Annotated[float, Field(ge=1, le=1e6)]
+    link: Link | None = None
+
+
 class Overhead(Stored):
     """Seconds of the engine beside the operators: a step's, and a micro-batch's for each tensor that trains."""
 
@@ -77,8 +88,8 @@ class Figures(Stored):
     its three dimensions, attention FLOP/s by its number of keys, the others bytes a second by bytes; those without a
     curve have `copy`'s. launch: seconds that the host takes for each operator. runs_ahead: the host does not wait for
     the device, so that the slower of the two counts, not the sum. overheads: {precision: of ZeRO 0 to 3}. in_node,
-    between_nodes: links; None where they are not known. sharing: (ranks at work on a machine, how many times as long
-    each takes as one alone), as they share caches, memory and cores; none where each has a device of its own.
+    between_nodes: links; None where they are not known. sharing: crowds of rising size, of one rank first; none where
+    each rank has a device of its own.
     """
 
     rates: dict[str, Annotated[dict[str, Curve], AfterValidator(_serves)]]
@@ -87,7 +98,7 @@ class Figures(Stored):
     overheads: dict[str, Annotated[list[Overhead], Field(min_length=4, max_length=4)]] = {}
     in_node: Link | None = None
     between_nodes: Link | None = None
-    sharing: Annotated[list[Point], AfterValidator(_rising)] = []
+    sharing: list[Crowd] = []
 
     def kinds(self, precision: str) -> Mapping[str, Sequence[Sequence[float]]]:
         """{kind of operator: curve}; UserError for a precision that has no figures."""
@@ -99,8 +110,13 @@ class Figures(Stored):
         """How many times as long a rank takes beside the others of its machine, `ranks` in all, as alone."""
         if not self.sharing:
             return 1.0
-        most, _ = self.sharing[-1]
-        return rate_at(self.sharing, ranks) * max(1.0, ranks / most)
+        curve = [(float(crowd.ranks), crowd.slowdown) for crowd in self.sharing]
+        return rate_at(curve, ranks) * max(1.0, ranks / curve[-1][0])
+
+    def link(self, ranks: int) -> Link | None:
+        """The way between `ranks` ranks of a node: that of the smallest crowd with so many, else of the largest."""
+        known = [crowd for crowd in self.sharing if crowd.link]
+        return next((crowd.link for crowd in known if crowd.ranks >= ranks), known[-1].link if known else self.in_node)
 
     def peak(self, precision: str) -> float:
         """FLOP/s of the fastest product."""

@@ -16,9 +16,10 @@ from typing import Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.planning.devices import Figures, Link, Overhead, rate_at
 from ds_minimodel.engine.planning.memory_and_traffic import IN_NODE, Choice, PlannedParameter, Sizes, is_whole
-from ds_minimodel.engine.planning.operators import COPY, DROPS, PRODUCT, VIEW, Operator
+from ds_minimodel.engine.planning.operators import ALL_GATHER, ALL_REDUCE, COPY, DROPS, PRODUCT, VIEW, Operator
 from ds_minimodel.engine.zero.config import BUCKET
 
+CONTROL, MESSAGES = "control", 3  # all-reduces of a number: loss terms, overflow, norm of the gradients
 ADAMW_BYTES = 28  # of an element: gradient, weight and two moments read, all but the first written; fp32
 
 
@@ -85,11 +86,14 @@ def flops_of(operators: Mapping[Operator, int]) -> float:
 
 
 def seconds_of(operators: Mapping[Operator, int], figures: Figures, layout: Layout) -> Seconds:
-    """Seconds of the operators on one rank, without the engine and without the network."""
-    products = memory = launches = 0.0
+    """Seconds of the operators on one rank, without the engine and what it exchanges."""
+    products = memory = launches = network = 0.0
     for operator, count in operators.items():
         launches += count * figures.launch
         if operator.kind == VIEW:
+            continue
+        if operator.kind in (ALL_REDUCE, ALL_GATHER):
+            network += count * _exchange_seconds(operator, figures, layout)
             continue
         kinds = figures.kinds(operator.precision)
         worked = operator.work / rate_at(_curve(kinds, operator), operator.size)
@@ -100,7 +104,7 @@ def seconds_of(operators: Mapping[Operator, int], figures: Figures, layout: Layo
         else:
             memory += count * worked
     slower = figures.slowdown(layout.ranks_of_a_node)
-    return Seconds(slower * products, slower * memory, slower * launches, 0.0, figures.runs_ahead)
+    return Seconds(slower * products, slower * memory, slower * launches, network, figures.runs_ahead)
 
 
 def seconds_of_step(
@@ -124,10 +128,12 @@ def seconds_of_step(
     overhead = measured[sizes.zero_stage] if measured else Overhead()
     engine = overhead.step + overhead.tensor * len(trained) * sizes.accumulation
     slower = figures.slowdown(layout.ranks_of_a_node)
-    network = sum(
-        _collective_seconds(name, sent, _calls(name, sizes, trained), figures, layout) for name, sent in wire.items()
+    calls = {name: _calls(name, sizes, trained) for name in wire} | {CONTROL: MESSAGES}
+    sent = {**wire, CONTROL: 8 * MESSAGES if layout.world_size > layout.tensor_parallel else 0}
+    network = sum(_collective_seconds(name, sent[name], calls[name], figures, layout) for name in sent)
+    return Seconds(
+        taken.products, taken.memory, taken.launches + slower * engine, taken.network + network, figures.runs_ahead
     )
-    return Seconds(taken.products, taken.memory, taken.launches + slower * engine, slower * network, figures.runs_ahead)
 
 
 def update_kind(zero_stage: int) -> str:
@@ -190,7 +196,7 @@ def _collective_seconds(name: str, sent: int, calls: int, figures: Figures, layo
         return 0.0
     bandwidths, hops = [], 0.0
     if layout.replicas_per_node > 1:
-        link = _known(figures.in_node, "within a node")
+        link = _known(figures.link(layout.ranks_of_a_node), "within a node")
         bandwidths.append(link.bandwidth)
         hops += link.latency * math.ceil(math.log2(layout.replicas_per_node))
     if layout.nodes > 1 and name != IN_NODE:
@@ -198,8 +204,19 @@ def _collective_seconds(name: str, sent: int, calls: int, figures: Figures, layo
         # All ranks of a node are in one ring, which enters it once, or in one for each part of a replica.
         bandwidths.append(link.bandwidth / min(layout.tensor_parallel, layout.ranks_per_node))
         hops += link.latency * math.ceil(math.log2(layout.nodes))
-    there_and_back = 2 if name == "all-reduce" else 1
+    there_and_back = 2 if name in ("all-reduce", CONTROL) else 1
     return sent / min(bandwidths) + calls * there_and_back * hops
+
+
+def _exchange_seconds(operator: Operator, figures: Figures, layout: Layout) -> float:
+    """Seconds of an exchange between the ranks of a replica, which are neighbours."""
+    if layout.tensor_parallel <= layout.ranks_of_a_node:
+        link = _known(figures.link(layout.ranks_of_a_node), "within a node")
+    else:
+        link = _known(figures.between_nodes, "between nodes")
+    there_and_back = 2 if operator.kind == ALL_REDUCE else 1
+    hops = there_and_back * math.ceil(math.log2(layout.tensor_parallel))
+    return operator.bytes / link.bandwidth + hops * link.latency
 
 
 def _known(link: Link | None, where: str) -> Link:

@@ -18,8 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ds_minimodel import ops
 from ds_minimodel.ops.cross_entropy import forward_by_chunks
 from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.parallel.mappings import EXCHANGES
 
 PRODUCT, COPY, VIEW = "product", "copy", "view"
+ALL_REDUCE, ALL_GATHER = "all-reduce in a replica", "all-gather in a replica"  # of tensor parallelism
 DROPS = " with dropout"  # ends the kind of one of ours that has row keys, and so takes longer
 PRODUCTS = {
     "mm": 2,
@@ -50,9 +52,9 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class Operator(NamedTuple):
     """One call of an operator.
 
-    kind: PRODUCT, VIEW, the name of one of ours, or COPY for all else, which mostly reads and writes. flops: of
-    products and of attention. bytes: read and written. size: what a device's rate for the kind depends on
-    (Figures.rates).
+    kind: PRODUCT, VIEW, ALL_REDUCE, ALL_GATHER, the name of one of ours, or COPY for all else, which mostly reads and
+    writes. flops: of products and of attention. bytes: read and written; of an exchange, sent by each rank. size: what
+    a device's rate for the kind depends on (Figures.rates).
     """
 
     kind: str
@@ -139,6 +141,11 @@ def operator_of(op: Any, arguments: tuple, result: Any) -> Operator:
         return Operator(PRODUCT, NAMES.get(left.dtype, "fp32"), flops, moved, min(rows, inner, columns))
     if name in NOTHING or op.is_view:
         return Operator(VIEW, precision, 0, 0, 1)
+    if op.namespace == EXCHANGES:
+        (whole,), ranks = map(_bytes, given), arguments[1]
+        if name == "all_reduce":
+            return Operator(ALL_REDUCE, precision, 0, 2 * whole * (ranks - 1) / ranks, whole)
+        return Operator(ALL_GATHER, precision, 0, whole * (ranks - 1), whole)
     moved = sum(map(_bytes, given)) + sum(map(_bytes, made))  # what is changed in place is given, and made
     if op.namespace == "dsmm":
         drops = any(
