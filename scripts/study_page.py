@@ -116,9 +116,9 @@ class Judge:
         return self._rising(label, [self.costs[system] for system in systems], condition)
 
     def _depth_costs(self, depths: Mapping[int, str]) -> list[str]:
-        label = f"cost of step 2 at N = {', '.join(map(str, depths))}"
         if not depths:
-            return [label, "–", "rises", "–", NO_SCORES]
+            return ["cost of step 2 by depth", "–", "rises", "–", NO_SCORES]
+        label = f"cost of step 2 at N = {', '.join(map(str, depths))}"
         return self._rising(label, [self.costs[variant] for variant in depths.values()], "rises")
 
     def _rising(self, label: str, eflops: Sequence[float], condition: str) -> list[str]:
