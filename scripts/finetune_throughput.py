@@ -121,12 +121,12 @@ def examples_per_second(options: argparse.Namespace) -> float:
 
     from ds_minimodel.data.tokenizer import open_tokenizer
     from ds_minimodel.recipe.schema import Task
-    from ds_minimodel.tasks import KINDS
+    from ds_minimodel.tasks import FINETUNED
     from ds_minimodel.tasks.batches import TaskSampler
 
     torch.set_num_threads(1)
     tokenizer, length = open_tokenizer(options.tokenizer), LENGTHS[options.kind]
-    kind, task = KINDS[options.kind], Task(kind=options.kind, train=options.train, test={})
+    kind, task = FINETUNED[options.kind], Task(kind=options.kind, train=options.train, test={})
     labels = kind.labels(task, "en")
     examples = kind.encode(tokenizer, kind.read(task.train, task, "en", labels), task, length).examples
     sampler, clock = TaskSampler(examples, options.batch_size, seed=1), Clock(options.steps)
@@ -149,10 +149,10 @@ def ours(
     from ds_minimodel.model.parameters import train_only
     from ds_minimodel.model.transformer import BodyConfig
     from ds_minimodel.steps.training import micro_batches
-    from ds_minimodel.tasks import KINDS
+    from ds_minimodel.tasks import FINETUNED
 
     world, steps = join_ranks(), WARM_UP + options.steps + 1
-    module = KINDS[options.kind].module(BodyConfig(12, 768, 12, 3072, 512), vocab_size, labels)
+    module = FINETUNED[options.kind].module(BodyConfig(12, 768, 12, 3072, 512), vocab_size, labels)
     train_only(module, lambda name: not name.startswith("pack."))
     module.register_forward_pre_hook(clock)
     run = Run(
@@ -178,9 +178,9 @@ def hugging_face(
         TrainingArguments,
     )
 
-    from ds_minimodel.tasks import KINDS
+    from ds_minimodel.tasks import FINETUNED
 
-    num_labels = KINDS[options.kind].num_outputs(labels)
+    num_labels = FINETUNED[options.kind].num_outputs(labels)
     config = RobertaConfig(vocab_size=vocab_size, max_position_embeddings=514, type_vocab_size=1, num_labels=num_labels)
     model = (RobertaForQuestionAnswering if options.kind == "qa" else RobertaForSequenceClassification)(config)
     if options.contestant.endswith("frozen"):

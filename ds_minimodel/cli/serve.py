@@ -1,9 +1,11 @@
-"""`ds-minimodel pack` and `ds-minimodel predict` on the command line."""
+"""`ds-minimodel pack`, `predict` and `embed` on the command line."""
 
+import argparse
 import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ds_minimodel.cli.steps import Commands, Options
@@ -12,11 +14,12 @@ from ds_minimodel.common.errors import UserError
 if TYPE_CHECKING:
     from ds_minimodel.serve.predictor import Predictor
 
+STDIN = "-"
 MAX_LINE = 1 << 24  # characters of a line that is typed
 
 
 def add_arguments(commands: Commands) -> None:
-    """Add the two commands to argparse's `commands`."""
+    """Add the three commands to argparse's `commands`."""
     pack = commands.add_parser("pack", help="show or check a language pack, or put it beside a body")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
     show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
@@ -37,21 +40,34 @@ def add_arguments(commands: Commands) -> None:
     predict.add_argument(
         "file", metavar="FILE", nargs="?", help="JSON lines to answer at once; without it, the lines of standard input"
     )
-    predict.add_argument(
-        "--pack",
-        metavar="LANGUAGE=PACK",
-        action="append",
-        default=[],
-        help="a language; may be repeated; default: the folder `pack` beside MODEL",
-    )
+    _add_pack(predict, "a language; may be repeated; default: the folder `pack` beside MODEL")
     predict.add_argument("--head", metavar="N", type=int, help="depth of the masked-LM head; default: the deepest")
     predict.add_argument("--top", metavar="K", type=int, default=5, help="pieces for each <mask> (5)")
-    predict.add_argument(
+    _add_precision(predict)
+    predict.set_defaults(run=_predict)
+    embed = commands.add_parser("embed", help="vectors of sentences, the lines of a file, as a .npy")
+    embed.add_argument("body", metavar="BODY", help="folder of a body, mini-model or task model")
+    embed.add_argument(
+        "file", metavar="FILE", nargs="?", default=STDIN, help="a sentence a line; without it, or -, standard input"
+    )
+    _add_pack(embed, "the language of the file; default: the folder `pack` beside BODY")
+    embed.add_argument("--out", metavar="OUT", help="file to write; default: FILE.npy")
+    embed.add_argument("--pool", metavar="NAME", default="mean", help="mean over the tokens, or first: that of <s>")
+    embed.add_argument("--depth", metavar="N", type=int, help="layers that are run; default: all")
+    _add_precision(embed)
+    embed.set_defaults(run=_embed)
+
+
+def _add_pack(command: argparse.ArgumentParser, text: str) -> None:
+    command.add_argument("--pack", metavar="LANGUAGE=PACK", action="append", default=[], help=text)
+
+
+def _add_precision(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--precision",
         metavar="NAME",
         help="fp32, bf16, fp16, or auto: the fastest that suits the device; default: fp32 on a CPU, auto on a GPU",
     )
-    predict.set_defaults(run=_predict)
 
 
 def _show(options: Options) -> None:
@@ -81,7 +97,8 @@ def _plug(options: Options) -> None:
 
 
 def _predict(options: Options) -> None:
-    from ds_minimodel.serve.predictor import Predictor, beside
+    from ds_minimodel.serve.many_languages import beside
+    from ds_minimodel.serve.predictor import Predictor
 
     folders = _folders(options.pack) or beside(options.model)
     predictor = Predictor(options.model, folders, options.head, options.top, options.precision)
@@ -94,6 +111,30 @@ def _predict(options: Options) -> None:
 def _say_precision(predictor: "Predictor") -> None:
     print(
         f"predict: answers in {predictor.precision} on the {predictor.device.type.upper()}", file=sys.stderr, flush=True
+    )
+
+
+def _embed(options: Options) -> None:
+    if options.file == STDIN and options.out is None:
+        raise UserError("standard input has no name: give --out FILE.npy")
+    out = Path(options.out or f"{options.file}.npy")
+    if out.exists():
+        raise UserError(f"{out}: exists; choose another name with --out, or delete it")
+    folders = _folders(options.pack)
+    if len(folders) > 1:
+        raise UserError("--pack: a file is in one language; give one, and embed the other files by themselves")
+    from ds_minimodel.serve.embedder import Embedder
+    from ds_minimodel.serve.many_languages import beside
+    from ds_minimodel.tasks.tables import decoded, read_text, text_lines
+
+    name = "standard input" if options.file == STDIN else options.file
+    lines = text_lines(decoded(sys.stdin.buffer.read(), name) if options.file == STDIN else read_text(name), name)
+    embedder = Embedder(options.body, folders or beside(options.body), options.pool, options.depth, options.precision)
+    embedder.write(lines, out)
+    print(
+        f"{out}: {len(lines):,} vectors of {embedder.size}, computed in {embedder.precision} on the "
+        f"{embedder.device.type.upper()}",
+        file=sys.stderr,
     )
 
 

@@ -14,7 +14,15 @@ from ds_minimodel.common.files import sweep
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
-from ds_minimodel.pipeline.run import check_labels, is_pending, report_several, run_step
+from ds_minimodel.pipeline.run import (
+    check_alone,
+    check_labels,
+    is_pending,
+    report_several,
+    run_step,
+    run_step_here,
+    steps_to_run,
+)
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -101,10 +109,9 @@ def recipe_of(options: Options) -> "tuple[Recipe, list[str]]":
 
 def _run(options: Options) -> int:
     from ds_minimodel.engine.ranks.hosts import read_hostfile, survey
-    from ds_minimodel.engine.ranks.launch import check_ranks, launched, restart_with_cpu_settings
+    from ds_minimodel.engine.ranks.launch import check_ranks, restart_with_cpu_settings
 
-    if launched():
-        raise UserError("run: start it without a launcher and give --ranks or --hostfile; launchers take single steps")
+    check_alone()
     recipe, overrides = recipe_of(options)
     ranks = options.ranks or 1
     if options.hostfile:
@@ -114,12 +121,7 @@ def _run(options: Options) -> int:
     else:
         check_ranks(ranks)
         restart_with_cpu_settings()
-    from ds_minimodel.pipeline.check import check_ahead, check_made
-
-    steps = check_ahead(recipe, STEPS.values(), ranks)
-    if not options.rebuild:
-        check_made(recipe, steps)
-    for step in steps:
+    for step in steps_to_run(recipe, ranks, options.rebuild):
         code = _do(step, recipe, overrides, options)
         if code:
             return code
@@ -188,10 +190,9 @@ def _start_ranks(step: Step, recipe: "Recipe", overrides: list[str], options: Op
 def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
     from ds_minimodel.engine.ranks.launch import note_stop, rank_of_environment
     from ds_minimodel.engine.ranks.signals import Stopped
-    from ds_minimodel.engine.ranks.world import join_ranks
 
     try:
-        run_step(step, recipe, join_ranks(recipe.engine.tensor_parallel), options.rebuild)
+        run_step_here(step, recipe, options.rebuild)
     except Stopped as stopped:
         note_stop()
         if rank_of_environment() == 0:

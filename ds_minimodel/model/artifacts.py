@@ -245,11 +245,8 @@ def load_pack(
     language, steps: what the pack in this place must be of, where that is known.
     """
     manifest = read_artifact(folder, PackManifest, verify=True)
-    if space is not None and manifest.space != space:
-        raise UserError(
-            f"{folder}: this pack was trained for embedding space {manifest.space}, the body "
-            f"has {space}; use a pack adapted to this body, or adapt one"
-        )
+    if space is not None:
+        check_space(folder, manifest.space, space)
     for what, here, there in (("language", language, manifest.language), ("step", steps, manifest.steps)):
         if here is not None and here != there:
             raise UserError(f"{folder}: the pack of {what} {there} in the place of that of {here}; {_MAKE_AGAIN}")
@@ -264,6 +261,15 @@ def load_pack(
     if other:
         raise UserError(f"{Path(folder) / PACK_WEIGHTS}: {other[0]!r:.80} is nothing that a pack has; {_MAKE_AGAIN}")
     return PackArtifact(manifest.language, tensors, manifest.space, manifest.steps, manifest.eflops)
+
+
+def check_space(what: str | Path, of_pack: str, of_body: str) -> None:
+    """UserError, beginning with `what`, where a pack is of another embedding space than a body."""
+    if of_pack != of_body:
+        raise UserError(
+            f"{what}: this pack was trained for embedding space {of_pack}, the body "
+            f"has {of_body}; use a pack adapted to this body, or adapt one"
+        )
 
 
 def check_fit(folder: str | Path, pack: PackArtifact, body: BodyArtifact) -> None:

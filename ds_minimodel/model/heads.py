@@ -88,6 +88,21 @@ class TaskModel(nn.Module):
         raise NotImplementedError
 
 
+class SentenceEncoder(TaskModel):
+    """A vector for each sentence, of its hidden states; nothing is added to the body, and nothing trains."""
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, H) fp32: at the one position that the batch reads, else the mean over the tokens."""
+        (x_BSH,), _ = encode(self.pack, self.body, batch)
+        if "read" in batch:
+            return x_BSH[:, 0].float()
+        if batch.get("lengths") is None:
+            return x_BSH.float().mean(1)
+        positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
+        padding_BS = positions_S >= batch["lengths"][:, None]
+        return x_BSH.float().masked_fill(padding_BS[..., None], 0).sum(1) / batch["lengths"][:, None]
+
+
 class SequenceClassifier(TaskModel):
     """Classification of a sentence or a pair from `<s>` (RoBERTa's head)."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from ds_minimodel.model.artifacts import BodyArtifact
 from ds_minimodel.model.transformer import Body, BodyConfig
@@ -16,6 +17,13 @@ from ds_minimodel.model.transformer import Body, BodyConfig
 def without_heads(config: BodyConfig) -> BodyConfig:
     """The same architecture without masked-LM heads, as a task's model has it."""
     return replace(config, head_depths=())
+
+
+def part_of(body: BodyArtifact, config: BodyConfig) -> dict[str, Tensor]:
+    """The tensors of `body` that one of `config` has, such as fewer layers or no masked-LM heads, by its names."""
+    with torch.device("meta"):
+        names = Body(config).state_dict().keys()
+    return {name: body.tensors[name] for name in names}
 
 
 def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:

@@ -64,7 +64,7 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
         (section, Schedule(section.steps, section.lr, section.warmup_steps), section.batch_size, 0, unknown)
         for section in _sections(recipe)
     ]
-    for task in finetune.tasks:
+    for task in finetune.finetuned_tasks:
         batch_size, micro = fill_batch(finetune.of(task, "batch_size"), engine.micro_batch_size, replicas)
         forms.append((finetune, Schedule(1, finetune.of(task, "lr")), batch_size, micro, [*unknown, *_OF_DATA]))
     for section, schedule, batch_size, micro, left in forms:

@@ -3,10 +3,12 @@
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import lock
+from ds_minimodel.engine.ranks.launch import launched, name_the_cpu
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
 from ds_minimodel.recipe.jobs import (
     Job,
@@ -33,6 +35,45 @@ class Ranks(Protocol):
 
 
 OnMain = Callable[[Callable[[], Any]], Any]  # calls a function on the first rank, and gives its value on all
+
+
+def run_recipe(recipe: "Recipe", rebuild: bool = False) -> Path:
+    """Do all that is left of a recipe in this process, on one rank; the workdir. UserError for what stops it.
+
+    What the steps say goes to standard error. rebuild: as of run_step. SIGINT and SIGTERM save a training run and raise
+    Stopped; the same call goes on from there.
+    """
+    check_alone()
+    name_the_cpu()  # before the imports, which bring DeepSpeed
+    for step in steps_to_run(recipe, 1, rebuild):
+        run_step_here(step, recipe, rebuild)
+    return Path(recipe.workdir)
+
+
+def check_alone() -> None:
+    """UserError where a launcher has started this process: not all steps run on ranks."""
+    if launched():
+        raise UserError("run: start it without a launcher and give --ranks or --hostfile; launchers take single steps")
+
+
+def steps_to_run(recipe: "Recipe", ranks: int, rebuild: bool) -> list[Step]:
+    """The steps of a recipe, checked as far as can be before the first is begun; UserError for what is wrong."""
+    from ds_minimodel.pipeline.check import check_ahead, check_made
+
+    steps = check_ahead(recipe, STEPS.values(), ranks)
+    if not rebuild:
+        check_made(recipe, steps)
+    return steps
+
+
+def run_step_here(step: Step, recipe: "Recipe", rebuild: bool = False) -> None:
+    """Do one step in this process, as the rank that its launcher says, or alone."""
+    if step.runs_on is not RunsOn.RANKS:
+        run_step(step, recipe, rebuild=rebuild)
+        return
+    from ds_minimodel.engine.ranks.world import join_ranks
+
+    run_step(step, recipe, join_ranks(recipe.engine.tensor_parallel), rebuild)
 
 
 def run_step(step: Step, recipe: "Recipe", world: Ranks | None = None, rebuild: bool = False) -> None:

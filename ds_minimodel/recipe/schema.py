@@ -19,6 +19,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
@@ -48,7 +49,7 @@ from ds_minimodel.recipe.sections import (
     decides,
 )
 from ds_minimodel.systems import SYSTEMS, Depth, System
-from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks import FINETUNED, KINDS
 
 
 class Languages(Section):
@@ -196,8 +197,9 @@ class TaskOfAnyKind(Section):
     """The keys of every task."""
 
     kind: Annotated[str, OneOf(KINDS)]
-    train: Annotated[str, NOTHING]
+    train: Annotated[str, NOTHING, Field(validate_default=True)] = ""  # "": of a kind that is not finetuned
     test: Annotated[dict[str, str], NOTHING]  # one file may serve several languages (XNLI)
+    translations: Annotated[dict[str, str], NOTHING] = {}  # language -> its test file in the source language
     labels: Annotated[list[str], EachOnce] | None = None  # in id order; those of the training file where not given
     # What tables call text, sentence1, sentence2, label, language; not needed for the official files' forms.
     columns: Annotated[dict[str, str], EachOnce] = {}
@@ -216,11 +218,43 @@ class TaskOfAnyKind(Section):
             )
         return self
 
+    @field_validator("train")
+    @classmethod
+    def _is_given(cls, train: str, info: ValidationInfo) -> str:
+        if not train and info.data.get("kind") in FINETUNED:
+            raise PydanticKnownError("missing")
+        return train
+
+    @model_validator(mode="after")
+    def _what_trains_is_finetuned(self) -> Self:
+        given = [key for key in ("train", "labels", "lr", "epochs", "batch_size") if getattr(self, key)]
+        if given and self.kind not in FINETUNED:
+            raise ValueError(f"{given[0]}: a {self.kind} task is not finetuned; leave the key out")
+        return self
+
+    @model_validator(mode="after")
+    def _translations_are_of_the_tests(self) -> Self:
+        if not KINDS[self.kind].has_translations:
+            if self.translations:
+                raise ValueError(f"translations: a {self.kind} task has none; leave the key out")
+        elif self.translations.keys() != self.test.keys():
+            language = sorted(self.translations.keys() ^ self.test.keys())[0]
+            raise ValueError(f"{language} has a file in only one of test and translations; it needs one in each")
+        return self
+
+    @property
+    def training_files(self) -> list[str]:
+        return [self.train] if self.train else []
+
+    def test_files(self, language: str) -> list[str]:
+        """All that the test in a language reads."""
+        return [files[language] for files in (self.test, self.translations) if language in files]
+
     def settings(self) -> dict[str, object]:
         """All but the files, for job records; of other kinds' keys those that the records have always held."""
         others = [kind for kind in KINDS.values() if kind.name != self.kind and not kind.keys_in_all_records]
         foreign = {key for kind in others if kind.keys for key in kind.keys.model_fields}
-        return self.model_dump(exclude={"train", "test", *foreign})
+        return self.model_dump(exclude={"train", "test", "translations", *foreign})
 
 
 class Task(*filter(None, (kind.keys for kind in KINDS.values())), TaskOfAnyKind):  # type: ignore[misc]
@@ -240,6 +274,11 @@ class Finetune(OptimizerSection):
     def _names_differ(self) -> "Finetune":
         check_apart(self.tasks)
         return self
+
+    @property
+    def finetuned_tasks(self) -> dict[str, Task]:
+        """The tasks but those that are scored with the body as it is."""
+        return {name: task for name, task in self.tasks.items() if task.kind in FINETUNED}
 
     def of(self, task_name: str, key: str) -> Any:
         """`key` as the task sets it, else as `finetune` does."""
@@ -415,6 +454,16 @@ class Recipe(Section):
             for language in languages:
                 if language not in served:
                     raise ValueError(f"{key}: data.text has no files for {language}")
+        return self
+
+    @model_validator(mode="after")
+    def _source_translates_others(self) -> "Recipe":
+        for name, task in self.finetune.tasks.items():
+            if self.languages.source in task.translations:
+                raise ValueError(
+                    f"finetune.tasks.{name}.test: {self.languages.source} is the source language, which the others "
+                    "are compared with; leave it out"
+                )
         return self
 
 

@@ -36,7 +36,8 @@ class Comparison:
 
     facts: {label: text}. scores, source_scores: rows of curves.py in the target languages and in the source
     language; their seed is a pair, (seed of the run, finetuning seed). metrics: {task: what its scores are}.
-    depths: {system: {depth: variant}} of systems with several depths of the mini-model.
+    not_finetuned: tasks that are scored with the bodies as they are. depths: {system: {depth: variant}} of systems with
+    several depths of the mini-model.
     baseline_of: {variant: the BL_BASE that it is measured against}. pairs: (one, other) to be compared unit by unit.
     is_joint: whether other runs than the first have scores that it has not.
     """
@@ -49,6 +50,7 @@ class Comparison:
     baselines: list[Row]
     losses: list[Row]
     metrics: dict[str, str]
+    not_finetuned: set[str]
     depths: dict[str, dict[int, str]]
     baseline_of: dict[str, str]
     pairs: list[tuple[str, str]]
@@ -79,6 +81,7 @@ def compare_runs(runs: list[RunResults]) -> Comparison:
         list(baselines.values()),
         losses,
         metrics,
+        {task for run in runs for task, test in run.tests.items() if not test.get("is_finetuned", True)},
         depths,
         baseline_of,
         _pairs(variants, of_run, depths, baseline_of),

@@ -104,14 +104,15 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         ),
     ]
     for task in tasks:
-        metric = comparison.metrics[task]
+        metric, is_finetuned = comparison.metrics[task], task not in comparison.not_finetuned
         blocks += [
             Heading(task),
-            tables.final_scores_table(task, metric, curves, comparison.costs, comparison.baselines),
+            tables.final_scores_table(task, metric, curves, comparison.costs, comparison.baselines, is_finetuned),
         ]
         for column in further_columns(row for row in rows if row["task"] == task):
             further = _curves((row for row in rows if row["task"] == task and column in row), column)
-            blocks.append(tables.final_scores_table(task, column.replace("_", " "), further, comparison.costs))
+            title = column.replace("_", " ")
+            blocks.append(tables.final_scores_table(task, title, further, comparison.costs, (), is_finetuned))
         if any(of_task == task for _, of_task, _ in estimates):
             blocks.append(tables.near_maximal_table(task, curves, estimates))
         blocks.append(

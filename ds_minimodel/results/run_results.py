@@ -38,7 +38,7 @@ class RunResults:
     name     what it is called on the page
     recipe   the recipe as JSON
     data     {what: identity} of base (None: pretrained), text and training data: what else decides results
-    tests    {task: {"metric": name of its score, "files": {language: identity of the test data}}}
+    tests    {task: {"metric": name of its score, "is_finetuned", "files": {language: identity of the test data}}}
     scores   rows of curves.py, all languages, the source language too
     costs    rows of recipe_costs (recipe/costs.py)
     baselines  rows {"baseline", "task", "language", "score"}
@@ -84,6 +84,7 @@ class _CostRow(Stored):
 
 class _Test(Stored):
     metric: str
+    is_finetuned: bool = True
     files: dict[str, list[str]]
 
 
@@ -136,7 +137,7 @@ def read_run_results(workdir: str | Path, name: str) -> RunResults:
             "or make its report with `ds-minimodel report`"
         )
     advice = "damaged, or written by another version; make the report again with `ds-minimodel report`"
-    values = read_model(path, _Run, advice).model_dump()
+    values = read_model(path, _Run, advice).model_dump(exclude_unset=True)
     for record, digest in values["records"].items():
         if (workdir / record).is_file() and sha256_of_json(read_json(workdir / record)) != digest:
             raise UserError(

@@ -132,7 +132,12 @@ def _times(mean: float | None, *results: Speedup) -> Cell:
 
 
 def final_scores_table(
-    task: str, metric: str, curves: Curves, costs: Iterable[Row], baselines: Iterable[Row] = ()
+    task: str,
+    metric: str,
+    curves: Curves,
+    costs: Iterable[Row],
+    baselines: Iterable[Row] = (),
+    is_finetuned: bool = True,
 ) -> Table:
     """Table 2 for one task: training cost, and the score at training completion in each language.
 
@@ -175,17 +180,16 @@ def final_scores_table(
         ["System", flops.name, days.name, *columns],
         rows,
         references + unadapted,
-        [_completion_note(task, curves)],
+        [_completion_note(task, curves, is_finetuned)],
     )
 
 
-def _completion_note(task: str, curves: Curves) -> str:
+def _completion_note(task: str, curves: Curves, is_finetuned: bool) -> str:
     """Note that says after how many updates and with how many seeds the final scores of `task` were taken."""
     ends = [curve[-1] for (_, of_task, language), curve in curves.items() if of_task == task and language != AVERAGE]
     num_seeds = _range(len(point.by_seed) for point in ends)
-    over_seeds = (
-        "One finetuning seed." if num_seeds == "1" else f"Mean ± standard deviation over {num_seeds} finetuning runs."
-    )
+    runs, one = ("finetuning runs", "One finetuning seed.") if is_finetuned else ("runs", "Not finetuned.")
+    over_seeds = one if num_seeds == "1" else f"Mean ± standard deviation over {num_seeds} {runs}."
     return (
         f"Bold: the best. After {_range(point.step for point in ends)} updates of step 2; cost of step 2 "
         f"for one language. {over_seeds}"

@@ -15,7 +15,7 @@ from ds_minimodel.common.vocabulary import BOS, EOS, MASK
 from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.model.heads import MaskedLanguageModel, TaskModel, encode, to_tensors
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches, join
-from ds_minimodel.tasks.kind import Logits, Request, TaskKind
+from ds_minimodel.tasks.kind import FinetunedKind, Logits, Request
 from ds_minimodel.tasks.tables import text_field
 
 Answer = dict[str, object]  # a JSON object
@@ -51,7 +51,7 @@ class Answerer(ABC):
 class TaskAnswerer(Answerer):
     """A task model: its kind says what it is asked and what it answers."""
 
-    def __init__(self, model: TaskModel, kind: TaskKind, labels: list[str] | None, max_length: int):
+    def __init__(self, model: TaskModel, kind: FinetunedKind, labels: list[str] | None, max_length: int):
         self.model, self.kind, self.labels, self.max_length = model, kind, labels, max_length
         self.fields = kind.fields
 
@@ -64,7 +64,7 @@ class TaskAnswerer(Answerer):
 
     @torch.inference_mode()
     def _logits(self, examples: Examples) -> Logits:
-        for index, batch in _batches(examples, self.model):
+        for index, batch in batches(examples, self.model):
             yield index, self.model.logits(batch).float().cpu().numpy()
 
 
@@ -88,7 +88,7 @@ class MaskAnswerer(Answerer):
         pieces = tokenizer.pieces()
         answers: list[Answer] = [{}] * len(requests)
         model, head = self.model, self.model.body.heads[str(self.depth)]
-        for index, batch in _batches(examples, model):
+        for index, batch in batches(examples, model):
             masked_BS = batch["tokens"] == tokenizer.mask_id
             del batch["read"]
             (x_BSH,), _ = encode(model.pack, model.body, batch, (self.depth,))
@@ -117,7 +117,7 @@ def _with_masks(tokenizer: Tokenizer, text: str, max_length: int) -> np.ndarray:
     return np.array([BOS, *ids[: max_length - 2], EOS])
 
 
-def _batches(examples: Examples, model: torch.nn.Module) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
+def batches(examples: Examples, model: torch.nn.Module) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
     """(index, batch of tensors where the model is) for all of `examples`, of like length together."""
     device = next(model.parameters()).device
     for index, batch in evaluation_batches(examples, EVALUATION_TOKENS):

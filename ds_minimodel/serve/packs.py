@@ -7,7 +7,10 @@ from typing import Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_manifest
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, check_fit, load_body, load_pack
+from ds_minimodel.model import artifacts
+from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, check_fit, check_space, load_body, load_pack
+from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.parameters import load_into
 from ds_minimodel.tasks import task_of
 
 _NAMED = ("kind", "language", "space", "vocab_size", "steps", "eflops", "files")
@@ -48,6 +51,20 @@ def plug(body_folder: str | Path, pack_folder: str | Path, out: str | Path) -> N
     with atomic_folder(out) as temporary:
         shutil.copytree(body_folder, temporary / "body")
         shutil.copytree(pack_folder, temporary / "pack")
+
+
+def plugged_module(body: BodyArtifact, pack: PackArtifact) -> MaskedLanguageModel:
+    """The module of a body or mini-model with a pack plugged in, in evaluation mode; UserError where they do not fit.
+
+    Both stay as they are.
+    """
+    if body.task is not None:
+        raise UserError("a task model has a head of its own: Predictor asks it, Embedder gives its vectors")
+    check_space(f"the pack of {pack.language}", pack.space, body.space)
+    model = MaskedLanguageModel(body.config, len(pack.tensors["tokens"]))
+    load_into(model, body.tensors, "body.")
+    artifacts.plug(model, pack)
+    return model.eval()
 
 
 def open_pack(folder: str | Path, body: BodyArtifact | None = None) -> tuple[PackArtifact, Tokenizer]:

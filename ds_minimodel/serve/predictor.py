@@ -1,39 +1,23 @@
-"""One body in memory, many languages: predictions in the language that each request names."""
+"""Predictions of a task model or a body, in the language that each request names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_artifact
-from ds_minimodel.data.tokenizer import Tokenizer
-from ds_minimodel.model.artifacts import BodyArtifact, PackManifest, load_body, load_task_model
+from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_task_model
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import load_into
-from ds_minimodel.model.transformer import BodyConfig, LanguagePack
-from ds_minimodel.ops.cpu import configure_cpu
-from ds_minimodel.ops.precision import DTYPES, resolve_precision
+from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.serve.answers import Answer, MaskAnswerer, TaskAnswerer, check
-from ds_minimodel.serve.packs import open_pack
+from ds_minimodel.serve.many_languages import ManyLanguages
 from ds_minimodel.tasks import task_of
 from ds_minimodel.tasks.kind import Request
 from ds_minimodel.tasks.tables import table_rows
 
 
-@dataclass(frozen=True)
-class _Language:
-    """A language that is plugged in: its module, its vocabulary, and what it replaces of the body."""
-
-    module: LanguagePack
-    tokenizer: Tokenizer
-    body: dict[str, torch.Tensor]
-
-
-class Predictor:
+class Predictor(ManyLanguages):
     """A task model, or a body with its masked-LM heads, that serves many languages.
 
     >>> predictor = Predictor("finetune/minijoint/nli/seed-1/model", {"de": "adapt/minijoint/de/pack",
@@ -67,21 +51,8 @@ class Predictor:
         if top < 1:
             raise UserError(f"--top {top}: there must be at least 1 piece for each <mask>")
         artifact = load_body(model_folder)
-        if not pack_folders:
-            raise UserError("no language pack; give one at least, for example --pack de=FOLDER")
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if self.device.type == "cpu":
-            configure_cpu()
-        if precision not in (None, "auto", *DTYPES):
-            raise UserError(f"--precision {precision}: there are {', '.join(DTYPES)} and auto")
-        default = "fp32" if self.device.type == "cpu" else "auto"
-        self.precision = resolve_precision(precision or default, self.device, "--precision")
-        dtype = DTYPES[self.precision]
         self.answerer = self._answerer(model_folder, artifact, depth, top)
-        self.model = self.answerer.model.eval().to(self.device, dtype)
-        self.languages = {language: self._load(folder, artifact, dtype) for language, folder in pack_folders.items()}
-        replaced = {name for language in self.languages.values() for name in language.body}
-        self._own = {name: tensor.clone() for name, tensor in self.model.state_dict().items() if name in replaced}
+        super().__init__(self.answerer.model, artifact, pack_folders, precision)
 
     @staticmethod
     def _answerer(
@@ -101,16 +72,6 @@ class Predictor:
         load_task_model(module, artifact, folder)
         return TaskAnswerer(module, kind, labels, config.max_positions)
 
-    def _load(self, folder: str | Path, artifact: BodyArtifact, dtype: torch.dtype) -> _Language:
-        pack, tokenizer = open_pack(folder, artifact)
-        with torch.device("meta"):
-            module = LanguagePack(*pack.tensors["tokens"].shape)
-        module.load_state_dict({name: pack.tensors[name] for name in ("tokens", "bias")}, assign=True)
-        body = {
-            name: tensor.to(self.device, dtype) for name, tensor in pack.tensors.items() if name.startswith("body.")
-        }
-        return _Language(module.to(self.device, dtype), tokenizer, body)
-
     def read_requests(self, path: str | Path) -> list[Request]:
         """The requests in a file (a table, as tasks have); UserError with the line of the first that is wrong."""
         requests: list[Request] = []
@@ -128,18 +89,10 @@ class Predictor:
             by_language.setdefault(language, []).append(number)
         found: list[Answer] = [{}] * len(requests)
         for language, numbers in by_language.items():
-            self._use(self.languages[language])
-            tokenizer = self.languages[language].tokenizer
-            of_language = self.answerer.answer(tokenizer, [requests[number] for number in numbers])
+            of_language = self.answerer.answer(self.plug(language), [requests[number] for number in numbers])
             for number, answer in zip(numbers, of_language, strict=True):
                 found[number] = answer
         return found
-
-    def _use(self, language: _Language) -> None:
-        self.model.pack = language.module
-        state = self.model.state_dict()
-        for name, own in self._own.items():
-            state[name].copy_(language.body.get(name, own))
 
 
 def _depth(folder: str | Path, config: BodyConfig, depth: int | None) -> int:
@@ -149,9 +102,3 @@ def _depth(folder: str | Path, config: BodyConfig, depth: int | None) -> int:
     if depth is None or depth in config.head_depths:
         return depth or config.head_depths[-1]
     raise UserError(f"{folder}: no head at depth {depth}; there are heads at {', '.join(map(str, config.head_depths))}")
-
-
-def beside(model_folder: str | Path) -> dict[str, Path]:
-    """{its language: folder} of the pack that lies beside a model, as `pack plug` and the steps leave it."""
-    folder = Path(model_folder).resolve().parent / "pack"
-    return {read_artifact(folder, PackManifest).language: folder} if folder.is_dir() else {}

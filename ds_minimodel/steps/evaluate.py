@@ -1,13 +1,15 @@
 """Step 4: plug each language's packs into each task model and score it on the language's test data.
 
 All packs of a language are scored, from the unadapted one (step 0) to the last, for the training curves; the
-source language is scored with its own pack.
+source language is scored with its own pack. A kind of task that is not finetuned is scored with the body of step 1.
 """
 
+from collections.abc import Callable
 from functools import partial
 from itertools import groupby, product
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,12 +17,14 @@ from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.model.artifacts import load_body, load_pack, load_task_model, plug
+from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug
 from ds_minimodel.model.heads import TaskModel, to_tensors
+from ds_minimodel.model.mini import part_of
+from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.jobs import Job, Layout
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.results.curves import Row
 from ds_minimodel.results.run_results import SCORES_FILE
 from ds_minimodel.steps.training import finetune_seeds, snapshot_folder, task_inputs
@@ -36,21 +40,33 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
         tested = [language for language in recipe.languages.all if language in task.test]
         for folder, languages in layout.scores(system, name, tested).items():
+            models = _models(recipe, layout, system, name)
+            files = [path for language in languages for path in task.test_files(language)]
             inputs = {
-                "task": task_inputs(recipe, name, [task.test[language] for language in languages]),
+                "task": task_inputs(recipe, name, files),
                 "languages": languages,
-                "seeds": list(finetune_seeds(recipe)),
+                "seeds": list(models),
                 **recipe.engine.recorded(),
             }
-            targets = [language for language in languages if language != recipe.languages.source]
+            source = recipe.languages.source
+            targets = [language for language in languages if language != source]
+            of_source = (layout.pretrain(system), layout.tokenizer(source)) if KINDS[task.kind].has_translations else ()
             parents = (
-                *(layout.finetune(system, name, seed) for seed in finetune_seeds(recipe)),
+                *(folder.parent for folder in models.values()),
                 *(layout.adapt(system, language) for language in targets),
                 *(layout.tokenizer(language) for language in languages),
+                *of_source,
             )
             make = partial(_evaluate, recipe, layout, system, name, languages, folder)
             found.append(Job(folder, inputs, parents, make))
     return found
+
+
+def _models(recipe: Recipe, layout: Layout, system: System, name: str) -> dict[int, Path]:
+    """{seed: folder} of what a task is scored with: its task models, or the body where it is not finetuned."""
+    if name in recipe.finetune.finetuned_tasks:
+        return {seed: layout.finetune(system, name, seed) / "model" for seed in finetune_seeds(recipe)}
+    return {recipe.seed: layout.pretrain(system) / "body"}
 
 
 def _evaluate(
@@ -73,27 +89,26 @@ def _evaluate(
 
 
 def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, language: str, world: World) -> list[Row]:
-    """Score rows of this replica's share of a language's packs under each task model."""
+    """Score rows of this replica's share of a language's packs under each model of a task."""
     task = recipe.finetune.tasks[name]
     kind, max_length = KINDS[task.kind], recipe.finetune.of(name, "max_length")
-    packs = product(finetune_seeds(recipe), _packs(recipe, layout, system, language))
+    models = _models(recipe, layout, system, name)
+    packs = product(models, _packs(recipe, layout, system, language))
     share = list(packs)[world.data.rank :: world.data.size]
-    dtype = DTYPES[resolve_precision(recipe.engine.precision, world.device)]
     progress = Progress(f"evaluate {system.name} {name} {language}", len(share), "scores", quiet=not world.is_main)
     tokenizer = open_tokenizer(layout.tokenizer(language))
     in_source = language == recipe.languages.source
     rows: list[Row] = []
     records = encoded = None
     for seed, of_seed in groupby(share, key=itemgetter(0)):
-        model = load_body(layout.finetune(system, name, seed) / "model")
-        labels = (model.task or {})["labels"]
+        model = load_body(models[seed])
+        module_of = partial(_module, recipe, task, models[seed], model, world)
         if encoded is None:
-            records = kind.read(task.test[language], task, language, labels)
+            records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
+            outputs = partial(_in_source_language, recipe, layout, system, name, module_of, model.space)
+            records = kind.with_source(records, outputs)
             encoded = kind.encode(tokenizer, records, task, max_length)
-        module = kind.module(model.config, tokenizer.vocab_size, labels)
-        load_task_model(module, model, layout.finetune(system, name, seed) / "model")
-        shard(module, world.tensor)
-        module.eval().to(world.device, dtype)
+        module = module_of(tokenizer.vocab_size)
         for _, (folder, step) in of_seed:
             pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
             plug(module, pack)
@@ -111,6 +126,39 @@ def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, lang
             progress.update(len(rows))
     progress.close()
     return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
+
+
+def _module(recipe: Recipe, task: Task, folder: Path, model: BodyArtifact, world: World, vocab_size: int) -> TaskModel:
+    """This rank's part of the task model or body in `folder`, all but the pack, ready to be scored."""
+    kind = KINDS[task.kind]
+    if model.task is not None:
+        module = kind.module(model.config, vocab_size, model.task["labels"])
+        load_task_model(module, model, folder)
+    else:
+        config = kind.body_config(task, model.config)
+        module = kind.module(config, vocab_size, None)
+        load_into(module, part_of(model, config), "body.")
+    shard(module, world.tensor)
+    return module.eval().to(world.device, DTYPES[resolve_precision(recipe.engine.precision, world.device)])
+
+
+def _in_source_language(
+    recipe: Recipe,
+    layout: Layout,
+    system: System,
+    name: str,
+    module_of: Callable[[int], TaskModel],
+    space: str,
+    records: Any,
+) -> Logits:
+    """Outputs for records of a task in the source language, with its pack. module_of: by the size of a vocabulary."""
+    task, source = recipe.finetune.tasks[name], recipe.languages.source
+    tokenizer = open_tokenizer(layout.tokenizer(source))
+    encoded = KINDS[task.kind].encode(tokenizer, records, task, recipe.finetune.of(name, "max_length"))
+    module = module_of(tokenizer.vocab_size)
+    ((folder, _),) = _packs(recipe, layout, system, source)
+    plug(module, load_pack(folder, space))
+    return _logits(module, encoded.examples)
 
 
 def _packs(recipe: Recipe, layout: Layout, system: System, language: str) -> list[tuple[Path, int | None]]:

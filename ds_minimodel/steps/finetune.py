@@ -10,14 +10,14 @@ from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
-from ds_minimodel.model.mini import without_heads
+from ds_minimodel.model.mini import part_of
 from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import finetune_seeds, finished_checkpoints, micro_batches, task_inputs, training_run
 from ds_minimodel.systems import System
-from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks import FINETUNED, KINDS
 from ds_minimodel.tasks.batches import TaskSampler
 
 
@@ -33,7 +33,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     shared = {"finetune": recipe.finetune.recorded(), **recipe.engine.recorded()}
     for body in recipe.bodies:
         parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
-        for name, task in recipe.finetune.tasks.items():
+        for name, task in recipe.finetune.finetuned_tasks.items():
             inputs = shared | {"task": task_inputs(recipe, name, [task.train])}
             for seed in finetune_seeds(recipe):
                 folder = layout.finetune(body, name, seed)
@@ -45,7 +45,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
 def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: int, world: World) -> None:
     section, task, source = recipe.finetune, recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
-    kind = KINDS[task.kind]
+    kind = FINETUNED[task.kind]
     labels = kind.labels(task, source)
     records = kind.read(task.train, task, source, labels)
     examples = kind.encode(tokenizer, records, task, section.of(name, "max_length")).examples
@@ -55,10 +55,10 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
 
     body = load_body(layout.pretrain(system) / "body")
     pack = load_pack(layout.pretrain(system) / "pack", body.space)
-    config = without_heads(body.config)
+    config = kind.body_config(task, body.config)
     torch.manual_seed(seed)
     module = kind.module(config, tokenizer.vocab_size, labels)
-    load_into(module, {key: tensor for key, tensor in body.tensors.items() if not key.startswith("heads.")}, "body.")
+    load_into(module, part_of(body, config), "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
     shard(module, world.tensor)

@@ -10,7 +10,6 @@ import torch
 from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.model.artifacts import BodyArtifact
 from ds_minimodel.model.heads import MaskedLanguageModel, TaskModel
-from ds_minimodel.model.mini import without_heads
 from ds_minimodel.model.parameters import train_only
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.model.transformer import Body
@@ -20,7 +19,7 @@ from ds_minimodel.steps.adapt import adapt_depths, adapted_model, is_scheduled
 from ds_minimodel.steps.build_mini import mini_model
 from ds_minimodel.steps.pretrain import pretrained_model
 from ds_minimodel.steps.training import body_config
-from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks import FINETUNED, KINDS
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS
 
 Batch = dict[str, Any]
@@ -87,12 +86,13 @@ def planned_steps(recipe: Recipe) -> list[PlannedStep]:
 
 
 def planned_tasks(recipe: Recipe, length: int, replicas: int) -> list[PlannedTask]:
-    """Finetuning of each body on each task, and its evaluation, on examples of `length` tokens without padding."""
+    """Finetuning of each body on each task that has it, and its evaluation, on `length` tokens without padding."""
     found = []
     size = recipe.engine.tensor_parallel
     modules: dict[Any, TaskModel] = {}  # of the same sizes
     for system, (name, task) in itertools.product(recipe.bodies, recipe.finetune.tasks.items()):
-        kind, config = KINDS[task.kind], without_heads(body_config(recipe, system))
+        kind = KINDS[task.kind]
+        config = kind.body_config(task, body_config(recipe, system))
         labels = (task.labels or ["a", "b", "c"]) if kind.has_labels else None
         tokens = min(length, recipe.finetune.of(name, "max_length"), config.max_positions)
         _, micro = fill_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, replicas)
@@ -102,7 +102,8 @@ def planned_tasks(recipe: Recipe, length: int, replicas: int) -> list[PlannedTas
                 modules[key] = kind.module(config, recipe.source_vocab_size, labels)
             train_only(modules[key], lambda name: not name.startswith("pack."))
             shard(modules[key], Group(size - 1, size))
-        for step, rows in (("finetune", micro), ("evaluate", max(1, EVALUATION_TOKENS // tokens))):
+        steps = [("finetune", micro)] if task.kind in FINETUNED else []
+        for step, rows in (*steps, ("evaluate", max(1, EVALUATION_TOKENS // tokens))):
             outputs = 1 if kind.reads_start else tokens if kind.has_labels else 2
             batch: Batch = {
                 "tokens": _integers((rows, tokens)),

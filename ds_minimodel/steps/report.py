@@ -24,14 +24,14 @@ from ds_minimodel.common.files import (
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.jobs import Job, Layout, log_of, read_record, record_of
 from ds_minimodel.recipe.names import check_label
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import LossRow, read_losses
 from ds_minimodel.results.page import write_report
 from ds_minimodel.results.run_results import SCORES_FILE, RunResults, read_run_results
 from ds_minimodel.steps.training import task_inputs
 from ds_minimodel.systems import System
-from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks import FINETUNED, KINDS
 
 BASELINES_FILE = "baselines.json"
 _EVALUATE = "delete its folder and run the step again"
@@ -65,7 +65,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
         Job(
             layout.baselines(name),
             {
-                "task": task_inputs(recipe, name, [task.train, *task.test.values()]),
+                "task": task_inputs(recipe, name, [*task.training_files, *_test_files(task)]),
                 "languages": [recipe.languages.source, *task.test],
             },
             (),
@@ -73,6 +73,10 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
         )
         for name, task in recipe.finetune.tasks.items()
     ]
+
+
+def _test_files(task: Task) -> list[str]:
+    return [path for language in task.test for path in task.test_files(language)]
 
 
 def _score_references(recipe: Recipe, layout: Layout, name: str, _world: None) -> None:
@@ -168,8 +172,8 @@ def _data(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     for language in recipe.languages_of_text:
         inputs = {**_inputs(layout.tokens(language)), "parents": None}
         found[f"text of {language}"] = sha256_of_json(inputs)[:16]
-    for name, task in recipe.finetune.tasks.items():
-        found[f"training data of {name}"] = task_inputs(recipe, name, [task.train])["files"]
+    for name, task in recipe.finetune.finetuned_tasks.items():
+        found[f"training data of {name}"] = task_inputs(recipe, name, task.training_files)["files"]
     return found
 
 
@@ -187,7 +191,10 @@ def _tests(recipe: Recipe) -> dict[str, dict[str, Any]]:
     for name, task in recipe.finetune.tasks.items():
         found[name] = {
             "metric": KINDS[task.kind].metric(task, recipe.languages.source),
-            "files": {language: task_inputs(recipe, name, [path])["files"] for language, path in task.test.items()},
+            "is_finetuned": task.kind in FINETUNED,
+            "files": {
+                language: task_inputs(recipe, name, task.test_files(language))["files"] for language in task.test
+            },
         }
     return found
 

@@ -26,6 +26,7 @@ from ds_minimodel.recipe.costs import step_work
 from ds_minimodel.recipe.jobs import Layout
 from ds_minimodel.recipe.schema import MaskedLm, OptimizerSection, Recipe
 from ds_minimodel.systems import System
+from ds_minimodel.tasks import FINETUNED
 
 log = logging.getLogger(__name__)
 
@@ -164,5 +165,6 @@ def task_inputs(recipe: Recipe, name: str, files: Sequence[str]) -> dict[str, ob
         raise UserError(
             f"finetune.tasks.{name}: {error.filename}: {error.strerror}; check the path in the recipe"
         ) from None
-    settings = {key: recipe.finetune.of(name, key) for key in ("epochs", "batch_size", "lr", "max_length")}
+    keys = ("epochs", "batch_size", "lr", "max_length") if task.kind in FINETUNED else ("max_length",)
+    settings = {key: recipe.finetune.of(name, key) for key in keys}
     return {**task.settings(), **settings, "files": [contents[path] for path in files]}

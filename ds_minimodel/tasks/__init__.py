@@ -11,19 +11,24 @@ from typing import TYPE_CHECKING
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.classification import Classification
-from ds_minimodel.tasks.kind import TaskKind
+from ds_minimodel.tasks.kind import FinetunedKind, TaskKind
 from ds_minimodel.tasks.pair import Pair
 from ds_minimodel.tasks.qa import QuestionAnswering
+from ds_minimodel.tasks.retrieval import Retrieval
 from ds_minimodel.tasks.tagging import Tagging
 
 if TYPE_CHECKING:
     from ds_minimodel.model.artifacts import BodyArtifact
 
 # A kind of task is one of these and what its file says.
-KINDS: dict[str, TaskKind] = {kind.name: kind for kind in (Classification(), Pair(), QuestionAnswering(), Tagging())}
+KINDS: dict[str, TaskKind] = {
+    kind.name: kind for kind in (Classification(), Pair(), QuestionAnswering(), Tagging(), Retrieval())
+}
+# Those that are finetuned; the others are scored with the body as it is.
+FINETUNED: dict[str, FinetunedKind] = {name: kind for name, kind in KINDS.items() if isinstance(kind, FinetunedKind)}
 
 
-def task_of(folder: str | Path, model: BodyArtifact) -> tuple[TaskKind, list[str] | None]:
+def task_of(folder: str | Path, model: BodyArtifact) -> tuple[FinetunedKind, list[str] | None]:
     """(kind, labels) of the task model in `folder`; UserError where they or the head are not a kind's."""
     import torch
 
@@ -31,9 +36,9 @@ def task_of(folder: str | Path, model: BodyArtifact) -> tuple[TaskKind, list[str
 
     assert model.task is not None
     name, labels, where = model.task["kind"], model.task["labels"], Path(folder) / "config.json"
-    if name not in KINDS:
-        raise UserError(f"{where}: task.kind: {name!r:.40} is none of {', '.join(KINDS)}")
-    kind = KINDS[name]
+    if name not in FINETUNED:
+        raise UserError(f"{where}: task.kind: {name!r:.40} is none of {', '.join(FINETUNED)}")
+    kind = FINETUNED[name]
     if kind.has_labels != bool(labels) or len({*(labels or ())}) < len(labels or ()):
         raise UserError(f"{where}: task.labels: {name} takes {'names, each once' if kind.has_labels else 'none'}")
     with torch.device("meta"):

@@ -10,7 +10,7 @@ import numpy as np
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import BOS, EOS
 from ds_minimodel.tasks.batches import Examples, join
-from ds_minimodel.tasks.kind import Encoded, Logits, Request, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_classification
 from ds_minimodel.tasks.tables import SENTENCE, Columns, Records, columns_named, read_table
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ds_minimodel.model.transformer import BodyConfig
 
 
-class Classification(TaskKind[Records, Encoded]):
+class Classification(FinetunedKind[Records, Encoded]):
     """One label for each sentence."""
 
     name = "classification"

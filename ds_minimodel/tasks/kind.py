@@ -1,13 +1,15 @@
 """The interface of a kind of task: all that the package asks of classification, question answering, tagging …
 
-A kind is one subclass of TaskKind in one file beside this one, and one line in KINDS (tasks/__init__.py). The recipe
-is read without torch, so these files import torch and ds_minimodel.model in the methods that need them.
+A kind is one subclass of TaskKind in one file beside this one, and one line in KINDS (tasks/__init__.py): of
+FinetunedKind, which adds a head that trains and answers to requests, or of TaskKind alone, which is scored with the
+body as it is. The recipe is read without torch, so these files import torch and ds_minimodel.model in the methods that
+need them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
@@ -33,6 +35,7 @@ class TaskSettings(Protocol):
 
     train: str
     test: dict[str, str]
+    translations: dict[str, str]
     labels: list[str] | None
     columns: dict[str, str]
 
@@ -49,7 +52,7 @@ E = TypeVar("E", bound=Encoded)
 
 
 class TaskKind(ABC, Generic[R, E]):
-    """One kind of task: how its files are read and encoded, its model, scores, references and answers."""
+    """One kind of task: how its files are read and encoded, its model, scores and references."""
 
     # In the recipe.
     name: ClassVar[str]  # of the key `kind`
@@ -58,15 +61,12 @@ class TaskKind(ABC, Generic[R, E]):
     keys: ClassVar[type[BaseModel] | None] = None  # further keys of the task, with their defaults
     # Whether job records of every kind hold `keys`: qa's, which were there before each kind had its own.
     keys_in_all_records: ClassVar[bool] = False
+    # Whether a test file goes with one in the source language, of the key `translations`; then the source has no test.
+    has_translations: ClassVar[bool] = False
 
     # The model. reads_start: the head is a dense layer and the outputs at position 0, else the outputs everywhere.
     has_labels: ClassVar[bool] = True
     reads_start: ClassVar[bool]
-    hugging_face_class: ClassVar[str]
-    head_names: ClassVar[dict[str, str]]  # module of the head -> Hugging Face's
-
-    # In `ds-minimodel predict`.
-    fields: tuple[str, ...]  # keys of a request that hold text, in the order in which they are typed
 
     # --- Files ---
 
@@ -78,18 +78,10 @@ class TaskKind(ABC, Generic[R, E]):
         something is missing, damaged or has a label that is not among them.
         """
 
-    @abstractmethod
-    def labels(self, task: TaskSettings, source: str) -> list[str] | None:
-        """Names of the labels in id order: the recipe's, else the training file's; None for a kind without labels.
-
-        source: language of the training file.
-        """
-
     def check_files(self, task: TaskSettings, source: str) -> None:
         """Raise UserError where a file of the task cannot be used, before anything is trained."""
-        labels = self.labels(task, source)
-        for language, path in sorted({(source, task.train), *task.test.items()}):
-            self.read(path, task, language, labels)
+        for language, path in sorted(task.test.items()):
+            self.read(path, task, language, None)
 
     @abstractmethod
     def encode(self, tokenizer: Tokenizer, records: R, task: TaskSettings, max_length: int) -> E:
@@ -97,22 +89,21 @@ class TaskKind(ABC, Generic[R, E]):
 
     # --- Model ---
 
+    def body_config(self, task: TaskSettings, config: BodyConfig) -> BodyConfig:
+        """What the task's model has of a body of `config`: all but the masked-LM heads."""
+        from ds_minimodel.model.mini import without_heads
+
+        return without_heads(config)
+
     @abstractmethod
     def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
-        """The model with a fresh head over a body of `config`, which has no masked-LM heads."""
-
-    @abstractmethod
-    def num_outputs(self, labels: list[str] | None) -> int:
-        """Scores that the head gives at a position that it reads."""
-
-    def hugging_face_config(self, labels: list[str] | None) -> dict[str, object]:
-        """Entries of Hugging Face's config.json for the head."""
-        if labels is None:
-            return {}
-        names = list(map(str, labels))
-        return {"id2label": dict(enumerate(names)), "label2id": {name: id for id, name in enumerate(names)}}
+        """The model, where it has a head with a fresh one, over a body of `config`, which has no masked-LM heads."""
 
     # --- Scores ---
+
+    def with_source(self, records: R, outputs: Callable[[R], Logits]) -> R:
+        """`records` with what `score` needs of the source language; `outputs` are the model's with its pack."""
+        return records
 
     @abstractmethod
     def score(self, task: TaskSettings, language: str, records: R, encoded: E, logits: Logits) -> Scores:
@@ -128,8 +119,43 @@ class TaskKind(ABC, Generic[R, E]):
     ) -> dict[str, dict[str, float] | None]:
         """{name: {language: score}} of methods without a language model; None where one is not installed.
 
-        tests: {language: file}. They learn from the training file, in the language `source`.
+        tests: {language: file}. They learn from the training file, where there is one, in the language `source`.
         """
+
+
+class FinetunedKind(TaskKind[R, E]):
+    """A kind of task with a head that is finetuned on a training file, and whose models answer requests."""
+
+    # For export.
+    hugging_face_class: ClassVar[str]
+    head_names: ClassVar[dict[str, str]]  # module of the head -> Hugging Face's
+
+    # In `ds-minimodel predict`.
+    fields: tuple[str, ...]  # keys of a request that hold text, in the order in which they are typed
+
+    @abstractmethod
+    def labels(self, task: TaskSettings, source: str) -> list[str] | None:
+        """Names of the labels in id order: the recipe's, else the training file's; None for a kind without labels.
+
+        source: language of the training file.
+        """
+
+    def check_files(self, task: TaskSettings, source: str) -> None:
+        """Also of the training file, and for a label that the task does not have."""
+        labels = self.labels(task, source)
+        for language, path in sorted({(source, task.train), *task.test.items()}):
+            self.read(path, task, language, labels)
+
+    @abstractmethod
+    def num_outputs(self, labels: list[str] | None) -> int:
+        """Scores that the head gives at a position that it reads."""
+
+    def hugging_face_config(self, labels: list[str] | None) -> dict[str, object]:
+        """Entries of Hugging Face's config.json for the head."""
+        if labels is None:
+            return {}
+        names = list(map(str, labels))
+        return {"id2label": dict(enumerate(names)), "label2id": {name: id for id, name in enumerate(names)}}
 
     # --- Predictions ---
 

@@ -1,4 +1,4 @@
-"""Official metrics, in percent: accuracy, exact match and F1 of SQuAD 1.1 and of MLQA."""
+"""Official metrics, in percent: accuracy, exact match and F1 of SQuAD 1.1 and of MLQA, nearest neighbours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ _ARTICLES = {
     "ar": r"\sال^|ال",
 }
 _HAN = re.compile("([\u4e00-\u9fa5])")
+_BLOCK = 1 << 24  # similarities that are held at a time
 
 
 def score_classification(
@@ -39,6 +40,28 @@ def score_classification(
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     assert predictions.shape == labels.shape
     return {"accuracy": 100.0 * float((predictions == labels).mean())}
+
+
+def neighbour_accuracy(
+    similarity: Callable[[slice], np.ndarray], pairs: np.ndarray, num_queries: int, num_candidates: int
+) -> float:
+    """Percent of `pairs` (N, 2), a query and a candidate each, whose query has its nearest candidate in one of them.
+
+    similarity: (rows, candidates) of some rows of the queries. Of k candidates that are equally near each counts for
+    1/k; so they do not depend on their order.
+    """
+    right = np.unique(pairs[:, 0] * num_candidates + pairs[:, 1])
+    found = np.zeros(num_queries)
+    size = max(1, _BLOCK // num_candidates)
+    for first in range(0, num_queries, size):
+        similarity_QC = similarity(slice(first, first + size))
+        rows, nearest = np.nonzero(similarity_QC == similarity_QC.max(1, keepdims=True))
+        keys = (first + rows) * num_candidates + nearest
+        is_right = right[np.minimum(np.searchsorted(right, keys), len(right) - 1)] == keys
+        count = len(similarity_QC)
+        shares = np.maximum(np.bincount(rows, minlength=count), 1)  # none is nearest where a similarity is NaN
+        found[first : first + count] = np.bincount(rows, is_right, count) / shares
+    return 100.0 * float(found[pairs[:, 0]].mean())
 
 
 def score_qa(

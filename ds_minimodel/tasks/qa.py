@@ -18,7 +18,7 @@ from pydantic import BaseModel, PositiveInt
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import BOS, EOS
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, Logits, Request, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_qa
 from ds_minimodel.tasks.tables import parse_json, read_text, shown, text_field
 
@@ -40,7 +40,7 @@ class Keys(BaseModel):
     metric: Literal["squad", "mlqa"] = "squad"  # F1 by SQuAD's rules, or MLQA's by language
 
 
-class QuestionAnswering(TaskKind["list[Question]", "Windows"]):
+class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
     """Questions on contexts, answered by a span of the context."""
 
     name = "qa"

@@ -1,14 +1,17 @@
 """Scores that need no language model: majority class, TF-IDF, lexical overlap. All in percent, deterministic.
 
-Each learns from the source language's training examples and is scored zero-shot in every test language.
+Each learns from the source language's training examples, where there are any, and is scored zero-shot in every test
+language.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 
 class Asked(Protocol):
@@ -62,6 +65,21 @@ def tfidf_accuracies(
     letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True, min_df=3, max_features=100_000)
     model = make_pipeline(make_union(words, letters), LogisticRegression(C=20, max_iter=300, class_weight="balanced"))
     return _fit_and_score(model, train_texts, train_labels, tests)
+
+
+def letter_similarities(
+    texts: Sequence[str], others: Sequence[str]
+) -> tuple[Callable[[slice], np.ndarray], Callable[[slice], np.ndarray]] | None:
+    """Cosines of some `texts` to all `others`, and of some `others` to all `texts`, by TF-IDF of 2 to 4 letters.
+
+    The weights are those of both together. None without scikit-learn.
+    """
+    if LogisticRegression is None:
+        return None
+    letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True, dtype=np.float32)
+    both = letters.fit_transform([*texts, *others])
+    one, other = both[: len(texts)], both[len(texts) :]
+    return lambda rows: (one[rows] @ other.T).toarray(), lambda rows: (other[rows] @ one.T).toarray()
 
 
 def overlap_accuracies(

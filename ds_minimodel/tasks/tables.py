@@ -148,12 +148,26 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"{path}: no such file; check the path") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    return decoded(data, path)
+
+
+def decoded(data: bytes, path: str | Path) -> str:
+    """The text of a file's bytes; UserError, with the line, where they are not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         byte = error.object[error.start]
         raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert the file") from None
+
+
+def text_lines(text: str, path: str | Path) -> list[str]:
+    """The lines of a file's text without their ends; UserError, with the line, for a NUL character."""
+    lines = text.split("\n")  # splitlines would also cut at U+2028 and U+0085
+    for number, line in enumerate(lines, 1):
+        if "\0" in line:  # SentencePiece takes it for <s>
+            raise UserError(f"{path}:{number}: a NUL character; remove it, for example with tr -d '\\0'")
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
 def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:

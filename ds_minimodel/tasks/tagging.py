@@ -19,7 +19,7 @@ import numpy as np
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import BOS, EOS, IGNORED, UNK
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, Logits, Request, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_classification
 from ds_minimodel.tasks.tables import read_text, text_field
 
@@ -50,7 +50,7 @@ class TaggedTokens(Encoded):
     first_pieces: list[np.ndarray]
 
 
-class Tagging(TaskKind[Sentences, TaggedTokens]):
+class Tagging(FinetunedKind[Sentences, TaggedTokens]):
     """One label for each word."""
 
     name = "tagging"

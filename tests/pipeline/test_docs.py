@@ -16,10 +16,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from ds_minimodel import api
 from ds_minimodel.cli.main import main
 from ds_minimodel.engine.ranks.rendezvous import free_port
 
-from ..docs import PAGES, ROOT, blocks, commands, name_of
+from ..docs import PAGES, ROOT, blocks, commands, name_of, prose
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from ..interop.test_fairseq import xlm_r_of_fairseq  # noqa: F401
 from ..serve.conftest import make_family
@@ -177,7 +178,7 @@ def test_commands_on_recipes(world, tmp_path, capsys):
 
 
 def test_packs(tmp_path, monkeypatch, capsys):
-    """Every command and every line of code of docs/packs.md."""
+    """Every command of docs/packs.md."""
     family = make_family(tmp_path / "family", "0123456789abcdef")
     for name, place in {
         "classification": "finetune/minijoint/topic/seed-1/model",
@@ -188,19 +189,40 @@ def test_packs(tmp_path, monkeypatch, capsys):
         shutil.copytree(family.root / name, tmp_path / place)
     requests = [{"language": "de", "text": "der Hund"}, {"language": "tr", "text": "köpek"}]
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, requests)), encoding="utf-8")
+    (tmp_path / "sentences.de.txt").write_text("der Hund\ndie Wiese\n", encoding="utf-8")
     for command in PACKS:
         before, _, command = command.rpartition(" | ")
         typed = shlex.split(before)[1].replace("\\t", "\t").replace("\\n", "\n") if before else ""
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
         printed = do(shlex.split(command)[1:], tmp_path, capsys)
-        if typed:
-            assert len(printed.splitlines()) == len(typed.splitlines())
+        if "plug" in command or "embed" in command:
+            assert not printed
         else:
-            assert bool(printed) != ("plug" in command)
-    (code,) = blocks("docs/packs.md", "python")
+            assert len(printed.splitlines()) == len(typed.splitlines()) if typed else printed
+    vectors = [np.load(tmp_path / name) for name in ("sentences.de.txt.npy", "dog.npy")]
+    assert [array.shape for array in vectors] == [(2, 16), (1, 16)]
+
+
+def test_the_code_on_python(world, tmp_path, monkeypatch, capsys):
+    """Every line of docs/api.md, on the world in the place of the quickstart."""
+    copy = copy_of(world, tmp_path)
+    (tmp_path / "runs").mkdir()
+    (copy.parent / "run").rename(tmp_path / "runs/quickstart")
+    (tmp_path / "recipes").mkdir()
+    text = copy.read_text().replace(f"{copy.parent}/run", "runs/quickstart")
+    (tmp_path / "recipes/quickstart.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "packs.md", "exec"), {})
-    assert "'label':" in capsys.readouterr().out
+    names = {}
+    for code in blocks("docs/api.md", "python"):
+        for theirs, ours in (("/de", "/xx"), ('"de"', '"xx"'), ("depth=2, top", "depth=1, top"), ("seed-1", "seed-3")):
+            code = code.replace(theirs, ours)
+        exec(compile(code, "api.md", "exec"), names)
+    printed = capsys.readouterr().out
+    for text in ("3 True xx 8", "(2, 32) float32", "'masks': [[{'piece'", "'label':", "150 ", "minijoint adapt "):
+        assert text in printed, text
+    assert printed.endswith("adapt.steps=many: Input should be a valid integer\n")
+    assert set(api.__all__) <= {*names, "BodyArtifact", "PackArtifact", "Recipe"}
+    assert all(f"`{name}`" in prose("docs/api.md") for name in ("BodyArtifact", "PackArtifact", "Recipe"))
 
 
 def test_the_code_on_token_stores(world, monkeypatch, capsys):

@@ -8,7 +8,8 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.model.artifacts import load_body, load_pack, plug
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import load_into
-from ds_minimodel.serve.predictor import Predictor, beside
+from ds_minimodel.serve.many_languages import beside
+from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.tasks import KINDS
 
 from .conftest import LABELS

@@ -1,0 +1,175 @@
+"""Retrieval of translations: two parallel files, and whether a sentence's nearest neighbour in the other language is
+its translation (Tatoeba's form; XTREME's and BUCC's pairs). Nothing is finetuned.
+
+A sentence is the hidden states of its tokens, their mean or that of `<s>`, and near is the cosine. Sentences that are
+spelt alike are one, and each of its translations is right; of several that are equally near each counts for its share,
+so that neither the order of the lines nor a model that takes all sentences for the same has an advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from pydantic import BaseModel, PositiveInt
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import BOS, EOS
+from ds_minimodel.tasks.batches import Examples, join
+from ds_minimodel.tasks.kind import Encoded, Logits, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.metrics import neighbour_accuracy
+from ds_minimodel.tasks.tables import read_text, text_lines
+
+if TYPE_CHECKING:
+    from ds_minimodel.data.tokenizer import Tokenizer
+    from ds_minimodel.model.heads import TaskModel
+    from ds_minimodel.model.transformer import BodyConfig
+
+Pool = Literal["mean", "first"]
+
+
+class Keys(BaseModel):
+    """Keys of a retrieval task."""
+
+    pool: Pool = "mean"  # over all tokens of a sentence, or the first one, <s>
+    depth: PositiveInt | None = None  # layers that are run; all where not given, and of a body that has fewer
+
+
+@dataclass(frozen=True)
+class Bitext:
+    """Different sentences of a language, and of the source language their different translations.
+
+    pairs: (N, 2) int64, a sentence and a translation of it, for each line of the files. vectors: (translations, H).
+    """
+
+    sentences: list[str]
+    translations: list[str]
+    pairs: np.ndarray
+    vectors: np.ndarray | None = None
+
+
+class Retrieval(TaskKind[Bitext, Encoded]):
+    """The translation of each sentence among those of all, in both directions."""
+
+    name = "retrieval"
+    form = "two files, line by line translations of each other"
+    keys = Keys
+    has_translations = True
+    has_labels = False
+    reads_start = False
+
+    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Bitext:
+        return read_bitext(path, task.translations[language])
+
+    def with_source(self, records: Bitext, outputs: Callable[[Bitext], Logits]) -> Bitext:
+        of_source = replace(records, sentences=records.translations)
+        return replace(records, vectors=_collected(outputs(of_source), len(records.translations)))
+
+    def encode(self, tokenizer: Tokenizer, records: Bitext, task: TaskSettings, max_length: int) -> Encoded:
+        return Encoded(sentences_of(tokenizer.encode(records.sentences), max_length, _keys_of(task).pool))
+
+    def body_config(self, task: TaskSettings, config: BodyConfig) -> BodyConfig:
+        depth = min(_keys_of(task).depth or config.num_layers, config.num_layers)
+        return replace(super().body_config(task, config), num_layers=depth)
+
+    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+        from ds_minimodel.model.heads import SentenceEncoder
+
+        return SentenceEncoder(config, vocab_size)
+
+    def score(self, task: TaskSettings, language: str, records: Bitext, encoded: Encoded, logits: Logits) -> Scores:
+        """ "to_source" and "from_source": where the neighbours are looked for; "score" is the mean of the two."""
+        assert records.vectors is not None
+        own, of_source = _unit(_collected(logits, len(records.sentences))), _unit(records.vectors)
+        return _both(lambda rows: own[rows] @ of_source.T, lambda rows: of_source[rows] @ own.T, records)
+
+    def metric(self, task: TaskSettings, source: str) -> str:
+        return "accuracy of nearest neighbours, mean of both directions"
+
+    def references(
+        self, task: TaskSettings, tests: Mapping[str, str], source: str
+    ) -> dict[str, dict[str, float] | None]:
+        """A guess among all, and the nearest by TF-IDF of letters."""
+        from ds_minimodel.tasks import references
+
+        chance, letters = {}, {}
+        for language, path in tests.items():
+            records = self.read(path, task, language, None)
+            chance[language] = 50.0 / len(records.sentences) + 50.0 / len(records.translations)
+            similarity = references.letter_similarities(records.sentences, records.translations)
+            if similarity is not None:
+                letters[language] = _both(*similarity, records)["score"]
+        return {"chance": chance, "TF-IDF of letters": letters or None}
+
+
+def _keys_of(task: TaskSettings) -> Keys:
+    assert isinstance(task, Keys)
+    return task
+
+
+# --- Files ---
+
+
+def read_bitext(path: str, other: str) -> Bitext:
+    """The sentences of two files of which line n of one translates line n of the other, the second in the source.
+
+    Lines that are empty in both are left out. UserError with file and line where they are not parallel.
+    """
+    lines, of_source = (text_lines(read_text(name), name) for name in (path, other))
+    if len(lines) != len(of_source):
+        raise UserError(
+            f"{path}: has {len(lines):,} lines, {other} {len(of_source):,}; line n of one must translate line n of "
+            "the other"
+        )
+    sentences: dict[str, int] = {}
+    translations: dict[str, int] = {}
+    pairs = []
+    for line, both in enumerate(zip(map(str.strip, lines), map(str.strip, of_source), strict=True), 1):
+        if all(both):
+            number = sentences.setdefault(both[0], len(sentences))
+            pairs.append((number, translations.setdefault(both[1], len(translations))))
+        elif any(both):
+            empty, full = (path, other) if both[1] else (other, path)
+            raise UserError(f"{empty}:{line}: empty, where {full} has a sentence; delete the line in both, or fill it")
+    if not pairs:
+        raise UserError(f"{path}: no sentences; a task needs some")
+    return Bitext([*sentences], [*translations], np.array(pairs, dtype=np.int64))
+
+
+def sentences_of(ids: Sequence[Sequence[int]], max_length: int, pool: Pool) -> Examples:
+    """`<s>A</s>` for the ids of each text, cut to `max_length` tokens; an empty one is `<s></s>`."""
+    if max_length < 3:
+        raise UserError(f"max_length {max_length}: too short for a sentence; raise it in the recipe")
+    sequences = [np.array([BOS, *of_text[: max_length - 2], EOS]) for of_text in ids]
+    return join(sequences, np.zeros(len(sequences)), reads_start=pool == "first")
+
+
+# --- Neighbours ---
+
+
+def _collected(outputs: Logits, count: int) -> np.ndarray:
+    """(count, H) of the vectors in batches."""
+    found: np.ndarray | None = None
+    for index, vectors_BH in outputs:
+        found = np.zeros((count, vectors_BH.shape[1]), np.float32) if found is None else found
+        found[index] = vectors_BH
+    assert found is not None
+    return found
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors of length 1; of length 0 where they are."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1)
+
+
+Similarity = Callable[[slice], np.ndarray]  # of some sentences to all of the other language
+
+
+def _both(to_source: Similarity, from_source: Similarity, records: Bitext) -> Scores:
+    counts = len(records.sentences), len(records.translations)
+    there = neighbour_accuracy(to_source, records.pairs, *counts)
+    back = neighbour_accuracy(from_source, records.pairs[:, ::-1], *counts[::-1])
+    return {"score": (there + back) / 2, "to_source": there, "from_source": back}

@@ -1,0 +1,166 @@
+"""Retrieval: parallel files, neighbours, references, and what a recipe may say of such a task."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.schema import Task
+from ds_minimodel.steps.training import task_inputs
+from ds_minimodel.tasks import KINDS, metrics
+from ds_minimodel.tasks.retrieval import read_bitext
+
+RETRIEVAL = KINDS["retrieval"]
+SETTINGS = Task(kind="retrieval", test={"de": "de"}, translations={"de": "en"})
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, text):
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_lines_are_pairs_and_what_is_spelt_alike_is_one(write):
+    de = write("de", "\ufeffdas Haus\r\nder Hund\n\n  das Haus \nein\x85Wort\n")
+    en = write("en", "the house\nthe dog\n\nthe building\na word")
+    records = read_bitext(de, en)
+    assert records.sentences == ["das Haus", "der Hund", "ein\x85Wort"]
+    assert records.translations == ["the house", "the dog", "the building", "a word"]
+    assert records.pairs.tolist() == [[0, 0], [1, 1], [0, 2], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    "de, en, message",
+    [
+        ("a\nb\n", "a\n", "de: has 2 lines, .*en 1; line n of one must translate line n of the other"),
+        ("a\n \n", "a\nb\n", "de:2: empty, where .*en has a sentence"),
+        ("a\nb\n", "a\n\n", "en:2: empty, where .*de has a sentence"),
+        ("", "", "de: no sentences; a task needs some"),
+        ("\n\n", "\n\n", "de: no sentences"),
+        ("a\nb\0\n", "a\nb\n", "de:2: a NUL character"),
+        (b"a\n\xff\n", "a\nb\n", "de:2: not UTF-8"),
+    ],
+)
+def test_files_that_are_not_parallel_are_refused(write, de, en, message):
+    with pytest.raises(UserError, match=message):
+        read_bitext(write("de", de), write("en", en))
+
+
+def score(records, own, of_source):
+    """Scores for the vectors of the sentences and of their translations."""
+    records = RETRIEVAL.with_source(records, lambda side: [(np.arange(len(side.sentences)), of_source)])
+    return RETRIEVAL.score(SETTINGS, "de", records, None, [(np.arange(len(own)), own)])
+
+
+def brute_force(own, of_source, pairs):
+    """Percent of the lines whose nearest neighbour is one of the sentence's translations, in both directions."""
+
+    def one(queries, candidates, pairs):
+        cosines = [
+            [q @ c / np.linalg.norm(q) / np.linalg.norm(c) for c in candidates.astype(float)]
+            for q in queries.astype(float)
+        ]
+        return 100 * np.mean([[query, int(np.argmax(cosines[query]))] in pairs for query, _ in pairs])
+
+    there = one(own, of_source, pairs)
+    back = one(of_source, own, [pair[::-1] for pair in pairs])
+    return {"score": (there + back) / 2, "to_source": there, "from_source": back}
+
+
+def test_scores_are_those_of_a_plain_search_in_blocks_too(write, monkeypatch):
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 30, 60)
+    records = read_bitext(
+        write("de", "".join(f"d{number}\n" for number in numbers)),
+        write("en", "".join(f"e{number} {line % 3}\n" for line, number in enumerate(numbers))),
+    )
+    of_source = rng.normal(size=(len(records.translations), 4)).astype(np.float32)
+    own = np.zeros((len(records.sentences), 4), np.float32)
+    own[records.pairs[:, 0]] = of_source[records.pairs[:, 1]] + rng.normal(size=(60, 4)) / 2
+    expected = brute_force(own, of_source, records.pairs.tolist())
+    assert 20 < expected["to_source"] < 90 and expected["to_source"] != expected["from_source"]
+    assert score(records, own, of_source) == pytest.approx(expected)
+    monkeypatch.setattr(metrics, "_BLOCK", 100)  # two or three queries at a time
+    assert score(records, own, of_source) == pytest.approx(expected)
+
+
+def test_equally_near_ones_share_and_their_order_is_nothing(write):
+    records = read_bitext(write("de", "a\nb\nc\nd\n"), write("en", "A\nB\nC\nD\n"))
+    assert score(records, np.ones((4, 2)), np.ones((4, 2)))["score"] == 25  # all the same: a guess
+    vectors = np.array([[1, 0], [0, 1], [1, 0], [-1, 0]], np.float32)
+    assert score(records, vectors, vectors)["to_source"] == 75  # a and c are one half each
+    order = np.array([2, 3, 0, 1])
+    mixed = replace(records, pairs=np.stack([order, order], 1))
+    assert score(mixed, vectors, vectors) == score(records, vectors, vectors)
+
+
+def test_a_model_that_computes_nothing_finds_nothing(write):
+    records = read_bitext(write("de", "a\nb\n"), write("en", "A\nB\n"))
+    assert score(records, np.full((2, 2), np.nan), np.ones((2, 2)))["score"] == 0
+    assert score(records, np.zeros((2, 2)), np.ones((2, 2)))["score"] == 50
+
+
+def test_references(write):
+    paths = write("de", "Hund und Katze\nHaus\nBahn\nZug\n"), write("en", "Katze, Hund\nHaus\nBahnen\nforest\n")
+    task = Task(kind="retrieval", test={"de": paths[0]}, translations={"de": paths[1]})
+    found = RETRIEVAL.references(task, task.test, "en")
+    assert found == {"chance": {"de": 25.0}, "TF-IDF of letters": {"de": pytest.approx(81.25)}}
+
+
+# --- A task of a recipe ---
+
+RECIPE = """\
+workdir: runs/test
+systems: [bl_base]
+languages: {source: en, targets: [de, fr]}
+data: {text: {en: en.txt, de: de.txt, fr: fr.txt}}
+finetune:
+  tasks:
+    tatoeba: TASK
+"""
+GOOD = {"kind": "retrieval", "test": {"de": "a.de"}, "translations": {"de": "a.en"}}
+
+
+def load(tmp_path, task, *overrides):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.replace("TASK", json.dumps(task)))
+    return load_recipe(path, overrides)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"train": "x"}, "recipe.yaml:7: .*train: a retrieval task is not finetuned; leave the key out"),
+        ({"lr": 1e-3}, "lr: a retrieval task is not finetuned"),
+        ({"labels": ["a"]}, "labels: a retrieval task is not finetuned"),
+        ({"translations": {}}, "de has a file in only one of test and translations"),
+        ({"test": {"de": "a", "fr": "b"}}, "fr has a file in only one of test and translations"),
+        ({"test": {"en": "a"}, "translations": {"en": "b"}}, "test: en is the source language"),
+        ({"columns": {"text": "a"}}, "columns: a retrieval task has no text; it has two files"),
+        ({"pool": "max"}, "pool: Input should be 'mean' or 'first'"),
+        ({"depth": 0}, "depth: Input should be greater than 0"),
+        ({"kind": "qa"}, "train: this key is missing"),
+        ({"kind": "qa", "train": "x"}, "translations: a qa task has none; leave the key out"),
+    ],
+)
+def test_what_a_recipe_may_not_say(tmp_path, change, message):
+    with pytest.raises(UserError, match=message):
+        load(tmp_path, {**GOOD, **change})
+
+
+def test_how_others_are_finetuned_does_not_decide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.de", "a.en"):
+        Path(name).write_text(name)
+    plain, other = (load(tmp_path, GOOD, f"finetune.lr={lr}") for lr in ("1e-5", "1e-3"))
+    assert task_inputs(plain, "tatoeba", ["a.de", "a.en"]) == task_inputs(other, "tatoeba", ["a.de", "a.en"])
+    deeper = load(tmp_path, {**GOOD, "depth": 8})
+    assert task_inputs(deeper, "tatoeba", ["a.de", "a.en"]) != task_inputs(plain, "tatoeba", ["a.de", "a.en"])
+    assert "a.en" not in str(task_inputs(plain, "tatoeba", ["a.de", "a.en"]))  # by its content
