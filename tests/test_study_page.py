@@ -1,4 +1,4 @@
-"""scripts/study_page.py on runs with made-up scores; tests/pipeline/test_study.py has real ones."""
+"""scripts/study_page.py on runs with made-up scores: what it judges, what it writes and what it refuses."""
 
 import dataclasses
 import json
