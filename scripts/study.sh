@@ -21,7 +21,23 @@ note_with_time() {
     note "$1, CPU time since the start: $(tail -n 1 "$work/cpu-time.txt")"
 }
 
-run() { ds-minimodel run recipes/study.yaml "$@"; }
+runs=(seed-1 seed-11 depth-1 depth-3 depth-6 depth-9 little) # what the page joins; the pilot has its own table
+
+# study COMMAND RUN: ds-minimodel's COMMAND on the recipe with the settings of a run. The pilot is BL_BASE in the source
+# language, with two steps of adaptation so that there is something to report on.
+study() {
+    local settings=()
+    case $2 in
+        pilot) settings=("systems=[bl_base]" "languages.targets=[de]" adapt.steps=2 adapt.warmup_steps=0
+            adapt.snapshot_every=null "adapt.snapshot_at=[]") ;;
+        seed-11) settings=(seed=11) ;;
+        depth-*) settings=("mini.depth=${2#depth-}" "systems=[multijoint]" "languages.targets=[de, el]"
+            finetune.seeds=2) ;;
+        little) settings=("languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt
+            data.text.el=data/study-tenth/el.txt) ;;
+    esac
+    ds-minimodel "$1" recipes/study.yaml workdir=$work/"$2" "${settings[@]}"
+}
 
 # share FROM TO NAME…: the workdir TO has these folders of FROM, if it has none of its own.
 share() {
@@ -39,17 +55,13 @@ share() {
 
 data() { ds-minimodel fetch-sample --set study --out data/study; }
 
-# BL_BASE in the source language. Two steps of adaptation, so that there is something to report on.
-pilot() {
-    run workdir=$work/pilot "systems=[bl_base]" "languages.targets=[de]" adapt.steps=2 adapt.warmup_steps=0 \
-        adapt.snapshot_every=null "adapt.snapshot_at=[]"
-}
+pilot() { study run pilot; }
 
 seeds() {
     share pilot seed-1 tokenizer tokens pretrain finetune
-    run workdir=$work/seed-1
+    study run seed-1
     share seed-1 seed-11 tokenizer tokens
-    run workdir=$work/seed-11 seed=11
+    study run seed-11
 }
 
 # One body with heads at all depths; embeddings trained over 1, 3, 6 and 9 layers of it.
@@ -58,8 +70,7 @@ depths() {
     share seed-1 depth-1 tokenizer tokens
     for depth in 1 3 6 9; do
         share depth-1 depth-$depth tokenizer tokens pretrain finetune
-        run workdir=$work/depth-$depth mini.depth=$depth "systems=[multijoint]" "languages.targets=[de, el]" \
-            finetune.seeds=2
+        study run depth-$depth
     done
 }
 
@@ -73,13 +84,20 @@ little() {
             || mv data/study-tenth/$language.part data/study-tenth/$language.txt
     done
     share seed-1 little tokenizer/en tokenizer/en.job.json pretrain build-mini finetune
-    run workdir=$work/little "languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt \
-        data.text.el=data/study-tenth/el.txt
+    study run little
 }
 
+# Each run's own report first: it may have been written before reports held all that this page shows.
 page() {
-    ds-minimodel report recipes/study.yaml workdir=$work/seed-1 --with $work/seed-11 --with $work/depth-1 \
-        --with $work/depth-3 --with $work/depth-6 --with $work/depth-9 --with $work/little
+    local run others=()
+    for run in pilot "${runs[@]}"; do
+        study report "$run"
+    done
+    for run in "${runs[@]:1}"; do
+        others+=(--with "$work/$run")
+    done
+    ds-minimodel report recipes/study.yaml workdir=$work/"${runs[0]}" "${others[@]}"
+    python scripts/study_page.py $work "${runs[@]}"
 }
 
 for part in "${parts[@]}"; do

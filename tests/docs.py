@@ -1,5 +1,6 @@
 """The commands, recipes and links that README.md, the pages of docs/ and comments of the recipes hold."""
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -64,3 +65,11 @@ def words(command):
     found = shlex.split(command.rpartition(" | ")[2])
     program = next((at for at, word in enumerate(found) if word in ("ds-minimodel", "ds_minimodel")), None)
     return found, None if program is None else found[program + 1 :]
+
+
+def import_script(path):
+    """A script that docs or other scripts call, as a module."""
+    spec = importlib.util.spec_from_file_location("script", ROOT / path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script

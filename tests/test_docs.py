@@ -1,7 +1,6 @@
 """README.md and docs/: what they name is there, and as the code has it. tests/pipeline/test_docs.py runs it."""
 
 import importlib
-import importlib.util
 import re
 import textwrap
 
@@ -16,7 +15,7 @@ from ds_minimodel.recipe.yaml12 import Yaml12
 from ds_minimodel.results.comparison import settings_of
 from ds_minimodel.results.run_results import RunResults
 
-from .docs import PAGES, ROOT, blocks, commands, inline_code, name_of, prose, words
+from .docs import PAGES, ROOT, blocks, commands, import_script, inline_code, name_of, prose, words
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 COMMANDS = [(name_of(page), command) for page in [*PAGES, *RECIPES] for command in commands(page)]
@@ -56,13 +55,6 @@ def test_commands_are_taken(page, command, monkeypatch):
         script = (ROOT / line[1]).read_text(encoding="utf-8")
         missing = [word for word in line[2:] if word.startswith("--") and f"{word}) " not in script]
         assert not missing, f"{line[1]} knows no {missing}"
-
-
-def import_script(path):
-    spec = importlib.util.spec_from_file_location("script", ROOT / path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
 
 
 def test_commands_are_found():

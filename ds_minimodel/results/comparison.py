@@ -14,8 +14,8 @@ from ds_minimodel.recipe.schema import compared_settings
 from ds_minimodel.results.curves import Row
 from ds_minimodel.results.losses import LossRow
 from ds_minimodel.results.run_results import RunResults
-from ds_minimodel.results.units import name_of
-from ds_minimodel.systems import SYSTEMS, Depth
+from ds_minimodel.results.units import in_order, name_of, system_of
+from ds_minimodel.systems import BASELINE, SYSTEMS, Depth
 
 DEPTH = Depth.MINI.value
 _MOST_DIFFERENCES = 4  # named for a run
@@ -38,6 +38,8 @@ class Comparison:
     language; their seed is a pair, (seed of the run, finetuning seed). metrics: {task: what its scores are}.
     not_finetuned: tasks that are scored with the bodies as they are. depths: {system: {depth: variant}} of systems with
     several depths of the mini-model.
+    baseline_of: {variant: the BL_BASE that it is measured against}. pairs: (one, other) to be compared unit by unit.
+    is_joint: whether other runs than the first have scores that it has not.
     """
 
     source: str
@@ -50,6 +52,9 @@ class Comparison:
     metrics: dict[str, str]
     not_finetuned: set[str]
     depths: dict[str, dict[int, str]]
+    baseline_of: dict[str, str]
+    pairs: list[tuple[str, str]]
+    is_joint: bool
 
 
 def compare_runs(runs: list[RunResults]) -> Comparison:
@@ -66,6 +71,7 @@ def compare_runs(runs: list[RunResults]) -> Comparison:
         (row["baseline"], row["task"], row["language"]): row for run in reversed(runs) for row in run.baselines
     }  # the first run's count
     metrics = {task: test["metric"] for run in runs for task, test in run.tests.items()}
+    baseline_of = _baseline_of(variants, of_run)
     return Comparison(
         runs[0].source,
         _facts(runs, repeated),
@@ -77,6 +83,9 @@ def compare_runs(runs: list[RunResults]) -> Comparison:
         metrics,
         {task for run in runs for task, test in run.tests.items() if not test.get("is_finetuned", True)},
         depths,
+        baseline_of,
+        _pairs(variants, of_run, depths, baseline_of),
+        len(in_targets) > len(runs[0].target_scores),
     )
 
 
@@ -158,6 +167,42 @@ def _depths(variants: list[Variant]) -> dict[str, dict[int, str]]:
         if variant.name in (variant.system, f"{variant.system} N={depth}"):
             depths.setdefault(variant.system, {})[depth] = variant.name
     return {system: dict(sorted(names.items())) for system, names in depths.items() if len(names) > 1}
+
+
+def _baseline_of(variants: list[Variant], of_run: Mapping[tuple[str, str], str]) -> dict[str, str]:
+    """{variant: the BL_BASE of the first run that has both, else the first BL_BASE}; {} without any BL_BASE."""
+    found: dict[str, str] = {}
+    for (run, _), variant in of_run.items():
+        if (run, BASELINE) in of_run:
+            found.setdefault(variant, of_run[run, BASELINE])
+    rest = [variant.name for variant in variants if found and variant.name not in found]
+    return found | dict.fromkeys(rest, BASELINE)
+
+
+def _pairs(
+    variants: list[Variant],
+    of_run: Mapping[tuple[str, str], str],
+    depths: Mapping[str, Mapping[int, str]],
+    baseline_of: Mapping[str, str],
+) -> list[tuple[str, str]]:
+    """Pairs to compare: systems of one run, each with its BL_BASE; neighbouring depths; another variant with the first.
+
+    The later one in the paper's order comes first: it is the one of which is asked what it gains or loses.
+    """
+    names = [variant.name for variant in variants]
+    in_run: dict[str, list[str]] = {}
+    for (run, _), variant in of_run.items():
+        in_run.setdefault(run, []).append(variant)
+    pairs = [(one, baseline_of[one]) for one in in_order(names) if one in baseline_of]
+    for of_one_run in in_run.values():
+        ordered = in_order(of_one_run)
+        pairs += [(one, other) for number, one in enumerate(ordered) for other in ordered[:number]]
+    for by_depth in depths.values():
+        ordered = list(by_depth.values())
+        pairs += list(zip(ordered[1:], ordered, strict=False))
+    others = {name for by_depth in depths.values() for name in by_depth.values()}
+    pairs += [(name, system_of(name)) for name in names if name not in others]
+    return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
 
 
 def _unique(

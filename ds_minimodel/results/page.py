@@ -17,6 +17,15 @@ from ds_minimodel.results.curves import (
     training_curves,
     with_language_average,
 )
+from ds_minimodel.results.paired import unit_curves
+from ds_minimodel.results.paired_tables import (
+    difference_label,
+    differences_of,
+    differences_table,
+    shares_table,
+    speedups_table,
+    times_table,
+)
 from ds_minimodel.results.render import Block, Facts, Figure, Heading, Notes, to_html, to_markdown
 from ds_minimodel.results.run_results import SCORES_FILE, RunResults, write_run_results
 from ds_minimodel.results.tables import (
@@ -62,6 +71,8 @@ def report_blocks(comparison: Comparison) -> list[Block]:
         blocks += _score_blocks(comparison, left_out)
         blocks += _depth_blocks(comparison, left_out)
         blocks += _seed_blocks(comparison, left_out)
+        if comparison.is_joint:
+            blocks += paired_blocks(comparison, left_out)
     else:
         left_out.append("Tables 2, 3, 5, A1 to A5, Figures 1, 3 and 4: nothing was scored in a target language.")
     blocks += [Heading("Costs"), cost_table(comparison.costs)]
@@ -184,6 +195,39 @@ def _seed_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         left_out.append("Table A5: no system was run with several seeds; add such runs by --with.")
         return []
     return [Heading("Variance across pretraining runs"), table]
+
+
+def paired_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
+    """Systems compared unit by unit: differences with intervals, shares, speedups by cell, measured time."""
+    curves, baseline_of = unit_curves(comparison.scores), comparison.baseline_of
+    differences = differences_of(curves, comparison.pairs)
+    lacking = [difference_label(*pair) for pair in comparison.pairs if pair not in differences]
+    if lacking:
+        left_out.append(f"Paired differences {', '.join(lacking)}: no cell and seeds in common.")
+    blocks: list[Block] = [Heading("Paired comparison")]
+    if differences:
+        caption = "Paired differences in final score with their 95 % intervals, for all tasks together and for each."
+        blocks += [
+            differences_table("Paired differences at training completion", differences),
+            Figure("differences.png", plots.plot_differences(differences), caption),
+        ]
+    if baseline_of:
+        majority = {
+            (row["task"], row["language"]): row["score"]
+            for row in comparison.baselines
+            if row["baseline"] == "majority"
+        }
+        blocks += [shares_table(curves, baseline_of, majority), speedups_table(curves, baseline_of)]
+    with_baseline = [(one, other) for one, other in comparison.pairs if baseline_of.get(one) == other]
+    in_source = differences_of(unit_curves(comparison.source_scores), with_baseline)
+    if in_source:
+        blocks.append(differences_table(f"Paired differences in the source language, {comparison.source}", in_source))
+    times = times_table(comparison.losses, comparison.costs)
+    if times:
+        blocks.append(times)
+    else:
+        left_out.append("Measured time of step 2: no run's report holds it; make their reports again.")
+    return blocks
 
 
 def _loss_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:

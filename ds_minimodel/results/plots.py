@@ -22,6 +22,7 @@ from matplotlib.typing import LineStyleType
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 from ds_minimodel.results.curves import AVERAGE, Curves, Estimates, Point, Row, near_maximal_targets, speedup
+from ds_minimodel.results.paired_tables import Differences, columns_of, difference_label
 from ds_minimodel.results.tables import languages_of, systems_of, tasks_of
 from ds_minimodel.results.units import Unit, in_order, name_of, system_of, v100_unit
 from ds_minimodel.systems import BASELINE, SYSTEMS
@@ -177,6 +178,27 @@ def plot_depth_languages(task: str, metric: str, curves: Curves, depths: Mapping
     """Figures A2 and A3 for one task, a panel for each language: a line for each depth of the mini-model."""
     panels = [(language, task, language) for language in languages_of(curves, task)]
     return _score_panels(curves, panels, depth_styles(depths), (), f"{metric} (%)")
+
+
+def plot_differences(differences: Differences) -> bytes:
+    """Paired differences with their intervals, a row for each two systems, a panel for each task and for all tasks."""
+    columns, rows = columns_of(differences), list(differences)
+    with rc_context(RC_PARAMS):
+        figure = _figure(min(5.2 + 2.0 * (len(columns) - 1), _WIDEST), 0.9 + 0.26 * len(rows))
+        all_axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+        for axes, column in zip(all_axes, columns, strict=True):
+            axes.axvline(0, color=GREY, linestyle=(0, (1, 1.5)), linewidth=1.1)
+            for height, pair in enumerate(rows):
+                number = differences[pair].get(column)
+                if number is not None:
+                    style = system_styles([pair[0]])[pair[0]]
+                    axes.plot([number.low, number.high], [height, height], color=style.color)
+                    axes.plot(number.value, height, style.marker, color=style.color, fillstyle=style.fill, markersize=5)
+            axes.set_title(column, loc="left")
+        all_axes[0].set_yticks(range(len(rows)), [difference_label(*pair) for pair in rows], color="#1c2126")
+        all_axes[0].invert_yaxis()
+        figure.supxlabel("difference in final score (points)", fontsize=9.5)
+        return _png(figure)
 
 
 def plot_losses(losses: Iterable[Row]) -> bytes:

@@ -150,3 +150,32 @@ def test_other_test_data_of_one_task_does_not_compare():
     other.tests["topic"] |= {"metric": "F1", "files": {}}
     with pytest.raises(UserError, match="the scores of task topic are F1 and accuracy"):
         compare_runs([some_run(), other])
+
+
+def test_systems_are_paired_within_their_run_by_depth_and_with_their_first_variant():
+    both = ["bl_base", "minijoint"]
+    runs = [
+        some_run(systems=[*both, "bl_small"]),
+        some_run("n1", systems=["minijoint"], mini={"depth": 1}),
+        some_run("little", systems=both, data={"text of de": "2"}),
+        some_run("fast", systems=["minijoint"], adapt={"lr": 1e-2}),
+    ]
+    comparison = compare_runs(runs)
+    assert comparison.is_joint and set(comparison.pairs) == {
+        ("bl_small", "bl_base"),
+        ("minijoint", "bl_base"),
+        ("minijoint", "bl_small"),
+        ("minijoint", "minijoint N=1"),
+        ("minijoint N=1", "bl_base"),
+        ("minijoint (little)", "bl_base (little)"),
+        ("minijoint (fast)", "bl_base"),
+        ("bl_base (little)", "bl_base"),
+        ("minijoint (little)", "minijoint"),
+        ("minijoint (fast)", "minijoint"),
+    }
+    assert compare_runs([some_run(systems=["minijoint"]), some_run("n1", systems=["bl_small"])]).baseline_of == {}
+
+
+def test_runs_that_repeat_the_first_are_nothing_to_compare():
+    assert not compare_runs([some_run(), some_run("again")]).is_joint
+    assert compare_runs([some_run(), some_run("again", seed=2)]).is_joint

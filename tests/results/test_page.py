@@ -87,6 +87,22 @@ def test_several_runs_have_the_papers_ablations_on_one_page(tmp_path):
     assert len(rows) == sum(len(run.target_scores) for run in runs)
 
 
+def test_several_runs_are_compared_unit_by_unit(tmp_path):
+    again, little = some_run("again", seed=2, better=4.0), some_run("little", data={"text of de": "2"})
+    for row in again.losses:
+        row |= {"seconds": 1200.0, "usual_seconds": 600.0}
+    write_report(tmp_path / "joint", [some_run(), again, little])
+    markdown, _ = texts(tmp_path / "joint")
+    table = markdown.partition("**Paired differences at training completion**")[2]
+    # 2 languages of 2 runs of 2 finetuning seeds, MiniJoint 2 below BL_BASE in each
+    assert "| MiniJoint − BL_BASE | 2 / 8 | -2.00 [-2.00, -2.00] |" in table
+    assert "| MiniJoint (little) − BL_BASE (little) | 2 / 4 |" in table
+    assert "| topic de, seed 2 | 1." in table and "**Paired differences in the source language, en**" in table
+    measured = table.partition("**Measured time of step 2**")[2]
+    assert re.search(r"\| MiniJoint \| [\d.]+ \| 1,200 \(1,200–1,200\) \| 600 \(600–600\) \| 2 \|", measured)
+    assert (tmp_path / "joint/differences.png").read_bytes().startswith(PNG)
+
+
 def test_each_further_score_of_a_task_has_its_table(tmp_path):
     run = some_run(tasks=("topic", "qa"))
     scores = [row | ({"recall": 12.5} if row["task"] == "topic" else {}) for row in run.scores]
@@ -202,6 +218,17 @@ def test_a_loss_ends_with_the_mean_of_its_last_twentieth_and_is_drawn_as_means_o
     row = read_losses(path, "minijoint", "adapt", "de")
     assert row["final"] == pytest.approx(2.5, abs=0.01)
     assert len(row["curve"]) == 120 and row["curve"][0] == [10.5, 4.0]
+
+
+def test_the_time_of_a_run_is_that_of_its_steps_and_what_it_would_be_at_the_median_rate(tmp_path):
+    """2 TFLOPs at 1, 2 at 1, and 2 at 0.1 TFLOP/s while the machine did something else."""
+    rates = [1.0, 1.0, 0.1]
+    records = [
+        {"step": step, "loss": 5.0, "eflops": 2e-6 * step, "tflops_per_second": rate}
+        for step, rate in enumerate(rates, 1)
+    ]
+    row = read_losses(metrics(tmp_path / "metrics.jsonl", records), "minijoint", "adapt", "de")
+    assert (row["seconds"], row["usual_seconds"]) == pytest.approx((24.0, 6.0))
 
 
 def test_majority_line_is_the_mean_of_the_languages_of_the_panel():
