@@ -17,12 +17,18 @@ need() {
     command -v "$1" >/dev/null || fail "$1 not found: $2"
 }
 
-# Run a launcher and end with this program's exit codes: launchers end with many others where a host is lost.
+# Run a launcher and end with this program's exit codes. Where a host is lost launchers end with others: with ssh's 255
+# if that notices before the ranks do, which are killed then and cannot say it.
 run_launcher() {
     local code=0
     "$@" || code=$?
     case $code in
         0 | 2) exit $code ;;
+        255)
+            echo "ds-minimodel: ${1##*/} ended with 255: a host, or the way to it, is lost; the same command goes on" \
+                "from the last checkpoint" >&2
+            exit 1
+            ;;
         *) exit 1 ;;
     esac
 }

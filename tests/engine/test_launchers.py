@@ -85,6 +85,7 @@ def test_the_scripts_end_with_our_exit_codes(launchers, ours):
     script = "source scripts/launch/common.sh; run_launcher sh -c"
     done = run(["bash", "-c", f"{script} 'exit {launchers}'", "script", "hosts", "pretrain", "recipe.yaml"])
     assert done.returncode == ours, done.stderr
+    assert (" is lost; the same command goes on" in done.stderr) == (launchers == 255)
 
 
 @pytest.mark.timeout(900)
