@@ -1,7 +1,7 @@
 """What checking the pieces of a token store costs a sample, with pieces of several sizes.
 
 Usage: python scripts/checked_reads.py [--megabytes 1000] [--report FILE]
-Checks the bytes of random samples (`CheckedPieces.check`, as `TokenStore.read` does) of a file that was just opened, so
+Checks the bytes of random samples (`CheckedPieces.read`, as `TokenStore.read` does) of a file that was just opened, so
 that nearly every one lies in a new piece, and then of the same samples again. The time of new pieces holds the page
 faults that reading the sample would have otherwise.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from ds_minimodel import __version__
 from ds_minimodel.benchmark.peaks import device_name
 from ds_minimodel.common import checksums
-from ds_minimodel.common.checksums import CheckedPieces, checksums_of
+from ds_minimodel.common.checksums import CheckedPieces, Reader, checksums_of
 from ds_minimodel.common.files import write_json
 
 PIECES = (1 << 13, 1 << 15, 1 << 20)  # bytes; the first is what stores have
@@ -32,12 +32,14 @@ def times_of_checks(path: Path, number: int) -> tuple[float, float]:
         sums = checksums_of(file)
     draw = np.random.default_rng(number)
     starts = draw.integers(0, path.stat().st_size - SAMPLE_BYTES, BATCH).tolist()
-    pieces = CheckedPieces(path, np.asarray(np.memmap(path, np.uint8, "r")), sums, "")
+    pieces = CheckedPieces(
+        path, path.stat().st_size, Reader().of(path), lambda first, last: sums.data.cast("B")[first:last].tobytes(), ""
+    )
     found = []
     for _ in range(2):
         begin = time.thread_time()
         for start in starts:
-            pieces.check(start, start + SAMPLE_BYTES)
+            pieces.read(start, start + SAMPLE_BYTES)
         found.append((time.thread_time() - begin) / BATCH * 1e6)
     return found[0], found[1]
 

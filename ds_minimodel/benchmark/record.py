@@ -27,7 +27,7 @@ class Record:
     def __init__(self, folder: str | Path, device_name: str, device_type: str, settings: dict[str, object]) -> None:
         self.folder = Path(folder)
         self.value: dict = {
-            "circumstances": _circumstances(device_name) | settings,
+            "circumstances": circumstances(device_name) | settings,
             "device_type": device_type,
             "steps": [],
             "kernels": [],
@@ -95,7 +95,8 @@ def label_of(task: dict) -> str:
     return f"{task['workload']} {task['precision']} ZeRO {task['zero_stage']}"
 
 
-def _circumstances(device_name: str) -> dict[str, object]:
+def circumstances(device_name: str) -> dict[str, object]:
+    """What a benchmark ran on, and when: device, date, commit, versions, cores."""
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     return {
         "device": device_name,

@@ -102,7 +102,7 @@ def time_in_turns(
     time_limit: float,
     say: Callable[[str], object],
 ) -> tuple[dict[str, dict], dict[str, float]]:
-    """Return ({contestant: _summary or {"error"}}, {"matmul": FLOP/s, "copy": bytes a second} of the device).
+    """Return ({contestant: summary or {"error"}}, {"matmul": FLOP/s, "copy": bytes a second} of the device).
 
     Every repeat lets each contestant take its turn, and measures the device's best matrix product and copy in
     between; medians over repeats. A turn is two steps, of which the second is timed: in training no step comes after
@@ -140,7 +140,7 @@ def time_in_turns(
         for name in [name for name in running if name != "peaks"]:
             memory = ask(name, "memory")
             if memory:
-                found[name] = _summary(answers[name], memory)
+                found[name] = summary(answers[name], memory)
     finally:
         for one in running.values():
             one.end()
@@ -148,7 +148,7 @@ def time_in_turns(
     return {name: found[name] for name in names}, peaks
 
 
-def _summary(answers: list, memory: list) -> dict[str, float]:
+def summary(answers: list, memory: list) -> dict[str, float]:
     """Seconds of a step (median, fastest, slowest), loss, bytes on the wire of rank 0, and peak memory of any rank."""
     seconds = [max(rank["seconds"][-1] for rank in answer) for answer in answers]
     return {

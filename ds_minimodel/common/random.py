@@ -21,9 +21,9 @@ GOLDEN = 0x9E3779B9  # 2^32 / golden ratio, odd: its multiples are all different
 HASH_MULTIPLIERS = 0x7FEB352D, 0x846CA68B  # of lowbias32 (Wellons, "Hash Prospector")
 FIRST_STREAM = 0x10000
 
-_FEISTEL_ROUNDS = 8
-
 UInt32s = NDArray[np.uint32]
+
+_FEISTEL_COUNTERS: UInt32s = np.array([(number * GOLDEN) % 2**32 for number in range(8)], np.uint32)  # one a round
 
 
 class Stream(IntEnum):
@@ -79,18 +79,21 @@ class DropoutSites:
 
 def _u32(value: ArrayLike) -> Any:
     """`value` (integers, negative or wide ones too) modulo 2^32, in an array of its own."""
-    return np.array(value).astype(np.uint32)
+    return np.array(value).astype(np.uint32, copy=False)
 
 
 def hash32(values: ArrayLike) -> UInt32s:
     """lowbias32 of each element: a bijection of the 32-bit integers that mixes well."""
+    return _hash_in_place(_u32(values))
+
+
+def _hash_in_place(x: UInt32s) -> UInt32s:
     first, second = HASH_MULTIPLIERS
-    x = _u32(values)
-    x ^= x >> np.uint32(16)
-    x *= np.uint32(first)
-    x ^= x >> np.uint32(15)
-    x *= np.uint32(second)
-    x ^= x >> np.uint32(16)
+    x ^= x >> 16
+    x *= first
+    x ^= x >> 15
+    x *= second
+    x ^= x >> 16
     return x
 
 
@@ -100,7 +103,7 @@ def sample_key(seed: int, epoch: ArrayLike, index: ArrayLike) -> UInt32s:
     key = hash32(hash32(_u32(seed) + _u32(GOLDEN)) + _u32(epoch))
     key = hash32(key + _u32(index))
     high = _u32(index >> np.uint64(32))
-    return np.where(high != 0, hash32(key + high), key)
+    return np.where(high != 0, hash32(key + high), key) if high.any() else key
 
 
 def stream_key(key: ArrayLike, number: int) -> UInt32s:
@@ -136,23 +139,24 @@ def permute(index: ArrayLike, n: int, seed: int, epoch: ArrayLike) -> NDArray[np
     """
     key = stream_key(sample_key(seed, epoch, 0), Stream.EPOCH_ORDER)
     place, key = np.broadcast_arrays(np.asarray(index, dtype=np.uint64), key)
-    place = place.copy()
     assert (place < n).all()
     bits = max(2, (n - 1).bit_length())
-    outside = np.ones(place.shape, bool)
+    round_keys = hash32(_FEISTEL_COUNTERS.reshape(-1, *[1] * key.ndim) + key)
+    place, outside = place.copy(), np.ones(place.shape, bool)
     while outside.any():
-        place[outside] = _feistel(place[outside], key[outside], bits)
+        place[outside] = _feistel(place[outside], round_keys[:, outside], bits)
         outside = place >= n
     return place.astype(np.int64)
 
 
-def _feistel(x: NDArray[np.uint64], key: UInt32s, bits: int) -> NDArray[np.uint64]:
+def _feistel(x: NDArray[np.uint64], round_keys: UInt32s, bits: int) -> NDArray[np.uint64]:
     """A keyed bijection of range(2^bits); the halves may differ by one bit and swap at each round."""
     left_bits, right_bits = bits // 2, bits - bits // 2
-    left = _u32(x >> np.uint64(right_bits))
-    right = _u32(x & np.uint64((1 << right_bits) - 1))
-    for number in range(_FEISTEL_ROUNDS):
-        mixed = hash32(hash32(key + _u32(number * GOLDEN)) + right)
-        left, right = right, left ^ (mixed & _u32((1 << left_bits) - 1))
+    left, right = (x >> right_bits).astype(np.uint32), (x & ((1 << right_bits) - 1)).astype(np.uint32)
+    for key in round_keys:
+        mixed = _hash_in_place(key + right)
+        mixed &= (1 << left_bits) - 1
+        mixed ^= left
+        left, right = right, mixed
         left_bits, right_bits = right_bits, left_bits
     return left.astype(np.uint64) << np.uint64(right_bits) | right

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds_minimodel.common import files
-from ds_minimodel.common.checksums import CheckedPieces, Checksums, checksums_of, num_pieces
+from ds_minimodel.common.checksums import CheckedPieces, Checksums, Reader, checksums_of, num_pieces
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.store import TokenStore
@@ -52,22 +52,23 @@ class BlockTable:
         try:
             if not path.exists() or _is_of_before(path):
                 _build(path, store, mode, seq_length)
-            count, checksums = _open(path, store, mode, seq_length)
+            self._count = _open(path, store, mode, seq_length)
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror}); {_ADVICE}") from None
         self.seq_length = seq_length
-        self._records = np.memmap(path, _RECORD, "r", _HEADER.size, (count,))
-        data = np.asarray(np.memmap(path, np.uint8, "r", _HEADER.size, (count * _RECORD.itemsize,)))
-        self._pieces = CheckedPieces(path, data, checksums, _ADVICE)
+        size, reader = self._count * _RECORD.itemsize, Reader()
+        records, checksums = reader.of(path, _HEADER.size), reader.of(path, _HEADER.size + size)
+        self._records = CheckedPieces(path, size, records, checksums, _ADVICE)
 
     def __len__(self) -> int:
-        return len(self._records)
+        return self._count
 
     def spans(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First token and number of tokens (int64) of each of the blocks `numbers`."""
-        for first in (numbers * _RECORD.itemsize).tolist():
-            self._pieces.check(first, first + _RECORD.itemsize)
-        records = self._records[numbers]
+        firsts = (numbers * _RECORD.itemsize).tolist()
+        records = np.frombuffer(
+            b"".join(self._records.read(first, first + _RECORD.itemsize) for first in firsts), _RECORD
+        )
         return records["start"], records["length"].astype(np.int64)
 
 
@@ -78,8 +79,8 @@ def _is_of_before(path: Path) -> bool:
     return start != _MAGIC and path.stat().st_size > 0 and path.stat().st_size % _RECORD.itemsize == 0
 
 
-def _open(path: Path, store: TokenStore, mode: str, seq_length: int) -> tuple[int, Checksums]:
-    """(number of blocks, checksums of the records' pieces); UserError where the header is not the one of this table."""
+def _open(path: Path, store: TokenStore, mode: str, seq_length: int) -> int:
+    """The number of blocks; UserError where the header is not the one of this table."""
     with open(path, "rb") as file:
         header = file.read(_HEADER.size)
         count = _HEADER.unpack(header)[3] if len(header) == _HEADER.size else 0
@@ -88,7 +89,7 @@ def _open(path: Path, store: TokenStore, mode: str, seq_length: int) -> tuple[in
             file.seek(end)
             checksums = np.frombuffer(file.read(), "<u4")
             if header == _header(store, mode, seq_length, count, checksums):
-                return count, checksums
+                return count
     raise UserError(f"{path}: damaged table of blocks; {_ADVICE}")
 
 
@@ -119,8 +120,9 @@ def _build(path: Path, store: TokenStore, mode: str, seq_length: int) -> None:
 
 
 def _even(store: TokenStore, limit: int) -> Spans:
-    for first in range(0, store.num_tokens, CHUNK_TOKENS * limit):
-        starts = np.arange(first, min(first + CHUNK_TOKENS * limit, store.num_tokens), limit)
+    step = max(1, CHUNK_TOKENS // limit) * limit
+    for first in range(0, store.num_tokens, step):
+        starts = np.arange(first, min(first + step, store.num_tokens), limit)
         yield starts, np.minimum(limit, store.num_tokens - starts)
 
 

@@ -6,6 +6,7 @@ workers. So every shard can be made by itself, by any process on any machine, wi
 
 from __future__ import annotations
 
+import array
 import contextlib
 import functools
 import itertools
@@ -105,23 +106,26 @@ def _encode_chunk(tokenizer_folder: str | Path, min_words: int, job: tuple[int, 
     """Tokenise a (shard, chunk): each line ends in </s>, each document in one more."""
     shard, chunk = job
     tokenizer = _tokenizer_of_worker(tokenizer_folder)
-    tokens: list[int] = []
-    lengths: list[int] = []
-    dropped = 0
-    for document in documents(chunk):
-        if min_words and sum(len(line.split()) for line in document) < min_words:
-            dropped += 1
-            continue
+    found = list(documents(chunk))
+    kept = [document for document in found if not min_words or sum(len(line.split()) for line in document) >= min_words]
+    # All lines in one call: SentencePiece starts a thread for each. An array takes ids three times as fast as a list.
+    sentences = iter(tokenizer.encode(list(itertools.chain.from_iterable(kept))))
+    tokens, lengths = array.array("I"), []
+    for document in kept:
         before = len(tokens)
-        for sentence in tokenizer.encode(document):
+        for sentence in itertools.islice(sentences, len(document)):
             if sentence:  # nothing is left of some lines, such as one zero-width space
-                tokens += sentence
+                tokens.fromlist(sentence)
                 tokens.append(EOS)
         if len(tokens) > before:
             tokens.append(EOS)
             lengths.append(len(tokens) - before)
     return _Part(
-        shard, chunk.end, np.array(tokens, id_type(tokenizer.vocab_size)), np.array(lengths, np.int64), dropped
+        shard,
+        chunk.end,
+        np.array(tokens, id_type(tokenizer.vocab_size)),
+        np.array(lengths, np.int64),
+        len(found) - len(kept),
     )
 
 

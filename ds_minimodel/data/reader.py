@@ -11,6 +11,7 @@ import codecs
 import glob
 import gzip
 import io
+import itertools
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -88,16 +89,10 @@ def documents(chunk: Chunk) -> Iterator[list[str]]:
         raise UserError(
             f"{chunk.path}:{line_number}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
         ) from None
-    document: list[str] = []
-    for line in text.split("\n"):  # not splitlines: form feeds, U+2028 … are no line ends here
-        line = line.strip()
-        if line:
-            document.append(line)
-        elif document:
-            yield document
-            document = []
-    if document:
-        yield document
+    lines = map(str.strip, text.split("\n"))  # not splitlines: form feeds, U+2028 … are no line ends here
+    for has_text, run in itertools.groupby(lines, bool):
+        if has_text:
+            yield list(run)
 
 
 def read_documents(patterns: Iterable[str | Path]) -> Iterator[list[str]]:

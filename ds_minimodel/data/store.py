@@ -1,4 +1,4 @@
-"""Token stores: memory-mapped tokenised text on disk, which need not fit into memory to be written or read.
+"""Token stores: tokenised text on disk, which need not fit into memory to be written or read.
 
 A store is a folder of shards and a manifest. Shard 00000 is three files:
   00000.bin   the ids, uint16 where the vocabulary allows it, else uint32, little-endian, nothing else
@@ -14,16 +14,16 @@ import bisect
 import contextlib
 import itertools
 import struct
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from ds_minimodel.common import files
-from ds_minimodel.common.checksums import CheckedPieces, Checksums, checksums_of, num_pieces
+from ds_minimodel.common.checksums import CheckedPieces, Checksums, Read, Reader, checksums_of, num_pieces
 from ds_minimodel.common.errors import UserError
 
 _MAGIC, _VERSION = b"DSMMTOKS", 1
@@ -104,6 +104,15 @@ def _checksums_of_shard(shard: Path) -> Checksums:
         return np.concatenate([checksums_of(tokens), checksums_of(index)])
 
 
+class _Shard(NamedTuple):
+    """A shard open for reading: its .bin and its .idx, header included."""
+
+    num_tokens: int
+    num_documents: int
+    tokens: CheckedPieces
+    offsets: CheckedPieces
+
+
 class TokenStore:
     """A store opened for reading, without reading its tokens.
 
@@ -124,40 +133,38 @@ class TokenStore:
             )
         self.sha256 = files.sha256_of_json(manifest.model_dump()["files"])
         self.is_checked = any(name.endswith(".crc") for name in manifest.files)
-        self._tokens: list[NDArray[np.integer]] = []  # memory maps, one a shard
-        self._offsets: list[NDArray[np.int64]] = []
-        self._token_checks: list[CheckedPieces] = []
-        self._offset_checks: list[CheckedPieces] = []
-        for number in range(manifest.shards):
-            self._open_shard(self.folder / shard_name(number), manifest)
-        self._token_starts = _running_sum(self._tokens)
-        self._document_starts = _running_sum([offsets[1:] for offsets in self._offsets])
+        self._reader, self._dtype = Reader(), id_type(self.vocab_size)
+        self._shards = [
+            self._open_shard(self.folder / shard_name(number), manifest) for number in range(manifest.shards)
+        ]
+        self._token_starts = _running_sum([shard.num_tokens for shard in self._shards])
+        self._document_starts = _running_sum([shard.num_documents for shard in self._shards])
         self.num_tokens = self._token_starts[-1]
         self.num_documents = self._document_starts[-1]
 
     def read(self, start: int, stop: int) -> NDArray[np.integer]:
-        """Ids of the tokens [start, stop), counted over all shards; a view where one shard holds them."""
+        """Ids of the tokens [start, stop), counted over all shards, (stop - start,); read-only."""
         assert 0 <= start <= stop <= self.num_tokens
-        shard = bisect.bisect_right(self._token_starts, start, hi=len(self._tokens)) - 1
+        shard, id_bytes = bisect.bisect_right(self._token_starts, start, hi=len(self._shards)) - 1, self._dtype.itemsize
         parts = []
         while True:
-            first, tokens, checks = self._token_starts[shard], self._tokens[shard], self._token_checks[shard]
-            checks.check((start - first) * tokens.itemsize, min(stop - first, len(tokens)) * tokens.itemsize)
-            parts.append(tokens[start - first : stop - first])
-            start = self._token_starts[shard + 1]
+            first, end = self._token_starts[shard : shard + 2]
+            parts.append(
+                self._shards[shard].tokens.read((start - first) * id_bytes, (min(stop, end) - first) * id_bytes)
+            )
+            start = end
             if stop <= start:
-                return parts[0] if len(parts) == 1 else np.concatenate(parts)
+                return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), self._dtype)
             shard += 1
 
     def document(self, number: int) -> tuple[int, int]:
         """(start, stop) of a document's tokens, its last </s> included."""
         shard = bisect.bisect_right(self._document_starts, number) - 1
-        at, checks = number - self._document_starts[shard], self._offset_checks[shard]
-        checks.check(_HEADER.size + 8 * at, _HEADER.size + 8 * (at + 2))
-        start, stop = self._offsets[shard][at : at + 2].tolist()
+        at = _HEADER.size + 8 * (number - self._document_starts[shard])
+        start, stop = np.frombuffer(self._shards[shard].offsets.read(at, at + 16), "<i8").tolist()
         return self._token_starts[shard] + start, self._token_starts[shard] + stop
 
-    def _open_shard(self, path: Path, manifest: StoreManifest) -> None:
+    def _open_shard(self, path: Path, manifest: StoreManifest) -> _Shard:
         index = path.with_suffix(".idx")
         for part in (path.with_suffix(".bin"), index, *([path.with_suffix(".crc")] if self.is_checked else [])):
             if part.name not in manifest.files:
@@ -173,36 +180,36 @@ class TokenStore:
             )
         if (vocab_size, tokenizer.hex()) != (self.vocab_size, self.tokenizer_sha256):
             raise UserError(f"{index}: of another vocabulary than the store; run the step prepare again")
-        dtype = id_type(vocab_size)
-        sizes = {index: _HEADER.size + 8 * (num_documents + 1), path.with_suffix(".bin"): num_tokens * dtype.itemsize}
+        id_bytes_here, data = self._dtype.itemsize, path.with_suffix(".bin")
+        sizes = {index: _HEADER.size + 8 * (num_documents + 1), data: num_tokens * id_bytes_here}
         for part, size in sizes.items():
-            if id_bytes != dtype.itemsize or part.stat().st_size != size:
+            if id_bytes != id_bytes_here or part.stat().st_size != size:
                 raise UserError(
                     f"{part}: not of the size that its header says ({size} bytes); run the step prepare again"
                 )
-        tokens = np.memmap(path.with_suffix(".bin"), dtype, "r") if num_tokens else np.empty(0, dtype)
-        self._tokens.append(tokens)  # an empty file cannot be mapped
-        self._offsets.append(np.memmap(index, "<i8", "r", offset=_HEADER.size))
-        data = [np.asarray(tokens).view(np.uint8), np.asarray(np.memmap(index, np.uint8, "r"))]
-        checksums = self._checksums(path.with_suffix(".crc"), [num_pieces(len(part)) for part in data], manifest)
+        checksums = self._checksums(
+            path.with_suffix(".crc"), [num_pieces(sizes[data]), num_pieces(sizes[index])], manifest
+        )
         advice = f"put it back from a copy, or delete {self.folder} and run the step prepare again"
-        self._token_checks.append(CheckedPieces(path.with_suffix(".bin"), data[0], checksums[0], advice))
-        self._offset_checks.append(CheckedPieces(index, data[1], checksums[1], advice))
-        self._offset_checks[-1].check(0, _HEADER.size)
+        tokens, offsets = (
+            CheckedPieces(part, sizes[part], self._reader.of(part), read, advice)
+            for part, read in zip((data, index), checksums, strict=True)
+        )
+        offsets.read(0, _HEADER.size)
+        return _Shard(num_tokens, num_documents, tokens, offsets)
 
-    def _checksums(self, path: Path, counts: Sequence[int], manifest: StoreManifest) -> Sequence[Checksums | None]:
-        """The checksums in a shard's .crc, of .bin and of .idx, which have so many pieces."""
+    def _checksums(self, path: Path, counts: Sequence[int], manifest: StoreManifest) -> Sequence[Read | None]:
+        """Readers of the checksums in a shard's .crc, of .bin and of .idx, which have so many pieces."""
         if not self.is_checked:
             return None, None
-        checksums = np.fromfile(path, "<u4")
-        if files.sha256_of_file(path) != manifest.files[path.name].sha256 or len(checksums) != sum(counts):
+        if files.sha256_of_file(path) != manifest.files[path.name].sha256 or path.stat().st_size != 4 * sum(counts):
             raise UserError(
                 f"{path}: damaged (its SHA-256 is not the one in {files.MANIFEST}); put it back from a copy, or delete "
                 f"{self.folder} and run the step prepare again"
             )
-        return checksums[: counts[0]], checksums[counts[0] :]
+        return self._reader.of(path), self._reader.of(path, 4 * counts[0])
 
 
-def _running_sum(parts: Sequence[Sized]) -> list[int]:
-    """Start of each part when they are laid end to end, and the end of the last one."""
-    return [0, *itertools.accumulate(map(len, parts))]
+def _running_sum(sizes: Iterable[int]) -> list[int]:
+    """Start of each part when parts of these sizes are laid end to end, and the end of the last one."""
+    return [0, *itertools.accumulate(sizes)]

@@ -1,4 +1,4 @@
-"""A token store for each language: raw text + tokenizer -> memory-mapped tokens."""
+"""A token store for each language: raw text + tokenizer -> tokens on disk."""
 
 import os
 from functools import partial

@@ -1,6 +1,8 @@
 """Token stores: what is written is read back across shards; a wrong file is refused."""
 
 import json
+import os
+import resource
 import struct
 
 import numpy as np
@@ -44,6 +46,35 @@ def test_tokens_and_documents_are_read_back_across_shards(tmp_path, vocab_size, 
     for start in range(0, len(tokens) + 1, 5):
         for stop in range(start, len(tokens) + 1, 7):
             assert store.read(start, stop).tolist() == tokens[start:stop]
+
+
+@pytest.fixture
+def limit():
+    """How many files this process may open for now: few more than it has open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lower = 2 * (len(os.listdir("/proc/self/fd")) + 16)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lower, hard))
+    yield lower
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_store_may_have_more_shards_than_a_process_may_open_files(tmp_path, limit):
+    shards = [[[number % 500 + 4] * 3] for number in range(limit + 1)]
+    store = TokenStore(make_store(tmp_path / "store", shards, 600))
+    for number in 2 * [*range(limit + 1)]:
+        assert store.read(*store.document(number)).tolist() == shards[number][0]
+
+
+def test_a_store_that_shrinks_or_vanishes_under_a_reader_is_one_line(tmp_path):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    store = TokenStore(folder)
+    (folder / "00003.bin").write_bytes(b"")
+    with pytest.raises(UserError, match=r"00003.bin: shorter than it was; put it back"):
+        store.read(0, store.num_tokens)
+    store = TokenStore(make_store(tmp_path / "other", random_shards(600), 600))
+    (tmp_path / "other/00000.bin").unlink()
+    with pytest.raises(UserError, match=r"00000.bin: cannot be read \(No such file"):
+        store.read(0, 5)
 
 
 def test_the_hash_is_of_the_content(tmp_path):
