@@ -48,6 +48,7 @@ ELSEWHERE = {  # command -> what runs it
     r"bash scripts/torture\.sh MINUTES": "its generators at fixed seeds: tests/torture",
     r"bash scripts/gpu_check\.sh.*": "conftest.py makes the world with it",
     r"python scripts/throughput\.py.*": "tests/benchmark/test_throughput.py",
+    r"python scripts/growth\.py.*": "tests/benchmark/test_growth.py",
     r"python scripts/curve_picture\.py.*": "tests/results/test_curve_picture.py",
     r"ds-minimodel fetch-sample .*": "tests/examples/test_fetch.py, with an archive of its own",
     r"mpirun -n \d+ ds-minimodel (tokenizer|prepare) .*": "tests/data/test_ranks.py",
