@@ -1,5 +1,6 @@
 """README.md and docs/: what they name is there, and as the code has it. tests/pipeline/test_docs.py runs it."""
 
+import ast
 import importlib
 import re
 import textwrap
@@ -87,6 +88,24 @@ def test_links_lead_somewhere(page):
             headings = re.findall(r"^#+ (.*)", there.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
             assert anchor in anchors, target
+
+
+def texts_of_the_code():
+    """Every text in the package's code, with … for what is put into it; texts that stand beside each other are one."""
+    for path in (ROOT / "ds_minimodel").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_code():
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    code = "\n".join(texts_of_the_code())
+    assert len(quoted) > 25
+    assert [message for message in quoted if message not in code] == []
 
 
 def test_shell_scripts_import_what_is_there():

@@ -12,14 +12,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_seconds, recipe_of
+from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_ranks, number_of_seconds, recipe_of
 from ds_minimodel.common.progress import clock
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 if TYPE_CHECKING:
-    from ds_minimodel.pipeline.status import JobStatus
+    from ds_minimodel.pipeline.status import JobStatus, Left
 
 
 def add_arguments(commands: Commands) -> None:
@@ -29,6 +29,12 @@ def add_arguments(commands: Commands) -> None:
         "--watch", metavar="SECONDS", nargs="?", type=number_of_seconds, const=5, help="again and again; default: 5"
     )
     status.add_argument("--json", action="store_true", help="print JSON, with --watch a line each time")
+    status.add_argument(
+        "--device", metavar="NAME", help="a GPU, or a file of `calibrate`: what is left by plan, before anything ran"
+    )
+    status.add_argument(
+        "--world-size", type=number_of_ranks, metavar="W", default=1, help="with --device: ranks in all; default: 1"
+    )
     clean = add_recipe_command(
         commands, "clean", "name what --rebuild moved aside and snapshots that are scored; remove them", _clean
     )
@@ -37,18 +43,21 @@ def add_arguments(commands: Commands) -> None:
 
 def _status(options: Options) -> None:
     name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.pipeline.status import Watch
+    from ds_minimodel.pipeline.status import Watch, planned_seconds
 
-    watch = Watch(recipe_of(options)[0])
+    recipe = recipe_of(options)[0]
+    planned = planned_seconds(recipe, options.device, options.world_size) if options.device else None
+    watch = Watch(recipe, planned)
     try:
         while True:
             jobs = watch.look()
+            left = watch.left(jobs)
             if options.json:
-                rows = {"jobs": [asdict(job) for job in jobs]}
+                rows = {"jobs": [asdict(job) for job in jobs], "left": asdict(left)}
                 print(json.dumps(rows, indent=None if options.watch else 1), flush=True)
             else:
                 clear = "\033[H\033[2J" if options.watch and sys.stdout.isatty() else ""
-                print(clear + "\n".join(_lines(jobs)), flush=True)
+                print(clear + "\n".join(_lines(jobs, left)), flush=True)
             if not options.watch or all(job.state == "complete" for job in jobs):
                 return
             time.sleep(options.watch)
@@ -56,12 +65,21 @@ def _status(options: Options) -> None:
         return
 
 
-def _lines(jobs: Sequence[JobStatus]) -> list[str]:
-    """A line for each job, and one for all."""
+def _lines(jobs: Sequence[JobStatus], left: Left) -> list[str]:
+    """A line for each job, one for all, and what is left."""
     width = max(len(job.name) for job in jobs)
     lines = [f"{job.name:{width}}  {job.state:10}  {_size(job.bytes):>8}  {_what(job)}".rstrip() for job in jobs]
     states = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in jobs).items())
-    return [*lines, f"{len(jobs)} jobs: {states}; {_size(sum(job.bytes for job in jobs))}"]
+    lines.append(f"{len(jobs)} jobs: {states}; {_size(sum(job.bytes for job in jobs))}")
+    if left.jobs:
+        lines.append(f"about {clock(left.seconds)} of training left in {_count(left.jobs)}")
+    if left.unknown:
+        lines.append(f"{_count(left.unknown)} that train cannot be foretold yet")
+    return lines
+
+
+def _count(jobs: int) -> str:
+    return f"{jobs} job" if jobs == 1 else f"{jobs} jobs"
 
 
 def _what(job: JobStatus) -> str:

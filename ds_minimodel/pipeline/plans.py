@@ -58,6 +58,16 @@ def target_of(device: str, world_size: int, ranks_per_node: int | None = None, p
     return Target(devices.named(device), ranks_per_node or min(8, world_size), price)
 
 
+def figures_of(target: Target, option: str) -> Figures:
+    """Figures of the device; UserError, which names the option that wants them, where it has none."""
+    if target.device.figures is None:
+        raise UserError(
+            f"{option}: {target.device.name} has no figures; name a GPU, or measure this machine with "
+            "`ds-minimodel calibrate FILE` and give --device FILE"
+        )
+    return target.device.figures
+
+
 class Planned(NamedTuple):
     """A step of a system with its planner; steps of the same architecture, in which the same trains, share one."""
 
@@ -229,11 +239,7 @@ def scaling(recipe: Recipe, world_sizes: Iterable[int], target: Target) -> list[
     share of the batch at the fewest ranks. Efficiency is tokens a second and rank, as a share of that at the fewest
     ranks. None where the ranks do not divide the batch. UserError where the device has no figures.
     """
-    if target.device.figures is None:
-        raise UserError(
-            f"--scale: {target.device.name} has no figures; name a GPU, or measure this machine with "
-            "`ds-minimodel calibrate FILE` and give --device FILE"
-        )
+    figures_of(target, "--scale")
     counts = sorted(world_sizes)
     rows = []
     for planned in _planned(recipe, target):
@@ -261,8 +267,7 @@ def scaling(recipe: Recipe, world_sizes: Iterable[int], target: Target) -> list[
 
 
 def _scaled(recipe: Recipe, planned: Planned, target: Target, world_size: int, batch_size: int) -> Row | None:
-    figures, layout = target.device.figures, target.layout(recipe, world_size)
-    assert figures is not None
+    figures, layout = figures_of(target, "--scale"), target.layout(recipe, world_size)
     sizes = target.sizes(recipe, planned.step, world_size)._replace(batch_size=batch_size)
     per_rank = batch_size // sizes.world_size
     if batch_size % sizes.world_size or per_rank % min(sizes.micro_batch_size, per_rank or 1) or not per_rank:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json
 from ds_minimodel.pipeline.order import STEPS, Step
+from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.jobs import Job, State, record_of, state_of
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
 
 _TAIL = 1 << 14  # bytes of metrics.jsonl that hold the newest records
+# Steps that train, and how many parts of their folders' names jobs that take the same time have in common.
+_ALIKE = {"pretrain": 2, "build-mini": 2, "adapt": 2, "finetune": 3}
 
 
 @dataclass(frozen=True)
@@ -42,32 +46,97 @@ class JobStatus:
     bytes: int
 
 
+@dataclass(frozen=True)
+class Left:
+    """Training that is left: seconds of it in `jobs` jobs; `unknown` are those that nothing tells about yet."""
+
+    seconds: float
+    jobs: int
+    unknown: int
+
+
 class Watch:
     """The jobs of a recipe, looked at as often as asked.
 
     What is complete is not read again as long as its record is the same: a corpus whose times have changed is hashed
-    for that.
+    for that. planned: seconds of steps, as of `planned_seconds`; without them jobs compare by their FLOPs.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, planned: Mapping[str, float] | None = None) -> None:
         self.recipe, self.root = recipe, Path(recipe.workdir)
         self._complete: dict[Path, int] = {}  # folder -> time of its record
+        self._took: dict[str, float] = {}  # name of a job that trained, or trains -> seconds of all of it
+        flops = [(row["system"], row["step"], row["executed_eflops"]) for row in recipe_costs(recipe)]
+        self._work = planned or {_name_of(recipe, system, step): work for system, step, work in flops}
+        self._pace = 1.0 if planned else None  # seconds for a unit of work where nothing was measured
 
     def look(self) -> list[JobStatus]:
         """Every job in the order of the steps; UserError where a file that the recipe names is missing."""
         return [self._status(step, job) for step in wanted_steps(self.recipe) for job in step.jobs(self.recipe)]
 
+    def left(self, jobs: Sequence[JobStatus]) -> Left:
+        """What the training of `jobs`, as last looked at, still takes.
+
+        A job takes as long as those of its kind that were measured, else in proportion to its work.
+        """
+        groups: dict[str, list[float]] = {}
+        for name, seconds in self._took.items():
+            groups.setdefault(_alike(name), []).append(seconds)
+        whole = {group: statistics.fmean(seconds) for group, seconds in groups.items()}
+        paces = {group: whole[group] / self._work[group] for group in whole.keys() & self._work.keys()}
+        found: list[float | None] = []
+        for job in jobs:
+            group = _alike(job.name)
+            if job.state == "complete" or (job.step != "finetune" and group not in self._work):
+                continue
+            near = [pace for of_group, pace in paces.items() if of_group.startswith(f"{job.step}/")]
+            pace = statistics.fmean(near or paces.values()) if paces else self._pace
+            takes = whole.get(group, self._work[group] * pace if pace and group in self._work else None)
+            done = job.training.step / job.training.steps if job.training else 0.0
+            found.append(None if takes is None else takes * (1 - done))
+        known = [seconds for seconds in found if seconds is not None]
+        return Left(sum(known), len(known), len(found) - len(known))
+
     def _status(self, step: Step, job: Job) -> JobStatus:
+        name = os.path.relpath(job.folder, self.root)
         state, why = State.COMPLETE, ""
         written = _modified(record_of(job.folder))
-        if written is None or self._complete.get(job.folder) != written:
+        is_known = written is not None and self._complete.get(job.folder) == written
+        if not is_known:
             state, why = state_of(job)
         if state is State.COMPLETE and written is not None:
             self._complete[job.folder] = written
         at_work = state in (State.RUNNING, State.UNFINISHED)
-        training = training_in(job.folder / "run", is_running=state is State.RUNNING) if at_work else None
-        name = os.path.relpath(job.folder, self.root)
+        training = None
+        if step.name in _ALIKE and (at_work or (state is State.COMPLETE and not is_known)):
+            measured = training_in(job.folder / "run", is_running=state is not State.UNFINISHED)
+            training = measured if at_work else None
+            if measured and measured.rate:
+                self._took[name] = measured.steps / measured.rate
         return JobStatus(step.name, name, state.value, why, training, size_of(job.folder))
+
+
+def planned_seconds(recipe: Recipe, device: str, world_size: int) -> dict[str, float]:
+    """{folder of a step of a system: seconds of a job}, by plan; UserError for a device without figures."""
+    from ds_minimodel.pipeline import plans
+
+    plans.figures_of(plans.target_of(device, world_size), "--device")
+    return {
+        _name_of(recipe, row["system"], row["step"]): row["time"]["hours"] * plans.HOUR
+        for row in plans.plans(recipe, world_size, device)
+    }
+
+
+def _name_of(recipe: Recipe, system: str, step: str) -> str:
+    """What the folders of a step's jobs for a system begin with."""
+    bodies = {one.name: one.body_name for one in recipe.chosen_systems}
+    return f"{step}/{bodies[system] if step == 'pretrain' else system}"
+
+
+def _alike(name: str) -> str:
+    """What the names of jobs that take the same time begin with."""
+    parts = name.split("/")
+    return "/".join(parts[: _ALIKE.get(parts[0], len(parts))])
 
 
 def wanted_steps(recipe: Recipe) -> list[Step]:

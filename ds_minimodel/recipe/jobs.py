@@ -109,26 +109,29 @@ class Layout:
         """Folder of a task model of the body that the system adapts."""
         return self.root / "finetune" / system.body_name / task / f"seed-{seed}"
 
-    def evaluate(self, system: System, task: str, language: str | None = None) -> Path:
-        """Folder of the scores in a language; without one, where runs of before have those of all languages."""
-        return self.root / "evaluate" / system.name / (language or "") / task
+    def evaluate(self, system: System | None, task: str, language: str | None = None) -> Path:
+        """Folder of the scores in a language; without one, where runs of before have those of all languages.
 
-    def scores(self, system: System, task: str, languages: Sequence[str]) -> dict[Path, list[str]]:
-        """{folder: languages} of the jobs that score a system on a task: one job a language.
+        Without a system those of the task's references.
+        """
+        return self.root / "evaluate" / (system.name if system else "baselines") / (language or "") / task
+
+    def scores(
+        self, system: System | None, task: str, languages: Sequence[str], learned: Sequence[str] = ()
+    ) -> dict[Path, list[str]]:
+        """{folder: languages} of the jobs that score a system, or the references, on a task: one job a language.
 
         In a workdir of before, one job for the languages that it has scored, as long as all of them are asked for.
+        learned: languages that its record names before those.
         """
         together = self.evaluate(system, task)
         record = read_record(together)
-        before = record.inputs.get("languages", []) if record and record.complete else []
+        before = record.inputs.get("languages", [])[len(learned) :] if record and record.complete else []
         folders = {together: [language for language in languages if language in before]}
         if not before or len(folders[together]) < len(before):
             folders, before = {}, []
         rest = [language for language in languages if language not in before]
         return folders | {self.evaluate(system, task, language): [language] for language in rest}
-
-    def baselines(self, task: str) -> Path:
-        return self.root / "evaluate" / "baselines" / task
 
     def report(self) -> Path:
         return self.root / "report"

@@ -60,30 +60,55 @@ Block = Heading | Facts | Notes | Figure | Table
 
 
 _MANY_COLUMNS = 9  # wider tables print what qualifies an entry below it, not beside it
-_STYLE = """
-body { font: 16px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: #1c2126; background: #fff;
-       max-width: 78rem; margin: 0 auto; padding: 2rem 1.5rem 4rem; }
+# Colours of the page in light and dark mode. All but `line` are of text: a contrast of 4.5 or more with the ground.
+PALETTES = {
+    "light": {"ground": "#ffffff", "text": "#1c2126", "quiet": "#59636e", "link": "#0b5cad", "line": "#b4bcc4"},
+    "dark": {"ground": "#14181c", "text": "#e6e9ec", "quiet": "#a7b1bb", "link": "#7db8f5", "line": "#4a545e"},
+}
+_LIGHT, _DARK = (
+    " ".join(f"--{name}: {color};" for name, color in PALETTES[mode].items()) for mode in ("light", "dark")
+)
+_STYLE = (
+    f"""
+:root {{ color-scheme: light dark; {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
+"""
+    + """
+body { font: 16px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--text);
+       background: var(--ground); max-width: 78rem; margin: 0 auto; padding: 2rem 1.5rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 1rem; }
-h2 { font-size: 1.25rem; margin: 2.8rem 0 .8rem; padding-bottom: .3rem; border-bottom: 1px solid #d5dade; }
+h2 { font-size: 1.25rem; margin: 2.8rem 0 .8rem; padding-bottom: .3rem; border-bottom: 1px solid var(--line); }
+h1, h2, dd, p { overflow-wrap: anywhere; }
+a { color: var(--link); }
+a, .wide { outline-offset: 2px; }
+a:focus-visible, .wide:focus-visible { outline: 2px solid var(--link); }
+.skip { position: absolute; left: -99rem; }
+.skip:focus { left: 1rem; top: .5rem; background: var(--ground); }
+nav ul { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1.2rem; padding: 0; font-size: .9rem; }
+nav a { display: inline-block; padding: .3rem 0; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; font-size: .9rem; }
-dt { color: #59636e; }
+dt { color: var(--quiet); }
 dd { margin: 0; }
 figure { margin: 1.2rem 0 1.8rem; }
-figure img { max-width: 100%; height: auto; }
-figcaption, .note { color: #59636e; font-size: .85rem; max-width: 56rem; margin: .35rem 0; }
+figure img { max-width: max(100%, 44rem); height: auto; background: #fff; }
+figcaption, .note { color: var(--quiet); font-size: .85rem; max-width: 56rem; margin: .35rem 0; }
 .wide { overflow-x: auto; }
+.title { font-size: .9rem; font-weight: 600; margin: 1rem 0 .4rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: .4rem 0; white-space: nowrap; }
 th, td { padding: .3rem .75rem; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-thead th { border-top: 2px solid #1c2126; border-bottom: 1px solid #1c2126; font-weight: 600; }
-tbody:last-of-type tr:last-child td { border-bottom: 2px solid #1c2126; }
-tbody.references tr:first-child td { border-top: 1px solid #b4bcc4; }
-tbody.references td { color: #59636e; }
-td small { color: #59636e; }
-table.many td { vertical-align: top; line-height: 1.25; padding-left: .3rem; }
+tbody th { font-weight: normal; }
+th:first-child { text-align: left; padding-left: 0; position: sticky; left: 0; background: var(--ground); }
+thead th { border-top: 2px solid var(--text); border-bottom: 1px solid var(--text); font-weight: 600;
+           white-space: normal; vertical-align: bottom; }
+tbody:last-of-type tr:last-child > * { border-bottom: 2px solid var(--text); }
+tbody.references tr:first-child > * { border-top: 1px solid var(--line); }
+tbody.references th, tbody.references td, td small { color: var(--quiet); }
+table.many td, table.many th { vertical-align: top; line-height: 1.25; padding-left: .3rem; }
+table.many th:first-child { padding-left: 0; }
 table.many td small { display: block; }
+@media (max-width: 40rem) { body { padding: 1rem 1rem 3rem; } dl { display: block; } dd { margin: 0 0 .4rem; } }
 """
+)
 
 
 def to_markdown(title: str, blocks: Iterable[Block]) -> str:
@@ -131,19 +156,28 @@ def _markdown(text: str) -> str:
 
 
 def to_html(title: str, blocks: Iterable[Block]) -> str:
-    """Page as one HTML file with its figures inside."""
-    body = "\n".join(_html(block) for block in blocks)
+    """Page as one HTML file with its figures inside; what is too wide for a screen scrolls by itself."""
+    blocks = list(blocks)
+    body = "\n".join(_html(block, number) for number, block in enumerate(blocks))
+    links = "\n".join(
+        f'<li><a href="#b{number}">{escape(block.text)}</a></li>'
+        for number, block in enumerate(blocks)
+        if isinstance(block, Heading)
+    )
+    contents = f'<nav aria-label="Contents">\n<ul>\n{links}\n</ul>\n</nav>\n' if links else ""
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n"
+        '<a class="skip" href="#results">Skip to the results</a>\n'
+        f'<h1>{escape(title)}</h1>\n{contents}<main id="results">\n{body}\n</main>\n</body>\n</html>\n'
     )
 
 
-def _html(block: Block) -> str:
+def _html(block: Block, number: int) -> str:
+    """number: of the block on the page, for what refers to it."""
     if isinstance(block, Heading):
-        return f"<h{block.level}>{escape(block.text)}</h{block.level}>"
+        return f'<h{block.level} id="b{number}">{escape(block.text)}</h{block.level}>'
     if isinstance(block, Facts):
         facts = "\n".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in block.by_label.items())
         return f"<dl>\n{facts}\n</dl>"
@@ -153,26 +187,37 @@ def _html(block: Block) -> str:
         data, caption = base64.b64encode(block.png).decode(), escape(block.caption)
         width = int.from_bytes(block.png[16:20], "big") // 2  # PNG keeps its width there
         return (
-            f'<figure><img alt="{caption}" width="{width}" src="data:image/png;base64,{data}">'
-            f"<figcaption>{caption}</figcaption></figure>"
+            f"<figure>{_scrolling(number)}"
+            f'<img alt="{caption}" width="{width}" src="data:image/png;base64,{data}"></div>'
+            f'<figcaption id="b{number}">{caption}</figcaption></figure>'
         )
-    return _html_table(block)
+    return _html_table(block, number)
 
 
-def _html_table(table: Table) -> str:
+def _scrolling(number: int) -> str:
+    """Start of a region that scrolls sideways, by keyboard too, with the name that stands in block `number`."""
+    return f'<div class="wide" role="region" tabindex="0" aria-labelledby="b{number}">'
+
+
+def _html_table(table: Table, number: int) -> str:
     def entry(cell: Cell) -> str:
         text = f"<b>{escape(cell.text)}</b>" if cell.best else escape(cell.text)
-        return f"<td>{text} <small>{escape(cell.detail)}</small></td>" if cell.detail else f"<td>{text}</td>"
+        return f"{text} <small>{escape(cell.detail)}</small>" if cell.detail else text
+
+    def row(cells: Sequence[Cell]) -> str:
+        first, *others = map(entry, cells)
+        return f'<tr><th scope="row">{first}</th>{"".join(f"<td>{other}</td>" for other in others)}</tr>'
 
     def body(rows: Sequence[Sequence[Cell]], attribute: str = "") -> str:
-        lines = "\n".join(f"<tr>{''.join(map(entry, row))}</tr>" for row in rows)
+        lines = "\n".join(map(row, rows))
         return f"<tbody{attribute}>\n{lines}\n</tbody>\n" if rows else ""
 
-    header = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    header = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
     references, many = ' class="references"', ' class="many"' if len(table.columns) > _MANY_COLUMNS else ""
     notes = "".join(f'<p class="note">{escape(note)}</p>\n' for note in table.notes)
     return (
-        f'<div class="wide"><table{many}>\n<caption>{escape(table.title)}</caption>\n'
+        f'<p class="title" id="b{number}">{escape(table.title)}</p>\n'
+        f'{_scrolling(number)}<table{many} aria-labelledby="b{number}">\n'
         f"<thead><tr>{header}</tr></thead>\n{body(table.rows)}{body(table.references, references)}"
         f"</table></div>\n{notes}"
     )

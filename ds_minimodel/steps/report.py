@@ -4,7 +4,7 @@ Its jobs score each task's references, which need no language model; the page is
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,35 +60,41 @@ class _TrainingRun(Stored):
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
-    """Jobs that score each task's references."""
-    return [
-        Job(
-            layout.baselines(name),
-            {
-                "task": task_inputs(recipe, name, [*task.training_files, *_test_files(task)]),
-                "languages": [recipe.languages.source, *task.test],
-            },
-            (),
-            partial(_score_references, recipe, layout, name),
-        )
-        for name, task in recipe.finetune.tasks.items()
-    ]
+    """Jobs that score each task's references in each language (in workdirs of before, in several)."""
+    source, found = recipe.languages.source, []
+    for folder, name, languages in _references(recipe, layout):
+        task = recipe.finetune.tasks[name]
+        inputs = {
+            "task": task_inputs(recipe, name, [*task.training_files, *_test_files(task, languages)]),
+            "languages": [source, *languages],
+        }
+        found.append(Job(folder, inputs, (), partial(_score_references, recipe, name, languages, folder)))
+    return found
 
 
-def _test_files(task: Task) -> list[str]:
-    return [path for language in task.test for path in task.test_files(language)]
+def _references(recipe: Recipe, layout: Layout) -> Iterator[tuple[Path, str, list[str]]]:
+    """(folder, task, languages) of each job; they are zero-shot, so that the source alone has none."""
+    source = recipe.languages.source
+    for name, task in recipe.finetune.tasks.items():
+        for folder, languages in layout.scores(None, name, list(task.test), [source]).items():
+            if languages != [source]:
+                yield folder, name, languages
 
 
-def _score_references(recipe: Recipe, layout: Layout, name: str, _world: None) -> None:
+def _test_files(task: Task, languages: Iterable[str]) -> list[str]:
+    return [path for language in languages for path in task.test_files(language)]
+
+
+def _score_references(recipe: Recipe, name: str, languages: Sequence[str], out: Path, _world: None) -> None:
     task, source = recipe.finetune.tasks[name], recipe.languages.source
-    tests = {language: path for language, path in task.test.items() if language != source}
+    tests = {language: task.test[language] for language in languages if language != source}
     scores = KINDS[task.kind].references(task, tests, source)
     rows = [
         {"baseline": reference, "task": name, "language": language, "score": score}
         for reference, by_language in scores.items()
         for language, score in (by_language or {}).items()
     ]
-    with atomic_folder(layout.baselines(name)) as folder:
+    with atomic_folder(out) as folder:
         write_json(folder / BASELINES_FILE, rows)
         write_manifest(folder, kind="baselines")
 
@@ -130,10 +136,10 @@ def _name_of(workdir: Path) -> str:
 def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResults:
     scores: list[Row] = []
     references: list[Row] = []
-    for task in recipe.finetune.tasks:
-        read_artifact(layout.baselines(task), _Baselines, verify=True)
-        path = layout.baselines(task) / BASELINES_FILE
-        references += [row.model_dump() for row in read_model(path, list[BaselineRow], _EVALUATE)]
+    for folder, _, _ in _references(recipe, layout):
+        read_artifact(folder, _Baselines, verify=True)
+        rows_there = read_model(folder / BASELINES_FILE, list[BaselineRow], _EVALUATE)
+        references += [row.model_dump() for row in rows_there]
     for system in recipe.chosen_systems:
         for name, task in recipe.finetune.tasks.items():
             tested = [language for language in recipe.languages.all if language in task.test]

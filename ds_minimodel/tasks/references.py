@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -61,10 +62,7 @@ def tfidf_accuracies(
     """
     if LogisticRegression is None:
         return None
-    words = TfidfVectorizer(sublinear_tf=True, min_df=2)
-    letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True, min_df=3, max_features=100_000)
-    model = make_pipeline(make_union(words, letters), LogisticRegression(C=20, max_iter=300, class_weight="balanced"))
-    return _fit_and_score(model, train_texts, train_labels, tests)
+    return _scores(_tfidf(tuple(train_texts), tuple(train_labels)), tests)
 
 
 def letter_similarities(
@@ -91,11 +89,10 @@ def overlap_accuracies(
     """
     if LogisticRegression is None:
         return None
-    model = make_pipeline(StandardScaler(), LogisticRegression())
     features = {
         language: ([overlap_features(*pair) for pair in pairs], labels) for language, (pairs, labels) in tests.items()
     }
-    return _fit_and_score(model, [overlap_features(*pair) for pair in train_pairs], train_labels, features)
+    return _scores(_overlap(tuple(train_pairs), tuple(train_labels)), features)
 
 
 def overlap_features(first: str, second: str) -> list[float]:
@@ -135,10 +132,24 @@ def share(wanted: set[str], found: set[str]) -> float:
     return len(wanted & found) / len(wanted) if wanted else 0.0
 
 
-def _fit_and_score(
-    model: Any, train_inputs: Sequence[Any], train_labels: Sequence[Label], tests: Tests[Label]
-) -> dict[str, float]:
-    model.fit(train_inputs, train_labels)
+# The newest fit is kept: the languages of a task are jobs that follow one another, with the same training data.
+
+
+@lru_cache(maxsize=1)
+def _tfidf(texts: tuple[str, ...], labels: tuple[Any, ...]) -> Any:
+    words = TfidfVectorizer(sublinear_tf=True, min_df=2)
+    letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True, min_df=3, max_features=100_000)
+    model = make_pipeline(make_union(words, letters), LogisticRegression(C=20, max_iter=300, class_weight="balanced"))
+    return model.fit(texts, labels)
+
+
+@lru_cache(maxsize=1)
+def _overlap(pairs: tuple[tuple[str, str], ...], labels: tuple[Any, ...]) -> Any:
+    model = make_pipeline(StandardScaler(), LogisticRegression())
+    return model.fit([overlap_features(*pair) for pair in pairs], labels)
+
+
+def _scores(model: Any, tests: Tests[Label]) -> dict[str, float]:
     return {language: _accuracy(model.predict(inputs), labels) for language, (inputs, labels) in tests.items()}
 
 

@@ -39,6 +39,7 @@ EXTENDING = r"ds-minimodel (?!.* recipes/).*"
 EXTEND = ("README.md", "docs/hugging-face.md", "docs/initialisation.md")
 ON_RECIPES = find(r"ds-minimodel (?!run)\S+ recipes/.*", *map(name_of, PAGES))
 PACKS = commands("docs/packs.md")
+TUTORIAL = find(r".*(german|roberta-base).*", "docs/tutorial.md")
 LAUNCHERS = find(r"(?!.*HOSTS).*pretrain RECIPE( --ranks 8)?", "docs/launch.md")
 ON_HOSTS = find(r"(ds-minimodel pretrain|bash scripts/launch/).* ?HOSTS.*", "docs/launch.md")
 ELSEWHERE = {  # command -> what runs it
@@ -48,6 +49,8 @@ ELSEWHERE = {  # command -> what runs it
     r"bash scripts/torture\.sh MINUTES": "its generators at fixed seeds: tests/torture",
     r"bash scripts/gpu_check\.sh.*": "conftest.py makes the world with it",
     r"python scripts/throughput\.py.*": "tests/benchmark/test_throughput.py",
+    r"python scripts/growth\.py.*": "tests/benchmark/test_growth.py",
+    r"python scripts/curve_picture\.py.*": "tests/results/test_curve_picture.py",
     r"ds-minimodel fetch-sample .*": "tests/examples/test_fetch.py, with an archive of its own",
     r"mpirun -n \d+ ds-minimodel (tokenizer|prepare) .*": "tests/data/test_ranks.py",
     r"deepspeed --hostfile HOSTS .*": "scripts/launch/deepspeed.sh",
@@ -80,7 +83,7 @@ QUESTIONS = (
 
 
 def test_no_command_is_left_out():
-    run_here = {*find(EXTENDING, *EXTEND), *ON_RECIPES, *PACKS, *LAUNCHERS, *ON_HOSTS}
+    run_here = {*find(EXTENDING, *EXTEND), *TUTORIAL, *ON_RECIPES, *PACKS, *LAUNCHERS, *ON_HOSTS}
     left = {command for page in PAGES for command in commands(name_of(page))} - run_here
     assert not [command for command in left if not any(re.fullmatch(form, command) for form in ELSEWHERE)]
     assert all(any(re.fullmatch(form, command) for command in left) for form in ELSEWHERE)
@@ -155,6 +158,36 @@ def test_extending_a_model(folder, capsys):
     go_through("docs/initialisation.md")
     manifest = json.loads((folder / "runs/extend/adapt/minipost/de/pack/manifest.json").read_text())
     assert manifest["initialisation"] == "wechsel"
+
+
+def test_the_tutorial(folder, monkeypatch, capsys):
+    """Each command in its turn, and its lines of code, on a made-up model, text and task."""
+    bl_base = folder / "runs/quickstart/pretrain/bl_base"
+    do(["import-hf", "roberta-base", str(bl_base)], folder, capsys)
+    shutil.rmtree(folder / "roberta-base")
+    (folder / "data/sample/text").mkdir(parents=True)
+    (folder / "data/sample/tasks/topic").mkdir(parents=True)
+    for language in ("en", "de"):
+        shutil.copy(folder / f"data/{language}.txt", folder / "data/sample/text")
+        for part in ("train", "test"):
+            topic = folder / f"data/sample/tasks/topic/{part}.{language}.jsonl"
+            shutil.copy(folder / f"data/topic.{language}.jsonl", topic)
+    (recipe,) = blocks("docs/tutorial.md", "yaml")
+    (folder / "german.yaml").write_text(recipe, encoding="utf-8")
+    printed = {}
+    for command in TUTORIAL:
+        before, _, command = command.rpartition(" | ")
+        typed = shlex.split(before)[1].replace("\\n", "\n") if before else ""
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
+        arguments = shlex.split(command)[1:]
+        printed[arguments[0]] = do([*arguments, *(SMALL if "german.yaml" in arguments else [])], folder, capsys)
+    assert "complete" in printed["status"] and "pending" not in printed["status"]
+    assert printed["predict"].count('"label"') == 2
+    assert "| MiniPost |" in (folder / "runs/german/report/report.md").read_text()
+    (code,) = blocks("docs/tutorial.md", "python")
+    monkeypatch.chdir(folder)
+    exec(compile(code, "tutorial.md", "exec"), {})
+    assert "'label':" in capsys.readouterr().out
 
 
 def test_commands_on_recipes(world, tmp_path, capsys):

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.files import lock
 from ds_minimodel.pipeline.order import STEPS
+from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.jobs import State, state_of
 from ds_minimodel.recipe.reading import load_recipe
 
@@ -81,16 +83,52 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
     assert row["training"]["seconds_left"] == pytest.approx(2 / row["training"]["rate"])
 
 
+def left(capsys, recipe, *arguments):
+    return json.loads(do(capsys, "status", recipe, "--json", *arguments))["left"]
+
+
+def test_what_is_left_goes_by_jobs_of_its_kind_else_by_flops_and_by_plan_before_anything_ran(recipe, capsys):
+    workdir, nowhere = recipe.parent / "run", f"workdir={recipe.parent}/none"
+    assert left(capsys, recipe) == {"seconds": 0, "jobs": 0, "unknown": 0}
+    took = {}
+    for name in ("adapt/minipost/xx", "adapt/minijoint/xx", "finetune/bl_base/topic/seed-3"):
+        lines = (workdir / name / "run/metrics.jsonl").read_text().splitlines()
+        run = json.loads((workdir / name / "run/run.json").read_text())
+        rates = [json.loads(line)["tokens_per_second"] for line in lines[-5:]]
+        took[name] = run["steps"] * run["tokens_per_step"] * len(rates) / sum(rates)
+    for name in ("finetune/bl_base/topic/seed-4", "adapt/bl_base/xx", "adapt/bl_small/xx", "adapt/multijoint/xx"):
+        (workdir / f"{name}.job.json").unlink()
+        shutil.rmtree(workdir / name)
+    flops = {
+        row["system"]: row["executed_eflops"] for row in recipe_costs(load_recipe(recipe)) if row["step"] == "adapt"
+    }
+    paces = [took[f"adapt/{system}/xx"] / flops[system] for system in ("minipost", "minijoint")]
+    foretold = sum(flops[system] for system in ("bl_base", "bl_small", "multijoint")) * sum(paces) / 2
+    found = left(capsys, recipe)
+    assert found["seconds"] == pytest.approx(foretold + took["finetune/bl_base/topic/seed-3"])
+    assert (found["jobs"], found["unknown"]) == (4, 0)
+    assert "of training left in 4 jobs" in do(capsys, "status", recipe)
+
+    assert left(capsys, recipe, nowhere) == {"seconds": 0, "jobs": 0, "unknown": 26}
+    plan = json.loads(do(capsys, "plan", recipe, "--json", "--device", "h100-80g"))["rows"]
+    hours = {(row["step"], row["system"]): row["time"]["hours"] for row in plan}
+    del hours["pretrain", "minipost"]  # bl_base's body
+    found = left(capsys, recipe, nowhere, "--device", "h100-80g")
+    assert found == {"seconds": pytest.approx(3600 * sum(hours.values())), "jobs": 10, "unknown": 16}
+    assert "--device: cpu has no figures" in refused("status", recipe, "--device", "cpu")
+
+
 def test_a_language_that_is_added_is_scored_alone(recipe):
     text, data = recipe.read_text(), recipe.parent
     for name in ("xx.txt", "topic.xx.jsonl", "qa.xx.json"):
         (data / name.replace("xx", "yy")).write_bytes((data / name).read_bytes())
         text = text.replace(f"xx: {data}/{name}", f"xx: {data}/{name}, yy: {data}/{name.replace('xx', 'yy')}")
     recipe.write_text(text.replace("targets: [xx]", "targets: [xx, yy]"))
-    jobs = STEPS["evaluate"].jobs(load_recipe(recipe))
+    jobs = [job for step in ("evaluate", "report") for job in STEPS[step].jobs(load_recipe(recipe))]
     left = [str(job.folder.relative_to(data / "run")) for job in jobs if state_of(job)[0] is not State.COMPLETE]
     systems = ("bl_base", "bl_small", "minijoint", "minipost", "multijoint")
-    assert left == [f"evaluate/{system}/yy/{task}" for system in systems for task in ("topic", "qa")]
+    alone = [f"evaluate/baselines/yy/{task}" for task in ("topic", "qa")]
+    assert left == [f"evaluate/{system}/yy/{task}" for system in systems for task in ("topic", "qa")] + alone
 
 
 def test_clean_names_and_then_removes_and_all_stays_complete(recipe, capsys):

@@ -380,3 +380,14 @@ def test_scores_of_before_count_for_the_languages_that_they_have(tmp_path):
     assert layout.scores(system, "qa", ["en", "fr"]) == {
         folder: names for folder, names in alone.items() if names != ["de"]
     }
+
+
+def test_reference_scores_of_before_name_the_source_first(tmp_path):
+    layout = Layout(tmp_path)
+    together, fr = layout.evaluate(None, "qa"), layout.evaluate(None, "qa", "fr")
+    job = job_in(together, {"languages": ["en", "de"]})  # learned in English, scored in German
+    begin(job)
+    job.make()
+    finish(job)
+    assert layout.scores(None, "qa", ["de", "fr"], ["en"]) == {together: ["de"], fr: ["fr"]}
+    assert layout.scores(None, "qa", ["fr"], ["en"]) == {fr: ["fr"]}

@@ -1,0 +1,56 @@
+"""README's picture of score against compute: scripts/curve_picture.py on the scores of a report."""
+
+import importlib.util
+import itertools
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from ds_minimodel.common.files import write_json
+from ds_minimodel.results.render import PALETTES
+
+from ..docs import ROOT
+from .some_runs import FINAL, some_run
+from .test_page_in_a_browser import ENOUGH, luminance
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("curve_picture", ROOT / "scripts/curve_picture.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_system_has_its_line_and_its_last_score(script, tmp_path, monkeypatch):
+    write_json(tmp_path / "scores.json", some_run(systems=tuple(FINAL), tasks=("topic", "qa")).target_scores)
+    monkeypatch.setattr("sys.argv", ["curve_picture.py", str(tmp_path), str(tmp_path / "curve.svg")])
+    script.main()
+    drawing = ElementTree.parse(tmp_path / "curve.svg").getroot()
+    lines = [line.get("points").split() for line in drawing.iter(f"{SVG}polyline")]
+    assert [len(line) for line in lines] == [3] * 5
+    named = [text for text in drawing.iter(f"{SVG}text") if (text.get("class") or "").startswith("f")]
+    names = {text.text: float(text.get("y")) for text in named}
+    assert names.keys() == {"BL_BASE 60.5", "BL_SMALL 50.5", "MiniPost 59.5", "MiniJoint 58.5", "MultiJoint 59.5"}
+    heights = sorted(names.values())
+    assert min(below - above for above, below in itertools.pairwise(heights)) >= 18
+    assert names["BL_BASE 60.5"] == heights[0] and names["BL_SMALL 50.5"] == heights[-1]
+
+
+@pytest.mark.parametrize("mode", PALETTES)
+def test_its_colours_show_on_both_grounds(script, mode):
+    quiet, _, systems = script.COLORS[mode]
+    ground = luminance({"light": "#ffffff", "dark": "#0d1117"}[mode])
+    for color in (quiet, *systems):
+        bright, dark = sorted((luminance(color), ground), reverse=True)
+        assert (bright + 0.05) / (dark + 0.05) >= ENOUGH, color
+
+
+def test_the_pictures_of_the_pages_follow_the_readers_mode():
+    for path in (ROOT / "docs/pictures").glob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        assert ElementTree.fromstring(text).find(f"{SVG}title") is not None
+        assert "prefers-color-scheme: dark" in text and not re.search(r"<script|href=", text)
