@@ -59,7 +59,8 @@ class Reader:
 
         def read(first: int, last: int) -> bytes:
             try:
-                data = os.pread(self._open(name).descriptor, last - first, start + first)
+                file = self._open(name)  # held, so that no other thread's file takes its place and number meanwhile
+                data = os.pread(file.descriptor, last - first, start + first)
             except OSError as error:
                 raise UserError(f"{path}: cannot be read ({error.strerror}); mend this and run again") from None
             if len(data) < last - first:

@@ -65,6 +65,22 @@ def test_a_store_may_have_more_shards_than_a_process_may_open_files(tmp_path, li
         assert store.read(*store.document(number)).tolist() == shards[number][0]
 
 
+def test_a_file_stays_open_until_it_is_read_though_another_thread_opens_many(tmp_path, limit, monkeypatch):
+    paths = [tmp_path / f"{number}.bin" for number in range(limit)]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]))
+    reader, pread = checksums.Reader(), os.pread
+    first, *others = map(reader.of, paths)
+
+    def overtaken(*given):
+        monkeypatch.setattr(os, "pread", pread)
+        assert [read(0, 1)[0] for read in others] == [*range(1, limit)]
+        return pread(*given)
+
+    monkeypatch.setattr(os, "pread", overtaken)
+    assert first(0, 1) == b"\0"
+
+
 def test_a_store_that_shrinks_or_vanishes_under_a_reader_is_one_line(tmp_path):
     folder = make_store(tmp_path / "store", random_shards(600), 600)
     store = TokenStore(folder)
