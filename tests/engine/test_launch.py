@@ -127,6 +127,15 @@ def test_threads_do_not_spin_beside_other_work(tmp_path, monkeypatch):
         time.sleep(0.5)
         assert launch.busy_cores(0.5) > len(cores) / 2
         assert launch.cpu_settings() == {**launch.CPU, "GOMP_SPINCOUNT": "0"}
+        for name in (*launch.CPU, "LOCAL_WORLD_SIZE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        spins: list[str] = []  # of the process that this one would become
+        monkeypatch.setattr(os, "execve", lambda *given: spins.append(given[2]["GOMP_SPINCOUNT"]))
+        for ranks in ("1", "2"):  # of two each sees the other one start
+            monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+            launch.restart_with_cpu_settings()
+        assert spins == ["0", launch.CPU["GOMP_SPINCOUNT"]]
     finally:
         for process in busy:
             process.kill()
@@ -135,5 +144,5 @@ def test_threads_do_not_spin_beside_other_work(tmp_path, monkeypatch):
     assert launch.busy_cores() == 0 and launch.cpu_settings() == launch.CPU
     (tmp_path / "stat").write_text("cpu 1 2\nintr 5\n")
     assert launch.busy_cores() == 0
-    (tmp_path / "stat").write_text("".join(f"cpu{core} 0 0 0 7 0 0 0\n" for core in cores))
-    assert launch.busy_cores() == len(cores)  # their idle time stands still
+    (tmp_path / "stat").write_text("".join(f"cpu{core} 0 0 0 0 0 0 0 0 0 0\n" for core in cores))
+    assert launch.busy_cores() == 0  # as gVisor has it: no time is counted

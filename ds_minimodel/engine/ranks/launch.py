@@ -121,16 +121,19 @@ def cpu_settings() -> dict[str, str]:
 def busy_cores(seconds: float = 0.1) -> float:
     """How many of the cores that this process may use others keep busy, watched for some time; 0 if it is not told."""
 
-    def idle() -> dict[str, int]:
+    def ticks() -> dict[str, tuple[int, int]]:
+        """{core: ticks that it was idle, all of its ticks}; what guests take is part of their host's."""
         lines = (line.split() for line in STAT.read_text().splitlines() if re.match(r"cpu\d", line))
-        return {name: int(ticks[3]) + int(ticks[4]) for name, *ticks in lines}
+        return {name: (int(counts[3]) + int(counts[4]), sum(map(int, counts[:8]))) for name, *counts in lines}
 
     try:
-        before, start = idle(), time.monotonic()
+        before = ticks()
         time.sleep(seconds)
-        after, ticks = idle(), (time.monotonic() - start) * os.sysconf("SC_CLK_TCK")
-        ours = [f"cpu{core}" for core in os.sched_getaffinity(0)]
-        return sum(max(0.0, 1 - (after[core] - before[core]) / ticks) for core in ours)
+        after, found = ticks(), 0.0
+        for core in (f"cpu{number}" for number in os.sched_getaffinity(0)):
+            idle, all_of_it = (end - start for start, end in zip(before[core], after[core], strict=True))
+            found += max(0.0, 1 - idle / all_of_it) if all_of_it else 0.0  # some sandboxes count nothing
+        return found
     except (OSError, KeyError, ValueError, IndexError):
         return 0.0
 
@@ -138,7 +141,8 @@ def busy_cores(seconds: float = 0.1) -> float:
 def restart_with_cpu_settings() -> None:
     """Where there is no GPU, replace this process by one with `cpu_settings`, unless it has them.
 
-    A rank that a launcher started without OMP_NUM_THREADS gets its share of the host's cores.
+    A rank that a launcher started without OMP_NUM_THREADS gets its share of the host's cores. Of several each would
+    see the others start, so they do not look for other work.
     """
     ranks_here = next((int(os.environ[name]) for name in _RANKS_HERE if name in os.environ), None)
     share = {}
@@ -147,7 +151,8 @@ def restart_with_cpu_settings() -> None:
         share["OMP_NUM_THREADS"] = str(max(1, cores))
     if not has_gpu() and not {*CPU, *share} <= os.environ.keys():
         command = [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]]
-        os.execve(sys.executable, command, cpu_settings() | share | os.environ)
+        settings = CPU if (ranks_here or 1) > 1 else cpu_settings()
+        os.execve(sys.executable, command, settings | share | os.environ)
 
 
 def launch(arguments: Sequence[str], ranks: int) -> int:
