@@ -167,6 +167,7 @@ def test_what_the_ranks_of_a_replica_exchange_takes_the_network(monkeypatch):
 
     near = seconds_of(traced, FIGURES, Layout(2, 8, 2)).network
     assert 0 < near < seconds_of(traced, FIGURES, Layout(2, 1, 2)).network
+    assert near < seconds_of(traced, FIGURES, Layout(6, 3, 2)).network  # the second replica is on two nodes
     figures = FIGURES.model_copy(update={"in_node": FREE})
     assert seconds_of(traced, figures, Layout(2, 8, 2)).network == pytest.approx(0)
 
@@ -206,6 +207,7 @@ def test_a_measured_machine_is_read_as_it_was_written(world, tmp_path, monkeypat
         (lambda value: value["figures"]["rates"]["bf16"].update(copy=[[8, 1], [4, 1]]), "the sizes must rise"),
         (lambda value: value["figures"]["rates"]["bf16"].update(copy=[]), "at least 1 item"),
         (lambda value: value["figures"]["rates"]["bf16"].pop("copy"), "copy and product"),
+        (lambda value: value["figures"].update(sharing=[{"ranks": 2, "slowdown": 1.5}]), "begins with one rank"),
         (lambda value: value.update(memory="80 GB"), "memory: Input should be a valid integer"),
     ],
 )

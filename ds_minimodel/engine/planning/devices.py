@@ -74,6 +74,12 @@ class Crowd(Stored):
     link: Link | None = None
 
 
+def _growing(crowds: list[Crowd]) -> list[Crowd]:
+    if (crowds and crowds[0].ranks != 1) or any(after.ranks <= before.ranks for before, after in pairwise(crowds)):
+        raise ValueError("begins with one rank, and the crowds must grow")
+    return crowds
+
+
 class Overhead(Stored):
     """Seconds of the engine beside the operators: a step's, and a micro-batch's for each tensor that trains."""
 
@@ -98,7 +104,7 @@ class Figures(Stored):
     overheads: dict[str, Annotated[list[Overhead], Field(min_length=4, max_length=4)]] = {}
     in_node: Link | None = None
     between_nodes: Link | None = None
-    sharing: list[Crowd] = []
+    sharing: Annotated[list[Crowd], AfterValidator(_growing)] = []
 
     def kinds(self, precision: str) -> Mapping[str, Sequence[Sequence[float]]]:
         """{kind of operator: curve}; UserError for a precision that has no figures."""

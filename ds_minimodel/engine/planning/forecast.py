@@ -209,8 +209,8 @@ def _collective_seconds(name: str, sent: int, calls: int, figures: Figures, layo
 
 
 def _exchange_seconds(operator: Operator, figures: Figures, layout: Layout) -> float:
-    """Seconds of an exchange between the ranks of a replica, which are neighbours."""
-    if layout.tensor_parallel <= layout.ranks_of_a_node:
+    """Seconds of an exchange between the ranks of a replica, which are neighbours; some may be on two nodes."""
+    if layout.nodes == 1 or layout.ranks_per_node % layout.tensor_parallel == 0:
         link = _known(figures.link(layout.ranks_of_a_node), "within a node")
     else:
         link = _known(figures.between_nodes, "between nodes")
