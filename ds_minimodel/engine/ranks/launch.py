@@ -18,8 +18,8 @@ from ds_minimodel.engine.zero.start import launcher_arguments
 # Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
 # every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. A thread of OpenMP that
 # waits looks GOMP_SPINCOUNT times again before it sleeps (GNU's OpenMP, which torch brings; others know the policy
-# only). To wake one takes a virtual machine 100 us, so that threads that spin are up to 3.7 times as fast; beside other
-# work, which they keep from its cores as it keeps them from theirs, they are half as fast (benchmarks/threads.md).
+# only). To wake one takes time, so that two threads that spin are 1.1 to 1.4 times as fast as two that sleep; beside
+# other work, which they keep from its cores as it keeps them from theirs, 0.1 to 0.4 times (benchmarks/threads.md).
 CPU = {
     "MALLOC_MMAP_THRESHOLD_": str(8 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
