@@ -65,7 +65,7 @@ def pull(
 
         manifest = read_model(fetch(MANIFEST), PackManifest, "it is not as `pack push` leaves it")
         for name in manifest.files:
-            # Where the library makes folders of a name's, an ETag with ".." in it leads out of where it keeps its files.
+            # A folder that the library makes for a name lets an ETag with ".." in it lead out of the folder of its files.
             if "/" in name or name.startswith("."):
                 raise UserError(f"{repository}: {MANIFEST} names {name!r:.80}; a pack has no folders, nor hidden files")
             fetch(name)
