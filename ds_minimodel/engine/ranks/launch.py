@@ -110,12 +110,13 @@ def name_the_cpu() -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
-def cpu_settings() -> dict[str, str]:
+def cpu_settings(starting: int = 0) -> dict[str, str]:
     """CPU, or what suits it where others compute on this machine now.
 
-    Only what leaves the bits as they are may depend on that, so never the number of threads.
+    starting: ranks that start beside this process, each of which may keep a core busy as long as that takes. Only what
+    leaves the bits as they are may depend on all this, so never the number of threads.
     """
-    return CPU | BESIDE_OTHERS if busy_cores() >= BUSY else CPU
+    return CPU | BESIDE_OTHERS if busy_cores() >= starting + BUSY else CPU
 
 
 def busy_cores(seconds: float = 0.1) -> float:
@@ -147,7 +148,7 @@ def restart_with_cpu_settings() -> None:
         share["OMP_NUM_THREADS"] = str(max(1, cores))
     if not has_gpu() and not {*CPU, *share} <= os.environ.keys():
         command = [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]]
-        os.execve(sys.executable, command, cpu_settings() | share | os.environ)
+        os.execve(sys.executable, command, cpu_settings((ranks_here or 1) - 1) | share | os.environ)
 
 
 def launch(arguments: Sequence[str], ranks: int) -> int:
