@@ -65,7 +65,7 @@ def pull(
 
         manifest = read_model(fetch(MANIFEST), PackManifest, "it is not as `pack push` leaves it")
         for name in manifest.files:
-            # A folder that the library makes for a name lets an ETag with ".." in it lead out of the folder of its files.
+            # A folder that the library makes for a name lets an ETag with ".." in it lead out of where files are kept.
             if "/" in name or name.startswith("."):
                 raise UserError(f"{repository}: {MANIFEST} names {name!r:.80}; a pack has no folders, nor hidden files")
             fetch(name)
