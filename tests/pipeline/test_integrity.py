@@ -114,7 +114,7 @@ def test_another_languages_tokenizer(finished):
             refused_naming(finished, workdir / "tokenizer/xx", command, finished)
 
 
-@pytest.mark.parametrize("name", [f"{SCORES}/scores.json", "evaluate/baselines/qa/baselines.json"])
+@pytest.mark.parametrize("name", [f"{SCORES}/scores.json", "evaluate/baselines/xx/qa/baselines.json"])
 def test_a_digit_of_a_score(finished, name):
     path = finished.parent / "run" / name
     content = path.read_bytes()
@@ -198,7 +198,7 @@ READ_BY = [
     (f"{SCORES}/scores.json", [], "report"),
     (f"{SCORES}/manifest.json", [], "report"),
     (f"{SCORES}.job.json", [], "report"),
-    ("evaluate/baselines/topic/baselines.json", [], "report"),
+    ("evaluate/baselines/xx/topic/baselines.json", [], "report"),
     ("adapt/bl_base/xx/run/run.json", [], "report"),
     ("adapt/minijoint/xx/run/metrics.jsonl", [], "report"),
 ]
@@ -268,7 +268,7 @@ def test_a_folder_or_a_link_in_the_place_of_a_file(finished, name, undone, comma
         ("adapt/minijoint/xx", "evaluate"),
         (MODEL, "finetune"),
         (SCORES, "evaluate"),
-        ("evaluate/baselines/topic", "report"),
+        ("evaluate/baselines/xx/topic", "report"),
         ("pretrain/minijoint/run", "report"),
     ],
 )
@@ -288,7 +288,7 @@ SWAPS = [
     ("finetune/minijoint/topic/seed-3/model", "finetune/minijoint/topic/seed-4/model", "evaluate"),
     ("finetune/minijoint/qa/seed-3/model", MODEL, "finetune"),
     ("evaluate/minijoint/xx/qa", SCORES, "report"),
-    ("evaluate/baselines/qa", "evaluate/baselines/topic", "report"),
+    ("evaluate/baselines/xx/qa", "evaluate/baselines/xx/topic", "report"),
     ("build-mini/minipost/mini", "pretrain/bl_base/body", "adapt"),
     ("adapt/bl_base/xx.job.json", "adapt/minijoint/xx.job.json", "adapt"),
     ("evaluate/bl_base/xx/topic.job.json", f"{SCORES}.job.json", "report"),
