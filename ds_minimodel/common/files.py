@@ -24,7 +24,7 @@ _SEAL = "own_sha256"  # key of a JSON object: hash of all its other keys
 _MOST_JSON_BYTES = 1 << 28
 _MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
 _DAY = 86400  # seconds; no file takes so long to be written
-_CANNOT_WRITE = {
+CANNOT_WRITE = {  # why a disk takes no more, by errno
     errno.ENOSPC: "no space left",
     errno.EDQUOT: "disk quota exceeded",
     errno.EFBIG: "file too large for this disk or user",
@@ -49,9 +49,9 @@ def clear_write_errors(path: str | Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        reason = _CANNOT_WRITE.get(getattr(error, "errno", None) or 0)
+        reason = CANNOT_WRITE.get(getattr(error, "errno", None) or 0)
         if reason is None and any(text in str(error) for text in _WRITE_FAILED):
-            reason = _CANNOT_WRITE[errno.ENOSPC]
+            reason = CANNOT_WRITE[errno.ENOSPC]
         if isinstance(error, FileNotFoundError) and Path(error.filename or "-") in (Path(path), *Path(path).parents):
             reason = "no folder can be made here"  # as in /proc; what else is missing was to be read
         if reason is None:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ds_minimodel.common.vocabulary import BOS, EOS, PAD
 from ds_minimodel.model.transformer import FIRST_POSITION, BodyConfig
+
+_FAIRSEQ_IDS = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Architecture:
 
     model_type: in its config.json. classes: how the names of its model classes begin. tokenizer: the same of its own
     tokenizer class. token_types: vectors that tell the texts of a pair apart. first_position: row of the table of
-    positions that the first token has. fixed_ids: whether config.json must give <s>, <pad> and </s> fairseq's ids.
+    positions that the first token has. fixed_ids: what keys of config.json must be; positions count from pad_token_id.
     renamed: beginnings of RoBERTa's names -> its own. unused: beginnings of names that a masked LM may have, without
     effect on it.
     """
@@ -28,7 +31,7 @@ class Architecture:
     tokenizer: str
     token_types: int = 1
     first_position: int = FIRST_POSITION
-    fixed_ids: bool = True
+    fixed_ids: Mapping[str, int] = field(default_factory=_FAIRSEQ_IDS.copy)
     renamed: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ("roberta.pooler.", "roberta.embeddings.position_ids")
 
@@ -47,7 +50,7 @@ _BERT = Architecture(
     "Bert",
     token_types=2,
     first_position=0,
-    fixed_ids=False,
+    fixed_ids={},
     renamed={
         "roberta.": "bert.",
         "lm_head.dense.": "cls.predictions.transform.dense.",
@@ -64,7 +67,7 @@ ARCHITECTURES = {
     for architecture in (
         _ROBERTA,
         Architecture("xlm-roberta", "XLMRoberta", "XLMRoberta"),
-        Architecture("camembert", "Camembert", "Camembert", fixed_ids=False),
+        Architecture("camembert", "Camembert", "Camembert", fixed_ids={"pad_token_id": PAD}),
         _BERT,
     )
 }

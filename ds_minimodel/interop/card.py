@@ -20,10 +20,13 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.model.artifacts import BodyManifest, PackManifest
 from ds_minimodel.results.curves import ScoreRow
 from ds_minimodel.results.run_results import SCORES_FILE
+from ds_minimodel.systems import SYSTEMS
 
 CARD = "README.md"
 _LICENSE = re.compile(r"^license:[ \t]*([A-Za-z0-9][\w.+-]{0,60})[ \t]*$", re.MULTILINE)
 _MOST_CARD_BYTES = 1 << 20
+# What the Hub takes in a card's front matter: codes of ISO 639, names of models.
+_LANGUAGE_CODE, _MODEL_NAME = re.compile("[a-z]{2,3}"), re.compile(r"[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,9 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
     }
     task_type = (export.pipeline if export else None) or "fill-mask"
     front = {
-        "language": language,
+        "language": _if_like(_LANGUAGE_CODE, language),
         "license": origin.license,
-        "base_model": origin.imported_from,
+        "base_model": _if_like(_MODEL_NAME, origin.imported_from),
         "library_name": "transformers" if export else "ds_minimodel",
         "pipeline_tag": export.pipeline if export else None,
         "tags": ["mini-model-adaptation", *([] if export else ["language-pack"])],
@@ -103,6 +106,10 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
+
+
+def _if_like(form: re.Pattern[str], value: str | None) -> str | None:
+    return value if value is not None and form.fullmatch(value) else None
 
 
 def _index(scores: Mapping[str, list[float]], language: str, task_type: str) -> dict[str, Any]:
@@ -140,8 +147,9 @@ class _Place:
     def of(cls, pack: Path) -> _Place:
         folder = pack.resolve()
         for parent in folder.parents:
-            if parent.name in ("adapt", "pretrain"):
-                return cls(parent.parent, folder.relative_to(parent).parts[0], parent.name == "adapt")
+            system = folder.relative_to(parent).parts[0]
+            if parent.name in ("adapt", "pretrain") and system in SYSTEMS:
+                return cls(parent.parent, system, parent.name == "adapt")
         return cls()
 
     @property

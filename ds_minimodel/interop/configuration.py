@@ -58,9 +58,7 @@ class _Config(Stored):
         architecture = ARCHITECTURES.get(info.data.get("model_type", ""))
         if architecture is None:
             return value
-        ours = {"type_vocab_size": architecture.token_types}
-        if architecture.fixed_ids:
-            ours |= {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
+        ours = {"type_vocab_size": architecture.token_types, **architecture.fixed_ids}
         if value != ours.get(str(info.field_name), value):
             raise ValueError(f"only {ours[str(info.field_name)]} is supported")
         if info.field_name == "max_position_embeddings" and value is not None and value <= architecture.first_position:

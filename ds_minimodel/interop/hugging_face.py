@@ -165,6 +165,8 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _remove_unused(tensors: dict[str, Tensor], architecture: Architecture, where: Path) -> None:
     """Give old names their present form, and take copies and what a masked LM does not use out of `tensors`."""
+    for name in [name for name in tensors if name.startswith(architecture.unused)]:
+        del tensors[name]
     for name in list(tensors):
         for old, new in _OLD_NAMES.items():
             if name.endswith(old):
@@ -172,8 +174,6 @@ def _remove_unused(tensors: dict[str, Tensor], architecture: Architecture, where
                 if present in tensors:
                     raise UserError(f"{where}: {name!r:.80} comes twice, under its old name and its new one")
                 tensors[present] = tensors.pop(name)
-        if name.startswith(architecture.unused):
-            del tensors[name]
     copies = {"lm_head.decoder.weight": names.TOKENS, "lm_head.decoder.bias": "lm_head.bias"}
     for copy, original in copies.items():
         copy, original = architecture.name(copy), architecture.name(original)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import MANIFEST, atomic_folder, read_artifact, read_model
+from ds_minimodel.common.files import CANNOT_WRITE, MANIFEST, atomic_folder, read_artifact, read_model
 from ds_minimodel.interop.card import CARD, model_card
 from ds_minimodel.model.artifacts import PackManifest, identity
 from ds_minimodel.serve.packs import open_pack
@@ -31,10 +31,10 @@ def push(folder: str | Path, repository: str, endpoint: str | None = None, priva
     open_pack(folder)
     names = [MANIFEST, *read_artifact(folder, PackManifest).files]
     with _hub(endpoint, repository) as (hub, api):
-        card = hub.CommitOperationAdd(CARD, model_card(folder).encode())
-        files = [hub.CommitOperationAdd(name, str(folder / name)) for name in names if name != CARD]
+        contents = {CARD: model_card(folder).encode(), **{name: str(folder / name) for name in names}}
+        files = [hub.CommitOperationAdd(name, content) for name, content in contents.items()]
         api.create_repo(repository, private=private, exist_ok=True)
-        api.create_commit(repository, [card, *files], commit_message=f"Language pack {identity(folder)[:16]}")
+        api.create_commit(repository, files, commit_message=f"Language pack {identity(folder)[:16]}")
     return identity(folder)
 
 
@@ -60,13 +60,14 @@ def pull(
         commit, own = api.model_info(repository, revision=revision).sha, folder / ".hub"
 
         def fetch(name: str) -> Path:
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
             keep = {"cache_dir": own / "cache", "local_dir": own / "files"}  # nothing of it outside the folder
-            return Path(api.hf_hub_download(repository, name, revision=commit, **keep)).rename(target)
+            return Path(api.hf_hub_download(repository, name, revision=commit, **keep)).rename(folder / name)
 
         manifest = read_model(fetch(MANIFEST), PackManifest, "it is not as `pack push` leaves it")
         for name in manifest.files:
+            # A folder that the library makes for a name lets an ETag with ".." in it lead out of where files are kept.
+            if "/" in name or name.startswith("."):
+                raise UserError(f"{repository}: {MANIFEST} names {name!r:.80}; a pack has no folders, nor hidden files")
             fetch(name)
         shutil.rmtree(own)
         open_pack(folder)
@@ -96,8 +97,8 @@ def _hub(endpoint: str | None, repository: str, folder: Path | None = None) -> I
     except UserError as error:
         raise UserError(str(error).replace(str(folder), repository) if folder else str(error)) from None
     except OSError as error:
-        if error.errno is not None and error.filename is not None:
-            raise  # of this machine's disk
+        if error.errno in CANNOT_WRITE and error.filename is not None:
+            raise  # of this machine's disk; what else there is comes of names and ETags that the Hub gave
         raise _unreachable(endpoint, repository, error) from None
     except Exception as error:  # what the library raises depends on its version, the transport and the server
         raise _unreachable(endpoint, repository, error) from None

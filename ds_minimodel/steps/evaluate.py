@@ -154,8 +154,8 @@ def _in_source_language(
     """Outputs for records of a task in the source language, with its pack. module_of: by the size of a vocabulary."""
     task, source = recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
-    encoded = KINDS[task.kind].encode(tokenizer, records, task, recipe.finetune.of(name, "max_length"))
-    module = module_of(tokenizer.vocab_size)
+    module, max_length = module_of(tokenizer.vocab_size), recipe.finetune.of(name, "max_length")
+    encoded = KINDS[task.kind].encode(tokenizer, records, task, max_length, module.body.config.separators)
     ((folder, _),) = _packs(recipe, layout, system, source)
     plug(module, load_pack(folder, space))
     return _logits(module, encoded.examples)

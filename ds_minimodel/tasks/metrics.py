@@ -31,6 +31,7 @@ _ARTICLES = {
 }
 _HAN = re.compile("([\u4e00-\u9fa5])")
 _BLOCK = 1 << 24  # similarities that are held at a time
+_SAME = 1e-6  # difference of two cosines that fp32 may make of one: products round by their place in a matrix
 
 
 def score_classification(
@@ -47,15 +48,15 @@ def neighbour_accuracy(
 ) -> float:
     """Percent of `pairs` (N, 2), a query and a candidate each, whose query has its nearest candidate in one of them.
 
-    similarity: (rows, candidates) of some rows of the queries. Of k candidates that are equally near each counts for
-    1/k; so they do not depend on their order.
+    similarity: (rows, candidates) cosines of some rows of the queries. Of k candidates that are equally near, but for
+    rounding, each counts for 1/k; so they do not depend on their order.
     """
     right = np.unique(pairs[:, 0] * num_candidates + pairs[:, 1])
     found = np.zeros(num_queries)
     size = max(1, _BLOCK // num_candidates)
     for first in range(0, num_queries, size):
         similarity_QC = similarity(slice(first, first + size))
-        rows, nearest = np.nonzero(similarity_QC == similarity_QC.max(1, keepdims=True))
+        rows, nearest = np.nonzero(similarity_QC >= similarity_QC.max(1, keepdims=True) - _SAME)
         keys = (first + rows) * num_candidates + nearest
         is_right = right[np.minimum(np.searchsorted(right, keys), len(right) - 1)] == keys
         count = len(similarity_QC)

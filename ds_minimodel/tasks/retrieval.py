@@ -99,7 +99,7 @@ class Retrieval(TaskKind[Bitext, Encoded]):
         chance, letters = {}, {}
         for language, path in tests.items():
             records = self.read(path, task, language, None)
-            chance[language] = 50.0 / len(records.sentences) + 50.0 / len(records.translations)
+            chance[language] = _chance(records)
             similarity = references.letter_similarities(records.sentences, records.translations)
             if similarity is not None:
                 letters[language] = _both(*similarity, records)["score"]
@@ -165,6 +165,16 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
     """Vectors of length 1; of length 0 where they are."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)
+
+
+def _chance(records: Bitext) -> float:
+    """Percent of the pairs in which a guess among all candidates is right, mean of both directions."""
+    different = np.unique(records.pairs, axis=0)
+    shares = [
+        np.bincount(different[:, side])[records.pairs[:, side]].mean() / count
+        for side, count in enumerate((len(records.translations), len(records.sentences)))
+    ]
+    return 50.0 * float(sum(shares))
 
 
 Similarity = Callable[[slice], np.ndarray]  # of some sentences to all of the other language

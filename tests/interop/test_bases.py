@@ -286,7 +286,7 @@ def test_the_names_that_the_first_berts_have(bert, tmp_path):
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
         for name, tensor in tensors.items()
     }
-    old |= {"cls.seq_relationship.weight": torch.zeros(2, 16), "bert.pooler.dense.weight": torch.zeros(16, 16)}
+    old |= {"cls.seq_relationship.weight": torch.zeros(2, 16), "bert.pooler.LayerNorm.gamma": torch.zeros(16)}
     halves = list(old.items())[::2], list(old.items())[1::2]
     for number, half in enumerate(halves):
         torch.save(dict(half), folder / f"pytorch_model-{number}.bin")
@@ -375,6 +375,14 @@ def test_refused_settings_of_a_bert(bert, tmp_path, name, change, words):
     path = folder / name
     path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **change}))
     refused(folder, tmp_path / "out", words)
+
+
+def test_a_camembert_whose_positions_begin_elsewhere(xlm_r, tmp_path):
+    """They count from the id of <pad>."""
+    folder = make_camembert(xlm_r, tmp_path / "hf")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "pad_token_id": 0}))
+    refused(folder, tmp_path / "out", "pad_token_id: only 1")
 
 
 def test_a_vocab_txt_that_is_not_the_one(bert, tmp_path):

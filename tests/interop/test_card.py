@@ -84,6 +84,21 @@ def test_of_a_run(workdir, tmp_path):
     assert [each["dataset"]["name"] for each in card["model-index"][0]["results"]] == ["qa"]
 
 
+def test_names_that_a_hub_would_not_take(workdir, tmp_path):
+    """The Hub takes no card whose language is no code of ISO 639, nor one whose base could be no model."""
+    space = load_body(workdir / "pretrain/bl_base/body").space
+    pack = load_pack(workdir / "adapt/minipost/de/pack", space)
+    base = shutil.copytree(workdir / "pretrain/bl_base", tmp_path / "my base")
+    manifest = json.loads((base / "body/manifest.json").read_text())
+    (base / "body/manifest.json").write_text(json.dumps({**manifest, "imported_from": "my base"}))
+    pack = PackArtifact("zh-tw", pack.tensors, space, 300, 0.25)
+    save_pack(tmp_path / "adapt/packs/zh-tw", pack, workdir / "pretrain/bl_base/pack")  # no workdir, for all its name
+    export_hf(base / "body", tmp_path / "out", tmp_path / "adapt/packs/zh-tw")
+    card, text = card_of(tmp_path / "out")
+    assert not {"language", "base_model"} & card.keys() and "system" not in card["ds_minimodel"]
+    assert "| language | zh-tw |" in text and "| base | my base |" in text
+
+
 def test_what_is_not_known_is_left_out(xlm_r, tmp_path):
     import_hf(xlm_r, tmp_path / "in")
     export_hf(tmp_path / "in/body", tmp_path / "out")

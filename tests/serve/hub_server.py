@@ -15,11 +15,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub:
-    """repositories: {name: {path: bytes}}. blobs: {sha256: bytes} that came by LFS. requests: (method, path) of all."""
+    """repositories: {name: {path: bytes}}. blobs: {sha256: bytes} that came by LFS. requests: (method, path) of all.
+
+    etag: in the place of every file's own.
+    """
 
     def __init__(self):
         self.repositories, self.blobs, self.requests, self.private = {}, {}, [], set()
-        self.endpoint = ""
+        self.endpoint, self.etag = "", None
 
 
 @contextlib.contextmanager
@@ -124,7 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
             if match[1] not in files:
                 return self._answer(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
             data = files[match[1]]
-            return self._answer(body=data, ETag=f'"{hashlib.sha256(data).hexdigest()}"', X_Repo_Commit=COMMIT)
+            return self._answer(
+                body=data, ETag=f'"{hub.etag or hashlib.sha256(data).hexdigest()}"', X_Repo_Commit=COMMIT
+            )
         if rest in ("", "/revision/main", f"/revision/{COMMIT}"):
             siblings = [{"rfilename": path} for path in files]
             return self._answer(value={"id": name, "modelId": name, "sha": COMMIT, "siblings": siblings})

@@ -91,6 +91,14 @@ def flipped(data):
             "no name below the folder",
         ),
         (
+            lambda files: files.update({"manifest.json": files["manifest.json"].replace(b"tokenizer.model", b".hub")}),
+            "'.hub'; a pack has no folders",
+        ),
+        (
+            lambda files: files.update({"manifest.json": files["manifest.json"].replace(b"tokenizer.model", b"a/x")}),
+            "'a/x'; a pack has no folders",
+        ),
+        (
             lambda files: files.update({"manifest.json": files["manifest.json"].replace(b"language-pack", b"scores")}),
             "not a language pack",
         ),
@@ -99,6 +107,12 @@ def flipped(data):
 def test_what_arrives_otherwise(remote, run, tmp_path, damage, words):
     damage(remote)
     refused(run("pull", REPOSITORY, tmp_path / "de"), REPOSITORY, words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_etag_that_is_a_path(remote, hub, run, tmp_path):  # noqa: F811
+    hub.etag = "a/../../x"
+    refused(run("pull", REPOSITORY, tmp_path / "de"), REPOSITORY)
     assert not list(tmp_path.iterdir())
 
 

@@ -101,6 +101,12 @@ def test_equally_near_ones_share_and_their_order_is_nothing(write):
     assert score(mixed, vectors, vectors) == score(records, vectors, vectors)
 
 
+def test_what_differs_by_rounding_alone_is_equally_near(write):
+    records = read_bitext(write("de", "a\nb\n"), write("en", "A\nB\n"))
+    own, of_source = np.array([[1, 0], [1, 0]], np.float32), np.array([[1, 0], [1, 1e-3]], np.float32)
+    assert score(records, own, of_source)["to_source"] == 50  # the second is nearer by 5e-7
+
+
 def test_a_model_that_computes_nothing_finds_nothing(write):
     records = read_bitext(write("de", "a\nb\n"), write("en", "A\nB\n"))
     assert score(records, np.full((2, 2), np.nan), np.ones((2, 2)))["score"] == 0
@@ -112,6 +118,13 @@ def test_references(write):
     task = Task(kind="retrieval", test={"de": paths[0]}, translations={"de": paths[1]})
     found = RETRIEVAL.references(task, task.test, "en")
     assert found == {"chance": {"de": 25.0}, "TF-IDF of letters": {"de": pytest.approx(81.25)}}
+
+
+def test_a_guess_where_a_sentence_has_several_translations(write):
+    paths = write("de", "Hund\nHund\nKatze\nHund\n"), write("en", "dog\nhound\ncat\ndog\n")
+    task = Task(kind="retrieval", test={"de": paths[0]}, translations={"de": paths[1]})
+    chance = RETRIEVAL.references(task, task.test, "en")["chance"]["de"]
+    assert chance == pytest.approx(100 * ((2 + 2 + 1 + 2) / 4 / 3 + 1 / 2) / 2)
 
 
 # --- A task of a recipe ---
