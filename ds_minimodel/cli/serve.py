@@ -140,6 +140,8 @@ def _say_precision(predictor: "Predictor") -> None:
 
 
 def _embed(options: Options) -> None:
+    if options.out == "":
+        raise UserError("--out is empty; give FILE.npy, or leave it out")
     if options.file == STDIN and options.out is None:
         raise UserError("standard input has no name: give --out FILE.npy")
     out = Path(options.out or f"{options.file}.npy")

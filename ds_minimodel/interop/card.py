@@ -79,7 +79,7 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
         "base_model": _if_like(_MODEL_NAME, origin.imported_from),
         "library_name": "transformers" if export else "ds_minimodel",
         "pipeline_tag": export.pipeline if export else None,
-        "tags": ["mini-model-adaptation", *([] if export else ["language-pack"])],
+        "tags": [*(["mini-model-adaptation"] if facts.steps else []), *([] if export else ["language-pack"])],
         "ds_minimodel": _known(training),
         "model-index": [_index(scores, facts.language, task_type)] if scores else None,
     }
@@ -87,7 +87,11 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
     lines = [
         f"# {noun} {facts.language}",
         "",
-        "Made by mini-model adaptation (Marchisio et al., ACL 2023) with ds_minimodel."
+        (
+            "Made by mini-model adaptation (Marchisio et al., ACL 2023) with ds_minimodel."
+            if facts.steps
+            else "Made with ds_minimodel out of an imported model, not trained further."
+        )
         + ("" if export else " It fits bodies of its embedding space alone."),
         "",
         "| | |",

@@ -89,6 +89,8 @@ def _hub(endpoint: str | None, repository: str, folder: Path | None = None) -> I
         from huggingface_hub.utils.tqdm import disable_progress_bars
     except ModuleNotFoundError:
         raise UserError("huggingface_hub is not installed; pip install 'ds_minimodel[hf]'") from None
+    if endpoint == "":  # of an unset variable in a script: never the public Hub instead
+        raise UserError("--endpoint is empty; give the address of a Hub, or leave it out for HF_ENDPOINT's")
     endpoint = endpoint or constants.ENDPOINT
     if not sys.stderr.isatty():
         disable_progress_bars()

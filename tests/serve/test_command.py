@@ -221,6 +221,7 @@ def test_embed_refuses_and_writes_nothing(family, tmp_path, call):
         ((tmp_path / "none.txt", *de), "none.txt: no such file"),
         ((tmp_path, *de), "cannot be read (a folder"),
         (("-", *de), "standard input has no name: give --out"),
+        ((good, *de, "--out", ""), "--out is empty"),
         ((good, *de, "--depth", "9"), "--depth 9: "),
         ((good, *de, "--out", "/proc/x.npy"), "/proc/x.npy"),
     ):

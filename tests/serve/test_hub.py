@@ -130,6 +130,7 @@ def test_mistakes(remote, family, hub, run, tmp_path):  # noqa: F811
     requests = len(hub.requests)
     refused(run("push", damaged, "someone/else"), "damaged")
     refused(run("push", tmp_path / "none", "someone/else"), "none")
+    refused(run("push", family.de, "someone/else", "--endpoint", "", endpoint=None), "--endpoint is empty")
     assert len(hub.requests) == requests and sorted(path.name for path in tmp_path.iterdir()) == ["damaged", "de"]
 
 
