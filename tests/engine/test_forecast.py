@@ -184,6 +184,7 @@ def test_a_measured_machine_is_read_as_it_was_written(world, tmp_path, monkeypat
         "LINK_BYTES": 1 << 16,
         "LARGE": (2, 1 << 10),
         "MEMORY_OF_A_RANK": 1 << 50,
+        "TOGETHER": 2,
     }.items():
         monkeypatch.setattr(calibration, name, less)
     measured = calibrate(CLOCKS["cpu"])

@@ -331,6 +331,7 @@ def _ranks(ranks: int, precisions: Sequence[str], device: torch.device, clock: C
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
     command = [sys.executable, "-m", "ds_minimodel.engine.planning.calibration", device.type, clock.__name__]
+    command.append(str(TOGETHER))
     processes = [
         subprocess.Popen(
             [*command, *precisions], env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True
@@ -351,7 +352,7 @@ def _ranks(ranks: int, precisions: Sequence[str], device: torch.device, clock: C
             process.wait()
 
 
-def _measure_together(device_type: str, clock_name: str, precisions: Sequence[str]) -> None:
+def _measure_together(device_type: str, clock_name: str, passes: int, precisions: Sequence[str]) -> None:
     """As a rank: print as JSON what _ranks returns, seconds of the slowest rank, bandwidth and latency."""
     device = torch.device(device_type)
     if device.type == "cuda":
@@ -365,7 +366,7 @@ def _measure_together(device_type: str, clock_name: str, precisions: Sequence[st
         go = sample_pass(SAMPLES[device.type][-2], DTYPES[precision], device, DROPOUT)
         go()
         slowest = []
-        for _ in range(TOGETHER):
+        for _ in range(passes):
             dist.barrier()
             taken = torch.tensor(seconds_of(go, clock, 1), device=device)
             dist.all_reduce(taken, dist.ReduceOp.MAX)
@@ -381,4 +382,4 @@ def _measure_together(device_type: str, clock_name: str, precisions: Sequence[st
 
 
 if __name__ == "__main__":
-    _measure_together(sys.argv[1], sys.argv[2], sys.argv[3:])
+    _measure_together(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])
