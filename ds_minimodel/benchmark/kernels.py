@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ds_minimodel import ops
 from ds_minimodel.benchmark.peaks import Clock, copy_bandwidth, device, synchronize
@@ -50,7 +51,7 @@ def residual_layer_norm(rows: int, width: int, dtype: torch.dtype, trains: bool,
     weight, bias = _leaf(width, dtype=dtype, trains=trains), _leaf(width, dtype=dtype, trains=trains)
     keys = _keys(rows) if p else None
 
-    def eager(x, residual, weight, bias):
+    def eager(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.layer_norm(residual + F.dropout(x, p, training=p > 0), (width,), weight, bias, EPS)
 
     run = {
@@ -90,7 +91,7 @@ def masked_softmax(rows: int, width: int, dtype: torch.dtype, trains: bool, p: f
     scores = _leaf(1, max(1, rows // width), width, width, dtype=dtype)
     keys = _keys(*scores.shape[:-1]) if p else None
 
-    def eager(scores):
+    def eager(scores: Tensor) -> Tensor:
         return F.dropout(torch.softmax(scores * 0.125, -1), p, training=p > 0)
 
     run = {"ds_minimodel": lambda scores: ops.masked_softmax(scores, None, 0.125, p, keys), "torch": eager}
@@ -110,7 +111,7 @@ def attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float)
     projected = _leaf(rows // length, length, 3 * width, dtype=dtype)
     keys = _keys(rows // length, heads, length) if p else None
 
-    def fused(projected):
+    def fused(projected: Tensor) -> Tensor:
         q, k, v = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p).transpose(1, 2).flatten(2)
 
@@ -141,7 +142,7 @@ def linear_cross_entropy(rows: int, width: int, dtype: torch.dtype, trains: bool
     bias = _leaf(vocabulary, dtype=dtype, trains=trains)
     targets = torch.randint(vocabulary, (rows,), device=device())
 
-    def eager(x, weight, bias):
+    def eager(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.cross_entropy(F.linear(x, weight, bias).float(), targets, reduction="sum")
 
     run = {"ds_minimodel": lambda x, weight, bias: ops.linear_cross_entropy(x, weight, bias, targets), "torch": eager}

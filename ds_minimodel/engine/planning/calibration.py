@@ -330,12 +330,10 @@ def _ranks(ranks: int, precisions: Sequence[str], device: torch.device, clock: C
     """(seconds of a pass that `ranks` ranks make at once, in each precision; the link between them, None for one)."""
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
-    command = [sys.executable, "-m", "ds_minimodel.engine.planning.calibration", device.type, clock.__name__]
-    command.append(str(TOGETHER))
+    command = [sys.executable, "-m", "ds_minimodel.engine.planning.calibration"]
+    command += [device.type, clock.__name__, str(TOGETHER), *precisions]
     processes = [
-        subprocess.Popen(
-            [*command, *precisions], env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
     ]
     try:
