@@ -97,12 +97,18 @@ class Model(Section):
     max_positions: Size = 512
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
+    initialisation: Annotated[Literal["random", "neighbours"], RECORDED_ELSEWHERE] = "random"  # of a body, in step 1
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "Model":
         if self.hidden_size % self.num_heads:
             raise ValueError(f"num_heads {self.num_heads} does not divide hidden_size {self.hidden_size}")
         return self
+
+    def recorded(self) -> dict[str, Any]:
+        """As of a Section; the initialisation where it is not random, the only one that there was once."""
+        own = {} if self.initialisation == "random" else {"initialisation": self.initialisation}
+        return super().recorded() | own
 
 
 class Mini(Section):

@@ -20,6 +20,7 @@ from ds_minimodel.model.artifacts import (
     space_of,
 )
 from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.neighbours import start_at_neighbours
 from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
@@ -60,8 +61,11 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
 
 
 def pretrained_model(recipe: Recipe, body: System) -> MaskedLanguageModel:
-    """The model of step 1 with random weights, all of which train."""
-    return MaskedLanguageModel(body_config(recipe, body), recipe.source_vocab_size)
+    """The model of step 1 as it starts; all of its weights train."""
+    module = MaskedLanguageModel(body_config(recipe, body), recipe.source_vocab_size)
+    if recipe.model.initialisation == "neighbours":
+        start_at_neighbours(module.body)
+    return module
 
 
 def _take_over(base: Path, out: Path) -> None:

@@ -1,0 +1,72 @@
+"""Attention that starts at the neighbours of a token: where it looks, what it leaves alone, what it is for."""
+
+import pytest
+import torch
+
+from ds_minimodel.common.vocabulary import PAD
+from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.neighbours import OFFSETS, start_at_neighbours
+from ds_minimodel.model.transformer import FIRST_POSITION, BodyConfig
+
+
+def model(hidden_size=64, num_heads=4, vocab_size=60, start=True):
+    torch.manual_seed(1)
+    config = BodyConfig(2, hidden_size, num_heads, 2 * hidden_size, 40, (2,), 0.0, 0.0)
+    module = MaskedLanguageModel(config, vocab_size)
+    if start:
+        start_at_neighbours(module.body)
+    return module
+
+
+@pytest.mark.parametrize(("hidden_size", "num_heads"), [(128, 4), (768, 12), (128, 2), (99, 3)])
+def test_heads_of_the_lowest_layer_look_at_the_tokens_beside(hidden_size, num_heads):
+    module = model(hidden_size, num_heads)
+    body, layer = module.body, module.body.layers[0]
+    tokens = torch.randint(5, 60, (40,), generator=torch.Generator().manual_seed(2))
+    x = body.embedding_norm(module.pack.tokens[tokens] + body.positions[FIRST_POSITION:])
+    queries, keys, _ = layer.qkv(x).chunk(3, dim=1)
+    for head, offset in enumerate(OFFSETS[:num_heads]):
+        part = slice(head * layer.head_size, (head + 1) * layer.head_size)
+        scores = queries[:, part] @ keys[:, part].T / layer.head_size**0.5
+        inside = torch.arange(2, 38)  # both neighbours exist
+        attention = scores.softmax(1)[inside, inside + offset]
+        assert attention.mean() > 0.4, (head, offset)
+
+
+def test_sets_nothing_but_positions_and_the_lowest_layers_queries_and_keys():
+    started, random = model().state_dict(), model(start=False).state_dict()
+    assert {name for name in random if not torch.equal(started[name], random[name])} == {
+        "body.positions",
+        "body.layers.0.qkv.weight",
+    }
+    values = [state["body.layers.0.qkv.weight"].chunk(3)[2] for state in (started, random)]
+    assert torch.equal(*values)
+    assert not started["body.positions"][PAD].any()
+    assert all(torch.equal(tensor, started[name]) for name, tensor in model().state_dict().items())
+
+
+def test_learns_sooner_what_follows_what():
+    """Text in which each piece decides the next: a model that knows the frequency of pieces alone stays at ln 50."""
+
+    def steps_to_learn(module):
+        draw = torch.Generator().manual_seed(3)
+        following = torch.randperm(50, generator=draw)
+        optimizer = torch.optim.Adam(module.parameters(), lr=2e-3)
+        for step in range(600):
+            column, columns = torch.randint(50, (16,), generator=draw), []
+            for _ in range(16):
+                columns.append(column)
+                column = following[column]
+            tokens = torch.stack(columns, 1) + 5
+            read = torch.rand(16, 16, generator=draw).argsort(1)[:, :3].sort(1).values
+            targets = tokens.gather(1, read)
+            loss = module({"tokens": tokens.scatter(1, read, 59), "read": read, "targets": targets}).sum() / 48
+            if loss < 1:
+                return step
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return step
+
+    started, random = steps_to_learn(model()), steps_to_learn(model(start=False))
+    assert 1.5 * started < random < 599
