@@ -6,10 +6,11 @@ that; here some heads of the lowest layer do so from the first step on. Nothing 
 """
 
 import math
+from typing import cast
 
 import torch
 
-from ds_minimodel.model.transformer import FIRST_POSITION, Body, zero_padding_row
+from ds_minimodel.model.transformer import FIRST_POSITION, Body, Layer, zero_padding_row
 
 OFFSETS = (-1, 1, -2, 2)  # where the first heads look, in tokens; heads beyond these start as all others
 POSITION_STD = 0.04  # twice that of pieces, so that position decides where a head looks
@@ -24,7 +25,7 @@ def start_at_neighbours(body: Body) -> None:
     into those of p + o, so keys that are queries turned by it score highest at offset o. Draws from torch's default
     generator.
     """
-    layer, hidden = body.layers[0], body.config.hidden_size
+    layer, hidden = cast(Layer, body.layers[0]), body.config.hidden_size
     waves = torch.logspace(math.log10(2), math.log10(LONGEST_WAVE), (hidden + 1) // 2)
     angles = torch.outer(torch.arange(body.config.max_positions), 2 * math.pi / waves)
     size = layer.head_size
