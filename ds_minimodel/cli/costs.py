@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.cli.steps import Commands, Options, add_engine_options, add_recipe_command, number_of_ranks, recipe_of
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.engine.planning import devices
 from ds_minimodel.engine.ranks.launch import name_the_cpu, restart_with_cpu_settings
 
@@ -124,7 +124,7 @@ def _calibrate(options: Options) -> None:
 
     device = calibrate(CLOCKS[options.clock])
     write_json(options.file, device.model_dump())
-    print(f"{device.name}: {options.file}, for `ds-minimodel plan RECIPE --device {options.file}`")
+    print(printable(f"{device.name}: {options.file}, for `ds-minimodel plan RECIPE --device {options.file}`"))
 
 
 def _show(options: Options, value: dict[str, Any], title: str, tables: "Callable[[], list[Table]]") -> None:

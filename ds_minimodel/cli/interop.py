@@ -1,11 +1,11 @@
 """`ds-minimodel import-hf`, `import-fairseq` and `export-hf` on the command line."""
 
 import importlib
-import sys
 from pathlib import Path
 from types import ModuleType
 
 from ds_minimodel.cli.steps import Commands, Options
+from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 
@@ -34,29 +34,25 @@ def add_arguments(commands: Commands) -> None:
 def _import_hf(options: Options) -> None:
     folder = _existing(options.folder, "give that of a downloaded model: config.json, weights and tokenizer files")
     _module("hugging_face").import_hf(folder, options.out, options.language)
-    _say_written(f"{options.out}/body and {options.out}/pack")
+    say(f"{options.out}/body and {options.out}/pack: written")
 
 
 def _import_fairseq(options: Options) -> None:
     folder = _existing(options.folder, "give that of a published model: model.pt, dict.txt and tokenizer files")
     _module("fairseq").import_fairseq(folder, options.out, options.language)
-    _say_written(f"{options.out}/body and {options.out}/pack")
+    say(f"{options.out}/body and {options.out}/pack: written")
 
 
 def _export_hf(options: Options) -> None:
     artifact = _existing(options.artifact, "give that of a body, mini-model or task model")
     _module("hugging_face").export_hf(artifact, options.out, options.pack, options.depth)
-    _say_written(options.out)
+    say(f"{options.out}: written")
 
 
 def _existing(folder: str, advice: str) -> str:
     if not Path(folder).is_dir():
         raise UserError(f"{folder}: no such folder; {advice}")
     return folder
-
-
-def _say_written(what: str) -> None:
-    print(f"{what}: written", file=sys.stderr)
 
 
 def _module(name: str) -> ModuleType:

@@ -1,10 +1,10 @@
 """`ds-minimodel fetch-sample` on the command line; the package ds_minimodel_examples does the work."""
 
-import sys
 from collections.abc import Callable
 
 from ds_minimodel.cli.steps import Commands, Options
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.cli.streams import say
+from ds_minimodel.common.errors import UserError, printable
 
 SETS = ("quickstart", "repro", "study")
 
@@ -26,16 +26,16 @@ def add_arguments(commands: Commands) -> None:
 
 def _run(args: Options) -> None:
     languages = args.languages.split(",") if args.languages else None
-    manifest = _examples_fetch()(
-        args.out, args.set, languages, log=lambda line: print(line, file=sys.stderr, flush=True)
-    )
+    manifest = _examples_fetch()(args.out, args.set, languages, log=say)
     for language, counts in manifest["text"].items():
         print(
-            f"{args.out}/text/{language}.txt: {counts['bytes'] / 1e6:.1f} MB, "
+            f"{printable(args.out)}/text/{language}.txt: {counts['bytes'] / 1e6:.1f} MB, "
             f"{counts['documents']:,} documents, {counts['lines']:,} lines"
         )
     for task, counts in manifest["tasks"].items():
-        print(f"{args.out}/tasks/{task}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
+        print(
+            f"{printable(args.out)}/tasks/{task}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        )
 
 
 def _examples_fetch() -> Callable[..., dict]:

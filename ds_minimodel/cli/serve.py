@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ds_minimodel.cli.steps import Commands, Options
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.cli.streams import say
+from ds_minimodel.common.errors import UserError, printable
 
 if TYPE_CHECKING:
     from ds_minimodel.serve.predictor import Predictor
@@ -92,21 +93,21 @@ def _show(options: Options) -> None:
         return
     for name, value in facts.items():
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
-        print(f"{name}: {text}")
+        print(printable(f"{name}: {text}"))
 
 
 def _check(options: Options) -> None:
     from ds_minimodel.serve.packs import check
 
     check(options.pack, options.body)
-    print(f"{options.pack}: whole" + (f", fits {options.body}" if options.body else ""))
+    print(printable(f"{options.pack}: whole" + (f", fits {options.body}" if options.body else "")))
 
 
 def _plug(options: Options) -> None:
     from ds_minimodel.serve.packs import plug
 
     plug(options.body, options.pack, options.out)
-    print(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`", file=sys.stderr)
+    say(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`")
 
 
 def _push(options: Options) -> None:
@@ -134,9 +135,7 @@ def _predict(options: Options) -> None:
 
 
 def _say_precision(predictor: "Predictor") -> None:
-    print(
-        f"predict: answers in {predictor.precision} on the {predictor.device.type.upper()}", file=sys.stderr, flush=True
-    )
+    say(f"predict: answers in {predictor.precision} on the {predictor.device.type.upper()}")
 
 
 def _embed(options: Options) -> None:
@@ -158,10 +157,9 @@ def _embed(options: Options) -> None:
     lines = text_lines(decoded(sys.stdin.buffer.read(), name) if options.file == STDIN else read_text(name), name)
     embedder = Embedder(options.body, folders or beside(options.body), options.pool, options.depth, options.precision)
     embedder.write(lines, out)
-    print(
+    say(
         f"{out}: {len(lines):,} vectors of {embedder.size}, computed in {embedder.precision} on the "
-        f"{embedder.device.type.upper()}",
-        file=sys.stderr,
+        f"{embedder.device.type.upper()}"
     )
 
 
@@ -175,11 +173,11 @@ def _converse(predictor: "Predictor") -> None:
             if line is None:
                 raise UserError(f"longer than {MAX_LINE} characters; ask about a part of it")
             if not line.strip():
-                continue
+                raise UserError(f"empty; type {', '.join(predictor.answerer.fields)}, or a JSON object")
             (answer,) = predictor.predict([_request(line, number, predictor)])
         except UserError as error:
             message = str(error).removeprefix("request 1: ").removeprefix(f"standard input:{number}: ")
-            print(f"ds-minimodel: line {number}: {message}", file=sys.stderr, flush=True)
+            say(f"ds-minimodel: line {number}: {message}")
             continue
         print(json.dumps(answer, ensure_ascii=False), flush=True)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_ranks, number_of_seconds, recipe_of
+from ds_minimodel.common.errors import printable
 from ds_minimodel.common.progress import clock
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 
@@ -100,7 +101,7 @@ def _clean(options: Options) -> None:
     found = removable(recipe)
     for one in found:
         for path in one.paths:
-            print(f"{os.path.relpath(path, Path(recipe.workdir))}: {one.why}")
+            print(printable(f"{os.path.relpath(path, Path(recipe.workdir))}: {one.why}"))
     total = _size(sum(one.bytes for one in found))
     if not found:
         print("nothing to remove")

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, printable
 
 # Of a write to standard output; those to files come with the file's name, by clear_write_errors.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -56,6 +56,6 @@ def checked_output() -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """Print a line on standard error; nothing more can be done where that fails."""
+    """Print a line, printable throughout, on standard error; nothing more can be done where that fails."""
     with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)

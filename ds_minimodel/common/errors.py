@@ -14,9 +14,13 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         """The message as one printable line, whatever stands in the names and texts that it quotes."""
-        text = re.sub(r"\s*\n\s*", " ", super().__str__()).strip()
-        text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+        text = printable(re.sub(r"\s*\n\s*", " ", super().__str__()).strip())
         return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[3 - LONGEST // 2 :]}"
+
+
+def printable(text: str) -> str:
+    """`text` with what a terminal would obey instead of show, such as control characters in a name, as escapes."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 class OtherRankFailed(Exception):

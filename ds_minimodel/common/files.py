@@ -42,18 +42,27 @@ _WRITE_FAILED = ("No space left on device", "PytorchStreamWriter failed", "unexp
 
 
 @contextlib.contextmanager
-def clear_write_errors(path: str | Path) -> Iterator[None]:
-    """Turn a full, read-only or forbidden disk under `path`, or a file in its way, into a UserError."""
+def clear_write_errors(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
+    """Turn a full, read-only or forbidden disk under `path`, or a file in its way, into a UserError.
+
+    temporary: file or folder that becomes `path`; messages name `path` in its place.
+    """
+    path, temporary = Path(path), Path(temporary or path)
     try:
         yield
-    except UserError:
-        raise
+    except UserError as error:
+        if str(temporary) == str(path) or str(temporary) not in str(error):
+            raise
+        raise UserError(str(error).replace(str(temporary), str(path))) from error
     except Exception as error:
         reason = CANNOT_WRITE.get(getattr(error, "errno", None) or 0)
         if reason is None and any(text in str(error) for text in _WRITE_FAILED):
             reason = CANNOT_WRITE[errno.ENOSPC]
-        if isinstance(error, FileNotFoundError) and Path(error.filename or "-") in (Path(path), *Path(path).parents):
-            reason = "no folder can be made here"  # as in /proc; what else is missing was to be read
+        place = Path(str(getattr(error, "filename", None) or "-"))
+        if isinstance(error, FileNotFoundError) and place in (temporary, path, *path.parents):
+            reason = "nothing can be made here"  # as in /proc; what else is missing was to be read
+        elif isinstance(error, OSError) and place == temporary:
+            reason = reason or error.strerror
         if reason is None:
             raise
         raise UserError(
@@ -147,7 +156,7 @@ def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.tmp{os.getpid()}")
-    with clear_write_errors(path):
+    with clear_write_errors(path, temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -295,7 +304,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.tmp")
-    with clear_write_errors(path):
+    with clear_write_errors(path, temporary):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         try:
@@ -377,6 +386,9 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
     an artifact has none).
     """
     path = Path(folder) / MANIFEST
+    if not Path(folder).is_dir():
+        what = "not a folder" if os.path.lexists(folder) else "no such folder"
+        raise UserError(f"{folder}: {what}; give the folder of {model.noun}")
     if path.is_symlink():
         raise UserError(f"{path}: a symbolic link; {_MAKE_AGAIN}")
     value = read_json(path)

@@ -14,6 +14,7 @@ class Progress:
     def __init__(self, label: str, total: int | None, unit: str, start: int = 0, quiet: bool = False) -> None:
         self.label, self.total, self.unit, self.start, self.quiet = label, total, unit, start, quiet
         self.done, self.began, self.shown = start, time.monotonic(), 0.0
+        self.printed: int | None = None  # what was done, by the last line
         self.on_terminal = sys.stderr.isatty()
 
     def update(self, done: int, note: str = "") -> None:
@@ -25,13 +26,15 @@ class Progress:
             self._print(now, note)
 
     def close(self, note: str = "") -> None:
-        """Show the last state and end the line."""
+        """Show the last state, where no line has shown it, and end the line."""
         if not self.quiet:
-            self._print(time.monotonic(), note)
+            if note or self.printed != self.done:
+                self._print(time.monotonic(), note)
             if self.on_terminal:
                 print(file=sys.stderr)
 
     def _print(self, now: float, note: str) -> None:
+        self.printed = self.done
         elapsed = now - self.began
         rate = (self.done - self.start) / elapsed if elapsed else 0.0
         total = f"/{self.total:,}" if self.total else ""

@@ -17,6 +17,7 @@ import yaml
 
 from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_model
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.interop.configuration import hub_name
 from ds_minimodel.model.artifacts import BodyManifest, PackManifest
 from ds_minimodel.results.curves import ScoreRow
 from ds_minimodel.results.run_results import SCORES_FILE
@@ -25,8 +26,7 @@ from ds_minimodel.systems import SYSTEMS
 CARD = "README.md"
 _LICENSE = re.compile(r"^license:[ \t]*([A-Za-z0-9][\w.+-]{0,60})[ \t]*$", re.MULTILINE)
 _MOST_CARD_BYTES = 1 << 20
-# What the Hub takes in a card's front matter: codes of ISO 639, names of models.
-_LANGUAGE_CODE, _MODEL_NAME = re.compile("[a-z]{2,3}"), re.compile(r"[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_LANGUAGE_CODE = re.compile("[a-z]{2,3}")  # of ISO 639, which the Hub takes in a card's front matter
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class _Origin(Stored):
     """Of a body's manifest where it comes from, of a pack's too."""
 
     imported_from: str | None = None
+    base_model: str | None = None
     license: str | None = None
 
 
@@ -74,9 +75,9 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
     }
     task_type = (export.pipeline if export else None) or "fill-mask"
     front = {
-        "language": _if_like(_LANGUAGE_CODE, language),
+        "language": language if language and _LANGUAGE_CODE.fullmatch(language) else None,
         "license": origin.license,
-        "base_model": _if_like(_MODEL_NAME, origin.imported_from),
+        "base_model": hub_name(origin.base_model),
         "library_name": "transformers" if export else "ds_minimodel",
         "pipeline_tag": export.pipeline if export else None,
         "tags": [*(["mini-model-adaptation"] if facts.steps else []), *([] if export else ["language-pack"])],
@@ -97,7 +98,7 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
         "| | |",
         "|---|---|",
         f"| language | {language or 'not known'} |",
-        f"| base | {origin.imported_from or 'not known'} |",
+        f"| base | {hub_name(origin.base_model) or origin.imported_from or 'not known'} |",
         f"| license of the base | {origin.license or 'not known'} |",
         *(f"| {name.replace('_', ' ')} | {value} |" for name, value in _known(training).items()),
     ]
@@ -110,10 +111,6 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _if_like(form: re.Pattern[str], value: str | None) -> str | None:
-    return value if value is not None and form.fullmatch(value) else None
 
 
 def _index(scores: Mapping[str, list[float]], language: str, task_type: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,8 @@ from ds_minimodel.data.tokenizer_json import ADVICE
 from ds_minimodel.interop.architectures import ARCHITECTURES, Architecture
 from ds_minimodel.model.artifacts import Epsilon, Layers, Rate, Size, architecture_fault
 from ds_minimodel.model.transformer import INIT_STD, BodyConfig
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 
 
 class _Config(Stored):
@@ -43,6 +46,8 @@ class _Config(Stored):
     attention_probs_dropout_prob: Rate = 0.1
     architectures: list[str] | None = None
     id2label: dict[str, str] | None = None
+    # Of what the library read that wrote the file: a name on the Hub, or a folder.
+    name_or_path: Annotated[object, Field(alias="_name_or_path")] = None
 
     @field_validator("model_type")
     @classmethod
@@ -50,6 +55,13 @@ class _Config(Stored):
         if value not in ARCHITECTURES:
             *first, last = ARCHITECTURES
             raise ValueError(f"model_type {value}; import-hf takes {', '.join(first)} and {last}")
+        return value
+
+    @field_validator("architectures")
+    @classmethod
+    def _names_one(cls, value: list[str] | None) -> list[str] | None:
+        if value == []:
+            raise ValueError("names no class; import-hf takes masked language models such as RobertaForMaskedLM")
         return value
 
     @field_validator("type_vocab_size", "bos_token_id", "pad_token_id", "eos_token_id", "max_position_embeddings")
@@ -66,10 +78,11 @@ class _Config(Stored):
         return value
 
 
-def read_config(folder: str | Path) -> tuple[BodyConfig, int, Architecture]:
-    """(BodyConfig with its head on the last layer, vocabulary's size, Architecture) of a Hugging Face folder.
+def read_config(folder: str | Path) -> tuple[BodyConfig, int, Architecture, str | None]:
+    """Of a Hugging Face folder (BodyConfig with its head on the last layer, vocabulary's size, Architecture, name).
 
-    Raises UserError where the architecture is another or has a setting that the body does not have.
+    name: the model's on the Hub, None where config.json does not say it. Raises UserError where the architecture is
+    another or has a setting that the body does not have.
     """
     path = Path(folder) / "config.json"
     config = read_model(path, _Config, ADVICE)
@@ -86,10 +99,15 @@ def read_config(folder: str | Path) -> tuple[BodyConfig, int, Architecture]:
         config.layer_norm_eps,
         config.type_vocab_size,
     )
-    fault = architecture_fault(body)
+    fault = architecture_fault(body, "num_attention_heads", "num_hidden_layers")
     if fault:
-        raise UserError(f"{path}: num_attention_heads, num_hidden_layers: {fault}")
-    return body, config.vocab_size, architecture
+        raise UserError(f"{path}: {fault}")
+    return body, config.vocab_size, architecture, hub_name(config.name_or_path)
+
+
+def hub_name(value: object) -> str | None:
+    """`value` where it has the form of a model's name on the Hub, such as roberta-base or FacebookAI/roberta-base."""
+    return value if isinstance(value, str) and _HUB_NAME.fullmatch(value) else None
 
 
 def config_json(

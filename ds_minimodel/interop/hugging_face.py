@@ -46,7 +46,7 @@ def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGU
     """
     folder = Path(folder)
     refuse_existing(out)
-    config, vocab_size, architecture = read_config(folder)
+    config, vocab_size, architecture, base_model = read_config(folder)
     vocabulary = read_vocabulary(folder, architecture)
     if len(vocabulary.order) != vocab_size:
         raise UserError(
@@ -62,7 +62,8 @@ def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGU
     found = names.parameter_names(architecture, config.num_layers, names.masked_lm_head(config.num_layers))
     ours = names.from_foreign(tensors, config, vocab_size, found, where, architecture.first_position)
     ours["body.positions"][FIRST_POSITION:] += only_type
-    save_imported(out, config, ours, vocabulary, language, folder.name, license_of(folder))
+    origin = {"license": license_of(folder), "base_model": base_model}
+    save_imported(out, config, ours, vocabulary, language, folder.name, **origin)
 
 
 def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = None, depth: int | None = None) -> None:

@@ -27,17 +27,18 @@ def save_imported(
     vocabulary: Vocabulary,
     language: str,
     source: str,
-    license: str | None = None,
+    **origin: str | None,
 ) -> None:
     """Write out/body and out/pack, both or neither.
 
     tensors: fp32 under the names of MaskedLanguageModel, rows by the foreign ids. source: name of what was
-    imported. license: its license, where it is known.
+    imported. origin: its license and its name on the Hub (base_model), None where they are not known.
     """
     body = {name.removeprefix("body."): tensor for name, tensor in tensors.items() if name.startswith("body.")}
     pack = {name: tensors[f"pack.{name}"][vocabulary.order] for name in ("tokens", "bias")}
     space = space_of(body, pack)
-    facts = {"imported_from": source, "steps": 0, "eflops": 0.0} | ({} if license is None else {"license": license})
+    known = {key: value for key, value in origin.items() if value is not None}
+    facts = {"imported_from": source, "steps": 0, "eflops": 0.0} | known
     with atomic_folder(out) as folder:
         save_body(folder / "body", BodyArtifact(config, body, space), "body", **facts)
         (folder / "pack").mkdir()

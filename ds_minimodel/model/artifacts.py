@@ -85,12 +85,15 @@ class Architecture(Stored):
         return {name: value for name, value in asdict(config).items() if value != optional.get(name, ...)}
 
 
-def architecture_fault(config: BodyConfig) -> str | None:
-    """What sizes of a body that are each possible are not together; None where nothing is wrong."""
+def architecture_fault(config: BodyConfig, heads: str = "num_heads", layers: str = "num_layers") -> str | None:
+    """What sizes of a body that are each possible are not together; None where nothing is wrong.
+
+    heads, layers: keys of these numbers in the file that they were read from.
+    """
     if config.hidden_size % config.num_heads:
-        return f"num_heads {config.num_heads} does not divide hidden_size {config.hidden_size}"
+        return f"{heads} {config.num_heads} does not divide hidden_size {config.hidden_size}"
     if not DropoutSites.fit(config.num_layers, config.num_heads):
-        return f"num_heads {config.num_heads} in each of num_layers {config.num_layers} are too many"
+        return f"{heads} {config.num_heads} in each of {layers} {config.num_layers} are too many"
     if list(config.head_depths) != sorted({*config.head_depths} & {*range(1, config.num_layers + 1)}):
         return f"head_depths {list(config.head_depths)!s:.60} are not rising: there are {config.num_layers} layers"
     return None

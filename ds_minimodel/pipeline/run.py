@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError, printable
 from ds_minimodel.common.files import lock
 from ds_minimodel.engine.ranks.launch import launched, name_the_cpu
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
@@ -90,7 +90,7 @@ def run_step(step: Step, recipe: "Recipe", world: Ranks | None = None, rebuild: 
     for job in step.jobs(recipe):
         was_complete = _do(job, on_main, world, step.runs_on, rebuild)
         if was_complete and (world is None or world.is_main):
-            print(f"{job.folder}: complete", file=sys.stderr)
+            print(printable(f"{job.folder}: complete"), file=sys.stderr)
     if step.name == "report":
         _report(recipe)
 
@@ -131,7 +131,7 @@ def _report(recipe: "Recipe") -> None:
     for job in needed:
         if not is_complete(job):
             raise UserError(f"{job.folder}: not complete; run that step first, or `ds-minimodel run`")
-    print(report.write(recipe, Layout(recipe.workdir), needed) / "report.html", file=sys.stderr)
+    print(printable(f"{report.write(recipe, Layout(recipe.workdir), needed)}/report.html"), file=sys.stderr)
 
 
 def check_labels(recipe: "Recipe", others: Sequence[str]) -> None:
@@ -146,7 +146,7 @@ def report_several(recipe: "Recipe", others: Sequence[str]) -> None:
     """The report over this recipe's run, which has its own, and the runs in the workdirs `others`."""
     from ds_minimodel.steps import report
 
-    print(report.write_joint(Layout(recipe.workdir), others) / "report.html", file=sys.stderr)
+    print(printable(f"{report.write_joint(Layout(recipe.workdir), others)}/report.html"), file=sys.stderr)
 
 
 def is_pending(step: Step, recipe: "Recipe", rebuild: bool = False) -> bool:

@@ -56,7 +56,7 @@ class Embedder(ManyLanguages):
         artifact = load_body(model_folder)
         num_layers = artifact.config.num_layers
         if depth is not None and not 1 <= depth <= num_layers:
-            raise UserError(f"--depth {depth}: {model_folder} has {num_layers} layers")
+            raise UserError(f"--depth {depth}: {model_folder} has {num_layers} layers; give 1 to {num_layers}")
         config = replace(without_heads(artifact.config), num_layers=depth or num_layers)
         body = replace(artifact, tensors=tensors_under(artifact.tensors, "body.")) if artifact.task else artifact
         module = SentenceEncoder(config, 2)

@@ -30,12 +30,20 @@ def push(folder: str | Path, repository: str, endpoint: str | None = None, priva
     folder = Path(folder)
     open_pack(folder)
     names = [MANIFEST, *read_artifact(folder, PackManifest).files]
-    with _hub(endpoint, repository) as (hub, api):
+    with _hub(endpoint, repository) as (hub, api), contextlib.ExitStack() as undo:
         contents = {CARD: model_card(folder).encode(), **{name: str(folder / name) for name in names}}
         files = [hub.CommitOperationAdd(name, content) for name, content in contents.items()]
-        api.create_repo(repository, private=private, exist_ok=True)
+        if not api.repo_exists(repository):
+            api.create_repo(repository, private=private)  # fails where it is there by now: what is undone is ours
+            undo.callback(_delete, api, repository)
         api.create_commit(repository, files, commit_message=f"Language pack {identity(folder)[:16]}")
+        undo.pop_all()
     return identity(folder)
+
+
+def _delete(api: Any, repository: str) -> None:
+    with contextlib.suppress(Exception):  # what went wrong before is what is said
+        api.delete_repo(repository)
 
 
 def pull(
@@ -56,21 +64,24 @@ def pull(
         raise UserError(f"{out}: exists; give another folder")
     if expected is not None and not re.fullmatch("[0-9a-f]{8,64}", expected):
         raise UserError(f"--identity {expected:.80}: not the 8 to 64 hexadecimal digits that `pack push` prints")
-    with atomic_folder(out) as folder, _hub(endpoint, repository, folder) as (_, api):
-        commit, own = api.model_info(repository, revision=revision).sha, folder / ".hub"
+    with atomic_folder(out) as folder:
+        with _hub(endpoint, repository, folder) as (hub, api):
+            commit, own = api.model_info(repository, revision=revision).sha, folder / ".hub"
 
-        def fetch(name: str) -> Path:
-            keep = {"cache_dir": own / "cache", "local_dir": own / "files"}  # nothing of it outside the folder
-            return Path(api.hf_hub_download(repository, name, revision=commit, **keep)).rename(folder / name)
+            def fetch(name: str) -> Path:
+                keep = {"cache_dir": own / "cache", "local_dir": own / "files"}  # nothing of it outside the folder
+                try:
+                    return Path(api.hf_hub_download(repository, name, revision=commit, **keep)).rename(folder / name)
+                except hub.errors.RemoteEntryNotFoundError:
+                    raise UserError(f"no {name}") from None
 
-        manifest = read_model(fetch(MANIFEST), PackManifest, "it is not as `pack push` leaves it")
-        for name in manifest.files:
-            # A folder that the library makes for a name lets an ETag with ".." in it lead out of where files are kept.
-            if "/" in name or name.startswith("."):
-                raise UserError(f"{repository}: {MANIFEST} names {name!r:.80}; a pack has no folders, nor hidden files")
-            fetch(name)
-        shutil.rmtree(own)
-        open_pack(folder)
+            for name in read_model(fetch(MANIFEST), PackManifest, "push it again").files:
+                # The library makes folders for a name; an ETag with ".." in it would lead out of where files are kept.
+                if "/" in name or name.startswith("."):
+                    raise UserError(f"{MANIFEST} names {name!r:.80}, and a pack has no folders, nor hidden files")
+                fetch(name)
+            shutil.rmtree(own)
+            open_pack(folder)
         found = identity(folder)
         if expected is not None and not found.startswith(expected):
             raise UserError(f"{repository}: the pack there is {found[:16]}, not {expected[:16]}; nothing is written")
@@ -81,7 +92,7 @@ def pull(
 def _hub(endpoint: str | None, repository: str, folder: Path | None = None) -> Iterator[tuple[Any, Any]]:
     """(huggingface_hub, its HfApi for an endpoint); what goes wrong with them becomes a UserError of one line.
 
-    folder: of downloads, for which messages name the repository.
+    folder: of downloads; a UserError in the block is of what lies in the repository, and says so.
     """
     try:
         import huggingface_hub as hub
@@ -97,7 +108,14 @@ def _hub(endpoint: str | None, repository: str, folder: Path | None = None) -> I
     try:
         yield hub, hub.HfApi(endpoint=endpoint, library_name="ds_minimodel")
     except UserError as error:
-        raise UserError(str(error).replace(str(folder), repository) if folder else str(error)) from None
+        if folder is None:
+            raise
+        # After "; " comes advice for a folder of one's own.
+        reason = str(error).partition("; ")[0].removeprefix(f"{folder}: ").replace(f"{folder}/", "")
+        raise UserError(
+            f"{repository} on {endpoint}: not a whole pack as `pack push` leaves it ({reason}); nothing is written; "
+            "ask its owner to push it again, or give another --revision"
+        ) from None
     except OSError as error:
         if error.errno in CANNOT_WRITE and error.filename is not None:
             raise  # of this machine's disk; what else there is comes of names and ETags that the Hub gave
@@ -109,6 +127,11 @@ def _hub(endpoint: str | None, repository: str, folder: Path | None = None) -> I
 def _unreachable(endpoint: str, repository: str, error: Exception) -> UserError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = " ".join(lines[:2]).rstrip(".") or type(error).__name__
+    if "/xet-write-token/" in reason:
+        return UserError(
+            f"{repository} on {endpoint}: no Xet storage ({reason}); if the Hub has none, run again with "
+            "HF_HUB_DISABLE_XET=1 in the environment, else check your token (HF_TOKEN, `hf auth login`)"
+        )
     return UserError(
         f"{repository} on {endpoint}: {reason}; check name, endpoint (--endpoint, "
         "HF_ENDPOINT) and token (HF_TOKEN, `hf auth login`)"

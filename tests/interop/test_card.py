@@ -18,6 +18,8 @@ def imported(xlm_r, tmp_path_factory):
     """An XLM-R with a model card of its own, imported."""
     folder = shutil.copytree(xlm_r, tmp_path_factory.mktemp("card") / "xlm-r")
     (folder / "README.md").write_text(CARD)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": "FacebookAI/xlm-roberta-base"}))
     import_hf(folder, folder.parent / "in")
     return folder.parent / "in"
 
@@ -61,7 +63,7 @@ def test_of_a_run(workdir, tmp_path):
     assert {key: card[key] for key in ("language", "license", "base_model", "library_name", "pipeline_tag")} == {
         "language": "de",
         "license": "cc-by-4.0",
-        "base_model": "xlm-r",
+        "base_model": "FacebookAI/xlm-roberta-base",
         "library_name": "transformers",
         "pipeline_tag": "fill-mask",
     }
@@ -90,7 +92,8 @@ def test_names_that_a_hub_would_not_take(workdir, tmp_path):
     pack = load_pack(workdir / "adapt/minipost/de/pack", space)
     base = shutil.copytree(workdir / "pretrain/bl_base", tmp_path / "my base")
     manifest = json.loads((base / "body/manifest.json").read_text())
-    (base / "body/manifest.json").write_text(json.dumps({**manifest, "imported_from": "my base"}))
+    names = {"imported_from": "my base", "base_model": "/my base"}
+    (base / "body/manifest.json").write_text(json.dumps({**manifest, **names}))
     pack = PackArtifact("zh-tw", pack.tensors, space, 300, 0.25)
     save_pack(tmp_path / "adapt/packs/zh-tw", pack, workdir / "pretrain/bl_base/pack")  # no workdir, for all its name
     export_hf(base / "body", tmp_path / "out", tmp_path / "adapt/packs/zh-tw")
@@ -99,11 +102,16 @@ def test_names_that_a_hub_would_not_take(workdir, tmp_path):
     assert "| language | zh-tw |" in text and "| base | my base |" in text
 
 
-def test_what_is_not_known_is_left_out(xlm_r, tmp_path):
-    import_hf(xlm_r, tmp_path / "in")
+@pytest.mark.parametrize("read_from", [None, "./xlm-r", "/home/me/xlm-r", "a/b/c", "", 7])
+def test_what_is_not_known_is_left_out(xlm_r, tmp_path, read_from):
+    """The name of a folder is that of no model on the Hub."""
+    folder = shutil.copytree(xlm_r, tmp_path / "xlm-r")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": read_from}))
+    import_hf(folder, tmp_path / "in")
     export_hf(tmp_path / "in/body", tmp_path / "out")
     card, text = card_of(tmp_path / "out")
-    assert not {"language", "license", "model-index"} & card.keys() and card["base_model"] == "xlm-r"
+    assert not {"language", "license", "base_model", "model-index"} & card.keys()
     assert "| license of the base | not known |" in text
 
 

@@ -86,6 +86,10 @@ class _Handler(BaseHTTPRequestHandler):
             status = 409 if name in hub.repositories else 200
             hub.repositories.setdefault(name, {})
             return self._answer(status, {"url": f"{hub.endpoint}/{name}", "id": name})
+        if path == "/api/repos/delete":
+            wanted = json.loads(body)
+            del hub.repositories[f"{wanted['organization']}/{wanted['name']}"]
+            return self._answer(value={})
         if path == "/api/validate-yaml":  # the library has the Hub look at a model card before it is sent
             return self._answer(value={"errors": [], "warnings": []})
         if match := re.fullmatch(r"/lfs/([0-9a-f]{64})", path):
@@ -135,4 +139,4 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(value={"id": name, "modelId": name, "sha": COMMIT, "siblings": siblings})
         return self._answer(404, {"error": "Revision not found"}, X_Error_Code="RevisionNotFound")
 
-    do_GET = do_HEAD = do_POST = do_PUT = _serve
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve

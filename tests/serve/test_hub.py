@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import yaml
+from huggingface_hub import constants
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.model.artifacts import identity
@@ -82,8 +83,8 @@ def flipped(data):
     [
         (lambda files: files.update({"embeddings.safetensors": flipped(files["embeddings.safetensors"])}), "damaged"),
         (lambda files: files.update({"tokenizer.model": b"short"}), "of another size"),
-        (lambda files: files.pop("tokenizer.model"), "tokenizer.model"),
-        (lambda files: files.pop("manifest.json"), "manifest.json"),
+        (lambda files: files.pop("tokenizer.model"), "(no tokenizer.model)"),
+        (lambda files: files.pop("manifest.json"), "(no manifest.json)"),
         (lambda files: files.update({"manifest.json": b"[]"}), "pack push"),
         (lambda files: files.update({"manifest.json": b"{"}), "not a readable JSON file"),
         (
@@ -92,11 +93,11 @@ def flipped(data):
         ),
         (
             lambda files: files.update({"manifest.json": files["manifest.json"].replace(b"tokenizer.model", b".hub")}),
-            "'.hub'; a pack has no folders",
+            "'.hub', and a pack has no folders",
         ),
         (
             lambda files: files.update({"manifest.json": files["manifest.json"].replace(b"tokenizer.model", b"a/x")}),
-            "'a/x'; a pack has no folders",
+            "'a/x', and a pack has no folders",
         ),
         (
             lambda files: files.update({"manifest.json": files["manifest.json"].replace(b"language-pack", b"scores")}),
@@ -104,9 +105,11 @@ def flipped(data):
         ),
     ],
 )
-def test_what_arrives_otherwise(remote, run, tmp_path, damage, words):
+def test_what_arrives_otherwise(remote, hub, run, tmp_path, damage, words):  # noqa: F811
     damage(remote)
-    refused(run("pull", REPOSITORY, tmp_path / "de"), REPOSITORY, words)
+    answer = run("pull", REPOSITORY, tmp_path / "de")
+    refused(answer, f"{REPOSITORY} on {hub.endpoint}: not a whole pack", words, "ask its owner")
+    assert "from a copy" not in answer[2] and "de.tmp" not in answer[2]
     assert not list(tmp_path.iterdir())
 
 
@@ -132,6 +135,17 @@ def test_mistakes(remote, family, hub, run, tmp_path):  # noqa: F811
     refused(run("push", tmp_path / "none", "someone/else"), "none")
     refused(run("push", family.de, "someone/else", "--endpoint", "", endpoint=None), "--endpoint is empty")
     assert len(hub.requests) == requests and sorted(path.name for path in tmp_path.iterdir()) == ["damaged", "de"]
+
+
+def test_a_hub_without_xet(family, hub, run, monkeypatch):  # noqa: F811
+    """Nothing is left of a repository that was made for the pack; one that was there stays."""
+    pytest.importorskip("hf_xet")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    refused(run("push", family.de, REPOSITORY), REPOSITORY, hub.endpoint, "HF_HUB_DISABLE_XET=1")
+    assert not hub.repositories
+    hub.repositories[REPOSITORY] = {"notes.txt": b"mine"}
+    refused(run("push", family.de, REPOSITORY), "HF_HUB_DISABLE_XET=1")
+    assert hub.repositories == {REPOSITORY: {"notes.txt": b"mine"}}
 
 
 def test_nobody_answers(family, run, tmp_path):
