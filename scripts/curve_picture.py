@@ -6,16 +6,19 @@ REPORT: a report's folder. A score is the mean over finetuning seeds, target lan
 step 2 by the paper's formula. The picture follows the reader's light or dark mode.
 """
 
+import argparse
 import math
 import statistics
 import sys
 from pathlib import Path
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write, read_model
 from ds_minimodel.results.curves import AVERAGE, ScoreRow, training_curves, with_language_average
 from ds_minimodel.results.run_results import SCORES_FILE
 from ds_minimodel.results.tables import systems_of, tasks_of
-from ds_minimodel.results.units import name_of, v100_unit
+from ds_minimodel.results.units import name_of, system_of, v100_unit
+from ds_minimodel.systems import SYSTEMS
 
 Curves = dict[str, list[tuple[float, float]]]  # system -> (compute in a unit, score) by rising step
 
@@ -28,17 +31,23 @@ COLORS = {
 
 
 def averages(report: Path) -> tuple[Curves, str]:
-    """The curves, means over all tasks, and the unit of their compute."""
+    """The curves, means over all tasks, and the unit of their compute; UserError where there are none."""
     rows = read_model(report / SCORES_FILE, list[ScoreRow], "make the report again with `ds-minimodel report`")
     curves = with_language_average(training_curves(row.model_dump() for row in rows))
-    unit = v100_unit(max(row.eflops for row in rows))
+    unit = v100_unit(max((row.eflops for row in rows), default=0))
     found: Curves = {}
     for system in systems_of(curves):
-        of_tasks = [curves[system, task, AVERAGE] for task in tasks_of(curves)]
+        of_tasks = [curves.get((system, task, AVERAGE), []) for task in tasks_of(curves)]
+        if len({len(points) for points in of_tasks}) > 1 or not of_tasks[0]:
+            raise UserError(f"{report / SCORES_FILE}: {system} is not scored in all tasks and languages alike")
+        if system_of(system) not in SYSTEMS:
+            raise UserError(f"{report / SCORES_FILE}: {system!r:.80} is no system; there are {', '.join(SYSTEMS)}")
         found[system] = [
             (points[0].eflops * unit.per_eflop, statistics.fmean(point.mean for point in points))
             for points in zip(*of_tasks, strict=True)
         ]
+    if not any(curve[-1][0] for curve in found.values()):
+        raise UserError(f"{report / SCORES_FILE}: no scores after training in step 2; give a finished run's report")
     return found, unit.name
 
 
@@ -96,11 +105,20 @@ def _colors(mode: str) -> str:
     return "\n".join(rules)
 
 
-def main() -> None:
-    report, out = map(Path, sys.argv[1:])
-    with atomic_write(out, "w") as file:
-        file.write(picture(*averages(report)))
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("report", type=Path, metavar="REPORT", help="a report's folder")
+    parser.add_argument("out", type=Path, metavar="OUT.svg", help="file to write")
+    options = parser.parse_args()
+    try:
+        drawing = picture(*averages(options.report))
+        with atomic_write(options.out, "w") as file:
+            file.write(drawing)
+    except (UserError, OSError) as error:  # an OSError names the file
+        print(f"ds-minimodel: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,11 +12,18 @@ prepare_environment report,sample
 ds-minimodel fetch-sample --set quickstart --out data/sample
 ds-minimodel run recipes/quickstart.yaml "$@"
 
-workdir=$(python - "$@" <<'END'
+overrides=()
+for argument in "$@"; do
+    case $argument in
+        -*) ;;
+        *=*) overrides+=("$argument") ;;
+    esac
+done
+check_finished recipes/quickstart.yaml "${overrides[@]}"
+workdir=$(python - "${overrides[@]}" <<'END'
 import sys
 from ds_minimodel.recipe.reading import load_recipe
-overrides = [argument for argument in sys.argv[1:] if not argument.startswith("-") and "=" in argument]
-print(load_recipe("recipes/quickstart.yaml", overrides).workdir)
+print(load_recipe("recipes/quickstart.yaml", sys.argv[1:]).workdir)
 END
 )
 cat "$workdir/report/report.md"

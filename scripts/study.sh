@@ -23,7 +23,8 @@ note_with_time() {
 
 runs=(seed-1 seed-11 depth-1 depth-3 depth-6 depth-9 little) # what the page joins; the pilot has its own table
 
-# study COMMAND RUN: ds-minimodel's COMMAND on the recipe with the settings of a run. The pilot is BL_BASE in the source
+# study COMMAND RUN: ds-minimodel's COMMAND on the recipe with the settings of a run, and no more of the script where a
+# `run` was stopped. The pilot is BL_BASE in the source
 # language, with two steps of adaptation so that there is something to report on.
 study() {
     local settings=()
@@ -36,7 +37,11 @@ study() {
         little) settings=("languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt
             data.text.el=data/study-tenth/el.txt) ;;
     esac
-    ds-minimodel "$1" recipes/study.yaml workdir=$work/"$2" "${settings[@]}"
+    settings=(recipes/study.yaml workdir=$work/"$2" "${settings[@]}")
+    ds-minimodel "$1" "${settings[@]}"
+    if [ "$1" = run ]; then
+        check_finished "${settings[@]}"
+    fi
 }
 
 # share FROM TO NAME…: the workdir TO has these folders of FROM, if it has none of its own.

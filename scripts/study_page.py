@@ -239,7 +239,8 @@ def read_history(log: Path) -> History:
             found.stops.append(Stop(text.rpartition("newest file was of ")[2], "killed, or the machine stopped"))
             found.unknown[part] = found.unknown.get(part, 0) + 1
         elif (code := re.match(r"end, exit code (\d+)", text)) and code[1] != "0":
-            found.stops.append(Stop(time, "stopped by a signal" if code[1] == "130" else f"exit code {code[1]}"))
+            by_signal = code[1] in ("130", "143")
+            found.stops.append(Stop(time, "stopped by a signal" if by_signal else f"exit code {code[1]}"))
     return found
 
 

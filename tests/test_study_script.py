@@ -1,7 +1,7 @@
-"""scripts/study.sh: the order of its runs, what they share, and what its log says of interruptions.
+"""scripts/study.sh: the order of its runs, what they share, and what its log says of interruptions; the end of both scripts.
 
-The script and scripts/study_page.py's reading of the log are the real ones. `ds-minimodel` is a stand-in that notes how
-it was called and leaves the folders of a run, for the runs of a study take hours.
+The scripts and scripts/study_page.py's reading of the log are the real ones. `ds-minimodel` is a stand-in that notes
+how it was called and leaves the folders of a run, for the runs of a study take hours.
 """
 
 import fcntl
@@ -18,13 +18,9 @@ from ds_minimodel.recipe.reading import load_recipe
 from .docs import ROOT, import_script
 from .results.some_runs import some_run
 
-ENVIRONMENT = """
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-fail() { echo "error: $*" >&2; exit 1; }
-prepare_environment() { :; }
-"""
 PROGRAM = """#!/usr/bin/env bash
 printf '%s\\n' "$*" >> calls
+[ "$1" != status ] || { echo "9 jobs: ${STATES:-9 complete}; 1 KiB"; exit 0; }
 [[ $* =~ workdir=([^ ]+) ]] || exit 0
 for part in tokenizer/en tokens pretrain build-mini finetune; do
     folder=${BASH_REMATCH[1]}/$part
@@ -37,11 +33,13 @@ WORKDIRS = ["pilot", "seed-1", "seed-11", "depth-1", "depth-3", "depth-6", "dept
 
 @pytest.fixture
 def study(tmp_path):
-    """study(part…, STOP_AT=…, STOP_BY=…): run the script in a folder of its own; its process."""
-    for name, text in {"scripts/environment.sh": ENVIRONMENT, "bin/ds-minimodel": PROGRAM}.items():
+    """study(part…, STOP_AT=…, STOP_BY=…, STATES=…): run the script in a folder of its own; its process."""
+    environment = (ROOT / "scripts/environment.sh").read_text() + "prepare_environment() { :; }\n"
+    for name, text in {"scripts/environment.sh": environment, "bin/ds-minimodel": PROGRAM}.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
-    shutil.copy(ROOT / "scripts/study.sh", tmp_path / "scripts")
+    for name in ("study.sh", "quickstart.sh"):
+        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
     (tmp_path / "bin/ds-minimodel").chmod(0o755)
     (tmp_path / "bin/python").write_text('#!/usr/bin/env bash\necho "python $*" >> calls\n')
     (tmp_path / "bin/python").chmod(0o755)
@@ -49,9 +47,9 @@ def study(tmp_path):
     for language in ("de", "el"):
         (tmp_path / f"data/study/text/{language}.txt").write_text("".join(f"{n}\n{n}\n\n" for n in range(20)))
 
-    def run(*parts, **environment):
+    def run(*parts, script="study.sh", **environment):
         path = f"{tmp_path}/bin:{os.environ['PATH']}"
-        command = ["bash", "scripts/study.sh", *parts]
+        command = ["bash", f"scripts/{script}", *parts]
         return subprocess.run(
             command, cwd=tmp_path, env={**os.environ, "PATH": path, **environment}, capture_output=True, text=True
         )
@@ -102,7 +100,7 @@ def test_the_recipe_takes_the_settings_of_every_run_and_its_report_has_the_same(
             overrides = re.split(r" (?=[a-z_.]+=)", words[0])
             settings.setdefault(overrides[0], {})[command] = overrides
     for by_command in settings.values():
-        assert by_command["run"] == by_command["report"]
+        assert by_command["run"] == by_command["status"] == by_command["report"]
         load_recipe("recipes/study.yaml", by_command["run"])
     assert len(settings) == len(WORKDIRS)
 
@@ -144,6 +142,25 @@ def test_a_signal_ends_a_start_with_a_line(study):
     assert study("seeds").returncode == 0
     assert not any("interrupted" in line for line in log(study))
     assert [stop.how for stop in history(study).stops] == ["stopped by a signal"]
+
+
+STOPPED = ["5 complete, 1 unfinished, 3 pending", "8 complete, 1 pending"]
+
+
+@pytest.mark.parametrize("states", STOPPED)
+def test_nothing_follows_a_run_that_sigterm_has_stopped(study, states):
+    """Such a run ends with 0: docs/checkpoints.md."""
+    done = study("pilot", "seeds", STATES=states)
+    assert done.returncode == 143 and done.stderr == "stopped before all was done; the same command goes on\n"
+    assert workdirs(study, "run") == ["pilot"] and log(study)[-1].startswith("end, exit code 143")
+    assert study("pilot", "seeds").returncode == 0
+    assert [stop.how for stop in history(study).stops] == ["stopped by a signal"]
+
+
+def test_nothing_follows_a_quickstart_that_sigterm_has_stopped(study):
+    done = study("--ranks", "2", "seed=2", script="quickstart.sh", STATES=STOPPED[0])
+    assert done.returncode == 143 and done.stderr.endswith("\nstopped before all was done; the same command goes on\n")
+    assert calls(study)[1:] == ["run recipes/quickstart.yaml --ranks 2 seed=2", "status recipes/quickstart.yaml seed=2"]
 
 
 def test_two_at_a_time_are_refused(study):

@@ -172,8 +172,6 @@ def _converse(predictor: "Predictor") -> None:
         try:
             if line is None:
                 raise UserError(f"longer than {MAX_LINE} characters; ask about a part of it")
-            if not line.strip():
-                raise UserError(f"empty; type {', '.join(predictor.answerer.fields)}, or a JSON object")
             (answer,) = predictor.predict([_request(line, number, predictor)])
         except UserError as error:
             message = str(error).removeprefix("request 1: ").removeprefix(f"standard input:{number}: ")
@@ -222,6 +220,7 @@ def _request(line: str, number: int, predictor: "Predictor") -> dict[str, Any]:
     names, texts = predictor.answerer.fields, line.split("\t")
     if len(predictor.languages) > 1:
         names = ("language", *names)
-    if len(texts) != len(names):
-        raise UserError(f"{len(texts)} fields; type {', '.join(names)} with tabs between, or a JSON object")
+    if len(texts) != len(names) or not line.strip():
+        found = f"{len(texts)} fields" if line.strip() else "empty"
+        raise UserError(f"{found}; type {', '.join(names)} with tabs between, or a JSON object")
     return dict(zip(names, texts, strict=True))

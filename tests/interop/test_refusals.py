@@ -82,6 +82,7 @@ def change(path, **values):
         ("type_vocab_size", 2.0),
         ("pruned_heads", {"0": [1]}),
         ("architectures", "RobertaForMaskedLM"),
+        ("architectures", []),
         ("id2label", ["a", "b"]),
         ("model_type", ["roberta"]),
     ],
@@ -89,6 +90,11 @@ def change(path, **values):
 def test_configurations(folder, tmp_path, key, value):
     change(folder / "config.json", **{key: value})
     refused(folder, tmp_path / "out", key)
+
+
+def test_sizes_that_disagree_are_named_as_the_file_has_them(folder, tmp_path):
+    change(folder / "config.json", hidden_size=33)
+    refused(folder, tmp_path / "out", "config.json: num_attention_heads 2 does not divide hidden_size 33")
 
 
 @pytest.mark.parametrize("content", ["[]", "", "7", '{"a":' * 2000, '{"model_type": "roberta"', "\ufeff{}"])

@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import json
 import re
 from xml.etree import ElementTree
 
@@ -28,7 +29,7 @@ def script():
 def test_each_system_has_its_line_and_its_last_score(script, tmp_path, monkeypatch):
     write_json(tmp_path / "scores.json", some_run(systems=tuple(FINAL), tasks=("topic", "qa")).target_scores)
     monkeypatch.setattr("sys.argv", ["curve_picture.py", str(tmp_path), str(tmp_path / "curve.svg")])
-    script.main()
+    assert script.main() == 0
     drawing = ElementTree.parse(tmp_path / "curve.svg").getroot()
     lines = [line.get("points").split() for line in drawing.iter(f"{SVG}polyline")]
     assert [len(line) for line in lines] == [3] * 5
@@ -38,6 +39,33 @@ def test_each_system_has_its_line_and_its_last_score(script, tmp_path, monkeypat
     heights = sorted(names.values())
     assert min(below - above for above, below in itertools.pairwise(heights)) >= 18
     assert names["BL_BASE 60.5"] == heights[0] and names["BL_SMALL 50.5"] == heights[-1]
+
+
+SCORE = {"system": "minijoint", "task": "topic", "language": "de", "seed": 1, "step": 3, "eflops": 1.0, "score": 5.0}
+
+
+@pytest.mark.parametrize(
+    "scores, words",
+    [
+        (None, "no such file"),
+        ("{", "not a readable JSON file"),
+        ("{}", "make the report again"),
+        ("[]", "no scores after training"),
+        (json.dumps([{**SCORE, "eflops": 0.0}]), "no scores after training"),
+        (json.dumps([{**SCORE, "system": "mine"}]), "'mine' is no system"),
+        (
+            json.dumps([SCORE, {**SCORE, "task": "qa", "language": "tr", "system": "bl_base"}]),
+            "bl_base is not scored in",
+        ),
+    ],
+)
+def test_scores_that_give_no_picture(script, tmp_path, monkeypatch, capsys, scores, words):
+    if scores is not None:
+        (tmp_path / "scores.json").write_text(scores)
+    monkeypatch.setattr("sys.argv", ["curve_picture.py", str(tmp_path), str(tmp_path / "curve.svg")])
+    assert script.main() == 2 and not (tmp_path / "curve.svg").exists()
+    error = capsys.readouterr().err
+    assert error.startswith(f"ds-minimodel: {tmp_path}/scores.json: ") and words in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("mode", PALETTES)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 
@@ -41,6 +42,30 @@ def test_check(family, other_family, call):
         assert code == 2 and not out and len(err) == 1 and err[0].startswith("ds-minimodel: ")
 
 
+def test_names_are_printable(family, tmp_path, call):
+    """A name may hold what a terminal would obey, and so may a stranger's manifest."""
+    folder, shown = tmp_path / "\033[31m\n", f"{tmp_path}/\\x1b[31m\\n"
+    pack = shutil.copytree(family.de, folder / "pack")
+    manifest = json.loads((pack / "manifest.json").read_text())
+    (pack / "manifest.json").write_text(json.dumps({**manifest, "language": "de\033[2J"}))
+    assert call("pack", "check", pack)[1] == [f"{shown}/pack: whole"]
+    assert "language: de\\x1b[2J" in call("pack", "show", pack)[1]
+    assert call("pack", "plug", family.body, pack, folder / "out")[2][-1].startswith(f"{shown}/out: body and pack")
+    (tmp_path / "de.txt").write_text("der Hund\n")
+    arguments = ("--pack", f"de={pack}", "--out", folder / "de.npy")
+    _, _, lines = call("embed", family.body, tmp_path / "de.txt", *arguments)
+    assert len(lines) == 2 and lines[0].startswith("embed: 1/1 texts, ") and lines[1].startswith(f"{shown}/de.npy: 1 ")
+    assert call("export-hf", family.body, folder / "hf", "--pack", pack)[2][-1] == f"{shown}/hf: written"
+
+
+def test_what_is_no_folder(family, tmp_path, call):
+    (tmp_path / "file").write_text("x")
+    for name, words in (("none", "no such folder"), ("file", "not a folder")):
+        for arguments, noun in ((("pack", "show"), "a language pack"), (("predict",), "a body")):
+            code, _, err = call(*arguments, tmp_path / name)
+            assert (code, err) == (2, [f"ds-minimodel: {tmp_path / name}: {words}; give the folder of {noun}"])
+
+
 def test_plugged_together_they_serve(family, tmp_path, call):
     assert call("pack", "plug", family.classification, family.zh, tmp_path / "out")[0] == 0
     code, lines, _ = call("predict", tmp_path / "out/body", typed="今天的天气很好\n小狗\n")
@@ -69,14 +94,17 @@ def test_a_conversation_goes_on_after_a_wrong_line(family, call):
         '{"language": "zh", "sentence1": "小", "sentence2": "狗"}',
         '{"a',
         "de\tbad \udcff byte\tdie Wiese",
+        "",
+        "",
     ]
     packs = ("--pack", f"de={family.de}", "--pack", f"zh={family.zh}")
     code, lines, err = call("predict", family.pair, *packs, typed="\n".join(typed))
-    assert code == 0 and len(lines) == 2 and len(err) == 4
+    assert code == 0 and len(lines) == 2 and len(err) == 5
     assert err[0].startswith("predict: answers in ")
     assert "line 2: 2 fields; type language, sentence1, sentence2 with tabs between" in err[1]
     assert "line 4: not JSON" in err[2]
     assert "line 5: 'sentence1' holds half a surrogate pair" in err[3]
+    assert "line 6: empty; type language, sentence1, sentence2 with tabs between" in err[4]
 
 
 BAD_LINES = {
@@ -158,7 +186,10 @@ def test_precisions_of_a_cpu(family, call, monkeypatch):
 
 @pytest.mark.parametrize(
     "option, message",
-    [("de", "--pack de: it has the form LANGUAGE=FOLDER"), ("de=none", "none/manifest.json: no such file")],
+    [
+        ("de", "--pack de: it has the form LANGUAGE=FOLDER"),
+        ("de=none", "none: no such folder; give the folder of a language pack"),
+    ],
 )
 def test_a_wrong_pack_option(family, call, option, message):
     code, _, err = call("predict", family.qa, "--pack", option)
@@ -222,8 +253,8 @@ def test_embed_refuses_and_writes_nothing(family, tmp_path, call):
         ((tmp_path, *de), "cannot be read (a folder"),
         (("-", *de), "standard input has no name: give --out"),
         ((good, *de, "--out", ""), "--out is empty"),
-        ((good, *de, "--depth", "9"), "--depth 9: "),
-        ((good, *de, "--out", "/proc/x.npy"), "/proc/x.npy"),
+        ((good, *de, "--depth", "9"), "layers; give 1 to 3"),
+        ((good, *de, "--out", "/proc/x.npy"), "/proc/x.npy: cannot write"),
     ):
         code, out, err = call("embed", family.body, *arguments)
         assert code == 2 and not out and len(err) == 1 and err[0].startswith("ds-minimodel: ") and message in err[0]

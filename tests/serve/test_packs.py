@@ -76,6 +76,8 @@ def test_plugged_together_they_are_whole_and_nothing_is_overwritten(family, othe
         plug(family.pair, family.zh, tmp_path / "out")
     with pytest.raises(UserError, match="embedding space"):
         plug(family.pair, other_family.de, tmp_path / "new")
+    with pytest.raises(UserError, match="out/pack/in: lies in .*out/pack"):
+        plug(family.pair, tmp_path / "out/pack", tmp_path / "out/pack/in")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
