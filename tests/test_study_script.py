@@ -1,4 +1,4 @@
-"""scripts/study.sh: the order of its runs, what they share, and what its log says of interruptions; the end of both scripts.
+"""scripts/study.sh: the order of its runs, what they share, what its log says of stops; where quickstart.sh ends.
 
 The scripts and scripts/study_page.py's reading of the log are the real ones. `ds-minimodel` is a stand-in that notes
 how it was called and leaves the folders of a run, for the runs of a study take hours.
