@@ -24,8 +24,8 @@ note_with_time() {
 runs=(seed-1 seed-11 depth-1 depth-3 depth-6 depth-9 little) # what the page joins; the pilot has its own table
 
 # study COMMAND RUN: ds-minimodel's COMMAND on the recipe with the settings of a run, and no more of the script where a
-# `run` was stopped. The pilot is BL_BASE in the source
-# language, with two steps of adaptation so that there is something to report on.
+# `run` was stopped. The pilot is BL_BASE in the source language, with two steps of adaptation so that there is something
+# to report on.
 study() {
     local settings=()
     case $2 in

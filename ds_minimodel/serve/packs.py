@@ -47,10 +47,10 @@ def plug(body_folder: str | Path, pack_folder: str | Path, out: str | Path) -> N
     out = Path(out)
     if out.exists():
         raise UserError(f"{out}: exists; choose another name or delete it")
+    check(pack_folder, body_folder)
     for folder in (body_folder, pack_folder):
         if out.resolve().is_relative_to(Path(folder).resolve()):
             raise UserError(f"{out}: lies in {folder}, which is copied there; choose a place outside of it")
-    check(pack_folder, body_folder)
     with atomic_folder(out) as temporary:
         shutil.copytree(body_folder, temporary / "body")
         shutil.copytree(pack_folder, temporary / "pack")
