@@ -120,7 +120,7 @@ def test_what_is_no_pack_or_no_body_is_refused(saved):
     with pytest.raises(UserError, match="body: a body, not a language pack"):
         load_pack(saved / "body")
     for load in (load_pack, load_body):
-        with pytest.raises(UserError, match="none.*no such file"):
+        with pytest.raises(UserError, match="none.*no such folder"):
             load(saved / "none")
     with pytest.raises(UserError, match="pack"):
         load_body(saved / "pack")
