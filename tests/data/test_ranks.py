@@ -36,7 +36,7 @@ def mpirun(*command, ranks=2):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
 
 
