@@ -10,6 +10,7 @@ network's dropouts (DropoutSites), all below FIRST_STREAM, and those of what the
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -78,13 +79,13 @@ class DropoutSites:
 
 
 def _u32(value: ArrayLike) -> Any:
-    """`value` (integers, negative or wide ones too) modulo 2^32, in an array of its own."""
-    return np.array(value).astype(np.uint32, copy=False)
+    """`value` (integers, negative or wide ones too) modulo 2^32."""
+    return np.asarray(value).astype(np.uint32, copy=False)
 
 
 def hash32(values: ArrayLike) -> UInt32s:
     """lowbias32 of each element: a bijection of the 32-bit integers that mixes well."""
-    return _hash_in_place(_u32(values))
+    return _hash_in_place(np.array(values).astype(np.uint32, copy=False))
 
 
 def _hash_in_place(x: UInt32s) -> UInt32s:
@@ -116,8 +117,15 @@ def draws(key: ArrayLike, first: int, count: int) -> UInt32s:
 
     Within a row all are different, because hash32 is a bijection: ranking them has no ties.
     """
+    return _hash_in_place(_u32(key)[:, None] + _counters(first, count))
+
+
+@functools.lru_cache(maxsize=256)
+def _counters(first: int, count: int) -> UInt32s:
+    """What a key is hashed with for each draw, (count,); read-only, since batches share it."""
     counters = _u32((np.arange(first, first + count, dtype=np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
-    return hash32(_u32(key)[:, None] + counters)
+    counters.flags.writeable = False
+    return counters
 
 
 def uniform(bits: UInt32s) -> NDArray[np.floating]:

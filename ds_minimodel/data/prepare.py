@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import contextlib
 import functools
+import gc
 import itertools
 import os
 import shutil
@@ -102,6 +103,19 @@ def _in_shards(chunks: Iterable[Chunk], first: int, shard_bytes: int) -> Iterato
             first, size = first + 1, 0
 
 
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Leave cyclic garbage where it is: collections would look through a chunk's lists of ids, which hold none."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_without_collections()
 def _encode_chunk(tokenizer_folder: str | Path, min_words: int, job: tuple[int, Chunk]) -> _Part:
     """Tokenise a (shard, chunk): each line ends in </s>, each document in one more."""
     shard, chunk = job

@@ -44,7 +44,7 @@ def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, An
     tensors: dict[str, Any] = {
         name: value if isinstance(value, int) else torch.from_numpy(value).to(device) for name, value in batch.items()
     }
-    if bool((tensors["lengths"] == tensors["tokens"].shape[1]).all()):
+    if (batch["lengths"] == tensors["tokens"].shape[1]).all():  # of the numpy array: no wait for a device
         del tensors["lengths"]
     return tensors
 
