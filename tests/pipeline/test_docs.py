@@ -56,6 +56,7 @@ ELSEWHERE = {  # command -> what runs it
     r"deepspeed --hostfile HOSTS .*": "scripts/launch/deepspeed.sh",
     r"ds-minimodel hosts HOSTS": "scripts/launch/deepspeed.sh and mpirun.sh",
     r"ds-minimodel run (RECIPE|recipes/paper\.yaml --hostfile hosts)": "conftest.py; on hosts: ON_HOSTS",
+    r"ds-minimodel run recipes/quickstart\.yaml model\.initialisation=neighbours": "tests/pipeline/test_pipeline.py",
     r"ds-minimodel (status|clean) RECIPE.*": "tests/pipeline/test_status.py",
     r"ds-minimodel calibrate FILE": "tests/engine/test_forecast.py",
     r"bash scripts/faults\.sh --pipelines": "tests/faults/pipeline.py, which takes an hour",
