@@ -200,6 +200,12 @@ def test_a_measured_machine_is_read_as_it_was_written(world, tmp_path, monkeypat
     assert 0 < planner.seconds(plan, device.figures, Layout(1, 1)).total < 10
 
 
+@pytest.mark.parametrize("device", GPUS.values(), ids=GPUS)
+def test_a_gpus_figures_are_read_as_they_were_written(tmp_path, device):
+    write_json(tmp_path / "gpu.json", device.model_dump())
+    assert named(str(tmp_path / "gpu.json")) == device
+
+
 @pytest.mark.parametrize(
     "damage, message",
     [

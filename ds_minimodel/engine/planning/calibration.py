@@ -134,6 +134,7 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
             in_node=link,
             sharing=sharing,
         ),
+        capability=torch.cuda.get_device_capability(where) if where.type == "cuda" else None,
     )
 
 
