@@ -85,7 +85,7 @@ def _u32(value: ArrayLike) -> Any:
 
 def hash32(values: ArrayLike) -> UInt32s:
     """lowbias32 of each element: a bijection of the 32-bit integers that mixes well."""
-    return _hash_in_place(np.array(values).astype(np.uint32, copy=False))
+    return _hash_in_place(np.array(_u32(values)))
 
 
 def _hash_in_place(x: UInt32s) -> UInt32s:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, FiniteFloat
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Stored, read_model
+from ds_minimodel.common.files import OF_LIST, Stored, read_model
 from ds_minimodel.common.vocabulary import MASK, SPECIAL, UNK
 
 ADVICE = "an import keeps what RoBERTa, XLM-R, CamemBERT and BERT have, and nothing else"
@@ -23,9 +23,8 @@ BERT_SPECIAL_TOKENS = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")  # as WordP
 _UNK = SPECIAL[UNK]
 Id = Annotated[int, Field(ge=0, lt=1 << 24)]
 Ids = dict[str, Id]  # vocab.json, encoder.json, added_tokens.json
-_OfList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)  # JSON has no tuples
-_Pair = Annotated[tuple[str, str], _OfList]
-_Piece = Annotated[tuple[str, FiniteFloat], _OfList]
+_Pair = Annotated[tuple[str, str], OF_LIST]
+_Piece = Annotated[tuple[str, FiniteFloat], OF_LIST]
 
 
 def _no_dropout(value: float | None) -> float | None:

@@ -10,7 +10,7 @@ from typing import cast
 
 import torch
 
-from ds_minimodel.model.transformer import FIRST_POSITION, Body, Layer, zero_padding_row
+from ds_minimodel.model.transformer import FIRST_POSITION, Body, Layer
 
 OFFSETS = (-1, 1, -2, 2)  # where the first heads look, in tokens; heads beyond these start as all others
 POSITION_STD = 0.04  # twice that of pieces, so that position decides where a head looks
@@ -32,7 +32,6 @@ def start_at_neighbours(body: Body) -> None:
     std = math.sqrt(SHARPNESS / (hidden * math.sqrt(size)))
     with torch.no_grad():
         body.positions[FIRST_POSITION:] = math.sqrt(2) * POSITION_STD * _pairs(angles.sin(), angles.cos())[:, :hidden]
-        zero_padding_row(body.positions)
         queries, keys, _ = layer.qkv.weight.chunk(3)
         for head, offset in enumerate(OFFSETS[: layer.num_heads]):
             query = torch.empty(size, len(waves), 2).normal_(0, std)

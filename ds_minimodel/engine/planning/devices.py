@@ -11,10 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Count, Stored, read_model
+from ds_minimodel.common.files import OF_LIST, Count, Stored, read_model
 
 if TYPE_CHECKING:
     import torch
@@ -129,9 +129,6 @@ class Figures(Stored):
         return max(rate for _, rate in self.kinds(precision)["product"])
 
 
-_OF_LIST = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)  # JSON has no tuples
-
-
 class Device(Stored):
     """A device to plan for.
 
@@ -147,7 +144,7 @@ class Device(Stored):
     shared: bool = False
     source: str = ""
     figures: Figures | None = None
-    capability: Annotated[tuple[int, int] | None, _OF_LIST] = None
+    capability: Annotated[tuple[int, int] | None, OF_LIST] = None
 
     def memory_of_rank(self, ranks_per_node: int) -> int:
         """Bytes that one rank has."""
