@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The study of docs/study.md: data, pilot, two pretraining seeds, depths of the mini-model, little text, one page.
+# The study of docs/study.md: data, pilot, two pretraining seeds, depths of the mini-model, little text, the search for
+# the cheapest step 2, one page.
 #   bash scripts/study.sh               all of it, in this order
-#   bash scripts/study.sh data pilot    parts of it: data, pilot, seeds, depths, little, page
+#   bash scripts/study.sh data pilot    parts of it: data, pilot, tune, seeds, depths, little, search, page
 # Safe to interrupt and to repeat: what is complete is not done again. runs/study/log.txt tells when a part began, when
 # it was interrupted and went on, and how much CPU time it took.
 set -euo pipefail
@@ -10,8 +11,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 work=runs/study
 log=$work/log.txt
+all=(data pilot tune seeds depths little search page)
 parts=("$@")
-[ $# -gt 0 ] || parts=(data pilot seeds depths little page)
+[ $# -gt 0 ] || parts=("${all[@]}")
 
 note() { echo "$(date -u '+%F %T')  $*" >> "$log"; }
 
@@ -21,19 +23,40 @@ note_with_time() {
     note "$1, CPU time since the start: $(tail -n 1 "$work/cpu-time.txt")"
 }
 
-runs=(seed-1 seed-11 depth-1 depth-3 depth-6 depth-9 little) # what the page joins; the pilot has its own table
+runs=(seed-1 seed-11 depth-1 depth-3 depth-6 depth-9 little) # what the page joins; the rest has tables of its own
+
+# What the search for the cheapest step 2 tries, one thing at a time.
+declare -A tries=(
+    [focus]="adapt.initialisation=focus"
+    [lr]="adapt.lr=5e-3"
+    [batch]="adapt.batch_size=8 adapt.steps=4500 adapt.warmup_steps=450 adapt.snapshot_every=1500 adapt.snapshot_at=[300,750,2250]"
+    [short]="adapt.seq_length=64 adapt.batch_size=48"
+    [positions]="adapt.train_positions=true adapt.train_embedding_norm=true"
+    [bias]="adapt.train_output_bias=false"
+    [growing]="adapt.depth_schedule=[[1,0.7],[3,0.3]]"
+)
 
 # study COMMAND RUN: ds-minimodel's COMMAND on the recipe with the settings of a run, and no more of the script where a
-# `run` was stopped. The pilot is BL_BASE in the source language, with two steps of adaptation so that there is something
-# to report on.
+# `run` was stopped. The pilots are BL_BASE in the source language, with two steps of adaptation so that there is
+# something to report on; `other` has the settings that were registered first.
 study() {
-    local settings=()
+    local settings=() pair=${2#find-} folder=data/study/tasks/find
+    local find="kind: qa, metric: mlqa, max_length: 128, stride: 32, answer_length: 60, train: $folder/train.en.json"
     case $2 in
-        pilot) settings=("systems=[bl_base]" "languages.targets=[de]" adapt.steps=2 adapt.warmup_steps=0
-            adapt.snapshot_every=null "adapt.snapshot_at=[]") ;;
+        other*) settings=(model.initialisation=random pretrain.steps=7000 pretrain.lr=1e-3
+            pretrain.warmup_steps=700) ;;&
+        pilot | other | find-*) settings+=("systems=[bl_base]" "languages.targets=[de]" adapt.steps=2
+            adapt.warmup_steps=0 adapt.snapshot_every=null "adapt.snapshot_at=[]") ;;&
+        german | other-german) settings+=("systems=[bl_base]" "languages.targets=[de]") ;;
+        find-*) settings+=("finetune.tasks={find: {$find, test: {en: $folder/dev.en.json}}}" finetune.seeds=1
+            finetune.lr="${pair%x*}" finetune.epochs="${pair#*x}") ;;
         seed-11) settings=(seed=11) ;;
-        depth-*) settings=("mini.depth=${2#depth-}" "systems=[multijoint]" "languages.targets=[de, el]"
-            finetune.seeds=2) ;;
+        depth-*) settings=("mini.depth=${2#depth-}") ;;&
+        try-*)
+            IFS=' ' read -ra settings <<< "${tries[${2#try-}]}"
+            settings+=(mini.depth=1)
+            ;;&
+        depth-* | try-*) settings+=("systems=[multijoint]" "languages.targets=[de, el]" finetune.seeds=2) ;;
         little) settings=("languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt
             data.text.el=data/study-tenth/el.txt) ;;
     esac
@@ -60,7 +83,28 @@ share() {
 
 data() { ds-minimodel fetch-sample --set study --out data/study; }
 
-pilot() { study run pilot; }
+# Both bodies that were registered, and BL_BASE in German over each: docs/study.md tells how one was chosen.
+pilot() {
+    local body
+    for body in pilot other; do
+        study run $body
+    done
+    share pilot german tokenizer tokens pretrain finetune
+    study run german
+    share other other-german tokenizer tokens pretrain finetune
+    study run other-german
+}
+
+# The search for settings of `find`, on its development file.
+tune() {
+    local epochs lr
+    for epochs in 2 4; do
+        for lr in 1e-4 3e-4 1e-3; do
+            share pilot find-${lr}x$epochs tokenizer tokens pretrain adapt
+            study run find-${lr}x$epochs
+        done
+    done
+}
 
 seeds() {
     share pilot seed-1 tokenizer tokens pretrain finetune
@@ -92,11 +136,23 @@ little() {
     study run little
 }
 
+# Step 2 over one layer of the body with several heads, varied.
+search() {
+    local name
+    for name in $(printf '%s\n' "${!tries[@]}" | sort); do
+        share depth-1 try-$name tokenizer tokens pretrain finetune
+        study run try-$name
+    done
+}
+
 # Each run's own report first: it may have been written before reports held all that this page shows.
 page() {
     local run others=()
-    for run in pilot "${runs[@]}"; do
+    for run in pilot other german other-german "${runs[@]}"; do
         study report "$run"
+    done
+    for run in "$work"/{find,try}-*; do
+        study report "$(basename "$run")"
     done
     for run in "${runs[@]:1}"; do
         others+=(--with "$work/$run")
@@ -106,10 +162,7 @@ page() {
 }
 
 for part in "${parts[@]}"; do
-    case $part in
-        data | pilot | seeds | depths | little | page) ;;
-        *) fail "$part is no part of the study: data, pilot, seeds, depths, little, page" ;;
-    esac
+    printf '%s\n' "${all[@]}" | grep -qxF -e "$part" || fail "$part is no part of the study: ${all[*]}"
 done
 mkdir -p "$work"
 exec 9> "$work/study.lock"

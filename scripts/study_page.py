@@ -16,6 +16,7 @@ import json
 import operator
 import os
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,11 +34,18 @@ from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.results.comparison import Comparison, compare_runs
 from ds_minimodel.results.page import report_blocks
 from ds_minimodel.results.paired import Number, difference, pairs_of, share, speedup, unit_curves
-from ds_minimodel.results.paired_tables import difference_label, number_cell
+from ds_minimodel.results.paired_tables import (
+    difference_label,
+    number_cell,
+    seconds_an_eflop,
+    shares_table,
+    speedups_table,
+    times_table,
+)
 from ds_minimodel.results.render import EMPTY, Block, Cell, Facts, Figure, Heading, Notes, Table, to_markdown
 from ds_minimodel.results.run_results import RunResults, read_run_results
 from ds_minimodel.results.tables import adapt_costs
-from ds_minimodel.results.units import flops_unit, name_of
+from ds_minimodel.results.units import flops_unit, name_of, system_of
 from ds_minimodel.tasks import KINDS
 
 HYPOTHESES = ROOT / "scripts/study_hypotheses.yaml"
@@ -193,6 +201,63 @@ def only(run: RunResults, tasks: set[str]) -> RunResults:
     return replace(run, tests=kept, scores=scores, baselines=baselines)
 
 
+ADAPTED = {"pilot": "german", "other": "other-german"}  # a body's run in English: its run of step 2
+
+
+def in_target(run: RunResults, tasks: set[str]) -> float:
+    """Mean over `tasks` of BL_BASE's last score in the run's target language less the majority class's, in points.
+
+    A question has no majority class.
+    """
+    (language,), last = run.recipe["languages"]["targets"], run.recipe["adapt"]["steps"]
+    majority = {
+        row["task"]: row["score"]
+        for row in run.baselines
+        if (row["baseline"], row["language"]) == ("majority", language)
+    }
+    return statistics.fmean(
+        statistics.fmean(row["score"] for row in run.target_scores if (row["task"], row["step"]) == (task, last))
+        - majority.get(task, 0.0)
+        for task in sorted(tasks)
+    )
+
+
+def bodies_table(adapted: Sequence[RunResults], entered: Sequence[set[str]]) -> Table:
+    """The bodies that were registered: how many tasks enter with each, and what decides at a tie."""
+    tasks = set.union(*entered)
+    rows = [
+        [Cell(run.recipe["model"]["initialisation"]), Cell(str(len(of_body))), Cell(f"{in_target(run, tasks):.1f}")]
+        for run, of_body in zip(adapted, entered, strict=True)
+    ]
+    note = (
+        "German: mean over the tasks that enter with either of BL_BASE's score after step 2, less the majority class's."
+    )
+    return Table("Which body", ["initialisation", "tasks that enter", "German"], rows, notes=[note])
+
+
+def tuning_table(runs: Sequence[RunResults]) -> Table:
+    """BL_BASE's score on a development file, a run for each setting of finetuning."""
+    rows = [
+        [*(Cell(f"{run.recipe['finetune'][key]:g}") for key in ("lr", "epochs")), Cell(f"{row['score']:.1f}")]
+        for run in runs
+        for row in run.source_scores
+    ]
+    return Table("The search for find, on its development file", ["lr", "epochs", "score"], rows)
+
+
+# --- the search for the cheapest step 2
+
+
+def search_blocks(first: RunResults, tries: Sequence[RunResults]) -> list[Block]:
+    """Step 2 of `tries` against the first run's BL_BASE: shares, speedups, measured time."""
+    comparison = compare_runs([first, *tries])
+    baseline_of = {one: base for one, base in comparison.baseline_of.items() if system_of(one) in ("multijoint", base)}
+    curves, spent = unit_curves(comparison.scores), adapt_costs(comparison.costs)
+    losses = [row for row in comparison.losses if row["system"] in baseline_of]
+    shares = shares_table(curves, baseline_of, {}, seconds_an_eflop(losses, spent))
+    return [table for table in (shares, speedups_table(curves, baseline_of), times_table(losses, spent)) if table]
+
+
 # --- how the runs went
 
 
@@ -281,26 +346,71 @@ def divergences(runs: Iterable[RunResults]) -> list[str]:
 # --- the page
 
 
-def result_blocks(runs: Sequence[RunResults], pilots: Sequence[RunResults], log: Path) -> list[Block]:
+@dataclass
+class Study:
+    """Finished runs of a study by what they are for, and its log.
+
+    pilots: the chosen body's, in whose tasks systems are compared. bodies: (pilot, its run of step 2) of each body that
+    was registered. tuned: tries of finetuning. tries: those of step 2, with what won.
+    """
+
+    runs: list[RunResults]
+    pilots: list[RunResults]
+    bodies: list[tuple[RunResults, RunResults]]
+    tuned: list[RunResults]
+    tries: list[RunResults]
+    log: Path
+
+
+def read_study(work: Path, names: Sequence[str]) -> Study:
+    """The study in the folder `work`; UserError without one of the runs `names`, or without a pilot."""
+
+    def found(pattern: str) -> list[RunResults]:
+        return [read_run_results(folder, folder.name) for folder in sorted(work.glob(pattern)) if folder.is_dir()]
+
+    runs, pilots = [read_run_results(work / name, name) for name in names], found("pilot*")
+    if not pilots:
+        raise UserError(f"{work}: no pilot; run `bash scripts/study.sh pilot`")
+    bodies = [(body, run) for pilot, german in ADAPTED.items() for body in found(pilot) for run in found(german)]
+    return Study(runs, pilots, bodies, found("find-*"), found("try-*"), work / "log.txt")
+
+
+def result_blocks(study: Study) -> list[Block]:
     """All of the results in reading order: verdicts first, then what they rest on."""
-    results = list(map(pilot_result, pilots))
-    entered = set.union(*(tasks for _, tasks in results))
-    comparison = compare_runs([only(run, entered) for run in runs])
-    diverged = divergences([*runs, *pilots])
+    results = {run.name: pilot_result(run) for run in [*study.pilots, *(pilot for pilot, _ in study.bodies)]}
+    entered = set.union(*(results[run.name][1] for run in study.pilots))
+    runs = [only(run, entered) for run in study.runs]
+    comparison = compare_runs(runs)
+    diverged = divergences([*study.runs, *study.pilots])
     blocks: list[Block] = [Heading("Results"), Facts(comparison.facts), verdicts(comparison)]
-    blocks += [Heading("The pilot's result", 3), *(table for table, _ in results)]
+    blocks += [Heading("The pilot's result", 3), *(table for table, _ in results.values())]
+    if study.bodies:
+        by_body = [results[pilot.name][1] for pilot, _ in study.bodies]
+        blocks.append(bodies_table([run for _, run in study.bodies], by_body))
+    if study.tuned:
+        blocks.append(tuning_table(study.tuned))
+    if study.tries:
+        with_depths = [run for run in runs if "multijoint" in run.recipe["systems"]]
+        tried = [only(run, entered) for run in study.tries]
+        blocks += [Heading("The search for a quarter of the compute", 3), *search_blocks(runs[0], with_depths + tried)]
     blocks.append(Heading("Scores", 3))
     for block in report_blocks(comparison):
         if isinstance(block, Heading):
             blocks.append(Heading(block.text, 3))
         elif isinstance(block, Table | Notes) or (isinstance(block, Figure) and block.name in FIGURES):
             blocks.append(block)
-    blocks += [Heading("How the runs went", 3), *history_blocks(read_history(log))]
+    blocks += [Heading("How the runs went", 3), *history_blocks(read_history(study.log))]
     blocks.append(Notes([f"Diverged: {', '.join(diverged)}." if diverged else "No training diverged."]))
     return blocks
 
 
-ON_PAGE = ("Results", "The pilot's result", "Paired comparison", "How the runs went")
+ON_PAGE = (
+    "Results",
+    "The pilot's result",
+    "The search for a quarter of the compute",
+    "Paired comparison",
+    "How the runs went",
+)
 
 
 def short(blocks: Iterable[Block], link: str) -> list[Block]:
@@ -329,11 +439,8 @@ def inserted(page: str, results: str) -> str:
 
 def write(work: Path, names: Sequence[str], out: Path, page: Path) -> None:
     """Write the results of the runs `names` in `work` to the folder `out` and into `page`."""
-    runs = [read_run_results(work / name, name) for name in names]
-    pilots = [read_run_results(folder, folder.name) for folder in sorted(work.glob("pilot*")) if folder.is_dir()]
-    if not pilots:
-        raise UserError(f"{work}: no pilot; run `bash scripts/study.sh pilot`")
-    blocks = result_blocks(runs, pilots, work / "log.txt")
+    study = read_study(work, names)
+    blocks = result_blocks(study)
     folder = f"{os.path.relpath(out, page.parent)}/"
     on_page = markdown_of(short(blocks, f"{folder}results.md"), folder)
     text = inserted(page.read_text(encoding="utf-8"), on_page)
@@ -341,7 +448,9 @@ def write(work: Path, names: Sequence[str], out: Path, page: Path) -> None:
         if isinstance(block, Figure):
             with atomic_write(out / block.name) as file:
                 file.write(block.png)
-    rows = [json.dumps({"run": run.name, **row}) for run in [*pilots, *runs] for row in run.scores]
+    rows = [
+        json.dumps({"run": run.name, **row}) for run in [*study.pilots, *study.runs, *study.tries] for row in run.scores
+    ]
     with atomic_write(out / "scores.json", "w") as file:
         file.write("[\n" + ",\n".join(rows) + "\n]\n")
     with atomic_write(out / "results.md", "w") as file:

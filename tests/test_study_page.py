@@ -48,6 +48,14 @@ def write_runs(folder, **of_pilot):
     return [run.name for run in runs]
 
 
+def page_of(folder):
+    """A page that takes the results."""
+    path = folder / "study.md"
+    if not path.exists():
+        path.write_text("# Registered\n")
+    return path
+
+
 def rows_below(text, title):
     """Cells of the table with this title, by the first two of them."""
     lines = text.partition(f"**{title}**\n\n")[2].partition("\n\n")[0].splitlines()[2:]
@@ -107,15 +115,48 @@ def test_the_page_of_a_study(page, tmp_path):
 def test_a_task_that_fails_the_pilot_is_not_compared(page, tmp_path):
     """Questions at 0 are below word overlap; topics at 99 above the majority class."""
     names = write_runs(tmp_path, topic=99.0, qa=0.0)
-    runs, pilots = (
-        [page.read_run_results(tmp_path / name, name) for name in chosen] for chosen in (names[:2], ["pilot"])
-    )
-    text = page.markdown_of(page.result_blocks(runs, pilots, tmp_path / "no-log"))
+    text = page.markdown_of(page.result_blocks(page.read_study(tmp_path, names[:2])))
     assert rows_below(text, "pilot: BL_BASE in en")["qa", "0.0"][-1] == "fails"
     verdicts = rows_below(text, "Verdicts")
     assert verdicts["H1", "share of MiniJoint against BL_BASE"][2] == "2 / 8"
     assert verdicts["H6", "each depth − the next smaller one"][-1] == "no such scores"
     assert "### topic" in text and "### qa" not in text and "None." in text.partition("**Interruptions**")[2]
+
+
+def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, tmp_path):
+    """Of `other` nothing enters: it is at 0. Step 2 of a try has a quarter of the steps, and scores as the depth's."""
+    names = write_runs(tmp_path, topic=99.0, qa=99.0)
+    pilot = page.read_run_results(tmp_path / "pilot", "pilot")
+    at_zero = [row | {"score": 0.0} for row in pilot.scores]
+    of_body = {"systems": ["multijoint"], "tasks": TASKS, "mini": {"depth": 1, "depths": DEPTHS}}
+    tuned = [row | {"score": 41.5} for row in pilot.source_scores if row["task"] == "qa"]
+    base, quick = some_runs()[0], some_run("try-quick", adapt={"steps": 50}, better=-1, **of_body)
+    for run in (quick, base):
+        for row in run.losses:
+            row |= {"seconds": 100.0, "usual_seconds": 100.0}
+    for run in [
+        base,
+        dataclasses.replace(pilot, name="other", scores=at_zero),
+        dataclasses.replace(pilot, name="german", baselines=[row | {"language": "tr"} for row in pilot.baselines]),
+        dataclasses.replace(pilot, name="other-german", scores=at_zero),
+        dataclasses.replace(pilot, name="find-1e-3x4", scores=tuned),
+        quick,
+    ]:
+        (tmp_path / run.name / "report").mkdir(parents=True, exist_ok=True)
+        write_run_results(run, tmp_path / run.name / "report")
+    page.write(tmp_path, names, tmp_path / "out", page_of(tmp_path))
+    text = page_of(tmp_path).read_text()
+    assert rows_below(text, "other: BL_BASE in en")["topic", "0.0"][-1] == "fails"
+    bodies = text.partition("**Which body**")[2].partition("**")[0]
+    assert "| random | 2 | 60.5 |" in bodies, "another language's majority class is none of German's"
+    assert "| random | 0 | -33.3 |" in bodies
+    assert list(rows_below(text, "The search for find, on its development file").values()) == [["41.5"]]
+    search = text.partition("### The search for a quarter of the compute")[2].partition("\n### ")[0]
+    rows = rows_below(search, "Share of BL_BASE, and speedup by cell")
+    assert {"MultiJoint", "MultiJoint (try-quick)"} <= {name for name, _ in rows}
+    assert not {"MiniJoint", "MiniPost"} & {name for name, _ in rows}
+    assert rows["MultiJoint (try-quick)", "BL_BASE"][-1] != "–" and rows["MultiJoint", "BL_BASE"][-1] == "–"
+    assert {row["run"] for row in json.loads((tmp_path / "out/scores.json").read_text())} >= {"try-quick"}
 
 
 def test_what_the_page_cannot_do_is_one_line_and_nothing_is_written(page, tmp_path, monkeypatch, capsys):

@@ -28,7 +28,11 @@ for part in tokenizer/en tokens pretrain build-mini finetune; do
 done
 [[ $* != *"${STOP_AT:-nothing}"* ]] || kill -"$STOP_BY" $PPID
 """
-WORKDIRS = ["pilot", "seed-1", "seed-11", "depth-1", "depth-3", "depth-6", "depth-9", "little"]
+PILOTS = ["pilot", "other", "german", "other-german"]
+TUNED = [f"find-{lr}x{epochs}" for epochs in (2, 4) for lr in ("1e-4", "3e-4", "1e-3")]
+RUNS = ["seed-1", "seed-11", "depth-1", "depth-3", "depth-6", "depth-9", "little"]
+TRIES = [f"try-{name}" for name in ("batch", "bias", "focus", "growing", "lr", "positions", "short")]
+WORKDIRS = [*PILOTS, *TUNED, *RUNS, *TRIES]
 
 
 @pytest.fixture
@@ -79,11 +83,11 @@ def test_all_parts_in_their_order(study):
     done = study()
     assert done.returncode == 0, done.stderr
     assert calls(study)[0] == "fetch-sample --set study --out data/study"
-    assert workdirs(study, "run") == WORKDIRS and workdirs(study, "report") == [*WORKDIRS, "seed-1"]
+    assert workdirs(study, "run") == WORKDIRS and sorted(workdirs(study, "report")) == sorted([*WORKDIRS, "seed-1"])
     joint, page = calls(study)[-2:]
-    assert re.findall("--with runs/study/(\\S+)", joint) == WORKDIRS[2:]
-    assert page == f"python scripts/study_page.py runs/study {' '.join(WORKDIRS[1:])}"
-    parts = ["data", "pilot", "seeds", "depths", "little", "page"]
+    assert re.findall("--with runs/study/(\\S+)", joint) == RUNS[1:]
+    assert page == f"python scripts/study_page.py runs/study {' '.join(RUNS)}"
+    parts = ["data", "pilot", "tune", "seeds", "depths", "little", "search", "page"]
     assert [line for line in log(study) if line.endswith("begun")] == [f"{part}: begun" for part in parts]
     assert re.fullmatch(r"end, exit code 0, CPU time since the start: \d+m[\d.]+s \d+m[\d.]+s", log(study)[-1])
     assert (study.root / "data/study-tenth/el.txt").read_text() == "0\n0\n\n10\n10\n\n"
@@ -115,6 +119,9 @@ def test_runs_share_what_is_the_same_in_them(study):
     assert made_by["seed-1", "pretrain"] == made_by["seed-1", "finetune"] == "pilot"
     assert made_by["seed-11", "tokens"] == "pilot" and made_by["seed-11", "pretrain"] == "seed-11"
     assert made_by["depth-9", "pretrain"] == made_by["depth-9", "finetune"] == "depth-1"
+    assert made_by["german", "finetune"] == made_by["find-1e-3x4", "pretrain"] == "pilot"
+    assert made_by["other-german", "finetune"] == "other" and made_by["find-1e-3x4", "finetune"] == "find-1e-3x4"
+    assert made_by["try-focus", "finetune"] == "depth-1"
     assert made_by["little", "tokens"] == "little" and made_by["little", "build-mini"] == "seed-1"
 
 

@@ -22,6 +22,7 @@ from ds_minimodel.results.paired_tables import (
     difference_label,
     differences_of,
     differences_table,
+    seconds_an_eflop,
     shares_table,
     speedups_table,
     times_table,
@@ -29,6 +30,7 @@ from ds_minimodel.results.paired_tables import (
 from ds_minimodel.results.render import Block, Facts, Figure, Heading, Notes, to_html, to_markdown
 from ds_minimodel.results.run_results import SCORES_FILE, RunResults, write_run_results
 from ds_minimodel.results.tables import (
+    adapt_costs,
     cost_table,
     depth_curves,
     depth_estimates_table,
@@ -200,6 +202,7 @@ def _seed_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
 def paired_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     """Systems compared unit by unit: differences with intervals, shares, speedups by cell, measured time."""
     curves, baseline_of = unit_curves(comparison.scores), comparison.baseline_of
+    spent = adapt_costs(comparison.costs)
     differences = differences_of(curves, comparison.pairs)
     lacking = [difference_label(*pair) for pair in comparison.pairs if pair not in differences]
     if lacking:
@@ -217,12 +220,13 @@ def paired_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
             for row in comparison.baselines
             if row["baseline"] == "majority"
         }
-        blocks += [shares_table(curves, baseline_of, majority), speedups_table(curves, baseline_of)]
+        rates = seconds_an_eflop(comparison.losses, spent)
+        blocks += [shares_table(curves, baseline_of, majority, rates), speedups_table(curves, baseline_of)]
     with_baseline = [(one, other) for one, other in comparison.pairs if baseline_of.get(one) == other]
     in_source = differences_of(unit_curves(comparison.source_scores), with_baseline)
     if in_source:
         blocks.append(differences_table(f"Paired differences in the source language, {comparison.source}", in_source))
-    times = times_table(comparison.losses, comparison.costs)
+    times = times_table(comparison.losses, spent)
     if times:
         blocks.append(times)
     else:

@@ -76,14 +76,19 @@ def differences_table(title: str, differences: Differences) -> Table:
     return Table(title, ["Difference in points", "cells / units", *columns], rows, notes=[INTERVALS])
 
 
-def shares_table(curves: UnitCurves, baseline_of: Mapping[str, str], majority: Mapping[Place, float]) -> Table:
-    """What each variant keeps of its BL_BASE's score and of its gain over the majority class, and its speedup."""
+def shares_table(
+    curves: UnitCurves, baseline_of: Mapping[str, str], majority: Mapping[Place, float], rates: Mapping[str, float]
+) -> Table:
+    """What each variant keeps of its BL_BASE's score and of its gain over the majority class, and its speedup.
+
+    rates: {variant: measured seconds an EFLOP of step 2}, of those that have any.
+    """
     rows = []
     for one in in_order(baseline_of):
         other = baseline_of[one]
         pairs = pairs_of(curves, one, other) if one != other else []
         if pairs:
-            gain, times = share_of_gain(pairs, majority), speedup(pairs)
+            gain, times, by_clock = share_of_gain(pairs, majority), speedup(pairs), {one, other} <= rates.keys()
             rows.append(
                 [
                     Cell(name_of(one)),
@@ -94,6 +99,7 @@ def shares_table(curves: UnitCurves, baseline_of: Mapping[str, str], majority: M
                     Cell(str(gain.num_cells if gain else 0)),
                     number_cell(times),
                     Cell(str(times.num_cells if times else 0)),
+                    Cell(f"{times.value * rates[other] / rates[one]:.2f}") if times and by_clock else EMPTY,
                 ]
             )
     notes = [
@@ -102,9 +108,11 @@ def shares_table(curves: UnitCurves, baseline_of: Mapping[str, str], majority: M
         f"Speedup: in each cell, and for each seed of the run, BL_BASE's compute to {NEAR_MAXIMAL:.0%} of its own "
         "final score over the system's to the same, on curves that are means over finetuning seeds; then the mean. A "
         "system that never gets there counts as 0. Left out is where BL_BASE is there unadapted. For a system that is "
-        "there unadapted its next checkpoint's compute is taken: its speedup is at least that.",
+        "there unadapted its next checkpoint's compute is taken: its speedup is at least that. In seconds: times the "
+        "rates of both in step 2, as measured (below).",
     ]
     columns = ["System", "against", "cells / units", "share", "share of gain", "in cells", "speedup", "in cells"]
+    columns.append("in seconds")
     return Table("Share of BL_BASE, and speedup by cell", columns, rows, notes=notes)
 
 
@@ -135,15 +143,28 @@ def speedups_table(curves: UnitCurves, baseline_of: Mapping[str, str]) -> Table:
     return Table("Speedup over BL_BASE by cell and seed", ["", *map(name_of, systems)], rows, notes=notes)
 
 
-def times_table(losses: Iterable[Row], costs: Iterable[Row]) -> Table | None:
-    """Measured time of step 2 beside its cost by formula; None where no run has logged rates."""
+def measured_adaptations(losses: Iterable[Row]) -> dict[str, list[Row]]:
+    """{variant: loss rows of step 2 that have its time}."""
     measured: dict[str, list[Row]] = {}
     for row in losses:
         if row["stage"] == "adapt" and "seconds" in row:
             measured.setdefault(row["system"], []).append(row)
+    return measured
+
+
+def seconds_an_eflop(losses: Iterable[Row], spent: Mapping[str, float]) -> dict[str, float]:
+    """{variant: seconds of step 2 at the median rate for each EFLOP by the paper's formula}; `spent`: its EFLOPs."""
+    return {
+        variant: statistics.fmean(row["usual_seconds"] for row in rows) / spent[variant]
+        for variant, rows in measured_adaptations(losses).items()
+    }
+
+
+def times_table(losses: Iterable[Row], spent: Mapping[str, float]) -> Table | None:
+    """Measured time of step 2 beside its cost by formula; None where no run has logged rates."""
+    measured = measured_adaptations(losses)
     if not measured:
         return None
-    spent = {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
     unit = flops_unit(max(spent.values()))
     rows = [
         [

@@ -90,7 +90,7 @@ def test_several_runs_have_the_papers_ablations_on_one_page(tmp_path):
 def test_several_runs_are_compared_unit_by_unit(tmp_path):
     again, little = some_run("again", seed=2, better=4.0), some_run("little", data={"text of de": "2"})
     for row in again.losses:
-        row |= {"seconds": 1200.0, "usual_seconds": 600.0}
+        row |= {"seconds": 1200.0, "usual_seconds": 600.0 if row["system"] == "minijoint" else 1500.0}
     write_report(tmp_path / "joint", [some_run(), again, little])
     markdown, _ = texts(tmp_path / "joint")
     table = markdown.partition("**Paired differences at training completion**")[2]
@@ -99,7 +99,13 @@ def test_several_runs_are_compared_unit_by_unit(tmp_path):
     assert "| MiniJoint (little) − BL_BASE (little) | 2 / 4 |" in table
     assert "| topic de, seed 2 | 1." in table and "**Paired differences in the source language, en**" in table
     measured = table.partition("**Measured time of step 2**")[2]
-    assert re.search(r"\| MiniJoint \| [\d.]+ \| 1,200 \(1,200–1,200\) \| 600 \(600–600\) \| 2 \|", measured)
+    found = re.search(r"\| MiniJoint \| ([\d.]+) \| 1,200 \(1,200–1,200\) \| 600 \(600–600\) \| 2 \|", measured)
+    of_base = re.search(r"\| BL_BASE \| ([\d.]+) \|", measured)
+    shares = table.partition("**Share of BL_BASE, and speedup by cell**")[2]
+    row = re.search(r"\| MiniJoint \| BL_BASE \|.*\| ([\d.]+) \[.*\| 2 \| ([\d.]+) \|\n", shares)
+    in_seconds = float(row[1]) * 1500 / 600 * float(found[1]) / float(of_base[1])
+    assert float(row[2]) == pytest.approx(in_seconds, rel=0.02), "less compute, but at a lower rate"
+    assert "| MiniJoint (little) | BL_BASE (little) |" in shares and "| – |\n" in shares, "nothing was measured there"
     assert (tmp_path / "joint/differences.png").read_bytes().startswith(PNG)
 
 
