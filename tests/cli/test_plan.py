@@ -124,6 +124,7 @@ def test_a_table_for_people():
     "arguments, message",
     [
         (["--device", "v99"], "--device v99: unknown; there are v100-16g"),
+        (["--device", ""], "--device : unknown; there are v100-16g"),
         (["--zero", "4"], "--zero: invalid choice"),
         (["--world-size", "7"], "batch_size 2048 cannot be divided among 7 ranks"),
         (["--world-size", "7", "engine.tensor_parallel=2"], "2 ranks to a replica do not divide 7"),

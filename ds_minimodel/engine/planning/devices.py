@@ -273,7 +273,7 @@ def named(name: str) -> Device:
         return Device(name=name, type="cpu", memory=machine_memory(), precision="bf16", shared=True)
     if name in GPUS:
         return GPUS[name]
-    if not name.endswith(".json") and not Path(name).exists():
+    if not name.endswith(".json") and not Path(name).is_file():
         raise UserError(f"--device {name}: unknown; there are {', '.join(NAMES)} and files of `ds-minimodel calibrate`")
     return read_model(name, Device, MEASURE_AGAIN)
 
