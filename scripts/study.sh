@@ -36,20 +36,31 @@ declare -A tries=(
     [growing]="adapt.depth_schedule=[[1,0.7],[3,0.3]]"
 )
 
+# What was tried to learn `find`, a task that the recipe has no longer: learning rate x epochs.
+tuned=(1e-3x2 3e-4x4 1e-3x4)
+best=3e-4x4
+
 # study COMMAND RUN: ds-minimodel's COMMAND on the recipe with the settings of a run, and no more of the script where a
 # `run` was stopped. The pilots are BL_BASE in the source language, with two steps of adaptation so that there is
 # something to report on; `other` has the settings that were registered first.
 study() {
-    local settings=() pair=${2#find-} folder=data/study/tasks/find
+    local settings=() pair=${2#*-} folder=data/study/tasks/find
     local find="kind: qa, metric: mlqa, max_length: 128, stride: 32, answer_length: 60, train: $folder/train.en.json"
+    local in_german="de: $folder/test.de.json"
     case $2 in
         other*) settings=(model.initialisation=random pretrain.steps=7000 pretrain.lr=1e-3
             pretrain.warmup_steps=700) ;;&
-        pilot | other | find-*) settings+=("systems=[bl_base]" "languages.targets=[de]" adapt.steps=2
-            adapt.warmup_steps=0 adapt.snapshot_every=null "adapt.snapshot_at=[]") ;;&
-        german | other-german) settings+=("systems=[bl_base]" "languages.targets=[de]") ;;
-        find-*) settings+=("finetune.tasks={find: {$find, test: {en: $folder/dev.en.json}}}" finetune.seeds=1
-            finetune.lr="${pair%x*}" finetune.epochs="${pair#*x}") ;;
+        pilot | other | german | other-german | find-* | tested-*)
+            settings+=("systems=[bl_base]" "languages.targets=[de]")
+            ;;&
+        pilot | other | find-* | tested-*) settings+=(adapt.steps=2 adapt.warmup_steps=0 adapt.snapshot_every=null
+            "adapt.snapshot_at=[]") ;;&
+        pilot | other | german | other-german)
+            settings+=("finetune.tasks.find={$find, test: {en: $folder/test.en.json, $in_german}}")
+            ;;
+        find-*) settings+=("finetune.tasks={find: {$find, test: {en: $folder/dev.en.json}}}") ;;&
+        tested-*) settings+=("finetune.tasks={find: {$find, test: {en: $folder/test.en.json}}}") ;;&
+        find-* | tested-*) settings+=(finetune.seeds=1 finetune.lr="${pair%x*}" finetune.epochs="${pair#*x}") ;;
         seed-11) settings=(seed=11) ;;
         depth-*) settings=("mini.depth=${2#depth-}") ;;&
         try-*)
@@ -95,15 +106,15 @@ pilot() {
     study run other-german
 }
 
-# The search for settings of `find`, on its development file.
+# Settings of `find`, on its development file; the best once on the test file.
 tune() {
-    local epochs lr
-    for epochs in 2 4; do
-        for lr in 1e-4 3e-4 1e-3; do
-            share pilot find-${lr}x$epochs tokenizer tokens pretrain adapt
-            study run find-${lr}x$epochs
-        done
+    local pair
+    for pair in "${tuned[@]}"; do
+        share pilot find-"$pair" tokenizer tokens pretrain adapt
+        study run find-"$pair"
     done
+    share find-$best tested-$best tokenizer tokens pretrain adapt finetune
+    study run tested-$best
 }
 
 seeds() {
@@ -151,8 +162,8 @@ page() {
     for run in pilot other german other-german "${runs[@]}"; do
         study report "$run"
     done
-    for run in "$work"/{find,try}-*; do
-        study report "$(basename "$run")"
+    for run in "$work"/{find,tested,try}-*/; do
+        [ ! -d "$run" ] || study report "$(basename "$run")"
     done
     for run in "${runs[@]:1}"; do
         others+=(--with "$work/$run")

@@ -236,13 +236,17 @@ def bodies_table(adapted: Sequence[RunResults], entered: Sequence[set[str]]) -> 
 
 
 def tuning_table(runs: Sequence[RunResults]) -> Table:
-    """BL_BASE's score on a development file, a run for each setting of finetuning."""
+    """BL_BASE's score in the source language, a run for each setting of finetuning and each file."""
     rows = [
-        [*(Cell(f"{run.recipe['finetune'][key]:g}") for key in ("lr", "epochs")), Cell(f"{row['score']:.1f}")]
+        [
+            Cell(Path(run.recipe["finetune"]["tasks"][row["task"]]["test"][run.source]).name),
+            *(Cell(f"{run.recipe['finetune'][key]:g}") for key in ("lr", "epochs")),
+            Cell(f"{row['score']:.1f}"),
+        ]
         for run in runs
         for row in run.source_scores
     ]
-    return Table("The search for find, on its development file", ["lr", "epochs", "score"], rows)
+    return Table("The search for find", ["file", "lr", "epochs", "score"], rows)
 
 
 # --- the search for the cheapest step 2
@@ -372,7 +376,7 @@ def read_study(work: Path, names: Sequence[str]) -> Study:
     if not pilots:
         raise UserError(f"{work}: no pilot; run `bash scripts/study.sh pilot`")
     bodies = [(body, run) for pilot, german in ADAPTED.items() for body in found(pilot) for run in found(german)]
-    return Study(runs, pilots, bodies, found("find-*"), found("try-*"), work / "log.txt")
+    return Study(runs, pilots, bodies, found("find-*") + found("tested-*"), found("try-*"), work / "log.txt")
 
 
 def result_blocks(study: Study) -> list[Block]:

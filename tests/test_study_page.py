@@ -150,7 +150,7 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
     bodies = text.partition("**Which body**")[2].partition("**")[0]
     assert "| random | 2 | 60.5 |" in bodies, "another language's majority class is none of German's"
     assert "| random | 0 | -33.3 |" in bodies
-    assert list(rows_below(text, "The search for find, on its development file").values()) == [["41.5"]]
+    assert list(rows_below(text, "The search for find").values()) == [["3", "41.5"]]
     search = text.partition("### The search for a quarter of the compute")[2].partition("\n### ")[0]
     rows = rows_below(search, "Share of BL_BASE, and speedup by cell")
     assert {"MultiJoint", "MultiJoint (try-quick)"} <= {name for name, _ in rows}

@@ -29,7 +29,7 @@ done
 [[ $* != *"${STOP_AT:-nothing}"* ]] || kill -"$STOP_BY" $PPID
 """
 PILOTS = ["pilot", "other", "german", "other-german"]
-TUNED = [f"find-{lr}x{epochs}" for epochs in (2, 4) for lr in ("1e-4", "3e-4", "1e-3")]
+TUNED = ["find-1e-3x2", "find-3e-4x4", "find-1e-3x4", "tested-3e-4x4"]
 RUNS = ["seed-1", "seed-11", "depth-1", "depth-3", "depth-6", "depth-9", "little"]
 TRIES = [f"try-{name}" for name in ("batch", "bias", "focus", "growing", "lr", "positions", "short")]
 WORKDIRS = [*PILOTS, *TUNED, *RUNS, *TRIES]
@@ -120,7 +120,7 @@ def test_runs_share_what_is_the_same_in_them(study):
     assert made_by["seed-11", "tokens"] == "pilot" and made_by["seed-11", "pretrain"] == "seed-11"
     assert made_by["depth-9", "pretrain"] == made_by["depth-9", "finetune"] == "depth-1"
     assert made_by["german", "finetune"] == made_by["find-1e-3x4", "pretrain"] == "pilot"
-    assert made_by["other-german", "finetune"] == "other" and made_by["find-1e-3x4", "finetune"] == "find-1e-3x4"
+    assert made_by["other-german", "finetune"] == "other" and made_by["tested-3e-4x4", "finetune"] == "find-3e-4x4"
     assert made_by["try-focus", "finetune"] == "depth-1"
     assert made_by["little", "tokens"] == "little" and made_by["little", "build-mini"] == "seed-1"
 
