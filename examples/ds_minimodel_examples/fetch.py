@@ -30,7 +30,7 @@ from ds_minimodel_examples.study import (
     section_records,
     widget_items,
 )
-from ds_minimodel_examples.tasks import Split, is_held_out, qa_and_pairs, topic_records
+from ds_minimodel_examples.tasks import Split, is_held_out, questions_of, topic_records
 from ds_minimodel_examples.text import LANGUAGES, Document, clean, merge, same_text_key, write_text
 
 HELP_PREFIX = "libreoffice-help-"
@@ -130,28 +130,27 @@ def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = N
     if present and set(languages) <= set(present["languages"]):
         log(f"{out_folder}: already there")
         return present
-    store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log, with_components=set_name == "study")
+    store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log, with_components=set_name in LARGE_SETS)
     packages = packages_of_set(set_name, languages)
     store.fill(packages)
     taken = {package.name: package.taken for package in packages}
     if set_name in LARGE_SETS:
         store.fill_from_indexes(DESCRIPTIONS, description_documents, DESCRIPTIONS_LICENCE)
         taken[DESCRIPTIONS] = "descriptions of all packages"
-    if set_name == "study":
         store.fill_from_indexes(APPLICATIONS, application_documents, APPLICATIONS_LICENCE)
         taken[APPLICATIONS] = "descriptions of applications: tasks"
     names = [name for name in taken if store.has(name)]
     pages = _help_pages(store, names, languages)
     splits = None
-    if set_name == "study":
+    if set_name in LARGE_SETS:
         splits = Splits(document["page"] for document in store.documents(APPLICATIONS))
     with atomic_folder(out_folder) as folder:
         text = _write_corpora(folder, store, names, pages, languages, splits, log)
+        log("tasks")
+        tasks: Tables = {"topic": topic_records(pages, languages)}
+        questions: Questions = {}
         if splits:
-            log("tasks")
-            tasks, questions = _study_tasks(store, names, pages, languages, splits)
-        else:
-            tasks, questions = _help_tasks(set_name, pages, languages)
+            _add_large_tasks(tasks, questions, store, names, pages, splits)
         facts = {"text": text, "tasks": _write_tasks(folder, tasks, questions)}
         origin = {name: {**store.facts(name), "taken": taken[name]} for name in names}
         with atomic_write(folder / "LICENSES.md", "w") as file:
@@ -256,27 +255,17 @@ Tables = dict[str, dict[Split, list[dict[str, str]]]]  # {task: {(split, languag
 Questions = dict[str, dict[Split, dict]]  # {task: {(split, language): SQuAD 1.1 data}}
 
 
-def _help_tasks(
-    set_name: str, pages: dict[str, dict[str, list[Element]]], languages: list[str]
-) -> tuple[Tables, Questions]:
-    """Return the tasks out of LibreOffice's help."""
-    tables: Tables = {"topic": topic_records(pages, languages)}
-    if set_name == "quickstart":
-        return tables, {}
-    questions, tables["pair"] = qa_and_pairs(pages, languages)
-    return tables, {"qa": questions}
-
-
-def _study_tasks(
+def _add_large_tasks(
+    tables: Tables,
+    questions: Questions,
     store: PackageStore,
     names: list[str],
     pages: dict[str, dict[str, list[Element]]],
-    languages: list[str],
     splits: Splits,
-) -> tuple[Tables, Questions]:
-    """Return the tasks of the set `study`; `topic` is the other sets'."""
-    descriptions: dict[str, list[Document]] = {language: [] for language in languages}
-    items: dict[str, list[Item]] = {language: [] for language in languages}
+) -> None:
+    """Add the tasks of the large sets: `section`, `match` and `find`."""
+    descriptions: dict[str, list[Document]] = {language: [] for language in pages}
+    items: dict[str, list[Item]] = {language: [] for language in pages}
     for document in _documents_of_pages(store, names):
         language = document["language"]
         if language in items and "label" in document:
@@ -284,11 +273,10 @@ def _study_tasks(
             items[language].extend(description_items(document))
         elif language in items and "pairs" in document:
             items[language].extend(widget_items(document))
-    for (_, language), questions in qa_and_pairs(pages, languages)[0].items():
-        items[language].extend(help_items(questions))
-    pairs, asked = match_and_find_records(items, splits)
-    tables = {"topic": topic_records(pages, languages), "section": section_records(descriptions, splits)}
-    return {**tables, "match": pairs}, {"find": asked}
+    for (_, language), asked in questions_of(pages, list(pages)).items():
+        items[language].extend(help_items(asked))
+    tables["section"] = section_records(descriptions, splits)
+    tables["match"], questions["find"] = match_and_find_records(items, splits)
 
 
 def _write_tasks(folder: Path, tables: Tables, questions: Questions) -> dict[str, dict[str, int]]:

@@ -155,7 +155,7 @@ def widget_items(document: Document) -> Iterator[Item]:
 
 
 def help_items(questions: dict) -> Iterator[Item]:
-    """Yield the items of LibreOffice's help, from the questions that `tasks.qa_and_pairs` asks of it."""
+    """Yield the items of LibreOffice's help, from the questions that `tasks.questions_of` asks of it."""
     for article in questions["data"]:
         for paragraph in article["paragraphs"]:
             for asked in paragraph["qas"]:

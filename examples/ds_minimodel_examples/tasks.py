@@ -1,8 +1,7 @@
-"""Labelled tasks out of LibreOffice's help, parallel in all languages: `topic`, `qa` and `pair`."""
+"""Labelled tasks out of LibreOffice's help, parallel in all languages: `topic`, and questions."""
 
 import hashlib
 import itertools
-import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -122,11 +121,8 @@ def _identity(text: str) -> str:
     return same_text_key(strip_names(text))
 
 
-# --- tasks `qa` and `pair`: a heading of a help page and the one-sentence description that follows it
-#
-# qa (SQuAD 1.1): the heading is the question, the page's paragraphs around its description the context,
-# the description the answer. pair (like PAWS-X): does the description belong to the heading? Half of the
-# pairs have the description of another heading of the same context.
+# --- questions (SQuAD 1.1), of which study.py makes items of `match` and `find`: a heading of a help page asks, the
+# one-sentence description that follows it is the answer, the page's paragraphs around it are the context
 
 
 MAX_SAME_HEADING = 4  # more often, and it names nothing in particular ("Options", "Example")
@@ -135,10 +131,8 @@ MIN_ITEMS_A_PAGE = 3
 MAX_CONTEXT_WORDS = 160
 
 
-def qa_and_pairs(
-    pages: Pages, languages: Sequence[str], source: str = "en"
-) -> tuple[dict[Split, dict], dict[Split, list[dict[str, str]]]]:
-    """Return ({(split, language): SQuAD 1.1 data}, {(split, language): pair records}).
+def questions_of(pages: Pages, languages: Sequence[str], source: str = "en") -> dict[Split, dict]:
+    """Return {(split, language): SQuAD 1.1 data}.
 
     What is asked and how a page is cut into contexts is decided on the
     source's text, so it is the same in all languages; what is not translated is left out there.
@@ -151,10 +145,9 @@ def qa_and_pairs(
         if element.key and element.extended
     )
     questions: dict[Split, list[dict]] = {}
-    pairs: dict[Split, list[dict[str, str]]] = {}
     for language in languages:
         for split in wanted_splits(language, source):
-            questions[split, language], pairs[split, language] = [], []
+            questions[split, language] = []
     for page, original in sorted(pages[source].items()):
         headings = _described_headings(original, frequency, descriptions)
         split = split_of(page)
@@ -164,8 +157,7 @@ def qa_and_pairs(
             paragraphs = _contexts(page, pages[language].get(page, []), original, headings)
             if paragraphs:
                 questions[split, language].append({"title": page, "paragraphs": paragraphs})
-                pairs[split, language].extend(_pairs(paragraphs))
-    return {key: {"version": "1.1", "data": data} for key, data in questions.items()}, pairs
+    return {key: {"version": "1.1", "data": data} for key, data in questions.items()}
 
 
 def _described_headings(elements: list[Element], frequency: Counter[str], descriptions: Counter[str]) -> dict[Key, Key]:
@@ -240,19 +232,3 @@ def _answer(element: Element, original: Element, is_source: bool) -> str | None:
     if not answer or answer not in element.text or (not is_source and answer == original.extended):
         return None
     return answer
-
-
-def _pairs(paragraphs: list[dict]) -> Iterator[dict[str, str]]:
-    for paragraph in paragraphs:
-        items = paragraph["qas"]
-        answers = [item["answers"][0]["text"] for item in items]
-        for index, item in enumerate(items):
-            draw = random.Random(f"pair {item['id']}")
-            others = [answer for answer in answers if answer != answers[index]]
-            matches = draw.random() < 0.5 or not others
-            yield {
-                "sentence1": item["question"],
-                "sentence2": answers[index] if matches else draw.choice(others),
-                "label": "1" if matches else "0",
-                "id": item["id"],
-            }
