@@ -158,12 +158,9 @@ search() {
 
 # Each run's own report first: it may have been written before reports held all that this page shows.
 page() {
-    local run others=()
-    for run in pilot other german other-german "${runs[@]}"; do
-        study report "$run"
-    done
-    for run in "$work"/{find,tested,try}-*/; do
-        [ ! -d "$run" ] || study report "$(basename "$run")"
+    local run others=() tried=("${!tries[@]}")
+    for run in pilot other german other-german "${tuned[@]/#/find-}" tested-$best "${runs[@]}" "${tried[@]/#/try-}"; do
+        [ ! -d "$work/$run" ] || study report "$run"
     done
     for run in "${runs[@]:1}"; do
         others+=(--with "$work/$run")
@@ -173,13 +170,14 @@ page() {
 }
 
 for part in "${parts[@]}"; do
-    printf '%s\n' "${all[@]}" | grep -qxF -e "$part" || fail "$part is no part of the study: ${all[*]}"
+    grep -xF -e "$part" <<< "$(printf '%s\n' "${all[@]}")" > /dev/null || fail "$part is no part of the study: ${all[*]}"
 done
 mkdir -p "$work"
 exec 9> "$work/study.lock"
 flock -n 9 || fail "the study is running already: $work/study.lock is held"
-# A start whose end is not in the log was killed, or its machine stopped.
-if [ -s "$log" ] && ! tail -n 1 "$log" | grep -q "  end"; then
+# A start whose end is not in the log was killed, or its machine stopped. What was started by hand has no end there.
+last=$(grep -sv "by hand" "$log" | tail -n 1) || true
+if [ -n "$last" ] && [[ $last != *"  end"* ]]; then
     newest=$(find "$work/" -type f ! -name study.lock -printf '%T@ %TF %TT\n' | sort -n | tail -n 1)
     newest=$(cut -d' ' -f2- <<< "$newest" | cut -d. -f1)
     note "interrupted: killed, or the machine stopped; the newest file was of $newest"

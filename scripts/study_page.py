@@ -30,14 +30,15 @@ sys.path.insert(0, str(ROOT))
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.results.comparison import Comparison, compare_runs
 from ds_minimodel.results.page import report_blocks
 from ds_minimodel.results.paired import Number, difference, pairs_of, share, speedup, unit_curves
 from ds_minimodel.results.paired_tables import (
     difference_label,
+    majority_scores,
     number_cell,
-    seconds_an_eflop,
+    paces_of,
     shares_table,
     speedups_table,
     times_table,
@@ -155,6 +156,15 @@ def verdicts(comparison: Comparison) -> Table:
 MARGIN, LEAST = 5, 2  # points above a reference: of the mean, of each seed
 
 
+def references_of(task: Task, path: str, source: str) -> dict[str, float]:
+    """{reference: its score} on a test file in the source language."""
+    references = KINDS[task.kind].references(task, {source: path}, source)
+    found = {reference: by_language[source] for reference, by_language in references.items() if by_language}
+    if len(found) < len(references):
+        raise UserError(f"{path}: its references need scikit-learn; pip install 'ds_minimodel[report]'")
+    return found
+
+
 def pilot_result(run: RunResults) -> tuple[Table, set[str]]:
     """(scores of BL_BASE in the source language beside the references, tasks that enter by them)."""
     recipe, source, rows, entered = Recipe.model_validate(run.recipe), run.source, [], set()
@@ -162,10 +172,7 @@ def pilot_result(run: RunResults) -> tuple[Table, set[str]]:
         scores = [row["score"] for row in run.source_scores if (row["system"], row["task"]) == ("bl_base", name)]
         if source not in task.test or not scores:
             continue
-        references = KINDS[task.kind].references(task, {source: task.test[source]}, source)
-        found = {reference: by_language[source] for reference, by_language in references.items() if by_language}
-        if len(found) < len(references):
-            raise UserError(f"{name}: its references need scikit-learn; pip install 'ds_minimodel[report]'")
+        found = references_of(task, task.test[source], source)
         hurdles = [found[reference] for reference in ("majority", "overlap") if reference in found]
         mean = sum(scores) / len(scores)
         enters = all(mean >= hurdle + MARGIN and min(scores) >= hurdle + LEAST for hurdle in hurdles)
@@ -204,49 +211,38 @@ def only(run: RunResults, tasks: set[str]) -> RunResults:
 ADAPTED = {"pilot": "german", "other": "other-german"}  # a body's run in English: its run of step 2
 
 
-def in_target(run: RunResults, tasks: set[str]) -> float:
-    """Mean over `tasks` of BL_BASE's last score in the run's target language less the majority class's, in points.
-
-    A question has no majority class.
-    """
+def in_target(run: RunResults, task: str) -> float:
+    """BL_BASE's last score in the run's target language less the majority class's, which a question has not."""
     (language,), last = run.recipe["languages"]["targets"], run.recipe["adapt"]["steps"]
-    majority = {
-        row["task"]: row["score"]
-        for row in run.baselines
-        if (row["baseline"], row["language"]) == ("majority", language)
-    }
-    return statistics.fmean(
-        statistics.fmean(row["score"] for row in run.target_scores if (row["task"], row["step"]) == (task, last))
-        - majority.get(task, 0.0)
-        for task in sorted(tasks)
-    )
+    scores = [row["score"] for row in run.target_scores if (row["task"], row["step"]) == (task, last)]
+    return statistics.fmean(scores) - majority_scores(run.baselines).get((task, language), 0.0)
 
 
 def bodies_table(adapted: Sequence[RunResults], entered: Sequence[set[str]]) -> Table:
     """The bodies that were registered: how many tasks enter with each, and what decides at a tie."""
-    tasks = set.union(*entered)
-    rows = [
-        [Cell(run.recipe["model"]["initialisation"]), Cell(str(len(of_body))), Cell(f"{in_target(run, tasks):.1f}")]
-        for run, of_body in zip(adapted, entered, strict=True)
-    ]
-    note = (
-        "German: mean over the tasks that enter with either of BL_BASE's score after step 2, less the majority class's."
-    )
-    return Table("Which body", ["initialisation", "tasks that enter", "German"], rows, notes=[note])
+    tasks = sorted(set.union(*entered))
+    rows = []
+    for run, of_body in zip(adapted, entered, strict=True):
+        scores = [in_target(run, task) for task in tasks]
+        numbers = [f"{score:.1f}" for score in (*scores, statistics.fmean(scores))]
+        rows.append([Cell(text) for text in (run.recipe["model"]["initialisation"], str(len(of_body)), *numbers)])
+    (language,) = adapted[0].recipe["languages"]["targets"]
+    note = f"Tasks: BL_BASE's score in {language} after step 2, less the majority class's."
+    return Table("Which body", ["initialisation", "tasks that enter", *tasks, "mean"], rows, notes=[note])
 
 
 def tuning_table(runs: Sequence[RunResults]) -> Table:
     """BL_BASE's score in the source language, a run for each setting of finetuning and each file."""
-    rows = [
-        [
-            Cell(Path(run.recipe["finetune"]["tasks"][row["task"]]["test"][run.source]).name),
-            *(Cell(f"{run.recipe['finetune'][key]:g}") for key in ("lr", "epochs")),
-            Cell(f"{row['score']:.1f}"),
-        ]
-        for run in runs
-        for row in run.source_scores
-    ]
-    return Table("The search for find", ["file", "lr", "epochs", "score"], rows)
+    rows = []
+    for run in runs:
+        recipe = Recipe.model_validate(run.recipe)
+        for row in run.source_scores:
+            task = recipe.finetune.tasks[row["task"]]
+            path = task.test[run.source]
+            overlap = references_of(task, path, run.source)["overlap"]
+            settings = f"{recipe.finetune.lr:g}", f"{recipe.finetune.epochs}"
+            rows.append([Cell(text) for text in (Path(path).name, *settings, f"{row['score']:.1f}", f"{overlap:.1f}")])
+    return Table("The search for find", ["file", "lr", "epochs", "score", "word overlap"], rows)
 
 
 # --- the search for the cheapest step 2
@@ -258,8 +254,9 @@ def search_blocks(first: RunResults, tries: Sequence[RunResults]) -> list[Block]
     baseline_of = {one: base for one, base in comparison.baseline_of.items() if system_of(one) in ("multijoint", base)}
     curves, spent = unit_curves(comparison.scores), adapt_costs(comparison.costs)
     losses = [row for row in comparison.losses if row["system"] in baseline_of]
-    shares = shares_table(curves, baseline_of, {}, seconds_an_eflop(losses, spent))
-    return [table for table in (shares, speedups_table(curves, baseline_of), times_table(losses, spent)) if table]
+    shares = shares_table(curves, baseline_of, majority_scores(comparison.baselines), paces_of(losses, spent))
+    tables = [table for table in (shares, speedups_table(curves, baseline_of), times_table(losses, spent)) if table]
+    return [*tables, Notes(["What is best in these languages was chosen by them: they are not the result."])]
 
 
 # --- how the runs went
@@ -278,12 +275,14 @@ class Stop:
 class History:
     """What the log of scripts/study.sh tells: stops, and CPU seconds of each part.
 
-    unknown: {part: starts that were killed in it, whose CPU time nobody noted}.
+    unknown: {part: starts that were killed in it, whose CPU time nobody noted}. by_hand: what was started beside the
+    script, with its time.
     """
 
     stops: list[Stop] = field(default_factory=list)
     cpu: dict[str, float] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
+    by_hand: list[str] = field(default_factory=list)
 
 
 def read_history(log: Path) -> History:
@@ -296,7 +295,9 @@ def read_history(log: Path) -> History:
             total = 60 * (float(spent[1]) + float(spent[3])) + float(spent[2]) + float(spent[4])
             found.cpu[part] = found.cpu.get(part, 0.0) + total - counted
             counted = total
-        if text.startswith("start: "):
+        if "by hand" in text:
+            found.by_hand.append(line)
+        elif text.startswith("start: "):
             part, counted = "", 0.0
             if found.stops and found.stops[-1].went_on == "–":
                 found.stops[-1].went_on = time
@@ -328,6 +329,7 @@ def history_blocks(history: History) -> list[Block]:
             [Cell(part), Cell(f"{history.cpu.get(part, 0):,.0f}"), Cell(str(history.unknown.get(part, 0)))]
             for part in dict.fromkeys([*history.cpu, *filter(None, history.unknown)])
         ],
+        notes=[f"Not counted, for it was started beside the script: {line}." for line in history.by_hand],
     )
     return [stops, parts]
 
@@ -355,7 +357,7 @@ class Study:
     """Finished runs of a study by what they are for, and its log.
 
     pilots: the chosen body's, in whose tasks systems are compared. bodies: (pilot, its run of step 2) of each body that
-    was registered. tuned: tries of finetuning. tries: those of step 2, with what won.
+    was registered. tuned: tries of finetuning. tries: those of step 2.
     """
 
     runs: list[RunResults]
@@ -364,6 +366,12 @@ class Study:
     tuned: list[RunResults]
     tries: list[RunResults]
     log: Path
+
+    def all_runs(self) -> list[RunResults]:
+        """Each run once."""
+        of_bodies = [run for pair in self.bodies for run in pair]
+        runs = [*self.pilots, *of_bodies, *self.tuned, *self.runs, *self.tries]
+        return list({run.name: run for run in runs}.values())
 
 
 def read_study(work: Path, names: Sequence[str]) -> Study:
@@ -381,11 +389,14 @@ def read_study(work: Path, names: Sequence[str]) -> Study:
 
 def result_blocks(study: Study) -> list[Block]:
     """All of the results in reading order: verdicts first, then what they rest on."""
-    results = {run.name: pilot_result(run) for run in [*study.pilots, *(pilot for pilot, _ in study.bodies)]}
+    pilots = {run.name: run for run in [*study.pilots, *(pilot for pilot, _ in study.bodies)]}
+    results = {name: pilot_result(run) for name, run in pilots.items()}
     entered = set.union(*(results[run.name][1] for run in study.pilots))
+    if not entered:
+        raise UserError("no task enters by the pilot's rule: there is nothing to compare")
     runs = [only(run, entered) for run in study.runs]
     comparison = compare_runs(runs)
-    diverged = divergences([*study.runs, *study.pilots])
+    diverged = divergences(study.all_runs())
     blocks: list[Block] = [Heading("Results"), Facts(comparison.facts), verdicts(comparison)]
     blocks += [Heading("The pilot's result", 3), *(table for table, _ in results.values())]
     if study.bodies:
@@ -452,9 +463,7 @@ def write(work: Path, names: Sequence[str], out: Path, page: Path) -> None:
         if isinstance(block, Figure):
             with atomic_write(out / block.name) as file:
                 file.write(block.png)
-    rows = [
-        json.dumps({"run": run.name, **row}) for run in [*study.pilots, *study.runs, *study.tries] for row in run.scores
-    ]
+    rows = [json.dumps({"run": run.name, **row}) for run in study.all_runs() for row in run.scores]
     with atomic_write(out / "scores.json", "w") as file:
         file.write("[\n" + ",\n".join(rows) + "\n]\n")
     with atomic_write(out / "results.md", "w") as file:

@@ -73,6 +73,7 @@ def test_the_page_of_a_study(page, tmp_path):
         "2026-01-02 00:00:00  interrupted: killed, or the machine stopped; the newest file was of 2026-01-01 12:00:00\n"
         "2026-01-02 00:00:00  start: seeds, commit 1\n2026-01-02 00:00:01  seeds: begun\n"
         "2026-01-02 01:00:00  seeds: done, CPU time since the start: 20m0.5s 1m0.0s\n"
+        "2026-01-02 01:00:01  other: begun by hand\n"
     )
     page.write(tmp_path, names, tmp_path / "benchmarks/study", path)
     text = path.read_text()
@@ -100,6 +101,7 @@ def test_the_page_of_a_study(page, tmp_path):
         ("2026-01-01 12:00:00", "killed, or the machine stopped"): ["2026-01-02 00:00:00"]
     }
     assert ("seeds", "1,260") in rows_below(text, "CPU time of the parts") and "No training diverged." in text
+    assert "started beside the script: 2026-01-02 01:00:01  other: begun by hand." in text
     assert set(re.findall(r"\]\((.*?)\)", text)) == {
         f"../benchmarks/study/{name}" for name in (*page.FIGURES, "results.md")
     }
@@ -124,7 +126,7 @@ def test_a_task_that_fails_the_pilot_is_not_compared(page, tmp_path):
 
 
 def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, tmp_path):
-    """Of `other` nothing enters: it is at 0. Step 2 of a try has a quarter of the steps, and scores as the depth's."""
+    """Of `other` nothing enters: it is at 0. A try has other steps, and a point less."""
     names = write_runs(tmp_path, topic=99.0, qa=99.0)
     pilot = page.read_run_results(tmp_path / "pilot", "pilot")
     at_zero = [row | {"score": 0.0} for row in pilot.scores]
@@ -147,16 +149,19 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
     page.write(tmp_path, names, tmp_path / "out", page_of(tmp_path))
     text = page_of(tmp_path).read_text()
     assert rows_below(text, "other: BL_BASE in en")["topic", "0.0"][-1] == "fails"
+    qa = rows_below(text, "pilot: BL_BASE in en")
     bodies = text.partition("**Which body**")[2].partition("**")[0]
-    assert "| random | 2 | 60.5 |" in bodies, "another language's majority class is none of German's"
-    assert "| random | 0 | -33.3 |" in bodies
-    assert list(rows_below(text, "The search for find").values()) == [["3", "41.5"]]
+    assert "| random | 2 | 60.5 | 60.5 | 60.5 |" in bodies, "another language's majority class is none of German's"
+    assert "| random | 0 | -33.3 | -33.3 | -33.3 |" in bodies
+    assert list(rows_below(text, "The search for find").values()) == [["3", "41.5", qa["qa", "99.0"][2]]]
     search = text.partition("### The search for a quarter of the compute")[2].partition("\n### ")[0]
     rows = rows_below(search, "Share of BL_BASE, and speedup by cell")
     assert {"MultiJoint", "MultiJoint (try-quick)"} <= {name for name, _ in rows}
     assert not {"MiniJoint", "MiniPost"} & {name for name, _ in rows}
     assert rows["MultiJoint (try-quick)", "BL_BASE"][-1] != "–" and rows["MultiJoint", "BL_BASE"][-1] == "–"
-    assert {row["run"] for row in json.loads((tmp_path / "out/scores.json").read_text())} >= {"try-quick"}
+    assert {row["run"] for row in json.loads((tmp_path / "out/scores.json").read_text())} >= {
+        *("other", "german", "other-german", "find-1e-3x4", "try-quick")
+    }
 
 
 def test_what_the_page_cannot_do_is_one_line_and_nothing_is_written(page, tmp_path, monkeypatch, capsys):

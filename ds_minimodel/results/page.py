@@ -22,7 +22,8 @@ from ds_minimodel.results.paired_tables import (
     difference_label,
     differences_of,
     differences_table,
-    seconds_an_eflop,
+    majority_scores,
+    paces_of,
     shares_table,
     speedups_table,
     times_table,
@@ -215,13 +216,10 @@ def paired_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
             Figure("differences.png", plots.plot_differences(differences), caption),
         ]
     if baseline_of:
-        majority = {
-            (row["task"], row["language"]): row["score"]
-            for row in comparison.baselines
-            if row["baseline"] == "majority"
-        }
-        rates = seconds_an_eflop(comparison.losses, spent)
-        blocks += [shares_table(curves, baseline_of, majority, rates), speedups_table(curves, baseline_of)]
+        shares = shares_table(
+            curves, baseline_of, majority_scores(comparison.baselines), paces_of(comparison.losses, spent)
+        )
+        blocks += [shares, speedups_table(curves, baseline_of)]
     with_baseline = [(one, other) for one, other in comparison.pairs if baseline_of.get(one) == other]
     in_source = differences_of(unit_curves(comparison.source_scores), with_baseline)
     if in_source:

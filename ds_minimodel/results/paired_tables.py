@@ -28,6 +28,7 @@ INTERVALS = (
 )
 
 Differences = Mapping[tuple[str, str], Mapping[str, Number]]
+Paces = Mapping[str, Mapping[str, float]]  # {variant: {language: measured seconds an EFLOP of step 2}}
 
 
 def differences_of(curves: UnitCurves, compared: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str, Number]]:
@@ -76,19 +77,21 @@ def differences_table(title: str, differences: Differences) -> Table:
     return Table(title, ["Difference in points", "cells / units", *columns], rows, notes=[INTERVALS])
 
 
-def shares_table(
-    curves: UnitCurves, baseline_of: Mapping[str, str], majority: Mapping[Place, float], rates: Mapping[str, float]
-) -> Table:
-    """What each variant keeps of its BL_BASE's score and of its gain over the majority class, and its speedup.
+def majority_scores(baselines: Iterable[Row]) -> dict[Place, float]:
+    """The majority class's score in each cell that has one."""
+    return {(row["task"], row["language"]): row["score"] for row in baselines if row["baseline"] == "majority"}
 
-    rates: {variant: measured seconds an EFLOP of step 2}, of those that have any.
-    """
+
+def shares_table(
+    curves: UnitCurves, baseline_of: Mapping[str, str], majority: Mapping[Place, float], paces: Paces
+) -> Table:
+    """What each variant keeps of its BL_BASE's score and of its gain over the majority class, and its speedup."""
     rows = []
     for one in in_order(baseline_of):
         other = baseline_of[one]
         pairs = pairs_of(curves, one, other) if one != other else []
         if pairs:
-            gain, times, by_clock = share_of_gain(pairs, majority), speedup(pairs), {one, other} <= rates.keys()
+            gain, times, pace = share_of_gain(pairs, majority), speedup(pairs), _pace(paces, one, other)
             rows.append(
                 [
                     Cell(name_of(one)),
@@ -99,7 +102,7 @@ def shares_table(
                     Cell(str(gain.num_cells if gain else 0)),
                     number_cell(times),
                     Cell(str(times.num_cells if times else 0)),
-                    Cell(f"{times.value * rates[other] / rates[one]:.2f}") if times and by_clock else EMPTY,
+                    Cell(f"{times.value * pace:.2f}") if times and pace else EMPTY,
                 ]
             )
     notes = [
@@ -108,8 +111,9 @@ def shares_table(
         f"Speedup: in each cell, and for each seed of the run, BL_BASE's compute to {NEAR_MAXIMAL:.0%} of its own "
         "final score over the system's to the same, on curves that are means over finetuning seeds; then the mean. A "
         "system that never gets there counts as 0. Left out is where BL_BASE is there unadapted. For a system that is "
-        "there unadapted its next checkpoint's compute is taken: its speedup is at least that. In seconds: times the "
-        "rates of both in step 2, as measured (below).",
+        "there unadapted its next checkpoint's compute is taken: its speedup is at least that. In seconds: times "
+        "BL_BASE's measured seconds an EFLOP of step 2 over the system's, mean over languages; what else the machine "
+        "did changes it.",
     ]
     columns = ["System", "against", "cells / units", "share", "share of gain", "in cells", "speedup", "in cells"]
     columns.append("in seconds")
@@ -152,12 +156,21 @@ def measured_adaptations(losses: Iterable[Row]) -> dict[str, list[Row]]:
     return measured
 
 
-def seconds_an_eflop(losses: Iterable[Row], spent: Mapping[str, float]) -> dict[str, float]:
-    """{variant: seconds of step 2 at the median rate for each EFLOP by the paper's formula}; `spent`: its EFLOPs."""
-    return {
-        variant: statistics.fmean(row["usual_seconds"] for row in rows) / spent[variant]
-        for variant, rows in measured_adaptations(losses).items()
-    }
+def paces_of(losses: Iterable[Row], spent: Mapping[str, float]) -> Paces:
+    """Seconds an EFLOP by the paper's formula, at the median rate of the steps; spent: {variant: EFLOPs of step 2}."""
+    found: dict[str, dict[str, float]] = {}
+    for variant, rows in measured_adaptations(losses).items():
+        for language in {row["language"] for row in rows}:
+            seconds = [row["usual_seconds"] for row in rows if row["language"] == language]
+            found.setdefault(variant, {})[language] = statistics.fmean(seconds) / spent[variant]
+    return found
+
+
+def _pace(paces: Paces, one: str, other: str) -> float | None:
+    """The other's seconds an EFLOP over one's, mean over the languages that both have; None without any."""
+    ones, others = paces.get(one, {}), paces.get(other, {})
+    ratios = [others[language] / ones[language] for language in sorted(ones.keys() & others.keys())]
+    return statistics.fmean(ratios) if ratios else None
 
 
 def times_table(losses: Iterable[Row], spent: Mapping[str, float]) -> Table | None:

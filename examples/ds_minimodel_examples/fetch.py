@@ -177,10 +177,12 @@ def _present(out_folder: Path, set_name: str) -> dict | None:
     manifest = read_manifest(out_folder) if (out_folder / MANIFEST).is_file() else {}
     if manifest.get("kind") != KIND:
         raise UserError(f"{out_folder}: holds something else than a sample; give another folder with --out")
-    if manifest["set"] != set_name:
+    held = manifest["set"]
+    if held in LARGE_SETS and "find" not in manifest["tasks"]:
+        held = f"{held} of before, with other tasks"
+    if held != set_name:
         raise UserError(
-            f"{out_folder}: holds the set {manifest['set']}, not {set_name}; "
-            "give another folder with --out, or delete this one"
+            f"{out_folder}: holds the set {held}, not {set_name}; give another folder with --out, or delete this one"
         )
     return manifest
 
@@ -237,7 +239,7 @@ def _write_corpora(
 
 
 def _documents_of_pages(store: PackageStore, names: list[str]) -> Iterator[Document]:
-    """Yield the documents that the study's tasks are made of, or that share text with them."""
+    """Yield the documents that the large sets' tasks are made of, or that share text with them."""
     for name in names:
         if name in (DESCRIPTIONS, APPLICATIONS) or name.startswith("libreoffice-"):
             yield from (document for document in store.documents(name) if "page" in document)
