@@ -3,8 +3,11 @@
 import argparse
 import contextlib
 import json
+import os
 import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.cli.steps import Commands, Options, add_engine_options, add_recipe_command, number_of_ranks, recipe_of
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
     from ds_minimodel.results.render import Table
 
-MEASURE = "measure this machine's figures, from which `plan` foretells time; takes some seconds"
+MEASURE = "measure this machine's figures, from which `plan` foretells time; takes a minute or two"
 
 
 def add_arguments(commands: Commands) -> None:
@@ -117,6 +120,7 @@ def _scale(options: Options, recipe: "Recipe") -> None:
 
 
 def _calibrate(options: Options) -> None:
+    _check_is_ours(Path(options.file))
     name_the_cpu()
     restart_with_cpu_settings()
     from ds_minimodel.common.files import write_json
@@ -125,6 +129,22 @@ def _calibrate(options: Options) -> None:
     device = calibrate(CLOCKS[options.clock])
     write_json(options.file, device.model_dump())
     print(printable(f"{device.name}: {options.file}, for `ds-minimodel plan RECIPE --device {options.file}`"))
+
+
+def _check_is_ours(path: Path) -> None:
+    """UserError, before anything is measured, where `path` is no calibration or cannot be written."""
+    from ds_minimodel.common.files import clear_write_errors, read_model
+
+    if not path.name or path.is_dir():
+        raise UserError(f"{path}: a folder; give the name of a file to write")
+    if os.path.lexists(path):
+        try:
+            read_model(path, devices.Device, "")
+        except UserError:
+            raise UserError(f"{path}: there already, and no calibration; give another name") from None
+    with clear_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
 
 
 def _show(options: Options, value: dict[str, Any], title: str, tables: "Callable[[], list[Table]]") -> None:

@@ -69,7 +69,9 @@ def _status(options: Options) -> None:
 def _lines(jobs: Sequence[JobStatus], left: Left) -> list[str]:
     """A line for each job, one for all, and what is left."""
     width = max(len(job.name) for job in jobs)
-    lines = [f"{job.name:{width}}  {job.state:10}  {_size(job.bytes):>8}  {_what(job)}".rstrip() for job in jobs]
+    lines = [
+        f"{job.name:{width}}  {job.state:10}  {_size(job.bytes):>8}  {printable(_what(job))}".rstrip() for job in jobs
+    ]
     states = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in jobs).items())
     lines.append(f"{len(jobs)} jobs: {states}; {_size(sum(job.bytes for job in jobs))}")
     if left.jobs:

@@ -121,6 +121,8 @@ def holder(path: str | Path) -> str | None:
 
     It takes a shared lock for some microseconds, for which `lock` waits.
     """
+    if not os.path.isfile(path):  # a pipe would never open
+        return None
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             try:

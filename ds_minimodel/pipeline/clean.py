@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -11,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ds_minimodel.common.files import clear_write_errors, lock
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import clear_write_errors, holder, lock, read_manifest, read_model
 from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.status import size_of
-from ds_minimodel.recipe.jobs import Job, State, forget, lock_of, state_of
+from ds_minimodel.recipe.jobs import STEP_FOLDERS, Job, Record, State, forget, lock_of, read_record, record_of, state_of
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
 
-_ASIDE = re.compile(r"\.old-[0-9a-f]{8}\+*$")  # what jobs.move_aside_if_stale adds to a name
+_ASIDE = re.compile(r"(.+)\.old-([0-9a-f]{8})\+*")  # a name as jobs.move_aside_if_stale makes it
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,29 @@ def removable(recipe: Recipe) -> list[Removable]:
 
 
 def _moved_aside(root: Path) -> list[Path]:
+    """Folders and records of jobs below `root` that the hash in their names belongs to."""
     found = []
-    for folder, folders, files in os.walk(root):
-        aside = [name for name in (*folders, *files) if _ASIDE.search(name)]
+    for folder, folders, files in itertools.chain.from_iterable(os.walk(root / name) for name in STEP_FOLDERS):
+        aside = [name for name in (*folders, *files) if _is_moved_aside(Path(folder, name))]
         found += [Path(folder, name) for name in aside]
         # Neither within what is aside nor within the artifacts of a job.
         folders[:] = [name for name in folders if name not in aside and not Path(folder, f"{name}.job.json").exists()]
     return sorted(found)
+
+
+def _is_moved_aside(path: Path) -> bool:
+    """Whether `path` is a moved record, or a folder beside its own: a killed process may not have moved that yet."""
+    match = _ASIDE.fullmatch(path.name)
+    if not match:
+        return False
+    name, digest = match.groups()
+    record = path if name.endswith(".job.json") else path.with_name(path.name.replace(name, f"{name}.job.json", 1))
+    if record != path and not record.exists():
+        record = record_of(path.with_name(name))
+    try:
+        return read_model(record, Record, "").identity.startswith(digest)
+    except UserError:
+        return False
 
 
 def _scored_snapshots(recipe: Recipe) -> list[Removable]:
@@ -70,8 +88,36 @@ def _scored_snapshots(recipe: Recipe) -> list[Removable]:
             readers.setdefault(parent, []).append(job)
     found = []
     for job in STEPS["adapt"].jobs(recipe):
-        paths = sorted((job.folder / "snapshots").glob("step-*"))
-        jobs = [job, *readers.get(job.folder, [])]
-        if paths and len(jobs) > 1 and all(state_of(each)[0] is State.COMPLETE for each in jobs):
+        of_job = readers.get(job.folder, [])
+        record = read_record(job.folder) if state_of(job)[0] is State.COMPLETE else None
+        names = sorted(name for name in record.artifacts if name.startswith("snapshots/")) if record else []
+        paths = [job.folder / name for name in names if (job.folder / name).is_dir() and not _has_link(job, name)]
+        if paths and of_job and all(map(_is_whole, of_job)) and not _is_being_scored(job):
             found.append(Removable(paths, "snapshots, all scored", job))
     return found
+
+
+def _has_link(job: Job, name: str) -> bool:
+    """Whether an artifact, or the folder that it is in, is a symbolic link, behind which nothing is removed."""
+    path = job.folder / name
+    return path.is_symlink() or path.parent.is_symlink()
+
+
+def _is_whole(job: Job) -> bool:
+    """Whether a job is complete and every byte of it as it was made."""
+    if state_of(job)[0] is not State.COMPLETE:
+        return False
+    record = read_record(job.folder)
+    assert record is not None
+    try:
+        for name in record.artifacts:
+            read_manifest(job.folder / name, verify=True)
+    except UserError:
+        return False
+    return True
+
+
+def _is_being_scored(job: Job) -> bool:
+    """Whether a process scores the packs' system, perhaps by a recipe with other tasks."""
+    scores = Path(job.folder.parents[2], "evaluate", job.folder.parent.name)
+    return any(holder(path) for path in scores.rglob("*.lock"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -152,14 +153,18 @@ def training_in(folder: Path, is_running: bool) -> Training | None:
         records = list(_newest(folder / "metrics.jsonl"))
         step = int(records[-1]["step"])
         rates = [float(record["tokens_per_second"]) / per_step for record in records[-5:]]
-    except (UserError, OSError, LookupError, TypeError, ValueError, ZeroDivisionError):
-        return None  # not begun, or being written at this moment
+        if not (0 <= step <= steps > 0 and all(0 <= rate < math.inf for rate in rates)):
+            return None
+    except (UserError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+        return None  # not begun, being written at this moment, or damaged
     rate = sum(rates) / len(rates) if is_running else None
     return Training(step, steps, rate, (steps - step) / rate if rate else None)
 
 
 def _newest(path: Path) -> Iterator[dict[str, Any]]:
     """The last records of a file of JSON lines, whole ones only."""
+    if not path.is_file():
+        return
     with open(path, "rb") as file:
         start = max(0, file.seek(0, os.SEEK_END) - _TAIL)
         file.seek(start)

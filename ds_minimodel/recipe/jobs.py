@@ -26,6 +26,7 @@ from ds_minimodel.common.files import (
     NameInside,
     Sha256,
     Stored,
+    clear_write_errors,
     holder,
     read_manifest,
     read_model,
@@ -81,6 +82,9 @@ class Record(Stored):
         """What children know the job by. A job made again to the same artifacts keeps it, whatever its logs."""
         made = {"artifacts": self.artifacts} if self.complete else {}
         return sha256_of_json({"inputs": self.inputs, "complete": self.complete, **made})
+
+
+STEP_FOLDERS = ("tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate")  # of jobs
 
 
 class Layout:
@@ -163,7 +167,7 @@ def read_record(folder: Path) -> Record | None:
 def _is_as_made(folder: Path, record: Record, to_be_read: bool = False) -> bool:
     """Whether all artifacts of a complete job are there; UserError where one is not what the job made.
 
-    to_be_read: and those, too, that `clean` has removed.
+    to_be_read: and those, too, that `clean` has removed. Of those something may be left, where it was killed.
     """
     all_there = True
     for name, digest in record.artifacts.items():
@@ -171,13 +175,15 @@ def _is_as_made(folder: Path, record: Record, to_be_read: bool = False) -> bool:
         for place in (folder, artifact):
             if os.path.lexists(place) and not place.is_dir():
                 raise UserError(f"{place}: not a folder, but in the place of one; {_make_again(folder)}")
+        if name in record.removed and not to_be_read:
+            continue
         if not artifact.exists():
-            if name in record.removed and to_be_read:
+            if name in record.removed:
                 raise UserError(
                     f"{artifact}: removed by `ds-minimodel clean`; to have it again, delete {record_of(folder)} and "
                     f"{folder} and run the step again"
                 )
-            all_there = all_there and name in record.removed
+            all_there = False
         else:
             read_manifest(artifact)
             if sha256_of_file(artifact / MANIFEST) != digest:
@@ -271,8 +277,9 @@ def forget(job: Job, artifacts: Sequence[str]) -> None:
     record = read_record(job.folder)
     assert record is not None and record.complete and record.artifacts.keys() >= set(artifacts)
     _write(job, record.model_copy(update={"removed": sorted({*record.removed, *artifacts})}))
-    for name in artifacts:
-        shutil.rmtree(job.folder / name, ignore_errors=True)
+    for path in (job.folder / name for name in artifacts):
+        with clear_write_errors(path):
+            shutil.rmtree(path)
 
 
 def refuse_if_stale(job: Job) -> None:

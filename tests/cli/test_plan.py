@@ -140,3 +140,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message):
     done = ds_minimodel("plan", f"{ROOT}/recipes/paper.yaml", *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_calibrate_overwrites_nothing_but_a_calibration(tmp_path):
+    (tmp_path / "mine.yaml").write_text("workdir: precious")
+    for name, message in (
+        (tmp_path / "mine.yaml", "mine.yaml: there already, and no calibration"),
+        (tmp_path, "a folder; give the name of a file"),
+        ("", "a folder; give the name of a file"),
+        (tmp_path / "mine.yaml/device.json", "mine.yaml"),
+    ):
+        done = ds_minimodel("calibrate", str(name))
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["workdir: precious"]

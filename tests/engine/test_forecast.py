@@ -215,6 +215,8 @@ def test_a_gpus_figures_are_read_as_they_were_written(tmp_path, device):
         (lambda value: value["figures"]["rates"]["bf16"].update(copy=[]), "at least 1 item"),
         (lambda value: value["figures"]["rates"]["bf16"].pop("copy"), "copy and product"),
         (lambda value: value["figures"].update(sharing=[{"ranks": 2, "slowdown": 1.5}]), "begins with one rank"),
+        (lambda value: value["figures"]["rates"]["bf16"].update(copy=[[8, 5e-324]]), "greater than or equal to 1"),
+        (lambda value: value.update(name="\x1b[2J"), "name: holds control characters"),
         (lambda value: value.update(memory="80 GB"), "memory: Input should be a valid integer"),
     ],
 )

@@ -1,14 +1,17 @@
 """`status` and `clean` on the finished world: what each job has come to, and what may go."""
 
+import fcntl
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.files import lock
 from ds_minimodel.pipeline.order import STEPS
+from ds_minimodel.pipeline.status import training_in
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.jobs import State, state_of
 from ds_minimodel.recipe.reading import load_recipe
@@ -118,6 +121,27 @@ def test_what_is_left_goes_by_jobs_of_its_kind_else_by_flops_and_by_plan_before_
     assert "--device: cpu has no figures" in refused("status", recipe, "--device", "cpu")
 
 
+def test_damaged_metrics_tell_nothing_of_a_training(recipe):
+    run = recipe.parent / "run/pretrain/bl_small/run"
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert training_in(run, is_running=True) is not None
+    of_step = [{"step": value} for value in (10**400, float("inf"), 99, -1, [[]])]
+    for damage in [*of_step, {"tokens_per_second": float("nan")}, {"tokens_per_second": -1}]:
+        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row | damage)}\n" for row in records))
+        assert training_in(run, is_running=True) is None, damage
+    (run / "metrics.jsonl").write_text("[" * 10_000 + "\n")
+    assert training_in(run, is_running=True) is None
+
+
+def test_what_a_lock_says_is_printed_as_it_is_written(recipe, capsys):
+    with open(recipe.parent / "run/pretrain/bl_small.lock", "w") as held:
+        held.write("\x1b[2Jprocess 1\nforged line")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        page = do(capsys, "status", recipe)
+    assert "\x1b" not in page and "\\x1b[2Jprocess 1\\nforged line" in page
+
+
 def test_a_language_that_is_added_is_scored_alone(recipe):
     text, data = recipe.read_text(), recipe.parent
     for name in ("xx.txt", "topic.xx.jsonl", "qa.xx.json"):
@@ -129,6 +153,49 @@ def test_a_language_that_is_added_is_scored_alone(recipe):
     systems = ("bl_base", "bl_small", "minijoint", "minipost", "multijoint")
     alone = [f"evaluate/baselines/yy/{task}" for task in ("topic", "qa")]
     assert left == [f"evaluate/{system}/yy/{task}" for system in systems for task in ("topic", "qa")] + alone
+
+
+def test_clean_leaves_alone_what_is_not_its_own(recipe, capsys):
+    """Names that only look as if `--rebuild` had made them, links, and snapshots of which scores are damaged."""
+    workdir, outside = recipe.parent / "run", recipe.parent / "other"
+    snapshots = workdir / "adapt/minijoint/xx/snapshots"
+    for path in (
+        workdir / "thesis.old-20261122/only-copy.txt",
+        workdir / "adapt/minijoint/notes.old-20261122/a.txt",
+        snapshots / "step-00000004.bak/a.txt",
+        outside / "adapt/bl_base.old-0123abcd/a.txt",
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text("precious")
+    (snapshots / "step-00000000").rename(outside / "snapshot")
+    (snapshots / "step-00000000").symlink_to(outside / "snapshot")
+    scores = workdir / "evaluate/bl_base/xx/topic/scores.json"
+    scores.write_bytes(b" " * scores.stat().st_size)
+    with open(workdir / "evaluate/minipost/xx/other.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        named = do(capsys, "clean", recipe)
+    assert "adapt/minijoint/xx/snapshots/step-00000004: snapshots, all scored" in named
+    assert "minijoint/xx/snapshots/step-00000000" not in named, "a link"
+    assert "precious" not in named and "old-" not in named and ".bak" not in named
+    assert "adapt/bl_base" not in named, "its scores are damaged"
+    assert "adapt/minipost" not in named, "another recipe scores it"
+    do(capsys, "clean", recipe, "--yes")
+    assert (outside / "snapshot").is_dir() and len(list(recipe.parent.rglob("a.txt"))) == 3
+
+
+def test_a_clean_that_was_killed_is_ended_by_the_next_one(recipe, capsys, monkeypatch):
+    monkeypatch.setattr(shutil, "rmtree", lambda path: (Path(path) / "manifest.json").unlink() or killed())
+    with pytest.raises(SystemExit):
+        main(["clean", str(recipe), "--yes"])
+    monkeypatch.undo()
+    capsys.readouterr()
+    assert {row["state"] for row in states(capsys, recipe).values()} == {"complete"}
+    assert do(capsys, "clean", recipe, "--yes").endswith("removed\n")
+    assert not list(recipe.parent.glob("run/adapt/*/*/snapshots/step-*"))
+
+
+def killed():
+    raise KeyboardInterrupt
 
 
 def test_clean_names_and_then_removes_and_all_stays_complete(recipe, capsys):

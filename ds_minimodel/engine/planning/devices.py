@@ -36,7 +36,13 @@ def _serves(kinds: dict[str, list]) -> dict[str, list]:
     return kinds
 
 
-Rate = Annotated[float, Field(gt=0, le=1e21)]  # FLOP or bytes a second
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("holds control characters")
+    return text
+
+
+Rate = Annotated[float, Field(ge=1, le=1e21)]  # FLOP or bytes a second
 Seconds = Annotated[float, Field(ge=0, le=60)]
 Point = Annotated[list[Rate], Field(min_length=2, max_length=2)]
 Curve = Annotated[list[Point], Field(min_length=1), AfterValidator(_rising)]  # (size, rate)
@@ -137,7 +143,7 @@ class Device(Stored):
     GPU's, (8, 0) for sm_80.
     """
 
-    name: str
+    name: Annotated[str, AfterValidator(_printable)]
     type: Annotated[str, Field(pattern="^(cpu|cuda)$")]
     memory: Count
     precision: Annotated[str, Field(pattern="^(fp32|bf16|fp16)$")]
