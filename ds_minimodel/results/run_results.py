@@ -8,9 +8,9 @@ training run).
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
@@ -24,8 +24,10 @@ from ds_minimodel.common.files import (
     sha256_of_json,
     write_sealed_json,
 )
+from ds_minimodel.recipe.sections import OneOf
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import LossRow
+from ds_minimodel.systems import SYSTEMS
 
 RESULTS_FILE, SCORES_FILE = "run.json", "scores.json"
 REPORT = "report"  # folder of a workdir
@@ -97,11 +99,16 @@ class _Mini(Stored):
     depth: Count
 
 
+class _Adapt(Stored):
+    depth_schedule: list[Any]
+
+
 class _Recipe(Stored):
     """The keys of a recipe that reports name; the others they compare alone."""
 
     seed: Annotated[int, Field(ge=0)]
-    systems: list[str]
+    systems: list[Annotated[str, OneOf(SYSTEMS)]]
+    adapt: _Adapt
     languages: _Languages
     mini: _Mini
 
@@ -120,6 +127,18 @@ class _Run(Stored):
     losses: list[LossRow]
     facts: dict[str, str]
     records: dict[NameInside, Sha256]
+
+    @model_validator(mode="after")
+    def _rows_are_of_the_run(self) -> Self:
+        if "base" not in self.data:
+            raise ValueError("data: base is missing")
+        systems = {row.system for row in self.scores} | {row.system for row in self.costs}
+        systems |= {row["system"] for row in self.losses}
+        tasks = {row.task for row in self.scores} | {row.task for row in self.baselines}
+        strange = [*(systems - set(self.recipe.systems)), *(tasks - self.tests.keys())]
+        if strange:
+            raise ValueError(f"rows of {strange[0]!r:.80}, which is no system or task of the run")
+        return self
 
 
 def write_run_results(run: RunResults, folder: Path) -> None:

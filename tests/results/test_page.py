@@ -172,6 +172,26 @@ def test_a_run_is_read_back_unless_its_results_are_newer(tmp_path):
         read_run_results(tmp_path, "first")
 
 
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda run: run["data"].pop("base"), "base is missing"),
+        (lambda run: run["recipe"].update(systems=["bl_huge"]), "recipe.systems.0"),
+        (lambda run: run["recipe"].pop("adapt"), "recipe.adapt"),
+        (lambda run: run["recipe"].update(systems=["bl_base"]), "rows of 'minijoint'"),
+        (lambda run: run.update(tests={}), "rows of 'topic'"),
+    ],
+)
+def test_a_run_whose_parts_do_not_fit_is_refused(tmp_path, damage, message):
+    write_report(tmp_path / "report", [some_run()])
+    value = json.loads((tmp_path / "report/run.json").read_text())
+    del value["own_sha256"]
+    damage(value)
+    write_json(tmp_path / "report/run.json", value)
+    with pytest.raises(UserError, match=message):
+        read_run_results(tmp_path, "first")
+
+
 def test_one_renderer_for_both_forms():
     table = Table(
         "T",
