@@ -22,7 +22,7 @@ from matplotlib.typing import LineStyleType
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 from ds_minimodel.results.curves import AVERAGE, Curves, Estimates, Point, Row, near_maximal_targets, speedup
-from ds_minimodel.results.paired_tables import Differences, columns_of, difference_label
+from ds_minimodel.results.paired_tables import Differences, columns_of, difference_label, majority_scores
 from ds_minimodel.results.tables import languages_of, systems_of, tasks_of
 from ds_minimodel.results.units import Unit, in_order, name_of, system_of, v100_unit
 from ds_minimodel.systems import BASELINE, SYSTEMS
@@ -304,12 +304,10 @@ def _draw_level(axes: Axes, height: float | None, dashes: LineStyleType, label: 
 
 def _majority(baselines: Sequence[Row], task: str, languages: Sequence[str]) -> float | None:
     """Score of the majority class, mean over `languages`; None where one of them has none."""
-    scores = {
-        row["language"]: row["score"] for row in baselines if (row["baseline"], row["task"]) == ("majority", task)
-    }
-    if not all(language in scores for language in languages):
+    scores = majority_scores(baselines)
+    if not all((task, language) in scores for language in languages):
         return None
-    return sum(scores[language] for language in languages) / len(languages)
+    return sum(scores[task, language] for language in languages) / len(languages)
 
 
 def _figure(width: float, height: float) -> Figure:
