@@ -35,10 +35,13 @@ INTERRUPTED = 1
 
 def add_arguments(commands: Commands) -> None:
     """Add `run` and a command for each step to argparse's `commands`."""
-    _add_rank_options(add_recipe_command(commands, "run", "the whole pipeline; safe to interrupt and repeat", _run))
+    run = add_recipe_command(commands, "run", "the whole pipeline; safe to interrupt and repeat", _run)
+    _add_rebuild(run)
+    _add_rank_options(run)
     for step in STEPS.values():
         command = add_recipe_command(commands, step.name, step.help, _report if step.name == "report" else _run_step)
         command.set_defaults(step=step)
+        _add_rebuild(command)
         if step.runs_on is RunsOn.RANKS:
             _add_rank_options(command)
         if step.name == "report":
@@ -62,11 +65,14 @@ def add_recipe_command(
         "overrides", metavar="KEY=VALUE", nargs="*", default=[], help="replace a value, e.g. adapt.lr=1e-3"
     )
     command.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_rebuild(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--rebuild", action="store_true", help="move aside what was made from another recipe, and make it again"
     )
-    command.set_defaults(run=run)
-    return command
 
 
 def _add_rank_options(command: argparse.ArgumentParser) -> None:

@@ -16,7 +16,8 @@ from ds_minimodel.interop.architectures import ARCHITECTURES, Architecture
 from ds_minimodel.model.artifacts import Epsilon, Layers, Rate, Size, architecture_fault
 from ds_minimodel.model.transformer import INIT_STD, BodyConfig
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+# A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
+_HUB_NAME = re.compile(r"(?!.*checkpoint-[0-9]+$)[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 
 
 class _Config(Stored):

@@ -84,7 +84,8 @@ class Record(Stored):
         return sha256_of_json({"inputs": self.inputs, "complete": self.complete, **made})
 
 
-STEP_FOLDERS = ("tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate")  # of jobs
+STEP_FOLDERS = "tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate"  # of jobs
+TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
 
 
 class Layout:
@@ -94,31 +95,31 @@ class Layout:
         self.root = Path(workdir)
 
     def tokenizer(self, language: str) -> Path:
-        return self.root / "tokenizer" / language
+        return self.root / TOKENIZER / language
 
     def tokens(self, language: str) -> Path:
-        return self.root / "tokens" / language
+        return self.root / TOKENS / language
 
     def pretrain(self, system: System) -> Path:
         """Folder of the body that the system adapts."""
-        return self.root / "pretrain" / system.body_name
+        return self.root / PRETRAIN / system.body_name
 
     def build_mini(self, system: System) -> Path:
-        return self.root / "build-mini" / system.name
+        return self.root / BUILD_MINI / system.name
 
     def adapt(self, system: System, language: str) -> Path:
-        return self.root / "adapt" / system.name / language
+        return self.root / ADAPT / system.name / language
 
     def finetune(self, system: System, task: str, seed: int) -> Path:
         """Folder of a task model of the body that the system adapts."""
-        return self.root / "finetune" / system.body_name / task / f"seed-{seed}"
+        return self.root / FINETUNE / system.body_name / task / f"seed-{seed}"
 
     def evaluate(self, system: System | None, task: str, language: str | None = None) -> Path:
         """Folder of the scores in a language; without one, where runs of before have those of all languages.
 
         Without a system those of the task's references.
         """
-        return self.root / "evaluate" / (system.name if system else "baselines") / (language or "") / task
+        return self.root / EVALUATE / (system.name if system else "baselines") / (language or "") / task
 
     def scores(
         self, system: System | None, task: str, languages: Sequence[str], learned: Sequence[str] = ()

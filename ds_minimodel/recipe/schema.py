@@ -371,6 +371,10 @@ class Recipe(Section):
         """Languages whose text is trained on: the source too where a body is pretrained or a mini-model built."""
         return self.languages.all if self.base is None or self.builds_minis else self.languages.targets
 
+    def languages_of_task(self, name: str) -> list[str]:
+        """The recipe's languages that the task `name` has test data in."""
+        return [language for language in self.languages.all if language in self.finetune.tasks[name].test]
+
     @model_validator(mode="before")
     @classmethod
     def _model_is_the_bases(cls, values: Any, info: ValidationInfo) -> Any:

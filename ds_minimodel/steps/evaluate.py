@@ -38,8 +38,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     """Jobs that score each system on each task in each language (in workdirs of before, in several)."""
     found: list[Job] = []
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
-        tested = [language for language in recipe.languages.all if language in task.test]
-        for folder, languages in layout.scores(system, name, tested).items():
+        for folder, languages in layout.scores(system, name, recipe.languages_of_task(name)).items():
             models = _models(recipe, layout, system, name)
             files = [path for language in languages for path in task.test_files(language)]
             inputs = {

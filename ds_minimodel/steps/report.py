@@ -75,8 +75,8 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
 def _references(recipe: Recipe, layout: Layout) -> Iterator[tuple[Path, str, list[str]]]:
     """(folder, task, languages) of each job; they are zero-shot, so that the source alone has none."""
     source = recipe.languages.source
-    for name, task in recipe.finetune.tasks.items():
-        for folder, languages in layout.scores(None, name, list(task.test), [source]).items():
+    for name in recipe.finetune.tasks:
+        for folder, languages in layout.scores(None, name, recipe.languages_of_task(name), [source]).items():
             if languages != [source]:
                 yield folder, name, languages
 
@@ -141,9 +141,8 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
         rows_there = read_model(folder / BASELINES_FILE, list[BaselineRow], _EVALUATE)
         references += [row.model_dump() for row in rows_there]
     for system in recipe.chosen_systems:
-        for name, task in recipe.finetune.tasks.items():
-            tested = [language for language in recipe.languages.all if language in task.test]
-            folders = layout.scores(system, name, tested).items()
+        for name in recipe.finetune.tasks:
+            folders = layout.scores(system, name, recipe.languages_of_task(name)).items()
             rows = [row for folder, languages in folders for row in _scores_in(folder, system, name, languages)]
             scores += sorted(rows, key=lambda row: (row["language"], row["seed"], row["step"]))
     paths = [record_of(job.folder) for job in needed]

@@ -102,7 +102,7 @@ def test_names_that_a_hub_would_not_take(workdir, tmp_path):
     assert "| language | zh-tw |" in text and "| base | my base |" in text
 
 
-@pytest.mark.parametrize("read_from", [None, "./xlm-r", "/home/me/xlm-r", "a/b/c", "", 7])
+@pytest.mark.parametrize("read_from", [None, "./xlm-r", "/home/me/xlm-r", "a/b/c", "out/checkpoint-5", "", 7])
 def test_what_is_not_known_is_left_out(xlm_r, tmp_path, read_from):
     """The name of a folder is that of no model on the Hub."""
     folder = shutil.copytree(xlm_r, tmp_path / "xlm-r")

@@ -147,12 +147,22 @@ def test_a_language_that_is_added_is_scored_alone(recipe):
     for name in ("xx.txt", "topic.xx.jsonl", "qa.xx.json"):
         (data / name.replace("xx", "yy")).write_bytes((data / name).read_bytes())
         text = text.replace(f"xx: {data}/{name}", f"xx: {data}/{name}, yy: {data}/{name.replace('xx', 'yy')}")
+
+    def jobs_left() -> list[str]:
+        jobs = [job for step in ("evaluate", "report") for job in STEPS[step].jobs(load_recipe(recipe))]
+        return [str(job.folder.relative_to(data / "run")) for job in jobs if state_of(job)[0] is not State.COMPLETE]
+
+    recipe.write_text(text)
+    assert jobs_left() == []  # a language of test data is none of the recipe's yet
     recipe.write_text(text.replace("targets: [xx]", "targets: [xx, yy]"))
-    jobs = [job for step in ("evaluate", "report") for job in STEPS[step].jobs(load_recipe(recipe))]
-    left = [str(job.folder.relative_to(data / "run")) for job in jobs if state_of(job)[0] is not State.COMPLETE]
     systems = ("bl_base", "bl_small", "minijoint", "minipost", "multijoint")
     alone = [f"evaluate/baselines/yy/{task}" for task in ("topic", "qa")]
-    assert left == [f"evaluate/{system}/yy/{task}" for system in systems for task in ("topic", "qa")] + alone
+    assert jobs_left() == [f"evaluate/{system}/yy/{task}" for system in systems for task in ("topic", "qa")] + alone
+
+
+@pytest.mark.parametrize("command", ["status", "clean", "flops", "plan"])
+def test_commands_that_make_nothing_have_nothing_to_rebuild(recipe, command):
+    assert "unrecognized arguments: --rebuild" in refused(command, recipe, "--rebuild")
 
 
 def test_clean_leaves_alone_what_is_not_its_own(recipe, capsys):
