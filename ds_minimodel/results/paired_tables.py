@@ -143,6 +143,10 @@ def speedups_table(curves: UnitCurves, baseline_of: Mapping[str, str]) -> Table:
         ]
         for task, language, run in keys
     ]
+    if keys:
+        rows.append(
+            [Cell("median"), *(Cell(f"{statistics.median(found[system].values()):.2f}×") for system in systems)]
+        )
     notes = ["0: never. –: no such run, or BL_BASE is there unadapted."]
     return Table("Speedup over BL_BASE by cell and seed", ["", *map(name_of, systems)], rows, notes=notes)
 

@@ -6,6 +6,7 @@ import statistics
 import pytest
 
 from ds_minimodel.results.paired import difference, pairs_of, share, share_of_gain, speedup, speedup_by_run, unit_curves
+from ds_minimodel.results.paired_tables import speedups_table
 
 
 def rows_of(system, cells, steps=((0, 0.0), (10, 4.0))):
@@ -127,3 +128,14 @@ def test_intervals_of_speedups_are_made_of_drawn_units():
     base = {("topic", "de"): {(1, 1): (0.0, 100.0), (1, 2): (0.0, 100.0)}}
     number = speedup(compared(ones, base, steps=((0, 0.0), (10, 2.0))))
     assert number[:3] == pytest.approx((3.8 / (2 * 95 / 150), 3.8 / 1.9, 3.8 / 0.95))
+
+
+def test_the_median_speedup_stands_below_the_cells():
+    """One cell that is reached at once carries the mean, but not the median."""
+    ends = {"de": 95.0, "el": 190.0, "ru": 9500.0}
+    base = {("topic", language): {(1, 1): (0.0, 100.0)} for language in ends}
+    ones = {("topic", language): {(1, 1): (0.0, end)} for language, end in ends.items()}
+    rows = rows_of("minijoint", ones, steps=((0, 0.0), (10, 2.0))) + rows_of("bl_base", base)
+    table = speedups_table(unit_curves(rows), {"minijoint": "bl_base", "bl_base": "bl_base"})
+    found = [[cell.text for cell in row] for row in table.rows]
+    assert found[-2:] == [["topic ru, seed 1", "190.00×"], ["median", "3.80×"]]
