@@ -74,10 +74,9 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
 
 def _references(recipe: Recipe, layout: Layout) -> Iterator[tuple[Path, str, list[str]]]:
     """(folder, task, languages) of each job; they are zero-shot, so that the source alone has none."""
-    source = recipe.languages.source
-    for name in recipe.finetune.tasks:
-        for folder, languages in layout.scores(None, name, recipe.languages_of_task(name), [source]).items():
-            if languages != [source]:
+    for name, task in recipe.finetune.tasks.items():
+        for folder, languages in layout.scores(None, name, list(task.test), [recipe.languages.source]).items():
+            if not set(recipe.languages.targets).isdisjoint(languages):
                 yield folder, name, languages
 
 
