@@ -34,6 +34,7 @@ declare -A tries=(
     [positions]="adapt.train_positions=true adapt.train_embedding_norm=true"
     [bias]="adapt.train_output_bias=false"
     [growing]="adapt.depth_schedule=[[1,0.7],[3,0.3]]"
+    [together]="" # all that was better, which recipes/fast.yaml has
 )
 
 # What was tried to learn `find`, a task that the recipe has no longer: learning rate x epochs.
@@ -44,7 +45,7 @@ best=3e-4x4
 # `run` was stopped. The pilots are BL_BASE in the source language, with two steps of adaptation so that there is
 # something to report on; `other` has the settings that were registered first.
 study() {
-    local settings=() pair=${2#*-} folder=data/study/tasks/find
+    local recipe=recipes/study.yaml settings=() pair=${2#*-} folder=data/study/tasks/find
     local find="kind: qa, metric: mlqa, max_length: 128, stride: 32, answer_length: 60, train: $folder/train.en.json"
     local in_german="de: $folder/test.de.json"
     case $2 in
@@ -63,15 +64,17 @@ study() {
         find-* | tested-*) settings+=(finetune.seeds=1 finetune.lr="${pair%x*}" finetune.epochs="${pair#*x}") ;;
         seed-11) settings=(seed=11) ;;
         depth-*) settings=("mini.depth=${2#depth-}") ;;&
+        try-together | fast) recipe=recipes/fast.yaml ;;&
         try-*)
-            IFS=' ' read -ra settings <<< "${tries[${2#try-}]}"
-            settings+=(mini.depth=1)
+            IFS=' ' read -ra settings <<< "mini.depth=1 ${tries[${2#try-}]}"
             ;;&
-        depth-* | try-*) settings+=("systems=[multijoint]" "languages.targets=[de, el]" finetune.seeds=2) ;;
+        depth-* | try-*) settings+=("languages.targets=[de, el]") ;;&
+        fast) settings=("languages.targets=[fr, ru]") ;;&
+        depth-* | try-* | fast) settings+=("systems=[multijoint]" finetune.seeds=2) ;;
         little) settings=("languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt
             data.text.el=data/study-tenth/el.txt) ;;
     esac
-    settings=(recipes/study.yaml workdir=$work/"$2" "${settings[@]}")
+    settings=($recipe workdir=$work/"$2" "${settings[@]}")
     ds-minimodel "$1" "${settings[@]}"
     if [ "$1" = run ]; then
         check_finished "${settings[@]}"
@@ -147,19 +150,22 @@ little() {
     study run little
 }
 
-# Step 2 over one layer of the body with several heads, varied.
+# Step 2 over one layer of the body with several heads, varied; what won in the languages that chose it is scored in the
+# others.
 search() {
     local name
     for name in $(printf '%s\n' "${!tries[@]}" | sort); do
         share depth-1 try-$name tokenizer tokens pretrain finetune
         study run try-$name
     done
+    share depth-1 fast tokenizer tokens pretrain finetune
+    study run fast
 }
 
 # Each run's own report first: it may have been written before reports held all that this page shows.
 page() {
     local run others=() tried=("${!tries[@]}")
-    for run in pilot other german other-german "${tuned[@]/#/find-}" tested-$best "${runs[@]}" "${tried[@]/#/try-}"; do
+    for run in pilot other german other-german "${tuned[@]/#/find-}" tested-$best "${runs[@]}" "${tried[@]/#/try-}" fast; do
         [ ! -d "$work/$run" ] || study report "$run"
     done
     for run in "${runs[@]:1}"; do

@@ -143,6 +143,7 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
         dataclasses.replace(pilot, name="other-german", scores=at_zero),
         dataclasses.replace(pilot, name="find-1e-3x4", scores=tuned),
         quick,
+        dataclasses.replace(quick, name="fast"),
     ]:
         (tmp_path / run.name / "report").mkdir(parents=True, exist_ok=True)
         write_run_results(run, tmp_path / run.name / "report")
@@ -159,8 +160,12 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
     assert {"MultiJoint", "MultiJoint (try-quick)"} <= {name for name, _ in rows}
     assert not {"MiniJoint", "MiniPost"} & {name for name, _ in rows}
     assert rows["MultiJoint (try-quick)", "BL_BASE"][-1] != "–" and rows["MultiJoint", "BL_BASE"][-1] == "–"
+    (row,) = rows_below(
+        text.partition("### A quarter of the compute")[2], "Share of BL_BASE, and speedup by cell"
+    ).items()
+    assert row[0] == ("MultiJoint", "BL_BASE")
     assert {row["run"] for row in json.loads((tmp_path / "out/scores.json").read_text())} >= {
-        *("other", "german", "other-german", "find-1e-3x4", "try-quick")
+        *("other", "german", "other-german", "find-1e-3x4", "try-quick", "fast")
     }
 
 
