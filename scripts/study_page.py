@@ -32,17 +32,9 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write
 from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.results.comparison import Comparison, compare_runs
-from ds_minimodel.results.page import report_blocks
+from ds_minimodel.results.page import paired_blocks, report_blocks
 from ds_minimodel.results.paired import Number, difference, pairs_of, share, speedup, unit_curves
-from ds_minimodel.results.paired_tables import (
-    difference_label,
-    majority_scores,
-    number_cell,
-    paces_of,
-    shares_table,
-    speedups_table,
-    times_table,
-)
+from ds_minimodel.results.paired_tables import difference_label, majority_scores, number_cell
 from ds_minimodel.results.render import EMPTY, Block, Cell, Facts, Figure, Heading, Notes, Table, to_markdown
 from ds_minimodel.results.run_results import RunResults, read_run_results
 from ds_minimodel.results.tables import adapt_costs
@@ -252,11 +244,9 @@ def search_blocks(first: RunResults, tries: Sequence[RunResults], tasks: set[str
     """Step 2 of `tries` against the first run's BL_BASE in `tasks`: shares, speedups, measured time."""
     comparison = compare_runs([first, *(only(run, tasks) for run in tries)])
     baseline_of = {one: base for one, base in comparison.baseline_of.items() if system_of(one) in ("multijoint", base)}
-    curves, spent = unit_curves(comparison.scores), adapt_costs(comparison.costs)
     losses = [row for row in comparison.losses if row["system"] in baseline_of]
-    shares = shares_table(curves, baseline_of, majority_scores(comparison.baselines), paces_of(losses, spent))
-    tables = [table for table in (shares, speedups_table(curves, baseline_of), times_table(losses, spent)) if table]
-    return tables
+    _heading, *blocks = paired_blocks(replace(comparison, pairs=[], baseline_of=baseline_of, losses=losses), [])
+    return blocks
 
 
 # --- how the runs went
