@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The study of docs/study.md: data, pilot, two pretraining seeds, depths of the mini-model, little text, the search for
-# the cheapest step 2, one page.
+# the cheapest step 2, the systems over another body, one page.
 #   bash scripts/study.sh               all of it, in this order
-#   bash scripts/study.sh data pilot    parts of it: data, pilot, tune, seeds, depths, little, search, page
+#   bash scripts/study.sh data pilot    parts of it: data, pilot, tune, seeds, depths, little, search, body, page
 # Safe to interrupt and to repeat: what is complete is not done again. runs/study/log.txt tells when a part began, when
 # it was interrupted and went on, and how much CPU time it took.
 set -euo pipefail
@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 work=runs/study
 log=$work/log.txt
-all=(data pilot tune seeds depths little search page)
+all=(data pilot tune seeds depths little search body page)
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
 
@@ -162,10 +162,18 @@ search() {
     study run fast
 }
 
+# The four systems over the body that the study did not take.
+body() {
+    share seed-1 other-seed-1 tokenizer tokens
+    share other other-seed-1 pretrain finetune
+    study run other-seed-1
+}
+
 # Each run's own report first: it may have been written before reports held all that this page shows.
 page() {
     local run others=() tried=("${!tries[@]}")
-    for run in pilot other german other-german "${tuned[@]/#/find-}" tested-$best "${runs[@]}" "${tried[@]/#/try-}" fast; do
+    for run in pilot other german other-german "${tuned[@]/#/find-}" tested-$best "${runs[@]}" "${tried[@]/#/try-}" fast \
+        other-seed-1; do
         [ ! -d "$work/$run" ] || study report "$run"
     done
     for run in "${runs[@]:1}"; do

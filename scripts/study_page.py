@@ -348,6 +348,7 @@ class Study:
 
     pilots: the chosen body's, in whose tasks systems are compared. bodies: (pilot, its run of step 2) of each body that
     was registered. tuned: tries of finetuning. tries: those of step 2. fast: what won, in the other languages.
+    elsewhere: all systems, over the body that was not chosen.
     """
 
     runs: list[RunResults]
@@ -356,12 +357,13 @@ class Study:
     tuned: list[RunResults]
     tries: list[RunResults]
     fast: list[RunResults]
+    elsewhere: list[RunResults]
     log: Path
 
     def all_runs(self) -> list[RunResults]:
         """Each run once."""
         of_bodies = [run for pair in self.bodies for run in pair]
-        runs = [*self.pilots, *of_bodies, *self.tuned, *self.runs, *self.tries, *self.fast]
+        runs = [*self.pilots, *of_bodies, *self.tuned, *self.runs, *self.tries, *self.fast, *self.elsewhere]
         return list({run.name: run for run in runs}.values())
 
 
@@ -375,9 +377,8 @@ def read_study(work: Path, names: Sequence[str]) -> Study:
     if not pilots:
         raise UserError(f"{work}: no pilot; run `bash scripts/study.sh pilot`")
     bodies = [(body, run) for pilot, german in ADAPTED.items() for body in found(pilot) for run in found(german)]
-    return Study(
-        runs, pilots, bodies, found("find-*") + found("tested-*"), found("try-*"), found("fast"), work / "log.txt"
-    )
+    tuned, tries, fast, elsewhere = found("find-*") + found("tested-*"), *map(found, ("try-*", "fast", "other-seed-*"))
+    return Study(runs, pilots, bodies, tuned, tries, fast, elsewhere, work / "log.txt")
 
 
 def result_blocks(study: Study) -> list[Block]:
@@ -403,6 +404,9 @@ def result_blocks(study: Study) -> list[Block]:
         blocks.append(Notes(["What is best in these languages was chosen by them: they are not the result."]))
     if study.fast:
         blocks += [Heading("A quarter of the compute", 3), *search_blocks(runs[0], study.fast, entered)]
+    for run in study.elsewhere:
+        _heading, *paired = paired_blocks(compare_runs([only(run, entered)]), [])
+        blocks += [Heading("Over the other body", 3), *(block for block in paired if isinstance(block, Table))]
     blocks.append(Heading("Scores", 3))
     for block in report_blocks(comparison):
         if isinstance(block, Heading):
@@ -419,6 +423,7 @@ ON_PAGE = (
     "The pilot's result",
     "The search for a quarter of the compute",
     "A quarter of the compute",
+    "Over the other body",
     "Paired comparison",
     "How the runs went",
 )

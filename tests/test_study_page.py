@@ -144,6 +144,7 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
         dataclasses.replace(pilot, name="find-1e-3x4", scores=tuned),
         quick,
         dataclasses.replace(quick, name="fast"),
+        dataclasses.replace(base, name="other-seed-1"),
     ]:
         (tmp_path / run.name / "report").mkdir(parents=True, exist_ok=True)
         write_run_results(run, tmp_path / run.name / "report")
@@ -164,8 +165,10 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
         text.partition("### A quarter of the compute")[2], "Share of BL_BASE, and speedup by cell"
     ).items()
     assert row[0] == ("MultiJoint", "BL_BASE")
+    elsewhere = rows_below(text.partition("### Over the other body")[2], "Share of BL_BASE, and speedup by cell")
+    assert {"MiniJoint", "MiniPost"} <= {name for name, _ in elsewhere}
     assert {row["run"] for row in json.loads((tmp_path / "out/scores.json").read_text())} >= {
-        *("other", "german", "other-german", "find-1e-3x4", "try-quick", "fast")
+        *("other", "german", "other-german", "find-1e-3x4", "try-quick", "fast", "other-seed-1")
     }
 
 
