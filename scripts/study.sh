@@ -34,6 +34,8 @@ declare -A tries=(
     [positions]="adapt.train_positions=true adapt.train_embedding_norm=true"
     [bias]="adapt.train_output_bias=false"
     [growing]="adapt.depth_schedule=[[1,0.7],[3,0.3]]"
+    [finish]="adapt.depth_schedule=[[1,0.9],[9,0.1]]"
+    [brief]="adapt.steps=500 adapt.warmup_steps=50 adapt.snapshot_every=250 adapt.snapshot_at=[50,100,375]"
     [together]="" # all that was better, which recipes/fast.yaml has
 )
 

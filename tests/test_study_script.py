@@ -31,7 +31,10 @@ done
 PILOTS = ["pilot", "other", "german", "other-german"]
 TUNED = ["find-1e-3x2", "find-3e-4x4", "find-1e-3x4", "tested-3e-4x4"]
 RUNS = ["seed-1", "seed-11", "depth-1", "depth-3", "depth-6", "depth-9", "little"]
-TRIES = [f"try-{name}" for name in ("batch", "bias", "focus", "growing", "lr", "positions", "short", "together")]
+TRIES = [
+    f"try-{name}"
+    for name in ("batch", "bias", "brief", "finish", "focus", "growing", "lr", "positions", "short", "together")
+]
 WORKDIRS = [*PILOTS, *TUNED, *RUNS, *TRIES, "fast", "other-seed-1"]
 
 
