@@ -138,7 +138,7 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
     for folder, _, _ in _references(recipe, layout):
         read_artifact(folder, _Baselines, verify=True)
         rows_there = read_model(folder / BASELINES_FILE, list[BaselineRow], _EVALUATE)
-        references += [row.model_dump() for row in rows_there]
+        references += [row.model_dump() for row in rows_there if row.language in recipe.languages.targets]
     for system in recipe.chosen_systems:
         for name in recipe.finetune.tasks:
             folders = layout.scores(system, name, recipe.languages_of_task(name)).items()
