@@ -11,9 +11,7 @@ Leaves initialisations.json and .md in OUT; repeated, it goes on.
 
 import argparse
 import datetime
-import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 from ds_minimodel.common.files import read_json_lines, read_manifest, write_json
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
+from scripts.word_vectors import words_of, write_vectors
 
 if TYPE_CHECKING:
     from ds_minimodel.engine.ranks.world import World
@@ -49,7 +48,7 @@ def main() -> None:
     common = [*options.overrides, "systems=[bl_base]", f"languages={{source: {source}, targets: [{target}]}}"]
     do("pretrain", load_recipe(options.recipe, [*common, f"workdir={out}/source"]), world)
     words = {language: words_of(read_documents(recipe.data.text[language])) for language in (source, target)}
-    vectors = write_vectors(words, out)
+    vectors = write_what_they_need(words, out)
     losses: dict[str, dict[int, float]] = {}
     rows: dict[str, list[int]] = {}
     for method in METHODS:
@@ -92,21 +91,11 @@ def do(last: str, recipe: Recipe, world: "World") -> None:
             break
 
 
-def words_of(documents: Iterable[Iterable[str]]) -> list[list[str]]:
-    """Sentences of a text as lists of words."""
-    return [re.findall(r"\w+|[^\w\s]", line) for document in documents for line in document]
-
-
-def write_vectors(words: dict[str, list[list[str]]], out: Path) -> list[str]:
-    """Write fastText vectors of both languages' words, most frequent first; return the overrides that name them."""
-    from gensim.models import FastText
-
-    known = []
-    for language, sentences in words.items():
-        model = FastText(sentences, vector_size=100, sg=1, min_count=3, epochs=5, workers=1, seed=1, bucket=1 << 17)
-        model.wv.save_word2vec_format(str(out / f"{language}.vec"))
-        known.append(model.wv.key_to_index)
-    shared = [word for word in known[0] if word in known[1]]
+def write_what_they_need(words: dict[str, list[list[str]]], out: Path) -> list[str]:
+    """Write vectors of both languages' words, and those that they share as a dictionary; the overrides for them."""
+    known = [write_vectors(sentences, out / f"{language}.vec") for language, sentences in words.items()]
+    of_target = set(known[1])
+    shared = [word for word in known[0] if word in of_target]
     (out / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in shared), encoding="utf-8")
     source, target = words
     return [

@@ -11,6 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 work=runs/study
 log=$work/log.txt
+vectors=data/study-vectors
 all=(data pilot tune seeds depths little search body page)
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
@@ -28,6 +29,8 @@ runs=(seed-1 seed-11 depth-1 depth-3 depth-6 depth-9 little) # what the page joi
 # What the search for the cheapest step 2 tries, one thing at a time.
 declare -A tries=(
     [focus]="adapt.initialisation=focus"
+    [wechsel]="adapt.initialisation=wechsel"
+    [ofa]="adapt.initialisation=ofa"
     [lr]="adapt.lr=5e-3"
     [batch]="adapt.batch_size=8 adapt.steps=4500 adapt.warmup_steps=450 adapt.snapshot_every=1500 adapt.snapshot_at=[300,750,2250]"
     [short]="adapt.seq_length=64 adapt.batch_size=48"
@@ -69,6 +72,10 @@ study() {
         try-together | fast) recipe=recipes/fast.yaml ;;&
         try-*)
             IFS=' ' read -ra settings <<< "mini.depth=1 ${tries[${2#try-}]}"
+            ;;&
+        try-wechsel | try-ofa)
+            settings+=("adapt.word_vectors={en: $vectors/en.vec, de: $vectors/de.vec, el: $vectors/el.vec}"
+                "adapt.dictionaries={de: $vectors/de.pairs.txt, el: $vectors/el.pairs.txt}")
             ;;&
         depth-* | try-*) settings+=("languages.targets=[de, el]") ;;&
         fast) settings=("languages.targets=[fr, ru]") ;;&
@@ -156,6 +163,7 @@ little() {
 # others.
 search() {
     local name
+    python scripts/word_vectors.py recipes/study.yaml $vectors
     for name in $(printf '%s\n' "${!tries[@]}" | sort); do
         share depth-1 try-$name tokenizer tokens pretrain finetune
         study run try-$name
@@ -201,7 +209,7 @@ fi
 note "start: ${parts[*]}, commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 trap 'note_with_time "end, exit code $?"' EXIT
 trap 'exit 130' INT TERM HUP
-prepare_environment report,sample
+prepare_environment report,sample,focus
 for part in "${parts[@]}"; do
     note "$part: begun"
     "$part"
