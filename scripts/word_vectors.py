@@ -21,12 +21,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
+from ds_minimodel_examples.fetch import PACKAGES_FOLDER
+from ds_minimodel_examples.packages import Package, PackageStore, licences_page
+from ds_minimodel_examples.text import Document
+
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel_examples.packages import Package, PackageStore, licences_page
-from ds_minimodel_examples.text import Document
 
 PACKAGE = "dict-freedict-eng-"
 CODES = {"de": "deu", "es": "spa", "tr": "tur", "fr": "fra", "ru": "rus", "el": "ell"}  # FreeDict's, of ISO 639-3
@@ -96,14 +98,14 @@ def write_dictionaries(languages: Iterable[str], out: Path) -> None:
         packages[language] = Package(PACKAGE + CODES[language], extract, "word pairs", required=True)
     if all(pairs_file(out, language).is_file() for language in packages):
         return
-    store = PackageStore(out.resolve().parent / "debian-packages", print)
+    store = PackageStore(out.resolve().parent / PACKAGES_FOLDER, print)
     store.fill(list(packages.values()))
     for language, package in packages.items():
         with atomic_write(pairs_file(out, language), "w") as file:
             file.writelines(f"{line}\n" for document in store.documents(package.name) for line in document["lines"])
-    facts = {package.name: {**store.facts(package.name), "taken": package.taken} for package in packages.values()}
+    names = [PACKAGE + code for code in CODES.values() if store.has(PACKAGE + code)]
     with atomic_write(out / "LICENSES.md", "w") as file:
-        file.write(licences_page(facts))
+        file.write(licences_page({name: {**store.facts(name), "taken": "word pairs"} for name in names}))
 
 
 def pairs_file(out: Path, language: str) -> Path:
