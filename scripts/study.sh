@@ -33,7 +33,7 @@ declare -A tries=(
     [ofa]="adapt.initialisation=ofa"
     [lr]="adapt.lr=5e-3"
     [batch]="adapt.batch_size=8 adapt.steps=4500 adapt.warmup_steps=450 adapt.snapshot_every=1500 adapt.snapshot_at=[300,750,2250]"
-    [short]="adapt.seq_length=64 adapt.batch_size=48"
+    [short]="adapt.seq_length=64 adapt.batch_size=48 engine.micro_batch_size=48"
     [positions]="adapt.train_positions=true adapt.train_embedding_norm=true"
     [bias]="adapt.train_output_bias=false"
     [growing]="adapt.depth_schedule=[[1,0.7],[3,0.3]]"
