@@ -319,9 +319,9 @@ def history_blocks(history: History) -> list[Block]:
             [Cell(part), Cell(f"{history.cpu.get(part, 0):,.0f}"), Cell(str(history.unknown.get(part, 0)))]
             for part in dict.fromkeys([*history.cpu, *filter(None, history.unknown)])
         ],
-        notes=[f"Not counted, for it was started beside the script: {line}." for line in history.by_hand],
+        notes=["Not counted is what was started beside the script:"] if history.by_hand else [],
     )
-    return [stops, parts]
+    return [stops, parts, *([Notes(history.by_hand)] if history.by_hand else [])]
 
 
 EARLY = 500  # the step whose loss the end must not exceed

@@ -101,7 +101,7 @@ def test_the_page_of_a_study(page, tmp_path):
         ("2026-01-01 12:00:00", "killed, or the machine stopped"): ["2026-01-02 00:00:00"]
     }
     assert ("seeds", "1,260") in rows_below(text, "CPU time of the parts") and "No training diverged." in text
-    assert "started beside the script: 2026-01-02 01:00:01  other: begun by hand." in text
+    assert "started beside the script:\n\n- 2026-01-02 01:00:01  other: begun by hand\n" in text
     assert set(re.findall(r"\]\((.*?)\)", text)) == {
         f"../benchmarks/study/{name}" for name in (*page.FIGURES, "results.md")
     }
