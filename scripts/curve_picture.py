@@ -1,15 +1,16 @@
 """README's picture of score against compute, as SVG, from the scores of a report.
 
-    python scripts/curve_picture.py REPORT OUT.svg
+    python scripts/curve_picture.py REPORT… OUT.svg
 
-REPORT: a report's folder. A score is the mean over finetuning seeds, target languages and tasks; compute is that of
-step 2 by the paper's formula. The picture follows the reader's light or dark mode.
+REPORT: folders of the reports of runs that differ in their seed. A score is the mean over seeds, target languages and
+tasks; compute is that of step 2 by the paper's formula. The picture follows the reader's light or dark mode.
 """
 
 import argparse
 import math
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
@@ -30,24 +31,27 @@ COLORS = {
 }
 
 
-def averages(report: Path) -> tuple[Curves, str]:
+def averages(reports: Sequence[Path]) -> tuple[Curves, str]:
     """The curves, means over all tasks, and the unit of their compute; UserError where there are none."""
-    rows = read_model(report / SCORES_FILE, list[ScoreRow], "make the report again with `ds-minimodel report`")
+    files = [report / SCORES_FILE for report in reports]
+    again = "make the report again with `ds-minimodel report`"
+    rows = [row for file in files for row in read_model(file, list[ScoreRow], again)]
+    where = ", ".join(map(str, files))
     curves = with_language_average(training_curves(row.model_dump() for row in rows))
     unit = v100_unit(max((row.eflops for row in rows), default=0))
     found: Curves = {}
     for system in systems_of(curves):
         of_tasks = [curves.get((system, task, AVERAGE), []) for task in tasks_of(curves)]
         if len({len(points) for points in of_tasks}) > 1 or not of_tasks[0]:
-            raise UserError(f"{report / SCORES_FILE}: {system} is not scored in all tasks and languages alike")
+            raise UserError(f"{where}: {system} is not scored in all tasks and languages alike")
         if system_of(system) not in SYSTEMS:
-            raise UserError(f"{report / SCORES_FILE}: {system!r:.80} is no system; there are {', '.join(SYSTEMS)}")
+            raise UserError(f"{where}: {system!r:.80} is no system; there are {', '.join(SYSTEMS)}")
         found[system] = [
             (points[0].eflops * unit.per_eflop, statistics.fmean(point.mean for point in points))
             for points in zip(*of_tasks, strict=True)
         ]
     if not any(curve[-1][0] for curve in found.values()):
-        raise UserError(f"{report / SCORES_FILE}: no scores after training in step 2; give a finished run's report")
+        raise UserError(f"{where}: no scores after training in step 2; give a finished run's report")
     return found, unit.name
 
 
@@ -107,11 +111,11 @@ def _colors(mode: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("report", type=Path, metavar="REPORT", help="a report's folder")
+    parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="folders of reports")
     parser.add_argument("out", type=Path, metavar="OUT.svg", help="file to write")
     options = parser.parse_args()
     try:
-        drawing = picture(*averages(options.report))
+        drawing = picture(*averages(options.reports))
         with atomic_write(options.out, "w") as file:
             file.write(drawing)
     except (UserError, OSError) as error:  # an OSError names the file

@@ -50,7 +50,7 @@ best=3e-4x4
 # `run` was stopped. The pilots are BL_BASE in the source language, with two steps of adaptation so that there is
 # something to report on; `other` has the settings that were registered first.
 study() {
-    local recipe=recipes/study.yaml settings=() pair=${2#*-} folder=data/study/tasks/find
+    local recipe=recipes/study.yaml settings=() one=de other=el pair=${2#*-} folder=data/study/tasks/find
     local find="kind: qa, metric: mlqa, max_length: 128, stride: 32, answer_length: 60, train: $folder/train.en.json"
     local in_german="de: $folder/test.de.json"
     case $2 in
@@ -73,12 +73,12 @@ study() {
         try-*)
             IFS=' ' read -ra settings <<< "mini.depth=1 ${tries[${2#try-}]}"
             ;;&
-        try-wechsel | try-ofa)
-            settings+=("adapt.word_vectors={en: $vectors/en.vec, de: $vectors/de.vec, el: $vectors/el.vec}"
-                "adapt.dictionaries={de: $vectors/de.pairs.txt, el: $vectors/el.pairs.txt}")
+        fast) one=fr other=ru ;;&
+        depth-* | try-* | fast) settings+=("languages.targets=[$one, $other]") ;;&
+        try-wechsel | try-ofa | try-together | fast)
+            settings+=("adapt.word_vectors={en: $vectors/en.vec, $one: $vectors/$one.vec, $other: $vectors/$other.vec}"
+                "adapt.dictionaries={$one: $vectors/$one.pairs.txt, $other: $vectors/$other.pairs.txt}")
             ;;&
-        depth-* | try-*) settings+=("languages.targets=[de, el]") ;;&
-        fast) settings=("languages.targets=[fr, ru]") ;;&
         depth-* | try-* | fast) settings+=("systems=[multijoint]" finetune.seeds=2) ;;
         little) settings=("languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt
             data.text.el=data/study-tenth/el.txt) ;;

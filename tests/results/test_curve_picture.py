@@ -41,6 +41,20 @@ def test_each_system_has_its_line_and_its_last_score(script, tmp_path, monkeypat
     assert names["BL_BASE 60.5"] == heights[0] and names["BL_SMALL 50.5"] == heights[-1]
 
 
+def test_runs_of_several_seeds_make_one_line(script, tmp_path):
+    rows = some_run(systems=("bl_base", "minijoint")).target_scores
+    for name, more in (("one", 0), ("other", 2)):
+        (tmp_path / name).mkdir()
+        of_run = [{**row, "seed": row["seed"] + 10 * more, "score": row["score"] + more} for row in rows]
+        write_json(tmp_path / name / "scores.json", of_run)
+    (one, unit), (both, same) = (
+        script.averages([tmp_path / name for name in names]) for names in (("one",), ("one", "other"))
+    )
+    assert unit == same and both == {
+        system: [(compute, pytest.approx(score + 1)) for compute, score in curve] for system, curve in one.items()
+    }
+
+
 SCORE = {"system": "minijoint", "task": "topic", "language": "de", "seed": 1, "step": 3, "eflops": 1.0, "score": 5.0}
 
 
