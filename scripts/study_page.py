@@ -377,8 +377,8 @@ def read_study(work: Path, names: Sequence[str]) -> Study:
     if not pilots:
         raise UserError(f"{work}: no pilot; run `bash scripts/study.sh pilot`")
     bodies = [(body, run) for pilot, german in ADAPTED.items() for body in found(pilot) for run in found(german)]
-    tuned, tries, fast, elsewhere = found("find-*") + found("tested-*"), *map(found, ("try-*", "fast", "other-seed-*"))
-    return Study(runs, pilots, bodies, tuned, tries, fast, elsewhere, work / "log.txt")
+    tuned, fast = found("find-*") + found("tested-*"), found("chosen") + found("fast")
+    return Study(runs, pilots, bodies, tuned, found("try-*"), fast, found("other-seed-*"), work / "log.txt")
 
 
 def result_blocks(study: Study) -> list[Block]:
