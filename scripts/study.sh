@@ -31,6 +31,7 @@ declare -A tries=(
     [focus]="adapt.initialisation=focus"
     [wechsel]="adapt.initialisation=wechsel"
     [ofa]="adapt.initialisation=ofa"
+    [gentle]="adapt.initialisation=ofa adapt.lr=5e-4"
     [lr]="adapt.lr=5e-3"
     [batch]="adapt.batch_size=8 adapt.steps=4500 adapt.warmup_steps=450 adapt.snapshot_every=1500 adapt.snapshot_at=[300,750,2250]"
     [short]="adapt.seq_length=64 adapt.batch_size=48 engine.micro_batch_size=48"
@@ -76,7 +77,7 @@ study() {
         fast) recipe=recipes/fast.yaml ;;&
         chosen | fast) one=fr other=ru ;;&
         depth-* | try-* | chosen | fast) settings+=("languages.targets=[$one, $other]") ;;&
-        try-wechsel | try-ofa | try-together | fast)
+        try-wechsel | try-ofa | try-gentle | try-together | fast)
             settings+=("adapt.word_vectors={en: $vectors/en.vec, $one: $vectors/$one.vec, $other: $vectors/$other.vec}"
                 "adapt.dictionaries={$one: $vectors/$one.pairs.txt, $other: $vectors/$other.pairs.txt}")
             ;;&

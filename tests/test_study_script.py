@@ -32,7 +32,7 @@ PILOTS = ["pilot", "other", "german", "other-german"]
 TUNED = ["find-1e-3x2", "find-3e-4x4", "find-1e-3x4", "tested-3e-4x4"]
 RUNS = ["seed-1", "seed-11", "depth-1", "depth-3", "depth-6", "depth-9", "little"]
 TRIES = [
-    f"try-{name}" for name in "batch bias brief finish focus growing lr ofa positions short together wechsel".split()
+    f"try-{name}" for name in "batch bias brief finish focus gentle growing lr ofa positions short together wechsel".split()
 ]
 WORKDIRS = [*PILOTS, *TUNED, *RUNS, *TRIES, "chosen", "fast", "other-seed-1"]
 
