@@ -74,14 +74,15 @@ study() {
         depth-*) settings=("mini.depth=${2#depth-}") ;;&
         try-*) IFS=' ' read -ra settings <<< "mini.depth=1 ${tries[${2#try-}]}" ;;&
         chosen) IFS=' ' read -ra settings <<< "mini.depth=1 ${tries[$chosen]}" ;;&
-        fast) recipe=recipes/fast.yaml ;;&
-        chosen | fast) one=fr other=ru ;;&
-        depth-* | try-* | chosen | fast) settings+=("languages.targets=[$one, $other]") ;;&
-        try-wechsel | try-ofa | try-gentle | try-together | fast)
+        fast*) recipe=recipes/fast.yaml ;;&
+        chosen | fast*) one=fr other=ru ;;&
+        depth-* | try-* | chosen | fast*) settings+=("languages.targets=[$one, $other]" finetune.seeds=2) ;;&
+        try-wechsel | try-ofa | try-gentle | try-together | fast*)
             settings+=("adapt.word_vectors={en: $vectors/en.vec, $one: $vectors/$one.vec, $other: $vectors/$other.vec}"
                 "adapt.dictionaries={$one: $vectors/$one.pairs.txt, $other: $vectors/$other.pairs.txt}")
             ;;&
-        depth-* | try-* | chosen | fast) settings+=("systems=[multijoint]" finetune.seeds=2) ;;
+        depth-* | try-* | chosen | fast) settings+=("systems=[multijoint]") ;;
+        fast-base) settings+=("systems=[bl_base]") ;;
         little) settings=("languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt
             data.text.el=data/study-tenth/el.txt) ;;
     esac
@@ -169,10 +170,12 @@ search() {
         share depth-1 try-$name tokenizer tokens pretrain finetune
         study run try-$name
     done
-    for name in chosen fast; do
-        share depth-1 $name tokenizer tokens pretrain finetune
-        study run $name
-    done
+    share depth-1 chosen tokenizer tokens pretrain finetune
+    study run chosen
+    share depth-1 fast tokenizer tokens pretrain finetune
+    study run fast
+    share seed-1 fast-base tokenizer tokens pretrain finetune
+    study run fast-base
 }
 
 # The four systems over the body that the study did not take.
@@ -186,7 +189,7 @@ body() {
 page() {
     local run others=() tried=("${!tries[@]}")
     for run in pilot other german other-german "${tuned[@]/#/find-}" tested-$best "${runs[@]}" "${tried[@]/#/try-}" chosen \
-        fast other-seed-1; do
+        fast fast-base other-seed-1; do
         [ ! -d "$work/$run" ] || study report "$run"
     done
     for run in "${runs[@]:1}"; do

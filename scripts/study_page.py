@@ -243,7 +243,8 @@ def tuning_table(runs: Sequence[RunResults]) -> Table:
 def search_blocks(first: RunResults, tries: Sequence[RunResults], tasks: set[str]) -> list[Block]:
     """Step 2 of `tries` against the first run's BL_BASE in `tasks`: shares, speedups, measured time."""
     comparison = compare_runs([first, *(only(run, tasks) for run in tries)])
-    baseline_of = {one: base for one, base in comparison.baseline_of.items() if system_of(one) in ("multijoint", base)}
+    shown = [one for one in comparison.baseline_of if system_of(one) in ("multijoint", "bl_base")]
+    baseline_of = dict.fromkeys(shown, "bl_base")
     losses = [row for row in comparison.losses if row["system"] in baseline_of]
     _heading, *blocks = paired_blocks(replace(comparison, pairs=[], baseline_of=baseline_of, losses=losses), [])
     return blocks
@@ -377,7 +378,7 @@ def read_study(work: Path, names: Sequence[str]) -> Study:
     if not pilots:
         raise UserError(f"{work}: no pilot; run `bash scripts/study.sh pilot`")
     bodies = [(body, run) for pilot, german in ADAPTED.items() for body in found(pilot) for run in found(german)]
-    tuned, fast = found("find-*") + found("tested-*"), found("chosen") + found("fast")
+    tuned, fast = found("find-*") + found("tested-*"), found("chosen") + found("fast*")
     return Study(runs, pilots, bodies, tuned, found("try-*"), fast, found("other-seed-*"), work / "log.txt")
 
 

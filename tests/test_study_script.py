@@ -34,7 +34,7 @@ RUNS = ["seed-1", "seed-11", "depth-1", "depth-3", "depth-6", "depth-9", "little
 TRIES = [
     f"try-{name}" for name in "batch bias brief finish focus gentle growing lr ofa positions short together wechsel".split()
 ]
-WORKDIRS = [*PILOTS, *TUNED, *RUNS, *TRIES, "chosen", "fast", "other-seed-1"]
+WORKDIRS = [*PILOTS, *TUNED, *RUNS, *TRIES, "chosen", "fast", "fast-base", "other-seed-1"]
 
 
 @pytest.fixture
