@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write, read_model
-from ds_minimodel.results.curves import AVERAGE, ScoreRow, training_curves, with_language_average
+from ds_minimodel.results.curves import AVERAGE, Row, ScoreRow, training_curves, with_language_average
 from ds_minimodel.results.run_results import SCORES_FILE
 from ds_minimodel.results.tables import systems_of, tasks_of
 from ds_minimodel.results.units import name_of, system_of, v100_unit
@@ -33,12 +33,18 @@ COLORS = {
 
 def averages(reports: Sequence[Path]) -> tuple[Curves, str]:
     """The curves, means over all tasks, and the unit of their compute; UserError where there are none."""
-    files = [report / SCORES_FILE for report in reports]
-    again = "make the report again with `ds-minimodel report`"
-    rows = [row for file in files for row in read_model(file, list[ScoreRow], again)]
-    where = ", ".join(map(str, files))
-    curves = with_language_average(training_curves(row.model_dump() for row in rows))
-    unit = v100_unit(max((row.eflops for row in rows), default=0))
+    rows: list[Row] = []
+    kinds = set()  # what each report has scores of: all must have the same
+    for number, report in enumerate(reports):
+        path = report / SCORES_FILE
+        scores = read_model(path, list[ScoreRow], "make the report again with `ds-minimodel report`")
+        kinds.add(frozenset((row.system, row.task, row.language, row.step) for row in scores))
+        if len(kinds) > 1:
+            raise UserError(f"{path}: other systems, tasks, languages or steps than {reports[0]} has; leave it out")
+        rows += [{**row.model_dump(), "seed": (number, row.seed)} for row in scores]
+    where = ", ".join(str(report / SCORES_FILE) for report in reports)
+    curves = with_language_average(training_curves(rows))
+    unit = v100_unit(max((row["eflops"] for row in rows), default=0))
     found: Curves = {}
     for system in systems_of(curves):
         of_tasks = [curves.get((system, task, AVERAGE), []) for task in tasks_of(curves)]

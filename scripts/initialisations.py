@@ -11,23 +11,27 @@ Leaves initialisations.json and .md in OUT; repeated, it goes on.
 
 import argparse
 import datetime
+import importlib.util
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from ds_minimodel.common.files import read_json_lines, read_manifest, write_json
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_write, read_json_lines, read_manifest, write_json
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
-from scripts.word_vectors import words_of, write_vectors
 
 if TYPE_CHECKING:
     from ds_minimodel.engine.ranks.world import World
 
 METHODS = ("random", "mean", "overlap", "focus", "wechsel", "ofa")
 STEPS = (1, 50, 100, 200, 400)
+LEAST = 3  # times that a word must be there to have a vector
 
 
 def main() -> None:
@@ -43,12 +47,13 @@ def main() -> None:
     from ds_minimodel.data.reader import read_documents
     from ds_minimodel.engine.ranks.world import join_ranks
 
+    require_gensim()
     recipe, world, out = load_recipe(options.recipe, options.overrides), join_ranks(), options.out
     source, target = recipe.languages.source, recipe.languages.targets[0]
     common = [*options.overrides, "systems=[bl_base]", f"languages={{source: {source}, targets: [{target}]}}"]
     do("pretrain", load_recipe(options.recipe, [*common, f"workdir={out}/source"]), world)
     words = {language: words_of(read_documents(recipe.data.text[language])) for language in (source, target)}
-    vectors = write_what_they_need(words, out)
+    vectors = write_vectors_and_dictionary(words, out)
     losses: dict[str, dict[int, float]] = {}
     rows: dict[str, list[int]] = {}
     for method in METHODS:
@@ -91,9 +96,40 @@ def do(last: str, recipe: Recipe, world: "World") -> None:
             break
 
 
-def write_what_they_need(words: dict[str, list[list[str]]], out: Path) -> list[str]:
+def words_of(documents: Iterable[Iterable[str]]) -> list[list[str]]:
+    """Sentences of a text as lists of words."""
+    return [re.findall(r"\w+|[^\w\s]", line) for document in documents for line in document]
+
+
+def require_gensim() -> None:
+    """Raise UserError where gensim is missing."""
+    if importlib.util.find_spec("gensim") is None:
+        raise UserError("gensim, which trains word vectors, is not installed; pip install 'ds_minimodel[focus]'")
+
+
+def train_word_vectors(sentences: list[list[str]], path: Path) -> list[str]:
+    """Write fastText's vectors of the words of `sentences`, most frequent first, to `path`; return the words.
+
+    UserError where no word is there three times.
+    """
+    from gensim.models import FastText
+
+    settings = {"vector_size": 100, "sg": 1, "epochs": 5, "workers": 1, "seed": 1, "bucket": 1 << 17}
+    model = FastText(min_count=LEAST, **settings)
+    model.build_vocab(sentences)
+    if not len(model.wv):
+        raise UserError(f"{path}: not written, for its text has no word {LEAST} times; give it more text")
+    model.train(sentences, total_examples=model.corpus_count, epochs=model.epochs)
+    with atomic_write(path, "w") as file:
+        file.write(f"{len(model.wv)} {model.vector_size}\n")
+        for word, vector in zip(model.wv.index_to_key, model.wv.vectors, strict=True):
+            file.write(f"{word} {' '.join(map(str, vector))}\n")
+    return list(model.wv.index_to_key)
+
+
+def write_vectors_and_dictionary(words: dict[str, list[list[str]]], out: Path) -> list[str]:
     """Write vectors of both languages' words, and those that they share as a dictionary; the overrides for them."""
-    known = [write_vectors(sentences, out / f"{language}.vec") for language, sentences in words.items()]
+    known = [train_word_vectors(sentences, out / f"{language}.vec") for language, sentences in words.items()]
     of_target = set(known[1])
     shared = [word for word in known[0] if word in of_target]
     (out / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in shared), encoding="utf-8")

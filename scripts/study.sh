@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The study of docs/study.md: data, pilot, two pretraining seeds, depths of the mini-model, little text, the search for
-# the cheapest step 2, the systems over another body, one page.
+# The study of docs/study.md: data, pilot, two pretraining seeds, depths of the mini-model, little text, word vectors, the
+# search for the cheapest step 2, the systems over another body, one page.
 #   bash scripts/study.sh               all of it, in this order
-#   bash scripts/study.sh data pilot    parts of it: data, pilot, tune, seeds, depths, little, search, body, page
+#   bash scripts/study.sh data pilot    parts of it: data, pilot, tune, seeds, depths, little, vectors, search, body, page
 # Safe to interrupt and to repeat: what is complete is not done again. runs/study/log.txt tells when a part began, when
 # it was interrupted and went on, and how much CPU time it took.
 set -euo pipefail
@@ -12,7 +12,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 work=runs/study
 log=$work/log.txt
 vectors=data/study-vectors
-all=(data pilot tune seeds depths little search body page)
+all=(data pilot tune seeds depths little vectors search body page)
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
 
@@ -26,7 +26,8 @@ note_with_time() {
 
 runs=(seed-1 seed-11 depth-1 depth-3 depth-6 depth-9 little) # what the page joins; the rest has tables of its own
 
-# What the search for the cheapest step 2 tries, one thing at a time.
+# What the search for the cheapest step 2 tries, one thing at a time; in the end all that was better, together, and what
+# docs/study.md says of `gentle`. A batch of 8 has three times the steps; `together` has a third of those (`brief`).
 declare -A tries=(
     [focus]="adapt.initialisation=focus"
     [wechsel]="adapt.initialisation=wechsel"
@@ -40,7 +41,6 @@ declare -A tries=(
     [growing]="adapt.depth_schedule=[[1,0.7],[3,0.3]]"
     [finish]="adapt.depth_schedule=[[1,0.9],[9,0.1]]"
     [brief]="adapt.steps=500 adapt.warmup_steps=50 adapt.snapshot_every=250 adapt.snapshot_at=[50,100,375]"
-    # All that was better than none of it, together.
     [together]="adapt.initialisation=wechsel adapt.lr=5e-3 adapt.seq_length=64 adapt.batch_size=16 adapt.snapshot_at=[50,100,250,750]"
 )
 chosen=batch # by the rule; recipes/fast.yaml has what docs/study.md chose beside it
@@ -53,7 +53,7 @@ best=3e-4x4
 # `run` was stopped. The pilots are BL_BASE in the source language, with two steps of adaptation so that there is
 # something to report on; `other` has the settings that were registered first.
 study() {
-    local recipe=recipes/study.yaml settings=() one=de other=el pair=${2#*-} folder=data/study/tasks/find
+    local recipe=recipes/study.yaml settings=() one=de other=el pair=${2#*-} try=${2#try-} folder=data/study/tasks/find
     local find="kind: qa, metric: mlqa, max_length: 128, stride: 32, answer_length: 60, train: $folder/train.en.json"
     local in_german="de: $folder/test.de.json"
     case $2 in
@@ -72,21 +72,21 @@ study() {
         find-* | tested-*) settings+=(finetune.seeds=1 finetune.lr="${pair%x*}" finetune.epochs="${pair#*x}") ;;
         seed-11) settings=(seed=11) ;;
         depth-*) settings=("mini.depth=${2#depth-}") ;;&
-        try-*) IFS=' ' read -ra settings <<< "mini.depth=1 ${tries[${2#try-}]}" ;;&
-        chosen) IFS=' ' read -ra settings <<< "mini.depth=1 ${tries[$chosen]}" ;;&
+        chosen) try=$chosen ;;&
+        try-* | chosen) IFS=' ' read -ra settings <<< "mini.depth=1 ${tries[$try]}" ;;&
         fast*) recipe=recipes/fast.yaml ;;&
         chosen | fast*) one=fr other=ru ;;&
         depth-* | try-* | chosen | fast*) settings+=("languages.targets=[$one, $other]" finetune.seeds=2) ;;&
-        try-wechsel | try-ofa | try-gentle | try-together | fast*)
-            settings+=("adapt.word_vectors={en: $vectors/en.vec, $one: $vectors/$one.vec, $other: $vectors/$other.vec}"
-                "adapt.dictionaries={$one: $vectors/$one.pairs.txt, $other: $vectors/$other.pairs.txt}")
-            ;;&
         depth-* | try-* | chosen | fast) settings+=("systems=[multijoint]") ;;
         fast-base) settings+=("systems=[bl_base]") ;;
         little) settings=("languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt
             data.text.el=data/study-tenth/el.txt) ;;
     esac
-    settings=($recipe workdir=$work/"$2" "${settings[@]}")
+    if [[ $recipe = recipes/fast.yaml || ${settings[*]} =~ initialisation=(wechsel|ofa) ]]; then
+        settings+=("adapt.word_vectors={en: $vectors/en.vec, $one: $vectors/$one.vec, $other: $vectors/$other.vec}"
+            "adapt.dictionaries={$one: $vectors/$one.pairs.txt, $other: $vectors/$other.pairs.txt}")
+    fi
+    settings=("$recipe" workdir=$work/"$2" "${settings[@]}")
     ds-minimodel "$1" "${settings[@]}"
     if [ "$1" = run ]; then
         check_finished "${settings[@]}"
@@ -162,10 +162,12 @@ little() {
     study run little
 }
 
+# What WECHSEL and OFA begin with.
+vectors() { python scripts/word_vectors.py recipes/study.yaml $vectors; }
+
 # Step 2 over one layer of the body with several heads, varied; what two languages chose is scored in the others.
 search() {
     local name
-    python scripts/word_vectors.py recipes/study.yaml $vectors
     for name in $(printf '%s\n' "${!tries[@]}" | sort); do
         share depth-1 try-$name tokenizer tokens pretrain finetune
         study run try-$name

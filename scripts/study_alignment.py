@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether the packs of the study's runs speak their language, and how near to English they lie, as Markdown.
 
-    python scripts/study_alignment.py runs/study/seed-1 runs/study/seed-11 > benchmarks/study/alignment.md
+    python scripts/study_alignment.py runs/study/seed-1 runs/study/seed-11 benchmarks/study/alignment.md
 
 Two tables over the whole body with a pack plugged in, for each system and target language of finished runs. The loss is
 that of masked-language modelling, by the body's top head, on samples that follow those of the training. Translations
@@ -10,7 +10,6 @@ English one, and English ones theirs (kind of task `retrieval`), before step 2 a
 """
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -24,53 +23,51 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from ds_minimodel.api import Embedder, Recipe, UserError, load_body, load_pack, plugged_module
-from ds_minimodel.data.blocks import BlockTable
-from ds_minimodel.data.mlm import MlmSampler
-from ds_minimodel.data.store import TokenStore
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.common.files import atomic_write, read_json_lines
+from ds_minimodel.engine.ranks.world import join_ranks
 from ds_minimodel.model.heads import to_tensors
 from ds_minimodel.recipe.jobs import Layout
 from ds_minimodel.results.render import Cell, Table, to_markdown
 from ds_minimodel.results.run_results import read_run_results
 from ds_minimodel.results.units import name_of
-from ds_minimodel.steps.training import snapshot_folder
+from ds_minimodel.steps.training import masked_lm_sampler, snapshot_folder
 from ds_minimodel.systems import System
 from ds_minimodel.tasks.metrics import neighbour_accuracy
+from ds_minimodel.tasks.retrieval import unit
 
-BATCHES, PARAGRAPHS = 12, 1000
+TASK, BATCHES, PARAGRAPHS = "topic", 12, 1000
 
 
 def loss(recipe: Recipe, layout: Layout, system: System, language: str) -> float:
     """Nats a masked token of the body's top head, with the pack of step 2 plugged in."""
     body = load_body(layout.pretrain(system) / "body")
     model = plugged_module(body, load_pack(layout.adapt(system, language) / "pack", body.space))
-    section, store = (
-        recipe.adapt,
-        TokenStore(layout.tokens(language), open_tokenizer(layout.tokenizer(language)).sha256),
-    )
-    table = BlockTable(store, recipe.data.blocks, section.seq_length)
-    sampler = MlmSampler(store, table, section.mask_prob, recipe.seed)
-    starts = range(
-        section.steps * section.batch_size, (section.steps + BATCHES) * section.batch_size, section.batch_size
-    )
-    batches = [to_tensors(sampler.rows(start, start + section.batch_size)) for start in starts]
+    section = recipe.adapt
+    sampler = masked_lm_sampler(recipe, section, layout, language, join_ranks())
+    first, size = section.steps * section.batch_size, section.batch_size
+    batches = [to_tensors(sampler.rows(start, start + size)) for start in range(first, first + BATCHES * size, size)]
     with torch.no_grad():
         return sum(float(model(batch)[-1]) for batch in batches) / sum(batch["count"] for batch in batches)
 
 
 def parallel_paragraphs(recipe: Recipe, language: str) -> tuple[list[str], list[str]]:
-    """Test paragraphs of `topic` in a language, and what they translate; each text once."""
+    """Test paragraphs of `topic` in a language, and what they translate; each text once. UserError without them."""
+    task = recipe.finetune.tasks.get(TASK)
     texts = []
     for one in (language, recipe.languages.source):
-        with open(recipe.finetune.tasks["topic"].test[one], encoding="utf-8") as file:
-            texts.append({record["id"]: record["text"] for record in map(json.loads, file)})
+        if task is None or one not in task.test:
+            raise UserError(f"{recipe.workdir}: its recipe has no test file of a task {TASK} in {one}; leave it out")
+        records = read_json_lines(Path(task.test[one]))
+        if any(not {"id", "text"} <= record.keys() for record in records):
+            raise UserError(f"{task.test[one]}: a record without id or text; fetch-sample's have both")
+        texts.append({record["id"]: record["text"] for record in records})
     own, of_source = texts
-    pairs = {of_source[name]: own[name] for name in own if name in of_source}
-    chosen = list({text: original for original, text in pairs.items()}.items())[:PARAGRAPHS]
+    translated = {of_source[name]: own[name] for name in own if name in of_source}
+    chosen = list({text: original for original, text in translated.items()}.items())[:PARAGRAPHS]
     return [text for text, _ in chosen], [original for _, original in chosen]
 
 
-def found(recipe: Recipe, layout: Layout, system: System, language: str) -> list[float]:
+def percent_found(recipe: Recipe, layout: Layout, system: System, language: str) -> list[float]:
     """Percent of paragraphs whose translation is the nearest, mean of both directions, before and after step 2."""
     source, folder, scores = recipe.languages.source, layout.adapt(system, language), []
     texts, originals = parallel_paragraphs(recipe, language)
@@ -78,45 +75,53 @@ def found(recipe: Recipe, layout: Layout, system: System, language: str) -> list
     for pack in (snapshot_folder(folder, 0), folder / "pack"):
         packs = {source: layout.pretrain(system) / "pack", language: pack}
         embedder = Embedder(layout.pretrain(system) / "body", packs)
-        own, original = (
-            vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-            for vectors in (embedder.embed(texts, language), embedder.embed(originals, source))
-        )
-        both = (partial(_near, own, original), partial(_near, original, own))
-        scores.append(statistics.fmean(neighbour_accuracy(near, pairs, len(texts), len(texts)) for near in both))
+        own, original = (unit(embedder.embed(*asked)) for asked in ((texts, language), (originals, source)))
+        directions = (partial(_similarity, own, original), partial(_similarity, original, own))
+        scores.append(statistics.fmean(neighbour_accuracy(near, pairs, len(texts), len(texts)) for near in directions))
     return scores
 
 
-def _near(vectors: np.ndarray, others: np.ndarray, rows: slice) -> np.ndarray:
+def _similarity(vectors: np.ndarray, others: np.ndarray, rows: slice) -> np.ndarray:
     return vectors[rows] @ others.T
 
 
 def tables(workdirs: Sequence[Path]) -> list[Table]:
-    """The two tables; UserError for a run that is not finished."""
-    losses, translations, languages = [], [], []
-    for workdir in workdirs:
-        recipe = Recipe.model_validate(read_run_results(workdir, workdir.name).recipe)
-        layout, languages = Layout(workdir), recipe.languages.targets
+    """The two tables; UserError for a run that is not finished, or that has other target languages than the first."""
+    recipes = [Recipe.model_validate(read_run_results(workdir, workdir.name).recipe) for workdir in workdirs]
+    languages, losses, translations = recipes[0].languages.targets, [], []
+    for workdir, recipe in zip(workdirs, recipes, strict=True):
+        if recipe.languages.targets != languages:
+            raise UserError(f"{workdir}: its targets are not those of {workdirs[0]}; give such runs apart")
+        layout = Layout(workdir)
         for system in recipe.chosen_systems:
             print(f"{workdir.name} {system.name}", file=sys.stderr)
-            first = [Cell(workdir.name), Cell(name_of(system.name))]
-            losses.append([*first, *(Cell(f"{loss(recipe, layout, system, one):.3f}") for one in languages)])
-            cells = (found(recipe, layout, system, one) for one in languages)
-            translations.append([*first, *(Cell(f"{before:.1f} → {after:.1f}") for before, after in cells)])
+            row = [Cell(workdir.name), Cell(name_of(system.name))]
+            losses.append([*row, *(Cell(f"{loss(recipe, layout, system, one):.3f}") for one in languages)])
+            percents = (percent_found(recipe, layout, system, one) for one in languages)
+            translations.append([*row, *(Cell(f"{before:.1f} → {after:.1f}") for before, after in percents)])
     columns = ["run", "system", *languages]
+    counts = ", ".join(f"{len(parallel_paragraphs(recipes[0], language)[0]):,} in {language}" for language in languages)
     return [
-        Table("Loss of the whole body after step 2", columns, losses, notes=["Nats a masked token."]),
-        Table("Translations found before and after step 2, percent", columns, translations),
+        Table("Loss of the whole body after step 2", columns, losses, notes=["Nats a masked token, by its top head."]),
+        Table(
+            "Translations found before and after step 2, percent",
+            columns,
+            translations,
+            notes=[f"Among as many paragraphs: {counts}. By the whole body, for BL_SMALL its own."],
+        ),
     ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="WORKDIR", help="finished runs with the same languages")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="WORKDIR", help="finished runs with the same targets")
+    parser.add_argument("out", type=Path, metavar="OUT.md", help="file to write")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # as the study's runs, which may be going on beside it
     try:
-        print(to_markdown("Language and alignment of the study's packs", tables(options.runs)), end="")
+        page = to_markdown("Language and alignment of the study's packs", tables(options.runs))
+        with atomic_write(options.out, "w") as file:
+            file.write(page)
     except (UserError, OSError) as error:  # an OSError names the file
         print(f"ds-minimodel: {error}", file=sys.stderr)
         return 2

@@ -239,6 +239,11 @@ def tuning_table(runs: Sequence[RunResults]) -> Table:
 
 # --- the search for the cheapest step 2
 
+BY_RULE, BESIDE_IT = (
+    "A quarter of the compute: what the rule chose",
+    "A quarter of the compute: what was chosen beside it",
+)
+
 
 def search_blocks(first: RunResults, tries: Sequence[RunResults], tasks: set[str]) -> list[Block]:
     """Step 2 of `tries` against the first run's BL_BASE in `tasks`: shares, speedups, measured time."""
@@ -357,6 +362,7 @@ class Study:
     bodies: list[tuple[RunResults, RunResults]]
     tuned: list[RunResults]
     tries: list[RunResults]
+    chosen: list[RunResults]
     fast: list[RunResults]
     elsewhere: list[RunResults]
     log: Path
@@ -364,7 +370,16 @@ class Study:
     def all_runs(self) -> list[RunResults]:
         """Each run once."""
         of_bodies = [run for pair in self.bodies for run in pair]
-        runs = [*self.pilots, *of_bodies, *self.tuned, *self.runs, *self.tries, *self.fast, *self.elsewhere]
+        runs = [
+            *self.pilots,
+            *of_bodies,
+            *self.tuned,
+            *self.runs,
+            *self.tries,
+            *self.chosen,
+            *self.fast,
+            *self.elsewhere,
+        ]
         return list({run.name: run for run in runs}.values())
 
 
@@ -378,8 +393,9 @@ def read_study(work: Path, names: Sequence[str]) -> Study:
     if not pilots:
         raise UserError(f"{work}: no pilot; run `bash scripts/study.sh pilot`")
     bodies = [(body, run) for pilot, german in ADAPTED.items() for body in found(pilot) for run in found(german)]
-    tuned, fast = found("find-*") + found("tested-*"), found("chosen") + found("fast*")
-    return Study(runs, pilots, bodies, tuned, found("try-*"), fast, found("other-seed-*"), work / "log.txt")
+    tuned = found("find-*") + found("tested-*")
+    tries, chosen, fast, elsewhere = map(found, ("try-*", "chosen", "fast*", "other-seed-*"))
+    return Study(runs, pilots, bodies, tuned, tries, chosen, fast, elsewhere, work / "log.txt")
 
 
 def result_blocks(study: Study) -> list[Block]:
@@ -403,8 +419,9 @@ def result_blocks(study: Study) -> list[Block]:
         tries = [run for run in study.runs if "multijoint" in run.recipe["systems"]] + study.tries
         blocks += [Heading("The search for a quarter of the compute", 3), *search_blocks(runs[0], tries, entered)]
         blocks.append(Notes(["What is best in these languages was chosen by them: they are not the result."]))
-    if study.fast:
-        blocks += [Heading("A quarter of the compute", 3), *search_blocks(runs[0], study.fast, entered)]
+    for title, those in ((BY_RULE, study.chosen), (BESIDE_IT, study.fast)):
+        if those:
+            blocks += [Heading(title, 3), *search_blocks(runs[0], those, entered)]
     for run in study.elsewhere:
         _heading, *paired = paired_blocks(compare_runs([only(run, entered)]), [])
         blocks += [Heading("Over the other body", 3), *(block for block in paired if isinstance(block, Table))]
@@ -423,7 +440,8 @@ ON_PAGE = (
     "Results",
     "The pilot's result",
     "The search for a quarter of the compute",
-    "A quarter of the compute",
+    BY_RULE,
+    BESIDE_IT,
     "Over the other body",
     "Paired comparison",
     "How the runs went",

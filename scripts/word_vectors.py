@@ -5,16 +5,16 @@
 
 Writes OUT/LANGUAGE.vec, word vectors that gensim's fastText trains on the text of each language of the recipe, and
 OUT/LANGUAGE.pairs.txt, pairs of an English word and its translation, of each target. The dictionaries are Debian's
-packages of FreeDict (`apt-get`, no root, nothing is installed); OUT/LICENSES.md names their licences. What is there
-already is left as it is. The recipe takes them as `adapt.word_vectors` and `adapt.dictionaries`. Needs the extra
-`focus`.
+packages of FreeDict (`apt-get`, no root, nothing is installed); OUT/LICENSES.md names their licences. A file that is
+there is left as it is. The recipe takes them as `adapt.word_vectors` and `adapt.dictionaries`. Needs the extra `focus`.
 """
 
 import argparse
 import gzip
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,38 +26,22 @@ from ds_minimodel_examples.packages import Package, PackageStore, licences_page
 from ds_minimodel_examples.text import Document
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_write
+from ds_minimodel.common.files import atomic_write, lock
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.recipe.reading import load_recipe
+from scripts.initialisations import require_gensim, train_word_vectors, words_of
 
-PACKAGE = "dict-freedict-eng-"
 CODES = {"de": "deu", "es": "spa", "tr": "tur", "fr": "fra", "ru": "rus", "el": "ell"}  # FreeDict's, of ISO 639-3
-_NO_TRANSLATION = re.compile(r"\s*(synonym|see\b|note\b|\")", re.IGNORECASE)
+_DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # dictd's, from 0 to 63
+_NO_TRANSLATION = re.compile(r'\s*((synonyms?|see|note):|")', re.IGNORECASE)
 _REMARK = re.compile(r"\([^)]*\)|\[[^]]*\]|<[^>]*>|/[^/]*/|^\s*\d+\.")
-
-
-def words_of(documents: Iterable[Iterable[str]]) -> list[list[str]]:
-    """Sentences of a text as lists of words."""
-    return [re.findall(r"\w+|[^\w\s]", line) for document in documents for line in document]
-
-
-def write_vectors(sentences: list[list[str]], path: Path) -> list[str]:
-    """Write fastText vectors of the words of `sentences`, most frequent first, in fastText's text form; the words."""
-    from gensim.models import FastText
-
-    model = FastText(sentences, vector_size=100, sg=1, min_count=3, epochs=5, workers=1, seed=1, bucket=1 << 17)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    model.wv.save_word2vec_format(str(part))
-    part.replace(path)
-    return list(model.wv.key_to_index)
 
 
 def word_pairs(index: Iterable[str], entries: bytes) -> Iterator[tuple[str, str]]:
     """Yield (English word, translation) of a dictionary in dictd's form; what is more than one word is left out.
 
     index: lines `headword TAB offset TAB length`, numbers in dictd's base 64. An entry has the headword in its first
-    line, then translations, separated by commas and semicolons, among remarks in brackets.
+    line, then translations, separated by commas and semicolons, among remarks in brackets. ValueError for another form.
     """
     for line in index:
         word, start, length = line.rstrip("\n").split("\t")[:3]
@@ -76,40 +60,55 @@ def word_pairs(index: Iterable[str], entries: bytes) -> Iterator[tuple[str, str]
 def _number(digits: str) -> int:
     value = 0
     for digit in digits:
-        value = 64 * value + "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/".index(digit)
+        value = 64 * value + _DIGITS.index(digit)
     return value
+
+
+def package_of(language: str) -> Package:
+    """The package of a language's dictionary; UserError where none is known."""
+    if language not in CODES:
+        raise UserError(
+            f"language {language}: no dictionary of it is known here, only of {', '.join(CODES)}; "
+            "leave it out with `languages.targets`"
+        )
+    name = f"dict-freedict-eng-{CODES[language]}"
+    return Package(name, partial(dictionary_documents, language), "word pairs", required=True)
 
 
 def dictionary_documents(language: str, folder: Path) -> Iterator[Document]:
     """Yield the word pairs of an unpacked package as one document, a pair a line."""
     stem = folder / f"usr/share/dictd/freedict-eng-{CODES[language]}"
-    with gzip.open(f"{stem}.dict.dz") as packed, open(f"{stem}.index", encoding="utf-8") as index:
-        pairs = dict.fromkeys(word_pairs(index, packed.read()))
+    try:
+        with gzip.open(f"{stem}.dict.dz") as packed, open(f"{stem}.index", encoding="utf-8") as index:
+            pairs = dict.fromkeys(word_pairs(index, packed.read()))
+    except (EOFError, ValueError, OSError, zlib.error) as error:
+        raise UserError(
+            f"{stem}.dict.dz: not a dictionary as dictd has them ({error}); run again to fetch it"
+        ) from None
     yield {"language": language, "lines": ["\t".join(pair) for pair in pairs]}
 
 
-def write_dictionaries(languages: Iterable[str], out: Path) -> None:
-    """Write the word pairs of each language; UserError for one that FreeDict has not."""
-    packages = {}
-    for language in languages:
-        if language not in CODES:
-            raise UserError(f"language {language}: no dictionary is known of it; there are {', '.join(CODES)}")
-        extract = partial(dictionary_documents, language)
-        packages[language] = Package(PACKAGE + CODES[language], extract, "word pairs", required=True)
-    if all(pairs_file(out, language).is_file() for language in packages):
+def write_dictionaries(languages: Sequence[str], out: Path) -> None:
+    """Write the word pairs of each language, and whose they are; UserError for one that FreeDict has not."""
+    packages = {language: package_of(language) for language in languages}
+    files = {language: out / f"{language}.pairs.txt" for language in languages}
+    if (out / "LICENSES.md").is_file() and all(file.is_file() for file in files.values()):
         return
     store = PackageStore(out.resolve().parent / PACKAGES_FOLDER, print)
     store.fill(list(packages.values()))
-    for language, package in packages.items():
-        with atomic_write(pairs_file(out, language), "w") as file:
-            file.writelines(f"{line}\n" for document in store.documents(package.name) for line in document["lines"])
-    names = [PACKAGE + code for code in CODES.values() if store.has(PACKAGE + code)]
+    for language, path in files.items():
+        if not path.is_file():
+            with atomic_write(path, "w") as file:
+                for document in store.documents(packages[language].name):
+                    file.writelines(f"{line}\n" for line in document["lines"])
+    present = [package_of(language) for language in CODES if (out / f"{language}.pairs.txt").is_file()]
+    facts = {
+        package.name: {**store.facts(package.name), "taken": package.taken}
+        for package in present
+        if store.has(package.name)
+    }
     with atomic_write(out / "LICENSES.md", "w") as file:
-        file.write(licences_page({name: {**store.facts(name), "taken": "word pairs"} for name in names}))
-
-
-def pairs_file(out: Path, language: str) -> Path:
-    return out / f"{language}.pairs.txt"
+        file.write(licences_page(facts))
 
 
 def main() -> int:
@@ -118,16 +117,24 @@ def main() -> int:
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_args()
+    out = options.out
     try:
         recipe = load_recipe(options.recipe, options.overrides)
         if recipe.languages.source != "en":
-            raise UserError(f"languages.source: {recipe.languages.source}, but the dictionaries begin with English")
-        write_dictionaries(recipe.languages.targets, options.out)
-        for language in recipe.languages.all:
-            path = options.out / f"{language}.vec"
-            if not path.is_file():
-                print(path)
-                write_vectors(words_of(read_documents(recipe.data.text[language])), path)
+            raise UserError(
+                f"languages.source: {recipe.languages.source}, but FreeDict's dictionaries are from English; "
+                "give word pairs of your own as adapt.dictionaries"
+            )
+        for language in recipe.languages.targets:
+            package_of(language)
+        require_gensim()
+        with lock(out / "word_vectors.lock"):
+            write_dictionaries(recipe.languages.targets, out)
+            for language in recipe.languages.all:
+                path = out / f"{language}.vec"
+                if not path.is_file():
+                    print(path)
+                    train_word_vectors(words_of(read_documents(recipe.data.text[language])), path)
     except (UserError, OSError) as error:  # an OSError names the file
         print(f"ds-minimodel: {error}", file=sys.stderr)
         return 2

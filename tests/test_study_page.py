@@ -143,7 +143,8 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
         dataclasses.replace(pilot, name="other-german", scores=at_zero),
         dataclasses.replace(pilot, name="find-1e-3x4", scores=tuned),
         quick,
-        dataclasses.replace(quick, name="fast"),
+        *(dataclasses.replace(quick, name=name) for name in ("chosen", "fast")),
+        some_run("fast-base", adapt={"steps": 60}, systems=["bl_base"], tasks=TASKS),
         dataclasses.replace(base, name="other-seed-1"),
     ]:
         (tmp_path / run.name / "report").mkdir(parents=True, exist_ok=True)
@@ -161,14 +162,16 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
     assert {"MultiJoint", "MultiJoint (try-quick)"} <= {name for name, _ in rows}
     assert not {"MiniJoint", "MiniPost"} & {name for name, _ in rows}
     assert rows["MultiJoint (try-quick)", "BL_BASE"][-1] != "–" and rows["MultiJoint", "BL_BASE"][-1] == "–"
-    (row,) = rows_below(
-        text.partition("### A quarter of the compute")[2], "Share of BL_BASE, and speedup by cell"
-    ).items()
-    assert row[0] == ("MultiJoint", "BL_BASE")
+    for heading, expected in (
+        (page.BY_RULE, [("MultiJoint", "BL_BASE")]),
+        (page.BESIDE_IT, [("BL_BASE (fast-base)", "BL_BASE"), ("MultiJoint", "BL_BASE")]),
+    ):
+        part = text.partition(f"### {heading}")[2].partition("\n### ")[0]
+        assert list(rows_below(part, "Share of BL_BASE, and speedup by cell")) == expected
     elsewhere = rows_below(text.partition("### Over the other body")[2], "Share of BL_BASE, and speedup by cell")
     assert {"MiniJoint", "MiniPost"} <= {name for name, _ in elsewhere}
     assert {row["run"] for row in json.loads((tmp_path / "out/scores.json").read_text())} >= {
-        *("other", "german", "other-german", "find-1e-3x4", "try-quick", "fast", "other-seed-1")
+        *("other", "german", "other-german", "find-1e-3x4", "try-quick", "chosen", "fast", "other-seed-1")
     }
 
 

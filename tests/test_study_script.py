@@ -32,7 +32,8 @@ PILOTS = ["pilot", "other", "german", "other-german"]
 TUNED = ["find-1e-3x2", "find-3e-4x4", "find-1e-3x4", "tested-3e-4x4"]
 RUNS = ["seed-1", "seed-11", "depth-1", "depth-3", "depth-6", "depth-9", "little"]
 TRIES = [
-    f"try-{name}" for name in "batch bias brief finish focus gentle growing lr ofa positions short together wechsel".split()
+    f"try-{name}"
+    for name in "batch bias brief finish focus gentle growing lr ofa positions short together wechsel".split()
 ]
 WORKDIRS = [*PILOTS, *TUNED, *RUNS, *TRIES, "chosen", "fast", "fast-base", "other-seed-1"]
 
@@ -89,7 +90,7 @@ def test_all_parts_in_their_order(study):
     joint, page = calls(study)[-2:]
     assert re.findall("--with runs/study/(\\S+)", joint) == RUNS[1:]
     assert page == f"python scripts/study_page.py runs/study {' '.join(RUNS)}"
-    parts = ["data", "pilot", "tune", "seeds", "depths", "little", "search", "body", "page"]
+    parts = ["data", "pilot", "tune", "seeds", "depths", "little", "vectors", "search", "body", "page"]
     assert [line for line in log(study) if line.endswith("begun")] == [f"{part}: begun" for part in parts]
     assert re.fullmatch(r"end, exit code 0, CPU time since the start: \d+m[\d.]+s \d+m[\d.]+s", log(study)[-1])
     assert (study.root / "data/study-tenth/el.txt").read_text() == "0\n0\n\n10\n10\n\n"
@@ -107,8 +108,14 @@ def test_the_recipe_takes_the_settings_of_every_run_and_its_report_has_the_same(
     for by_command in settings.values():
         assert by_command["run"] == by_command["status"] == by_command["report"]
         recipe, *overrides = by_command["run"]
-        load_recipe(recipe, overrides)
+        adapt = load_recipe(recipe, overrides).adapt
+        assert bool(adapt.word_vectors) == (adapt.initialisation in ("wechsel", "ofa"))
     assert len(settings) == len(WORKDIRS)
+
+
+def test_the_fast_recipe_is_the_study_s_but_for_step_2():
+    study, fast = (load_recipe(f"recipes/{name}.yaml").model_dump() for name in ("study", "fast"))
+    assert {key for key in study if study[key] != fast[key]} == {"workdir", "systems", "mini", "build_mini", "adapt"}
 
 
 def test_runs_share_what_is_the_same_in_them(study):
@@ -123,7 +130,7 @@ def test_runs_share_what_is_the_same_in_them(study):
     assert made_by["depth-9", "pretrain"] == made_by["depth-9", "finetune"] == "depth-1"
     assert made_by["german", "finetune"] == made_by["find-1e-3x4", "pretrain"] == "pilot"
     assert made_by["other-german", "finetune"] == "other" and made_by["tested-3e-4x4", "finetune"] == "find-3e-4x4"
-    assert made_by["try-focus", "finetune"] == "depth-1"
+    assert {made_by[run, "finetune"] for run in (*TRIES, "chosen", "fast")} == {"depth-1"}
     assert made_by["other-seed-1", "pretrain"] == "other" and made_by["other-seed-1", "build-mini"] == "other-seed-1"
     assert made_by["little", "tokens"] == "little" and made_by["little", "build-mini"] == "seed-1"
 

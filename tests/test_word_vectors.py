@@ -1,10 +1,14 @@
 """scripts/word_vectors.py: word pairs out of a dictionary in dictd's form, and vectors that a recipe can name."""
 
 import gzip
+import importlib.util
 import sys
 
 import pytest
+from ds_minimodel_examples.fetch import PACKAGES_FOLDER
+from ds_minimodel_examples.packages import PackageStore
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.vectors import read_dictionary, read_vectors
 
 from .docs import import_script
@@ -13,6 +17,7 @@ ENTRIES = {
     "00databaseshort": "00databaseshort\nEnglish-German FreeDict Dictionary\n",
     "absence": "absence /absəns/\n1. Abwesenheit <fem>, Fehlen [law]\n2. Mangel (an etwas); kein Wort\n",
     "grinning face": "grinning face\nGrinsemännchen\n",
+    "sea": "sea\nSee, Meer\nSee: {ocean}\nNote: Wasser\n",
     "house": "house /haʊs/\n\nHaus <neut>\n   Synonym: {home}\nHeim\n",
 }
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -48,30 +53,70 @@ def package(tmp_path):
 
 def test_single_words_and_their_translations_are_taken_without_remarks_and_synonyms(script, package, tmp_path):
     (document,) = script.dictionary_documents("de", package)
-    assert document["lines"] == ["absence\tAbwesenheit", "absence\tFehlen", "absence\tMangel", "house\tHaus"]
-    (tmp_path / "pairs.txt").write_text("".join(f"{line}\n" for line in document["lines"]))
+    pairs = ["absence\tAbwesenheit", "absence\tFehlen", "absence\tMangel", "sea\tSee", "sea\tMeer", "house\tHaus"]
+    assert document["lines"] == pairs
+    (tmp_path / "pairs.txt").write_text("".join(f"{line}\n" for line in pairs))
     assert read_dictionary(tmp_path / "pairs.txt")[-1] == ("house", "Haus")
 
 
-def test_vectors_are_those_of_the_text_s_words_the_most_frequent_first(script, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("dict.dz", gzip.compress(b"house")[:-9]),
+        ("dict.dz", b"no dictionary"),
+        ("index", b"house\n"),
+        ("index", b"house\t\xc3\xa4\tB\n"),
+        ("index", b"house\tA\tA\n"),
+    ],
+)
+def test_a_damaged_dictionary_is_one_line(script, package, name, content):
+    (package / f"usr/share/dictd/freedict-eng-deu.{name}").write_bytes(content)
+    with pytest.raises(UserError, match=r"freedict-eng-deu\.dict\.dz: not a dictionary as dictd has them"):
+        list(script.dictionary_documents("de", package))
+
+
+def test_files_that_are_there_are_left_and_licences_are_of_all_of_them(script, package, tmp_path):
+    out, store = tmp_path / "out", PackageStore(tmp_path / PACKAGES_FOLDER, print)
+    for language, licence in (("de", "GPL-2+"), ("fr", "GPL-3+"), ("tr", "GPL-2+")):
+        documents = list(script.dictionary_documents("de", package))
+        store._write(script.package_of(language).name, {"version": "1", "licence": licence}, documents)
+    (out).mkdir()
+    (out / "de.pairs.txt").write_text("mine\tmein\n")
+    script.write_dictionaries(["de", "fr"], out)
+    assert (out / "de.pairs.txt").read_text() == "mine\tmein\n" and len(read_dictionary(out / "fr.pairs.txt")) == 6
+    licences = (out / "LICENSES.md").read_text()
+    assert "eng-fra | 1 | GPL-3+ | word pairs" in licences and "eng-deu" in licences and "eng-tur" not in licences
+    (out / "LICENSES.md").unlink()
+    script.write_dictionaries(["fr"], out)
+    assert (out / "LICENSES.md").read_text() == licences
+
+
+def test_vectors_are_those_of_the_text_s_words_the_most_frequent_first(tmp_path):
     pytest.importorskip("gensim")
+    script = import_script("scripts/initialisations.py")
     sentences = script.words_of([["the house, the home", "the house"]] * 4)
-    words = script.write_vectors(sentences, tmp_path / "new/en.vec")
+    words = script.train_word_vectors(sentences, tmp_path / "new/en.vec")
     assert words[0] == "the" and set(words) == {"the", "house", "home", ","}
     assert read_vectors(tmp_path / "new/en.vec").words == words
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["en.vec"]
+    with pytest.raises(UserError, match="its text has no word 3 times"):
+        script.train_word_vectors([["once"]], tmp_path / "none.vec")
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("languages={source: de, targets: [en]}", "the dictionaries begin with English"),
-        ("languages={source: en, targets: [xx]}", "language xx: no dictionary is known of it"),
+        ("languages={source: de, targets: [en]}", "give word pairs of your own as adapt.dictionaries"),
+        ("languages={source: en, targets: [xx]}", "language xx: no dictionary of it is known here"),
+        ("languages={source: en, targets: [de]}", "pip install 'ds_minimodel[focus]'"),
     ],
 )
-def test_languages_without_a_dictionary_are_refused_in_a_line(script, override, message, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_made_is_refused_in_a_line(script, override, message, tmp_path, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "gensim" else find(name))
     texts = "data.text={en: en.txt, de: de.txt, xx: xx.txt}"
     arguments = ["recipes/quickstart.yaml", f"{tmp_path}/out", "finetune.tasks={}", texts, override]
     monkeypatch.setattr(sys, "argv", ["word_vectors.py", *arguments])
     assert script.main() == 2
-    assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and not (tmp_path / "out").exists()

@@ -73,7 +73,10 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
 
 
 def _references(recipe: Recipe, layout: Layout) -> Iterator[tuple[Path, str, list[str]]]:
-    """(folder, task, languages) of each job; they are zero-shot, so that the source alone has none."""
+    """(folder, task, languages) of each job with a target; they are zero-shot, so that the source alone has none.
+
+    A job of before may have languages that are no targets.
+    """
     for name, task in recipe.finetune.tasks.items():
         for folder, languages in layout.scores(None, name, list(task.test), [recipe.languages.source]).items():
             if not set(recipe.languages.targets).isdisjoint(languages):

@@ -84,7 +84,7 @@ class Retrieval(TaskKind[Bitext, Encoded]):
     def score(self, task: TaskSettings, language: str, records: Bitext, encoded: Encoded, logits: Logits) -> Scores:
         """ "to_source" and "from_source": where the neighbours are looked for; "score" is the mean of the two."""
         assert records.vectors is not None
-        own, of_source = _unit(_collected(logits, len(records.sentences))), _unit(records.vectors)
+        own, of_source = unit(_collected(logits, len(records.sentences))), unit(records.vectors)
         return _both(lambda rows: own[rows] @ of_source.T, lambda rows: of_source[rows] @ own.T, records)
 
     def metric(self, task: TaskSettings, source: str) -> str:
@@ -161,7 +161,7 @@ def _collected(outputs: Logits, count: int) -> np.ndarray:
     return found
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: np.ndarray) -> np.ndarray:
     """Vectors of length 1; of length 0 where they are."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)

@@ -34,10 +34,11 @@ def test_loss_and_translations_of_every_system(world, tmp_path, capsys, monkeypa
     with pytest.raises(SystemExit, match="0"):
         main(["report", str(recipe)])  # its recipe names the files of the copy
     script, number, run = import_script("scripts/study_alignment.py"), with_ids(recipe), recipe.parent / "run"
-    monkeypatch.setattr("sys.argv", ["study_alignment.py", str(run)])
+    page = tmp_path / "new/alignment.md"
+    monkeypatch.setattr("sys.argv", ["study_alignment.py", str(run), str(page)])
     assert script.main() == 0
     losses, translations = (
-        {cells[1]: cells[2] for cells in rows_of(part)} for part in capsys.readouterr().out.split("**Translations")
+        {cells[1]: cells[2] for cells in rows_of(part)} for part in page.read_text().split("**Translations")
     )
     assert losses.pop("system") == translations.pop("system") == "xx"
     assert list(losses) == list(translations) == ["BL_BASE", "BL_SMALL", "MiniJoint", "MiniPost", "MultiJoint"]
@@ -49,4 +50,8 @@ def test_loss_and_translations_of_every_system(world, tmp_path, capsys, monkeypa
     (recipe.parent / "topic.xx.jsonl").write_bytes((recipe.parent / "topic.en.jsonl").read_bytes())
     shutil.rmtree(run / "adapt/bl_base/xx/pack")
     shutil.copytree(run / "pretrain/bl_base/pack", run / "adapt/bl_base/xx/pack")
-    assert script.found(loaded, Layout(run), SYSTEMS["bl_base"], "xx")[1] == 100, "English finds itself"
+    assert script.percent_found(loaded, Layout(run), SYSTEMS["bl_base"], "xx")[1] == 100, "English finds itself"
+    (recipe.parent / "topic.xx.jsonl").write_text('{"text": "a", "label": "sea"}\n')
+    assert script.main() == 2 and "a record without id or text" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["study_alignment.py", str(tmp_path / "none"), str(page)])
+    assert script.main() == 2 and "no finished run" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.results.render import PALETTES
 
@@ -41,18 +42,21 @@ def test_each_system_has_its_line_and_its_last_score(script, tmp_path, monkeypat
     assert names["BL_BASE 60.5"] == heights[0] and names["BL_SMALL 50.5"] == heights[-1]
 
 
-def test_runs_of_several_seeds_make_one_line(script, tmp_path):
+@pytest.mark.parametrize("shift", [0, 1, 10], ids=["the same seeds", "some of the same", "others"])
+def test_runs_of_several_seeds_make_one_line(script, tmp_path, shift):
     rows = some_run(systems=("bl_base", "minijoint")).target_scores
     for name, more in (("one", 0), ("other", 2)):
-        (tmp_path / name).mkdir()
-        of_run = [{**row, "seed": row["seed"] + 10 * more, "score": row["score"] + more} for row in rows]
+        of_run = [{**row, "seed": row["seed"] + shift * more, "score": row["score"] + more} for row in rows]
         write_json(tmp_path / name / "scores.json", of_run)
-    (one, unit), (both, same) = (
-        script.averages([tmp_path / name for name in names]) for names in (("one",), ("one", "other"))
-    )
+    one, unit = script.averages([tmp_path / "one"])
+    both, same = script.averages([tmp_path / "one", tmp_path / "other"])
     assert unit == same and both == {
         system: [(compute, pytest.approx(score + 1)) for compute, score in curve] for system, curve in one.items()
     }
+    of_one = [row for row in rows if row["system"] == "bl_base"]
+    write_json(tmp_path / "other/scores.json", of_one)
+    with pytest.raises(UserError, match="other/scores.json: other systems, tasks, languages or steps than"):
+        script.averages([tmp_path / "one", tmp_path / "other"])
 
 
 SCORE = {"system": "minijoint", "task": "topic", "language": "de", "seed": 1, "step": 3, "eflops": 1.0, "score": 5.0}
