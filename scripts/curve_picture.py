@@ -33,6 +33,8 @@ COLORS = {
 
 def averages(reports: Sequence[Path]) -> tuple[Curves, str]:
     """The curves, means over all tasks, and the unit of their compute; UserError where there are none."""
+    if len({report.resolve() for report in reports}) < len(reports):
+        raise UserError(f"{reports[-1]}: a report is named twice; name each once")
     rows: list[Row] = []
     kinds = set()  # what each report has scores of: all must have the same
     for number, report in enumerate(reports):
@@ -121,6 +123,8 @@ def main() -> int:
     parser.add_argument("out", type=Path, metavar="OUT.svg", help="file to write")
     options = parser.parse_args()
     try:
+        if options.out.is_dir():
+            raise UserError(f"{options.out}: a folder; name the file to write last")
         drawing = picture(*averages(options.reports))
         with atomic_write(options.out, "w") as file:
             file.write(drawing)

@@ -52,18 +52,24 @@ def loss(recipe: Recipe, layout: Layout, system: System, language: str) -> float
 
 def parallel_paragraphs(recipe: Recipe, language: str) -> tuple[list[str], list[str]]:
     """Test paragraphs of `topic` in a language, and what they translate; each text once. UserError without them."""
-    task = recipe.finetune.tasks.get(TASK)
+    task, source = recipe.finetune.tasks.get(TASK), recipe.languages.source
+    files = task.test if task else {}
     texts = []
-    for one in (language, recipe.languages.source):
-        if task is None or one not in task.test:
+    for one in (language, source):
+        if one not in files:
             raise UserError(f"{recipe.workdir}: its recipe has no test file of a task {TASK} in {one}; leave it out")
-        records = read_json_lines(Path(task.test[one]))
-        if any(not {"id", "text"} <= record.keys() for record in records):
-            raise UserError(f"{task.test[one]}: a record without id or text; fetch-sample's have both")
+        records = read_json_lines(Path(files[one]))
+        if not all(isinstance(record.get(key), str) for record in records for key in ("id", "text")):
+            raise UserError(f"{files[one]}: a record without id or text; fetch-sample's have both")
         texts.append({record["id"]: record["text"] for record in records})
     own, of_source = texts
     translated = {of_source[name]: own[name] for name in own if name in of_source}
     chosen = list({text: original for original, text in translated.items()}.items())[:PARAGRAPHS]
+    if not chosen:
+        raise UserError(
+            f"{files[language]}: nothing in it translates {files[source]}; "
+            "start in the folder that the run was started in, with its data"
+        )
     return [text for text, _ in chosen], [original for _, original in chosen]
 
 
@@ -89,9 +95,12 @@ def tables(workdirs: Sequence[Path]) -> list[Table]:
     """The two tables; UserError for a run that is not finished, or that has other target languages than the first."""
     recipes = [Recipe.model_validate(read_run_results(workdir, workdir.name).recipe) for workdir in workdirs]
     languages, losses, translations = recipes[0].languages.targets, [], []
-    for workdir, recipe in zip(workdirs, recipes, strict=True):
+    for workdir, recipe in zip(workdirs, recipes, strict=True):  # before anything is computed
         if recipe.languages.targets != languages:
             raise UserError(f"{workdir}: its targets are not those of {workdirs[0]}; give such runs apart")
+        for language in languages:
+            parallel_paragraphs(recipe, language)
+    for workdir, recipe in zip(workdirs, recipes, strict=True):
         layout = Layout(workdir)
         for system in recipe.chosen_systems:
             print(f"{workdir.name} {system.name}", file=sys.stderr)
@@ -119,6 +128,8 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)  # as the study's runs, which may be going on beside it
     try:
+        if options.out.is_dir():
+            raise UserError(f"{options.out}: a folder; name the file to write last")
         page = to_markdown("Language and alignment of the study's packs", tables(options.runs))
         with atomic_write(options.out, "w") as file:
             file.write(page)

@@ -5,8 +5,9 @@
 
 Writes OUT/LANGUAGE.vec, word vectors that gensim's fastText trains on the text of each language of the recipe, and
 OUT/LANGUAGE.pairs.txt, pairs of an English word and its translation, of each target. The dictionaries are Debian's
-packages of FreeDict (`apt-get`, no root, nothing is installed); OUT/LICENSES.md names their licences. A file that is
-there is left as it is. The recipe takes them as `adapt.word_vectors` and `adapt.dictionaries`. Needs the extra `focus`.
+packages of FreeDict (`apt-get`, no root, nothing is installed; what is fetched stays in debian-packages beside OUT);
+OUT/dictionaries.md names their licences. A file that is there is left as it is, word pairs of your own too. The recipe
+takes them as `adapt.word_vectors` and `adapt.dictionaries`. Needs the extra `focus`.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write, lock
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.schema import Recipe
 from scripts.initialisations import require_gensim, train_word_vectors, words_of
 
 CODES = {"de": "deu", "es": "spa", "tr": "tur", "fr": "fra", "ru": "rus", "el": "ell"}  # FreeDict's, of ISO 639-3
@@ -69,7 +71,7 @@ def package_of(language: str) -> Package:
     if language not in CODES:
         raise UserError(
             f"language {language}: no dictionary of it is known here, only of {', '.join(CODES)}; "
-            "leave it out with `languages.targets`"
+            f"give word pairs of your own as OUT/{language}.pairs.txt"
         )
     name = f"dict-freedict-eng-{CODES[language]}"
     return Package(name, partial(dictionary_documents, language), "word pairs", required=True)
@@ -88,34 +90,47 @@ def dictionary_documents(language: str, folder: Path) -> Iterator[Document]:
     yield {"language": language, "lines": ["\t".join(pair) for pair in pairs]}
 
 
+def pairs_file(out: Path, language: str) -> Path:
+    return out / f"{language}.pairs.txt"
+
+
 def write_dictionaries(languages: Sequence[str], out: Path) -> None:
-    """Write the word pairs of each language, and whose they are; UserError for one that FreeDict has not."""
-    packages = {language: package_of(language) for language in languages}
-    files = {language: out / f"{language}.pairs.txt" for language in languages}
-    if (out / "LICENSES.md").is_file() and all(file.is_file() for file in files.values()):
+    """Write the word pairs of each language that has none, and whose they are; UserError without a dictionary."""
+    packages = {language: package_of(language) for language in languages if not pairs_file(out, language).is_file()}
+    if not packages:
         return
     store = PackageStore(out.resolve().parent / PACKAGES_FOLDER, print)
-    store.fill(list(packages.values()))
-    for language, path in files.items():
-        if not path.is_file():
-            with atomic_write(path, "w") as file:
-                for document in store.documents(packages[language].name):
-                    file.writelines(f"{line}\n" for line in document["lines"])
-    present = [package_of(language) for language in CODES if (out / f"{language}.pairs.txt").is_file()]
-    facts = {
-        package.name: {**store.facts(package.name), "taken": package.taken}
-        for package in present
-        if store.has(package.name)
-    }
-    with atomic_write(out / "LICENSES.md", "w") as file:
+    try:
+        store.fill(list(packages.values()))
+        for language, package in packages.items():
+            lines = [line for document in store.documents(package.name) for line in document["lines"]]
+            if not lines:
+                raise ValueError("without word pairs")
+            with atomic_write(pairs_file(out, language), "w") as file:
+                file.writelines(f"{line}\n" for line in lines)
+        made = [package_of(language) for language in CODES if pairs_file(out, language).is_file()]
+        facts = {
+            package.name: {**store.facts(package.name), "taken": package.taken}
+            for package in made
+            if store.has(package.name)
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{store.folder}: a damaged dict-freedict file ({error}); delete these and run again") from None
+    with atomic_write(out / "dictionaries.md", "w") as file:
         file.write(licences_page(facts))
+
+
+def check_text(recipe: Recipe) -> None:
+    """Raise UserError for a language without readable text: before English is trained, which takes longest."""
+    for language in recipe.languages.all:
+        next(iter(read_documents(recipe.data.text[language])), None)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("recipe")
-    parser.add_argument("out", type=Path, metavar="OUT")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("recipe", help="a recipe; its languages and text are taken")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write to; minutes for each 10 MB of text")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values of the recipe's keys")
     options = parser.parse_args()
     out = options.out
     try:
@@ -126,8 +141,10 @@ def main() -> int:
                 "give word pairs of your own as adapt.dictionaries"
             )
         for language in recipe.languages.targets:
-            package_of(language)
+            if not pairs_file(out, language).is_file():
+                package_of(language)
         require_gensim()
+        check_text(recipe)
         with lock(out / "word_vectors.lock"):
             write_dictionaries(recipe.languages.targets, out)
             for language in recipe.languages.all:
@@ -138,6 +155,9 @@ def main() -> int:
     except (UserError, OSError) as error:  # an OSError names the file
         print(f"ds-minimodel: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on after the last whole file", file=sys.stderr)
+        return 1
     return 0
 
 

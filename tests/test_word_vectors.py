@@ -80,15 +80,20 @@ def test_files_that_are_there_are_left_and_licences_are_of_all_of_them(script, p
     for language, licence in (("de", "GPL-2+"), ("fr", "GPL-3+"), ("tr", "GPL-2+")):
         documents = list(script.dictionary_documents("de", package))
         store._write(script.package_of(language).name, {"version": "1", "licence": licence}, documents)
-    (out).mkdir()
-    (out / "de.pairs.txt").write_text("mine\tmein\n")
-    script.write_dictionaries(["de", "fr"], out)
-    assert (out / "de.pairs.txt").read_text() == "mine\tmein\n" and len(read_dictionary(out / "fr.pairs.txt")) == 6
-    licences = (out / "LICENSES.md").read_text()
+    out.mkdir()
+    for name in ("ja.pairs.txt", "de.pairs.txt", "LICENSES.md"):
+        (out / name).write_text("mine\tmein\n")
+    script.write_dictionaries(["de", "ja", "fr"], out)
+    assert {(out / name).read_text() for name in ("ja.pairs.txt", "de.pairs.txt", "LICENSES.md")} == {"mine\tmein\n"}
+    assert len(read_dictionary(out / "fr.pairs.txt")) == 6
+    licences = (out / "dictionaries.md").read_text()
     assert "eng-fra | 1 | GPL-3+ | word pairs" in licences and "eng-deu" in licences and "eng-tur" not in licences
-    (out / "LICENSES.md").unlink()
-    script.write_dictionaries(["fr"], out)
-    assert (out / "LICENSES.md").read_text() == licences
+    kept = store._path(script.package_of("tr").name)
+    for damage in (b"", b"[]\n", b"\xff", kept.read_bytes().partition(b"\n")[0] + b"\n"):
+        kept.write_bytes(damage)
+        with pytest.raises(UserError, match="a damaged dict-freedict file"):
+            script.write_dictionaries(["tr"], out)
+        assert not (out / "tr.pairs.txt").exists()
 
 
 def test_vectors_are_those_of_the_text_s_words_the_most_frequent_first(tmp_path):
@@ -109,12 +114,18 @@ def test_vectors_are_those_of_the_text_s_words_the_most_frequent_first(tmp_path)
         ("languages={source: de, targets: [en]}", "give word pairs of your own as adapt.dictionaries"),
         ("languages={source: en, targets: [xx]}", "language xx: no dictionary of it is known here"),
         ("languages={source: en, targets: [de]}", "pip install 'ds_minimodel[focus]'"),
+        ("languages={source: en, targets: [el]}", "el.txt: no such text file"),
+        ("languages={source: en, targets: [fr]}", "fr.txt: holds no text"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_a_line(script, override, message, tmp_path, monkeypatch, capsys):
-    find = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "gensim" else find(name))
-    texts = "data.text={en: en.txt, de: de.txt, xx: xx.txt}"
+    find, is_there = importlib.util.find_spec, "gensim" not in message and "focus" not in message
+    spec = {"gensim": object() if is_there else None}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec[name] if name in spec else find(name))
+    (tmp_path / "en.txt").write_text("a house\n")
+    (tmp_path / "fr.txt").write_text("\n\n")
+    names = ", ".join(f"{name}: {tmp_path}/{name}.txt" for name in ("en", "de", "xx", "el", "fr"))
+    texts = f"data.text={{{names}}}"
     arguments = ["recipes/quickstart.yaml", f"{tmp_path}/out", "finetune.tasks={}", texts, override]
     monkeypatch.setattr(sys, "argv", ["word_vectors.py", *arguments])
     assert script.main() == 2

@@ -53,5 +53,9 @@ def test_loss_and_translations_of_every_system(world, tmp_path, capsys, monkeypa
     assert script.percent_found(loaded, Layout(run), SYSTEMS["bl_base"], "xx")[1] == 100, "English finds itself"
     (recipe.parent / "topic.xx.jsonl").write_text('{"text": "a", "label": "sea"}\n')
     assert script.main() == 2 and "a record without id or text" in capsys.readouterr().err
+    (recipe.parent / "topic.xx.jsonl").write_text('{"id": "none", "text": "a", "label": "sea"}\n')
+    assert script.main() == 2 and "nothing in it translates" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["study_alignment.py", str(run), str(run)])
+    assert script.main() == 2 and "name the file to write last" in capsys.readouterr().err
     monkeypatch.setattr("sys.argv", ["study_alignment.py", str(tmp_path / "none"), str(page)])
     assert script.main() == 2 and "no finished run" in capsys.readouterr().err

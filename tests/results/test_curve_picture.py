@@ -86,6 +86,13 @@ def test_scores_that_give_no_picture(script, tmp_path, monkeypatch, capsys, scor
     assert error.startswith(f"ds-minimodel: {tmp_path}/scores.json: ") and words in error and error.count("\n") == 1
 
 
+def test_a_report_named_twice_and_a_folder_for_the_picture_are_refused(script, tmp_path, monkeypatch, capsys):
+    write_json(tmp_path / "scores.json", some_run().target_scores)
+    for last, words in ((tmp_path / "curve.svg", "named twice"), (tmp_path, "name the file to write last")):
+        monkeypatch.setattr("sys.argv", ["curve_picture.py", str(tmp_path), str(tmp_path), str(last)])
+        assert script.main() == 2 and words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("mode", PALETTES)
 def test_its_colours_show_on_both_grounds(script, mode):
     quiet, _, systems = script.COLORS[mode]
