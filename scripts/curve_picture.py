@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_write, read_model
+from ds_minimodel.common.errors import UserError, exit_code
+from ds_minimodel.common.files import read_model, write_made
 from ds_minimodel.results.curves import AVERAGE, Row, ScoreRow, training_curves, with_language_average
 from ds_minimodel.results.run_results import SCORES_FILE
 from ds_minimodel.results.tables import systems_of, tasks_of
@@ -122,16 +122,7 @@ def main() -> int:
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="folders of reports")
     parser.add_argument("out", type=Path, metavar="OUT.svg", help="file to write")
     options = parser.parse_args()
-    try:
-        if options.out.is_dir():
-            raise UserError(f"{options.out}: a folder; name the file to write last")
-        drawing = picture(*averages(options.reports))
-        with atomic_write(options.out, "w") as file:
-            file.write(drawing)
-    except (UserError, OSError) as error:  # an OSError names the file
-        print(f"ds-minimodel: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: write_made(options.out, lambda: picture(*averages(options.reports))))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from ds_minimodel.api import Embedder, Recipe, UserError, load_body, load_pack, plugged_module
-from ds_minimodel.common.files import atomic_write, read_json_lines
+from ds_minimodel.common.errors import exit_code
+from ds_minimodel.common.files import read_json_lines, write_made
 from ds_minimodel.engine.ranks.world import join_ranks
 from ds_minimodel.model.heads import to_tensors
 from ds_minimodel.recipe.jobs import Layout
@@ -127,16 +128,8 @@ def main() -> int:
     parser.add_argument("out", type=Path, metavar="OUT.md", help="file to write")
     options = parser.parse_args()
     torch.set_num_threads(1)  # as the study's runs, which may be going on beside it
-    try:
-        if options.out.is_dir():
-            raise UserError(f"{options.out}: a folder; name the file to write last")
-        page = to_markdown("Language and alignment of the study's packs", tables(options.runs))
-        with atomic_write(options.out, "w") as file:
-            file.write(page)
-    except (UserError, OSError) as error:  # an OSError names the file
-        print(f"ds-minimodel: {error}", file=sys.stderr)
-        return 2
-    return 0
+    title = "Language and alignment of the study's packs"
+    return exit_code(lambda: write_made(options.out, lambda: to_markdown(title, tables(options.runs))))
 
 
 if __name__ == "__main__":

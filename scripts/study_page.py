@@ -28,7 +28,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, exit_code
 from ds_minimodel.common.files import atomic_write
 from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.results.comparison import Comparison, compare_runs
@@ -239,10 +239,8 @@ def tuning_table(runs: Sequence[RunResults]) -> Table:
 
 # --- the search for the cheapest step 2
 
-BY_RULE, BESIDE_IT = (
-    "A quarter of the compute: what the rule chose",
-    "A quarter of the compute: what was chosen beside it",
-)
+BY_RULE = "A quarter of the compute: what the rule chose"
+BESIDE_IT = "A quarter of the compute: what was chosen beside it"
 
 
 def search_blocks(first: RunResults, tries: Sequence[RunResults], tasks: set[str]) -> list[Block]:
@@ -353,8 +351,9 @@ class Study:
     """Finished runs of a study by what they are for, and its log.
 
     pilots: the chosen body's, in whose tasks systems are compared. bodies: (pilot, its run of step 2) of each body that
-    was registered. tuned: tries of finetuning. tries: those of step 2. fast: what won, in the other languages.
-    elsewhere: all systems, over the body that was not chosen.
+    was registered. tuned: tries of finetuning. tries: those of step 2. chosen: what the rule chose of them,
+    fast: what was chosen beside it and its control, both in the other languages. elsewhere: all systems, over the body
+    that was not chosen.
     """
 
     runs: list[RunResults]
@@ -370,16 +369,8 @@ class Study:
     def all_runs(self) -> list[RunResults]:
         """Each run once."""
         of_bodies = [run for pair in self.bodies for run in pair]
-        runs = [
-            *self.pilots,
-            *of_bodies,
-            *self.tuned,
-            *self.runs,
-            *self.tries,
-            *self.chosen,
-            *self.fast,
-            *self.elsewhere,
-        ]
+        of_search = [*self.tries, *self.chosen, *self.fast]
+        runs = [*self.pilots, *of_bodies, *self.tuned, *self.runs, *of_search, *self.elsewhere]
         return list({run.name: run for run in runs}.values())
 
 
@@ -500,12 +491,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/study", help="folder of results and figures")
     parser.add_argument("--page", type=Path, default=ROOT / "docs/study.md", help="page that takes the results")
     options = parser.parse_args()
-    try:
-        write(options.work, options.runs, options.out, options.page)
-    except (UserError, OSError) as error:  # an OSError names the file
-        print(f"ds-minimodel: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: write(options.work, options.runs, options.out, options.page))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from ds_minimodel_examples.fetch import PACKAGES_FOLDER
 from ds_minimodel_examples.packages import Package, PackageStore, licences_page
 from ds_minimodel_examples.text import Document
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, exit_code
 from ds_minimodel.common.files import atomic_write, lock
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.recipe.reading import load_recipe
@@ -126,39 +126,38 @@ def check_text(recipe: Recipe) -> None:
         next(iter(read_documents(recipe.data.text[language])), None)
 
 
+def write(recipe: Recipe, out: Path) -> None:
+    """Write the vectors and dictionaries that are not there; UserError early where one cannot be made."""
+    if recipe.languages.source != "en":
+        raise UserError(
+            f"languages.source: {recipe.languages.source}, but FreeDict's dictionaries are from English; "
+            "give word pairs of your own as adapt.dictionaries"
+        )
+    for language in recipe.languages.targets:
+        if not pairs_file(out, language).is_file():
+            package_of(language)
+    require_gensim()
+    check_text(recipe)
+    with lock(out / "word_vectors.lock"):
+        write_dictionaries(recipe.languages.targets, out)
+        for language in recipe.languages.all:
+            path = out / f"{language}.vec"
+            if not path.is_file():
+                print(path)
+                train_word_vectors(words_of(read_documents(recipe.data.text[language])), path)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("recipe", help="a recipe; its languages and text are taken")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to write to; minutes for each 10 MB of text")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values of the recipe's keys")
     options = parser.parse_args()
-    out = options.out
     try:
-        recipe = load_recipe(options.recipe, options.overrides)
-        if recipe.languages.source != "en":
-            raise UserError(
-                f"languages.source: {recipe.languages.source}, but FreeDict's dictionaries are from English; "
-                "give word pairs of your own as adapt.dictionaries"
-            )
-        for language in recipe.languages.targets:
-            if not pairs_file(out, language).is_file():
-                package_of(language)
-        require_gensim()
-        check_text(recipe)
-        with lock(out / "word_vectors.lock"):
-            write_dictionaries(recipe.languages.targets, out)
-            for language in recipe.languages.all:
-                path = out / f"{language}.vec"
-                if not path.is_file():
-                    print(path)
-                    train_word_vectors(words_of(read_documents(recipe.data.text[language])), path)
-    except (UserError, OSError) as error:  # an OSError names the file
-        print(f"ds-minimodel: {error}", file=sys.stderr)
-        return 2
+        return exit_code(lambda: write(load_recipe(options.recipe, options.overrides), options.out))
     except KeyboardInterrupt:
         print("stopped; the same command goes on after the last whole file", file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Exceptions that the command line knows."""
 
 import re
+import sys
+from collections.abc import Callable
 
 LONGEST = 1000  # characters of a message
 
@@ -16,6 +18,16 @@ class UserError(Exception):
         """The message as one printable line, whatever stands in the names and texts that it quotes."""
         text = printable(re.sub(r"\s*\n\s*", " ", super().__str__()).strip())
         return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[3 - LONGEST // 2 :]}"
+
+
+def exit_code(work: Callable[[], object]) -> int:
+    """Do the work of a script; 0, or 2 where a UserError or an OSError, which names its file, is said in one line."""
+    try:
+        work()
+    except (UserError, OSError) as error:
+        print(f"ds-minimodel: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def printable(text: str) -> str:
