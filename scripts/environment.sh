@@ -19,7 +19,7 @@ cd "$root"
 
 fail() {
     echo "error: $*" >&2
-    exit 1
+    exit 2
 }
 
 # check_finished RECIPE OVERRIDE…: end where a run was stopped. After SIGTERM `ds-minimodel run` has saved its state and

@@ -11,7 +11,6 @@ Leaves initialisations.json and .md in OUT; repeated, it goes on.
 
 import argparse
 import datetime
-import importlib.util
 import re
 import sys
 from collections.abc import Iterable
@@ -45,9 +44,10 @@ def main() -> None:
 
     from ds_minimodel.benchmark.peaks import device_name
     from ds_minimodel.data.reader import read_documents
+    from ds_minimodel.data.vectors import require_gensim
     from ds_minimodel.engine.ranks.world import join_ranks
 
-    require_gensim()
+    require_gensim(Path(__file__).name)
     recipe, world, out = load_recipe(options.recipe, options.overrides), join_ranks(), options.out
     source, target = recipe.languages.source, recipe.languages.targets[0]
     common = [*options.overrides, "systems=[bl_base]", f"languages={{source: {source}, targets: [{target}]}}"]
@@ -99,12 +99,6 @@ def do(last: str, recipe: Recipe, world: "World") -> None:
 def words_of(documents: Iterable[Iterable[str]]) -> list[list[str]]:
     """Sentences of a text as lists of words."""
     return [re.findall(r"\w+|[^\w\s]", line) for document in documents for line in document]
-
-
-def require_gensim() -> None:
-    """Raise UserError where gensim is missing."""
-    if importlib.util.find_spec("gensim") is None:
-        raise UserError("gensim, which trains word vectors, is not installed; pip install 'ds_minimodel[focus]'")
 
 
 def train_word_vectors(sentences: list[list[str]], path: Path) -> list[str]:

@@ -29,9 +29,10 @@ from ds_minimodel_examples.text import Document
 from ds_minimodel.common.errors import UserError, exit_code
 from ds_minimodel.common.files import atomic_write, lock
 from ds_minimodel.data.reader import read_documents
+from ds_minimodel.data.vectors import require_gensim
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
-from scripts.initialisations import require_gensim, train_word_vectors, words_of
+from scripts.initialisations import train_word_vectors, words_of
 
 CODES = {"de": "deu", "es": "spa", "tr": "tur", "fr": "fra", "ru": "rus", "el": "ell"}  # FreeDict's, of ISO 639-3
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # dictd's, from 0 to 63
@@ -136,7 +137,7 @@ def write(recipe: Recipe, out: Path) -> None:
     for language in recipe.languages.targets:
         if not pairs_file(out, language).is_file():
             package_of(language)
-    require_gensim()
+    require_gensim(Path(__file__).name)
     check_text(recipe)
     with lock(out / "word_vectors.lock"):
         write_dictionaries(recipe.languages.targets, out)

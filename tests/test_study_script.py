@@ -138,7 +138,7 @@ def test_runs_share_what_is_the_same_in_them(study):
 @pytest.mark.parametrize("parts", [["pilots"], ["data", "--parts"], [""]])
 def test_a_part_that_is_none_is_refused_before_anything_is_written(study, parts):
     done = study(*parts)
-    assert done.returncode == 1 and f"error: {parts[-1]} is no part of the study" in done.stderr
+    assert done.returncode == 2 and f"error: {parts[-1]} is no part of the study" in done.stderr
     assert not (study.root / "runs").exists() and not (study.root / "calls").exists()
 
 
@@ -185,7 +185,7 @@ def test_two_at_a_time_are_refused(study):
     with open(study.root / "runs/study/study.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         done = study("data")
-    assert done.returncode == 1 and "the study is running already" in done.stderr
+    assert done.returncode == 2 and "the study is running already" in done.stderr
     assert not (study.root / "runs/study/log.txt").exists()
 
 

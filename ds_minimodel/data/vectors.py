@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,18 +154,20 @@ _FASTTEXT: dict[str, Any] = {
 }
 
 
+def require_gensim(user: str) -> None:
+    """Raise UserError, with the name of what trains vectors, where gensim is missing; it is not imported."""
+    if importlib.util.find_spec("gensim") is None:
+        raise UserError(f"{user} trains vectors with gensim, which is not installed; pip install 'ds_minimodel[focus]'")
+
+
 def train_piece_vectors(store: TokenStore, tokenizer: Tokenizer, seed: int) -> Floats:
     """A vector of each piece (V, 100) from the store's text; zero for pieces seen fewer than 10 times.
 
     One thread, so that the result is a function of store and seed. UserError where gensim is missing.
     """
-    try:
-        from gensim.models import FastText
-    except ModuleNotFoundError:
-        raise UserError(
-            "adapt.initialisation: focus trains its vectors with gensim, which is not installed; "
-            "pip install 'ds_minimodel[focus]', or give adapt.word_vectors"
-        ) from None
+    require_gensim("adapt.initialisation: focus, without adapt.word_vectors,")
+    from gensim.models import FastText
+
     pieces = tokenizer.pieces()
     vectors = np.zeros((len(pieces), _FASTTEXT["vector_size"]), np.float32)
     model = FastText(seed=seed, workers=1, **_FASTTEXT)

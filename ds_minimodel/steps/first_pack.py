@@ -3,7 +3,6 @@
 What each way reads is declared in recipe/initialisations.py; how it works, in model/initialisation.py.
 """
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from ds_minimodel.data.vectors import (
     read_dictionary,
     read_header,
     read_vectors,
+    require_gensim,
     train_piece_vectors,
 )
 from ds_minimodel.model import initialisation
@@ -43,12 +43,8 @@ def check_vectors(recipe: Recipe) -> None:
         )
     for path in section.dictionaries.values():
         read_dictionary(path)
-    trains = method.trains_vectors and set(recipe.languages.targets) - section.word_vectors.keys()
-    if trains and importlib.util.find_spec("gensim") is None:
-        raise UserError(
-            f"adapt.initialisation: {method.name} trains its vectors with gensim; "
-            "pip install 'ds_minimodel[focus]', or give adapt.word_vectors"
-        )
+    if method.trains_vectors and set(recipe.languages.targets) - section.word_vectors.keys():
+        require_gensim(f"adapt.initialisation: {method.name}, without adapt.word_vectors,")
 
 
 def initial_inputs(recipe: Recipe, language: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_write
+from ds_minimodel.common.files import atomic_write, lock
 from ds_minimodel_examples.text import LANGUAGES, Document
 
 Log = Callable[[str], object]
@@ -226,21 +226,25 @@ class PackageStore:
         Packages that the indexes do not know are left out and named in the log; UserError if one is required.
         """
         missing = [package for package in packages if not self.has(package.name)]
-        found = self.apt.candidates([package.name for package in missing]) if missing else {}
-        self._leave_out([package for package in missing if package.name not in found])
-        missing = [package for package in missing if package.name in found]
-        if missing:
-            self.log(f"to download: {sum(size for _, size in found.values()) / 1e6:.0f} MB")
-        for number, package in enumerate(missing, 1):
-            version, size = found[package.name]
-            self.log(f"package {number} of {len(missing)}: {package.name}, {size / 1e6:.1f} MB")
-            self._add(package, version)
+        if not missing:  # and the folder may be read-only
+            return
+        with self._locked():
+            found = self.apt.candidates([package.name for package in missing])
+            self._leave_out([package for package in missing if package.name not in found])
+            missing = [package for package in missing if package.name in found]
+            if missing:
+                self.log(f"to download: {sum(size for _, size in found.values()) / 1e6:.0f} MB")
+            for number, package in enumerate(missing, 1):
+                version, size = found[package.name]
+                self.log(f"package {number} of {len(missing)}: {package.name}, {size / 1e6:.1f} MB")
+                self._add(package, version)
 
     def fill_from_indexes(self, name: str, extract: Callable[[Apt], Iterable[Document]], licence: str) -> None:
         """Keep the documents extract(apt) of the package indexes themselves under `name`."""
         if not self.has(name):
             self.log(name)
-            self._write(name, {"version": "as of the indexes", "licence": licence}, extract(self.apt))
+            with self._locked():
+                self._write(name, {"version": "as of the indexes", "licence": licence}, extract(self.apt))
 
     def has(self, name: str) -> bool:
         """Whether the text of a package is there, as today's extractors write it."""
@@ -258,6 +262,10 @@ class PackageStore:
         with open(self._path(name), encoding="utf-8") as file:
             next(file)
             yield from map(json.loads, file)
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        """Two at a time would fetch with one apt: its indexes are this folder's."""
+        return lock(self.folder / "apt" / "lock")
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.jsonl"

@@ -140,6 +140,6 @@ def test_training_vectors_gives_the_same_bits_in_every_process(trained, store_fo
 
 
 def test_without_gensim(store, tokenizer_folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    monkeypatch.setitem(sys.modules, "gensim", None)
     with pytest.raises(UserError, match=r"pip install 'ds_minimodel\[focus\]'"):
         train_piece_vectors(store, open_tokenizer(tokenizer_folder), seed=1)
