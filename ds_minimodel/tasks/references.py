@@ -31,6 +31,7 @@ try:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline, make_union
     from sklearn.preprocessing import StandardScaler
+    from threadpoolctl import threadpool_limits  # which scikit-learn brings
 except ImportError:  # the extra `report`; without it the scores that need it are None
     LogisticRegression = None
 
@@ -132,7 +133,8 @@ def share(wanted: set[str], found: set[str]) -> float:
     return len(wanted & found) / len(wanted) if wanted else 0.0
 
 
-# The newest fit is kept: the languages of a task are jobs that follow one another, with the same training data.
+# The newest fit is kept: the languages of a task are jobs that follow one another, with the same training data. One
+# thread, for sums over several of them end in other bits, and now and then in another answer.
 
 
 @lru_cache(maxsize=1)
@@ -140,13 +142,15 @@ def _tfidf(texts: tuple[str, ...], labels: tuple[Any, ...]) -> Any:
     words = TfidfVectorizer(sublinear_tf=True, min_df=2)
     letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True, min_df=3, max_features=100_000)
     model = make_pipeline(make_union(words, letters), LogisticRegression(C=20, max_iter=300, class_weight="balanced"))
-    return model.fit(texts, labels)
+    with threadpool_limits(1):
+        return model.fit(texts, labels)
 
 
 @lru_cache(maxsize=1)
 def _overlap(pairs: tuple[tuple[str, str], ...], labels: tuple[Any, ...]) -> Any:
     model = make_pipeline(StandardScaler(), LogisticRegression())
-    return model.fit([overlap_features(*pair) for pair in pairs], labels)
+    with threadpool_limits(1):
+        return model.fit([overlap_features(*pair) for pair in pairs], labels)
 
 
 def _scores(model: Any, tests: Tests[Label]) -> dict[str, float]:

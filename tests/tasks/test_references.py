@@ -34,6 +34,23 @@ def test_tfidf_learns_topics_and_is_deterministic():
     assert references.tfidf_accuracies(texts, labels, tests) == scores
 
 
+def test_references_are_fitted_by_one_thread_whatever_is_set(monkeypatch):
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    pytest.importorskip("sklearn")
+    fit, seen = references.LogisticRegression.fit, []
+
+    def watched(model, *data):
+        seen.append({pool["num_threads"] for pool in threadpoolctl.threadpool_info()})
+        return fit(model, *data)
+
+    monkeypatch.setattr(references.LogisticRegression, "fit", watched)
+    with threadpoolctl.threadpool_limits(2):
+        references.tfidf_accuracies(*topic_examples(12), {})
+        references.overlap_accuracies([("one", "one"), ("two", "three")] * 6, ["1", "0"] * 6, {})
+        assert 2 in {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+    assert seen == [{1}, {1}]
+
+
 def test_overlap_tells_pairs_that_share_words():
     pairs = [("blue house", "the blue house stands here"), ("blue house", "a tree grows in gardens")] * 20
     labels = ["1", "0"] * 20
