@@ -62,7 +62,7 @@ def test_single_words_and_their_translations_are_taken_without_remarks_and_synon
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("dict.dz", gzip.compress(b"house")[:-9]),
+        ("dict.dz", gzip.compress(b"house", mtime=0)[:-9]),
         ("dict.dz", b"no dictionary"),
         ("index", b"house\n"),
         ("index", b"house\t\xc3\xa4\tB\n"),
