@@ -414,8 +414,10 @@ def result_blocks(study: Study) -> list[Block]:
         if those:
             blocks += [Heading(title, 3), *search_blocks(runs[0], those, entered)]
     for run in study.elsewhere:
-        _heading, *paired = paired_blocks(compare_runs([only(run, entered)]), [])
-        blocks += [Heading("Over the other body", 3), *(block for block in paired if isinstance(block, Table))]
+        its_own, differs = compare_runs([only(run, entered)]), compare_runs([runs[0], run]).facts[run.name]
+        _heading, *paired = paired_blocks(its_own, [])
+        blocks += [Heading("Over the other body", 3), Facts({run.name: differs})]
+        blocks += (block for block in paired if isinstance(block, Table))
     blocks.append(Heading("Scores", 3))
     for block in report_blocks(comparison):
         if isinstance(block, Heading):

@@ -133,6 +133,7 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
     of_body = {"systems": ["multijoint"], "tasks": TASKS, "mini": {"depth": 1, "depths": DEPTHS}}
     tuned = [row | {"score": 41.5} for row in pilot.source_scores if row["task"] == "qa"]
     base, quick = some_runs()[0], some_run("try-quick", adapt={"steps": 50}, better=-1, **of_body)
+    slower = base.recipe["pretrain"] | {"lr": 0.5}
     for run in (quick, base):
         for row in run.losses:
             row |= {"seconds": 100.0, "usual_seconds": 100.0}
@@ -145,7 +146,7 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
         quick,
         *(dataclasses.replace(quick, name=name) for name in ("chosen", "fast")),
         some_run("fast-base", adapt={"steps": 60}, systems=["bl_base"], tasks=TASKS),
-        dataclasses.replace(base, name="other-seed-1"),
+        dataclasses.replace(base, name="other-seed-1", recipe=base.recipe | {"pretrain": slower}),
     ]:
         (tmp_path / run.name / "report").mkdir(parents=True, exist_ok=True)
         write_run_results(run, tmp_path / run.name / "report")
@@ -168,7 +169,9 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
     ):
         part = text.partition(f"### {heading}")[2].partition("\n### ")[0]
         assert list(rows_below(part, "Share of BL_BASE, and speedup by cell")) == expected
-    elsewhere = rows_below(text.partition("### Over the other body")[2], "Share of BL_BASE, and speedup by cell")
+    other_body = text.partition("### Over the other body")[2]
+    assert re.search(r"^- \*\*other-seed-1\*\*: .*; differs in pretrain.lr \S+ → 0.5$", other_body, re.MULTILINE)
+    elsewhere = rows_below(other_body, "Share of BL_BASE, and speedup by cell")
     assert {"MiniJoint", "MiniPost"} <= {name for name, _ in elsewhere}
     assert {row["run"] for row in json.loads((tmp_path / "out/scores.json").read_text())} >= {
         *("other", "german", "other-german", "find-1e-3x4", "try-quick", "chosen", "fast", "other-seed-1")
