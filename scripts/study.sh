@@ -77,7 +77,8 @@ study() {
         fast*) recipe=recipes/fast.yaml ;;&
         chosen | fast*) one=fr other=ru ;;&
         depth-* | try-* | chosen | fast*) settings+=("languages.targets=[$one, $other]" finetune.seeds=2) ;;&
-        depth-* | try-* | chosen | fast) settings+=("systems=[multijoint]") ;;
+        fast-deep) settings+=("mini.depth=9") ;;&
+        depth-* | try-* | chosen | fast | fast-deep) settings+=("systems=[multijoint]") ;;
         fast-base) settings+=("systems=[bl_base]") ;;
         little) settings=("languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt
             data.text.el=data/study-tenth/el.txt) ;;
@@ -176,6 +177,8 @@ search() {
     study run chosen
     share depth-1 fast tokenizer tokens pretrain finetune
     study run fast
+    share depth-1 fast-deep tokenizer tokens pretrain finetune
+    study run fast-deep
     share seed-1 fast-base tokenizer tokens pretrain finetune
     study run fast-base
 }
@@ -191,7 +194,7 @@ body() {
 page() {
     local run others=() tried=("${!tries[@]}")
     for run in pilot other german other-german "${tuned[@]/#/find-}" tested-$best "${runs[@]}" "${tried[@]/#/try-}" chosen \
-        fast fast-base other-seed-1; do
+        fast fast-deep fast-base other-seed-1; do
         [ ! -d "$work/$run" ] || study report "$run"
     done
     for run in "${runs[@]:1}"; do

@@ -35,7 +35,7 @@ TRIES = [
     f"try-{name}"
     for name in "batch bias brief finish focus gentle growing lr ofa positions short together wechsel".split()
 ]
-WORKDIRS = [*PILOTS, *TUNED, *RUNS, *TRIES, "chosen", "fast", "fast-base", "other-seed-1"]
+WORKDIRS = [*PILOTS, *TUNED, *RUNS, *TRIES, "chosen", "fast", "fast-deep", "fast-base", "other-seed-1"]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_runs_share_what_is_the_same_in_them(study):
     assert made_by["depth-9", "pretrain"] == made_by["depth-9", "finetune"] == "depth-1"
     assert made_by["german", "finetune"] == made_by["find-1e-3x4", "pretrain"] == "pilot"
     assert made_by["other-german", "finetune"] == "other" and made_by["tested-3e-4x4", "finetune"] == "find-3e-4x4"
-    assert {made_by[run, "finetune"] for run in (*TRIES, "chosen", "fast")} == {"depth-1"}
+    assert {made_by[run, "finetune"] for run in (*TRIES, "chosen", "fast", "fast-deep")} == {"depth-1"}
     assert made_by["other-seed-1", "pretrain"] == "other" and made_by["other-seed-1", "build-mini"] == "other-seed-1"
     assert made_by["little", "tokens"] == "little" and made_by["little", "build-mini"] == "seed-1"
 
