@@ -78,8 +78,8 @@ study() {
         chosen | fast*) one=fr other=ru ;;&
         depth-* | try-* | chosen | fast*) settings+=("languages.targets=[$one, $other]" finetune.seeds=2) ;;&
         fast-deep) settings+=("mini.depth=9") ;;&
-        depth-* | try-* | chosen | fast | fast-deep) settings+=("systems=[multijoint]") ;;
         fast-base) settings+=("systems=[bl_base]") ;;
+        depth-* | try-* | chosen | fast*) settings+=("systems=[multijoint]") ;;
         little) settings=("languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt
             data.text.el=data/study-tenth/el.txt) ;;
     esac
@@ -169,16 +169,10 @@ vectors() { python scripts/word_vectors.py recipes/study.yaml $vectors; }
 # Step 2 over one layer of the body with several heads, varied; what two languages chose is scored in the others.
 search() {
     local name
-    for name in $(printf '%s\n' "${!tries[@]}" | sort); do
-        share depth-1 try-$name tokenizer tokens pretrain finetune
-        study run try-$name
+    for name in $(printf 'try-%s\n' "${!tries[@]}" | sort) chosen fast fast-deep; do
+        share depth-1 "$name" tokenizer tokens pretrain finetune
+        study run "$name"
     done
-    share depth-1 chosen tokenizer tokens pretrain finetune
-    study run chosen
-    share depth-1 fast tokenizer tokens pretrain finetune
-    study run fast
-    share depth-1 fast-deep tokenizer tokens pretrain finetune
-    study run fast-deep
     share seed-1 fast-base tokenizer tokens pretrain finetune
     study run fast-base
 }

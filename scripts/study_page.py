@@ -413,9 +413,9 @@ def result_blocks(study: Study) -> list[Block]:
     for title, those in ((BY_RULE, study.chosen), (BESIDE_IT, study.fast)):
         if those:
             blocks += [Heading(title, 3), *search_blocks(runs[0], those, entered)]
-    for run in study.elsewhere:
-        its_own, differs = compare_runs([only(run, entered)]), compare_runs([runs[0], run]).facts[run.name]
-        _heading, *paired = paired_blocks(its_own, [])
+    for run in (only(run, entered) for run in study.elsewhere):
+        differs = compare_runs([runs[0], run]).facts[run.name]
+        _heading, *paired = paired_blocks(compare_runs([run]), [])
         blocks += [Heading("Over the other body", 3), Facts({run.name: differs})]
         blocks += (block for block in paired if isinstance(block, Table))
     blocks.append(Heading("Scores", 3))

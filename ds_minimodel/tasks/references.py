@@ -133,8 +133,7 @@ def share(wanted: set[str], found: set[str]) -> float:
     return len(wanted & found) / len(wanted) if wanted else 0.0
 
 
-# The newest fit is kept: the languages of a task are jobs that follow one another, with the same training data. One
-# thread, for sums over several of them end in other bits, and now and then in another answer.
+# The newest fit is kept: the languages of a task are jobs that follow one another, with the same training data.
 
 
 @lru_cache(maxsize=1)
@@ -142,15 +141,19 @@ def _tfidf(texts: tuple[str, ...], labels: tuple[Any, ...]) -> Any:
     words = TfidfVectorizer(sublinear_tf=True, min_df=2)
     letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True, min_df=3, max_features=100_000)
     model = make_pipeline(make_union(words, letters), LogisticRegression(C=20, max_iter=300, class_weight="balanced"))
-    with threadpool_limits(1):
-        return model.fit(texts, labels)
+    return _fitted(model, texts, labels)
 
 
 @lru_cache(maxsize=1)
 def _overlap(pairs: tuple[tuple[str, str], ...], labels: tuple[Any, ...]) -> Any:
     model = make_pipeline(StandardScaler(), LogisticRegression())
+    return _fitted(model, [overlap_features(*pair) for pair in pairs], labels)
+
+
+def _fitted(model: Any, inputs: Sequence[Any], labels: Sequence[Any]) -> Any:
+    """The model, fitted by one thread: sums over several end in other bits, and now and then in another answer."""
     with threadpool_limits(1):
-        return model.fit([overlap_features(*pair) for pair in pairs], labels)
+        return model.fit(inputs, labels)
 
 
 def _scores(model: Any, tests: Tests[Label]) -> dict[str, float]:
