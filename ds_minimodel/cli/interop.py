@@ -1,4 +1,4 @@
-"""`ds-minimodel import-hf`, `import-fairseq` and `export-hf` on the command line."""
+"""`ds-minimodel import-hf` and `export-hf` on the command line."""
 
 import importlib
 from pathlib import Path
@@ -11,18 +11,16 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 
 
 def add_arguments(commands: Commands) -> None:
-    """Add the three commands to argparse's `commands`."""
-    for name, text, run in (
-        ("import-hf", "read a RoBERTa, XLM-R, CamemBERT or BERT folder of Hugging Face's", _import_hf),
-        ("import-fairseq", "read a published RoBERTa or XLM-R of fairseq's", _import_fairseq),
-    ):
-        importing = commands.add_parser(name, help=text)
-        importing.add_argument("folder", metavar="DIR", help="weights, configuration and tokenizer files")
-        importing.add_argument("out", metavar="OUT", help="folder for body and pack")
-        importing.add_argument(
-            "--language", metavar="CODE", default=UNKNOWN_LANGUAGE, help="of the pack; default: undetermined"
-        )
-        importing.set_defaults(run=run)
+    """Add the two commands to argparse's `commands`."""
+    importing = commands.add_parser(
+        "import-hf", help="read a RoBERTa, XLM-R, CamemBERT or BERT folder of Hugging Face's"
+    )
+    importing.add_argument("folder", metavar="DIR", help="weights, configuration and tokenizer files")
+    importing.add_argument("out", metavar="OUT", help="folder for body and pack")
+    importing.add_argument(
+        "--language", metavar="CODE", default=UNKNOWN_LANGUAGE, help="of the pack; default: undetermined"
+    )
+    importing.set_defaults(run=_import_hf)
     exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's library")
     exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a body, mini-model or task model")
     exporting.add_argument("out", metavar="OUT", help="folder to write")
@@ -34,12 +32,6 @@ def add_arguments(commands: Commands) -> None:
 def _import_hf(options: Options) -> None:
     folder = _existing(options.folder, "give that of a downloaded model: config.json, weights and tokenizer files")
     _module("hugging_face").import_hf(folder, options.out, options.language)
-    say(f"{options.out}/body and {options.out}/pack: written")
-
-
-def _import_fairseq(options: Options) -> None:
-    folder = _existing(options.folder, "give that of a published model: model.pt, dict.txt and tokenizer files")
-    _module("fairseq").import_fairseq(folder, options.out, options.language)
     say(f"{options.out}/body and {options.out}/pack: written")
 
 

@@ -292,17 +292,6 @@ def _parse_unigram(data: bytes, where: Path) -> Any:
     return model
 
 
-def unigram_from_sentencepiece(data: bytes, where: Path) -> tuple[bytes, list[int]]:
-    """XLM-R's sentencepiece.bpe.model as (model in fairseq's order: bytes, XLM-R's ids in that order).
-
-    <pad> is added. The order is XLM-R's own, whose ids are SentencePiece's plus 1. Raises UserError for other
-    kinds of model.
-    """
-    model = _parse_special(data, where)
-    pieces = [(piece.piece, piece.score) for piece in model.pieces[len(_MODEL_SPECIAL) :]]
-    return _unigram_model(pieces, model.normalizer_spec, where), list(range(NUM_SPECIAL + len(pieces) + 1))
-
-
 def _parse_special(data: bytes, where: Path) -> Any:
     """The SentencePiece model in `data`; UserError where its special pieces are not XLM-R's."""
     model = _parse_unigram(data, where)

@@ -415,10 +415,10 @@ def test_the_commands(xlm_r, tmp_path, capsys):
     )
     before, after = (load_file(folder / "model.safetensors") for folder in (xlm_r, tmp_path / "out"))
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    for command in ("import-hf", "import-fairseq", "export-hf"):
+    for command in ("import-hf", "export-hf"):
         code, line = run(command, tmp_path / "no/model", tmp_path / "new")
         assert code == 2 and line.count("\n") == 1 and "no/model: no such folder; give that of a" in line
-    for command, words in (("import-hf", "exists"), ("import-fairseq", "exists"), ("export-hf", "no such file")):
+    for command, words in (("import-hf", "exists"), ("export-hf", "no such file")):
         code, line = run(
             command,
             xlm_r,

@@ -22,7 +22,6 @@ from ds_minimodel.engine.ranks.rendezvous import free_port
 
 from ..docs import PAGES, ROOT, blocks, commands, name_of, prose
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
-from ..interop.test_fairseq import xlm_r_of_fairseq  # noqa: F401
 from ..serve.conftest import make_family
 from ..serve.hub_server import hub  # noqa: F401
 from .conftest import copy_of, make_world, run
@@ -111,7 +110,7 @@ def do(arguments, folder, capsys):
 
 
 @pytest.fixture
-def folder(tmp_path, roberta, xlm_r_of_fairseq):  # noqa: F811
+def folder(tmp_path, roberta):  # noqa: F811
     """What a reader has: checkpoints, and text, tasks and word vectors of two languages (made up)."""
     data = tmp_path / "data"
     data.mkdir()
@@ -124,7 +123,6 @@ def folder(tmp_path, roberta, xlm_r_of_fairseq):  # noqa: F811
         (data / f"{language}.vec").write_text("2 3\nthe 0 1.5 -2\nof 1 1.5 -2\n")
     (data / "en-de.txt").write_text("the\tthe\n")
     shutil.copytree(roberta, tmp_path / "roberta-base")
-    shutil.copytree(xlm_r_of_fairseq, tmp_path / "roberta.base")
     return tmp_path
 
 

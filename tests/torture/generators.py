@@ -298,7 +298,7 @@ def bad_recipe(rng: random.Random) -> Case:
 
 
 COMMANDS = """run tokenizer prepare pretrain build-mini adapt finetune evaluate report flops plan fetch-sample import-hf
-import-fairseq export-hf hosts pack predict doctor""".split()
+export-hf hosts pack predict doctor""".split()
 WORDS = (
     "--ranks --zero --hostfile --rebuild --with --json --device --world-size --ranks-per-node --local_rank --pack "
     "--head --top --depth --language --set --languages --out --version -x --no-such - -- = a=b =b adapt.lr= show "
