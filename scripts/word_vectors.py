@@ -32,11 +32,11 @@ from ds_minimodel.data.reader import read_documents
 from ds_minimodel.data.vectors import require_gensim
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
-from scripts.initialisations import train_word_vectors, words_of
 
 CODES = {"de": "deu", "es": "spa", "tr": "tur", "fr": "fra", "ru": "rus", "el": "ell"}  # FreeDict's, of ISO 639-3
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # dictd's, from 0 to 63
 _NO_TRANSLATION = re.compile(r'\s*((synonyms?|see|note):|")', re.IGNORECASE)
+LEAST = 3  # times that a word must be there to have a vector
 _REMARK = re.compile(r"\([^)]*\)|\[[^]]*\]|<[^>]*>|/[^/]*/|^\s*\d+\.")
 
 
@@ -119,6 +119,31 @@ def write_dictionaries(languages: Sequence[str], out: Path) -> None:
         raise UserError(f"{store.folder}: a damaged dict-freedict file ({error}); delete these and run again") from None
     with atomic_write(out / "dictionaries.md", "w") as file:
         file.write(licences_page(facts))
+
+
+def words_of(documents: Iterable[Iterable[str]]) -> list[list[str]]:
+    """Sentences of a text as lists of words."""
+    return [re.findall(r"\w+|[^\w\s]", line) for document in documents for line in document]
+
+
+def train_word_vectors(sentences: list[list[str]], path: Path) -> list[str]:
+    """Write fastText's vectors of the words of `sentences`, most frequent first, to `path`; return the words.
+
+    UserError where no word is there three times.
+    """
+    from gensim.models import FastText
+
+    settings = {"vector_size": 100, "sg": 1, "epochs": 5, "workers": 1, "seed": 1, "bucket": 1 << 17}
+    model = FastText(min_count=LEAST, **settings)
+    model.build_vocab(sentences)
+    if not len(model.wv):
+        raise UserError(f"{path}: not written, for its text has no word {LEAST} times; give it more text")
+    model.train(sentences, total_examples=model.corpus_count, epochs=model.epochs)
+    with atomic_write(path, "w") as file:
+        file.write(f"{len(model.wv)} {model.vector_size}\n")
+        for word, vector in zip(model.wv.index_to_key, model.wv.vectors, strict=True):
+            file.write(f"{word} {' '.join(map(str, vector))}\n")
+    return list(model.wv.index_to_key)
 
 
 def check_text(recipe: Recipe) -> None:

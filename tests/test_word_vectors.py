@@ -96,9 +96,8 @@ def test_files_that_are_there_are_left_and_licences_are_of_all_of_them(script, p
         assert not (out / "tr.pairs.txt").exists()
 
 
-def test_vectors_are_those_of_the_text_s_words_the_most_frequent_first(tmp_path):
+def test_vectors_are_those_of_the_text_s_words_the_most_frequent_first(script, tmp_path):
     pytest.importorskip("gensim")
-    script = import_script("scripts/initialisations.py")
     sentences = script.words_of([["the house, the home", "the house"]] * 4)
     words = script.train_word_vectors(sentences, tmp_path / "new/en.vec")
     assert words[0] == "the" and set(words) == {"the", "house", "home", ","}
