@@ -14,7 +14,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Strict, 
 from pydantic_core import CoreSchema, core_schema
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.recipe.sections import NOTHING, Decides, Few, Section, UpTo
+from ds_minimodel.common.sections import DECIDES_NOTHING, Decides, Few, Section, UpTo
 from ds_minimodel.recipe.yaml12 import line_of, problem_of, read_yaml, refusal
 
 LARGEST = 1 << 19  # bytes
@@ -87,12 +87,12 @@ class DeepSpeedFile(Section):
     bf16: Owned = None
     data_types: Owned = None
     fp16: Fp16 | None = None
-    zero_optimization: Annotated[ZeroOptimization | None, NOTHING] = None
-    comms_logger: Annotated[CommsLogger | None, NOTHING] = None
-    flops_profiler: Annotated[FlopsProfiler | None, NOTHING] = None
-    wall_clock_breakdown: Annotated[bool | None, NOTHING] = None  # prints the times of each pass and update
-    memory_breakdown: Annotated[bool | None, NOTHING] = None  # prints memory in use before and after them
-    steps_per_print: Annotated[Elements | None, NOTHING] = None  # prints skipped steps, rate and betas
+    zero_optimization: Annotated[ZeroOptimization | None, DECIDES_NOTHING] = None
+    comms_logger: Annotated[CommsLogger | None, DECIDES_NOTHING] = None
+    flops_profiler: Annotated[FlopsProfiler | None, DECIDES_NOTHING] = None
+    wall_clock_breakdown: Annotated[bool | None, DECIDES_NOTHING] = None  # prints the times of each pass and update
+    memory_breakdown: Annotated[bool | None, DECIDES_NOTHING] = None  # prints memory in use before and after them
+    steps_per_print: Annotated[Elements | None, DECIDES_NOTHING] = None  # prints skipped steps, rate and betas
 
     def recorded(self) -> dict[str, Any]:
         """The settings that decide results, where the file has any; {} where it has none."""

@@ -3,15 +3,15 @@
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 LONGEST_NAME = 199  # bytes: what is written beside a folder has its name and some more, of 255
 LONGEST_PATH = 3000  # bytes of a workdir, of the 4,095 that Linux takes
 # How the program calls what it writes beside the folder NAME: NAME.job.json and so on.
 _BESIDE = re.compile(r"\.(job\.json|progress\.json|lock|tmp\d*|former|partial|blocks|old-.*)$", re.IGNORECASE)
-
-Listed = TypeVar("Listed", bound=Collection)
 
 
 def check_name(name: str) -> str:
@@ -66,10 +66,4 @@ def check_apart(names: Iterable[str]) -> None:
         seen[folded] = name
 
 
-def each_once(values: Listed) -> Listed:
-    """`values`, a list or the values of a mapping; ValueError where one is there twice."""
-    listed: Sequence = list(values.values() if isinstance(values, dict) else values)
-    for place, value in enumerate(listed):
-        if value in listed[:place]:
-            raise ValueError(f"{value!r} is there twice")
-    return values
+Name = Annotated[str, AfterValidator(check_name)]

@@ -22,19 +22,13 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from ds_minimodel.common.random import DropoutSites
-from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
-from ds_minimodel.recipe.base import Base
-from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, FromFile
-from ds_minimodel.recipe.initialisations import INITIALISATIONS
-from ds_minimodel.recipe.names import check_apart, check_workdir
-from ds_minimodel.recipe.sections import (
-    NOTHING,
+from ds_minimodel.common.sections import (
+    DECIDES_NOTHING,
     RECORDED_ELSEWHERE,
     WHAT_IS_KEPT,
     Decides,
     EachOnce,
     Few,
-    Name,
     NonNegativeInt,
     OneOf,
     OneOrMore,
@@ -48,6 +42,11 @@ from ds_minimodel.recipe.sections import (
     Workers,
     decides,
 )
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.recipe.base import Base
+from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, FromFile
+from ds_minimodel.recipe.initialisations import INITIALISATIONS
+from ds_minimodel.recipe.names import Name, check_apart, check_workdir
 from ds_minimodel.systems import SYSTEMS, Depth, System
 from ds_minimodel.tasks import FINETUNED, KINDS
 
@@ -76,10 +75,12 @@ class TokenizerSection(Section):
 
 
 class Data(Section):
-    text: Annotated[dict[str, OneOrMore], NOTHING]  # language -> files or globs (.txt .gz .xz .zst)
+    text: Annotated[dict[str, OneOrMore], DECIDES_NOTHING]  # language -> files or globs (.txt .gz .xz .zst)
     blocks: Literal["complete", "complete_doc", "none"] = "complete"
-    min_words: Annotated[dict[str, NonNegativeInt], NOTHING] = {}  # language -> documents with fewer words are dropped
-    workers: Annotated[Workers | None, NOTHING] = None  # processes that tokenise; all cores where not given
+    min_words: Annotated[
+        dict[str, NonNegativeInt], DECIDES_NOTHING
+    ] = {}  # language -> documents with fewer words are dropped
+    workers: Annotated[Workers | None, DECIDES_NOTHING] = None  # processes that tokenise; all cores where not given
 
     @field_validator("text", mode="before")
     @classmethod
@@ -203,9 +204,9 @@ class TaskOfAnyKind(Section):
     """The keys of every task."""
 
     kind: Annotated[str, OneOf(KINDS)]
-    train: Annotated[str, NOTHING, Field(validate_default=True)] = ""  # "": of a kind that is not finetuned
-    test: Annotated[dict[str, str], NOTHING]  # one file may serve several languages (XNLI)
-    translations: Annotated[dict[str, str], NOTHING] = {}  # language -> its test file in the source language
+    train: Annotated[str, DECIDES_NOTHING, Field(validate_default=True)] = ""  # "": of a kind that is not finetuned
+    test: Annotated[dict[str, str], DECIDES_NOTHING]  # one file may serve several languages (XNLI)
+    translations: Annotated[dict[str, str], DECIDES_NOTHING] = {}  # language -> its test file in the source language
     labels: Annotated[list[str], EachOnce] | None = None  # in id order; those of the training file where not given
     # What tables call text, sentence1, sentence2, label, language; not needed for the official files' forms.
     columns: Annotated[dict[str, str], EachOnce] = {}
@@ -269,7 +270,7 @@ class Task(*filter(None, (kind.keys for kind in KINDS.values())), TaskOfAnyKind)
 
 class Finetune(OptimizerSection):
     tasks: Annotated[dict[Name, Task], RECORDED_ELSEWHERE] = {}
-    seeds: Annotated[Few, NOTHING] = 5
+    seeds: Annotated[Few, DECIDES_NOTHING] = 5
     epochs: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 3
     batch_size: Annotated[Size, RECORDED_ELSEWHERE] = 32
     max_length: Annotated[Size, RECORDED_ELSEWHERE] = 512
@@ -293,10 +294,10 @@ class Finetune(OptimizerSection):
 
 
 class Engine(Section):
-    zero_stage: Annotated[Literal[0, 1, 2, 3], NOTHING] = 1
+    zero_stage: Annotated[Literal[0, 1, 2, 3], DECIDES_NOTHING] = 1
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    micro_batch_size: Annotated[Size, NOTHING] = 32  # sequences a rank and a forward pass
-    tensor_parallel: Annotated[Few, NOTHING] = 1  # ranks that hold one replica of the model between them
+    micro_batch_size: Annotated[Size, DECIDES_NOTHING] = 32  # sequences a rank and a forward pass
+    tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1  # ranks that hold one replica of the model between them
     # The file that is named, read with the recipe; what each of its settings decides stands on them.
     deepspeed: Annotated[DeepSpeedFile | None, FromFile, RECORDED_ELSEWHERE] = None
 
@@ -321,11 +322,11 @@ class Checkpoint(Section):
 class Recipe(Section):
     """A whole recipe. One with a base is validated with that Base as its context, {"base": Base} (reading.py)."""
 
-    workdir: Annotated[str, AfterValidator(check_workdir), NOTHING]
+    workdir: Annotated[str, AfterValidator(check_workdir), DECIDES_NOTHING]
     seed: Annotated[Seed, Decides(compared=False)] = 1  # reports average over it
-    systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce, NOTHING]
-    languages: Annotated[Languages, NOTHING]
-    base: Annotated[str | None, NOTHING] = None  # folder of body and pack; where given, nothing is pretrained
+    systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce, DECIDES_NOTHING]
+    languages: Annotated[Languages, DECIDES_NOTHING]
+    base: Annotated[str | None, DECIDES_NOTHING] = None  # folder of body and pack; where given, nothing is pretrained
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
     model: Model = Model()
@@ -335,7 +336,7 @@ class Recipe(Section):
     adapt: Adapt = Adapt()
     finetune: Finetune = Finetune()
     engine: Engine = Engine()
-    checkpoint: Annotated[Checkpoint, NOTHING] = Checkpoint()
+    checkpoint: Annotated[Checkpoint, DECIDES_NOTHING] = Checkpoint()
 
     _base: Base | None = PrivateAttr(None)
 

@@ -24,7 +24,7 @@ from ds_minimodel.common.files import (
     sha256_of_json,
     write_sealed_json,
 )
-from ds_minimodel.recipe.sections import OneOf
+from ds_minimodel.common.sections import OneOf
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import LossRow
 from ds_minimodel.systems import SYSTEMS

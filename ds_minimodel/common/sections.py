@@ -1,13 +1,11 @@
-"""Sections of the recipe and of the files that it names: strict mappings of typed keys, each with what it decides."""
+"""Sections of settings: strict mappings of typed keys, each with what it decides. The recipe is made of them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
-
-from ds_minimodel.recipe.names import check_name, each_once
 
 
 @dataclass(frozen=True)
@@ -25,6 +23,18 @@ class UpTo:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
 
+Listed = TypeVar("Listed", bound=Collection)
+
+
+def each_once(values: Listed) -> Listed:
+    """`values`, a list or the values of a mapping; ValueError where one is there twice."""
+    listed: Sequence = list(values.values() if isinstance(values, dict) else values)
+    for place, value in enumerate(listed):
+        if value in listed[:place]:
+            raise ValueError(f"{value!r} is there twice")
+    return values
+
+
 # docs/recipes.md says which keys are which.
 PositiveInt = Annotated[int, Field(gt=0), UpTo(10**9)]
 NonNegativeInt = Annotated[int, Field(ge=0), UpTo(10**9)]
@@ -32,7 +42,6 @@ Size = Annotated[int, Field(gt=0), UpTo(10**7)]  # of a tensor, one way
 Few = Annotated[int, Field(gt=0), UpTo(10**4)]  # layers, runs
 Workers = Annotated[int, Field(gt=0), UpTo(1024)]
 Seed = Annotated[int, Field(ge=0), UpTo(2**63 - 1)]  # torch takes 64 bits, and finetuning counts on from it
-Name = Annotated[str, AfterValidator(check_name)]
 EachOnce = AfterValidator(each_once)
 Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -52,7 +61,7 @@ class Decides:
 
 
 # How the work is done, and where it lies; of files the content counts, which is recorded and compared by its hash.
-NOTHING = Decides(recorded=False, compared=False)
+DECIDES_NOTHING = Decides(recorded=False, compared=False)
 # Which packs are kept on the way: part of what a job makes, but the last of them is the same.
 WHAT_IS_KEPT = Decides(compared=False)
 # Recorded in a form of its own: with the content of files, or with the task that it is the default of.
