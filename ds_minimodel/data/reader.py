@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import codecs
 import glob
-import gzip
 import io
 import itertools
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -103,21 +102,23 @@ def read_documents(patterns: Iterable[str | Path]) -> Iterator[list[str]]:
 
 def _chunks_of_file(path: Path, position: Position) -> Iterator[Chunk]:
     blank = position.byte == 0  # nothing but white space so far
-    buffer = b""
+    buffer = bytearray()
     try:
-        with io.BufferedReader(HashedFile(path), 1 << 17) as raw, _decompressed(raw, path) as file:
-            file.seek(position.byte)
+        with io.BufferedReader(HashedFile(path), 1 << 17) as file:
+            pieces = filter(None, _text_from(position.byte, file, path))
             while True:
-                buffer += file.read(CHUNK_BYTES - len(buffer))
+                while len(buffer) < CHUNK_BYTES and (piece := next(pieces, b"")):
+                    buffer += piece
                 if not buffer:
                     break
-                size = _cut(buffer) if len(buffer) == CHUNK_BYTES else len(buffer)
-                data, buffer = buffer[:size], buffer[size:]
+                size = _cut(buffer[:CHUNK_BYTES]) if len(buffer) >= CHUNK_BYTES else len(buffer)
+                data = bytes(buffer[:size])
+                del buffer[:size]
                 end = Position(position.file, position.byte + size, position.line + data.count(b"\n"))
                 blank = blank and data.isspace()
                 yield Chunk(str(path), position, end, data)
                 position = end
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except OSError as error:
         raise UserError(
             f"{path}: cannot be read near line {position.line} ({error}); "
             "the file is damaged, cut short or not readable; fetch it again"
@@ -126,7 +127,7 @@ def _chunks_of_file(path: Path, position: Position) -> Iterator[Chunk]:
         raise UserError(f"{path}: holds no text; fetch it again or leave it out")
 
 
-def _cut(buffer: bytes) -> int:
+def _cut(buffer: bytearray) -> int:
     """Length of the longest good chunk that starts `buffer`."""
     for mark in _CUTS:
         at = buffer.rfind(mark)
@@ -138,76 +139,56 @@ def _cut(buffer: bytes) -> int:
     return size
 
 
-def _decompressed(file: IO[bytes], path: Path) -> IO[bytes] | gzip.GzipFile | lzma.LZMAFile:
-    """The bytes of an open file; the suffix of its path says how it is compressed."""
-    if path.suffix == ".gz":
-        return gzip.GzipFile(fileobj=file)
-    if path.suffix == ".xz":
-        return lzma.LZMAFile(file)
-    if path.suffix == ".zst":
-        return io.BufferedReader(_ZstdFile(file, path), 1 << 17)
-    return file
+def _text_from(start: int, file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """The text of an open file from byte `start` on; the suffix of its path says how it is compressed."""
+    if path.suffix not in _STREAMS:
+        file.seek(start)
+        yield from iter(lambda: file.read(1 << 17), b"")
+        return
+    for piece in _decompressed(file, *_STREAMS[path.suffix]):
+        yield piece[start:]
+        start = max(0, start - len(piece))
 
 
-class _ZstdFile(io.RawIOBase):
-    """Decompressed bytes of a .zst file of any number of frames.
+def _decompressed(
+    file: IO[bytes], new_stream: Callable[[], Any], may_follow: Callable[[int, bytes], bool]
+) -> Iterator[bytes]:
+    """What a file of streams, one after another, holds; OSError for all that is no whole stream.
 
-    zstandard's own file object takes a file that was cut short for one that ended: this one raises
-    EOFError.
+    (The file objects of lzma and zstandard take damage after the end of a stream for the end of the text.)
+    new_stream: a decompressor. may_follow(zeros, data): whether so many NUL bytes and then `data` may follow a stream.
     """
-
-    def __init__(self, file: IO[bytes], path: Path):
-        try:
-            import zstandard
-        except ImportError:
-            raise UserError(f"{path}: reading .zst needs the package zstandard; run pip install zstandard") from None
-        self._error = zstandard.ZstdError
-        self._decompressor = zstandard.ZstdDecompressor()
-        self._frame: Any = None  # the open frame; None between frames
-        self._file = file
-        self._ready = memoryview(b"")
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        while not self._ready:
-            data = self._file.read(1 << 16)
+    data = file.read(_PIECE)
+    while data:
+        stream = new_stream()
+        while not stream.eof:
             if not data:
-                if self._frame is not None:
-                    raise EOFError("a zstd frame is not complete")
-                return 0
-            self._ready = memoryview(self._decompress(data))
-        size = min(len(target), len(self._ready))
-        target[:size], self._ready = self._ready[:size], self._ready[size:]
-        self._position += size
-        return size
+                raise OSError("the end of the compressed text is missing")
+            try:
+                yield stream.decompress(data)
+            except Exception as error:  # each library has its own
+                raise OSError(str(error)) from None
+            data = stream.unused_data or file.read(_PIECE)
+        zeros = 0
+        while data[:1] == b"\0":
+            rest = data.lstrip(b"\0")
+            zeros += len(data) - len(rest)
+            data = rest or file.read(_PIECE)
+        if not may_follow(zeros, data):
+            raise OSError("after the end of the compressed text comes something else")
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Skip forward to the byte `offset`, as gzip and lzma do: by reading up to it."""
-        assert whence == io.SEEK_SET and offset >= self._position
-        while self._position < offset and self.readinto(bytearray(min(offset - self._position, 1 << 17))):
-            pass
-        return self._position
 
-    def tell(self) -> int:
-        return self._position
+def _zstd_stream() -> Any:
+    try:
+        import zstandard
+    except ImportError:
+        raise UserError("data.text: a .zst file needs the package zstandard; run pip install zstandard") from None
+    return zstandard.ZstdDecompressor().decompressobj()
 
-    def seekable(self) -> bool:
-        return True
 
-    def _decompress(self, data: bytes) -> bytes:
-        """Decompress `data` to the end, through the ends of frames."""
-        parts = []
-        try:
-            while data:
-                if self._frame is None:
-                    self._frame = self._decompressor.decompressobj()
-                parts.append(self._frame.decompress(data))
-                data = self._frame.unused_data
-                if self._frame.eof:
-                    self._frame = None
-        except self._error as error:
-            raise OSError(str(error)) from None
-        return b"".join(parts)
+_PIECE = 1 << 12  # compressed bytes that are decompressed at a time: they can become 30,000 times as many
+_STREAMS: dict[str, tuple[Callable[[], Any], Callable[[int, bytes], bool]]] = {  # by suffix, as of _decompressed
+    ".gz": (lambda: zlib.decompressobj(31), lambda zeros, data: not (zeros and data)),
+    ".xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), lambda zeros, _: zeros % 4 == 0),
+    ".zst": (_zstd_stream, lambda zeros, _: not zeros),
+}

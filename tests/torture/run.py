@@ -5,7 +5,8 @@
 Inputs are those of `generators`. A damage changes a file of a finished workdir, a swap puts there what another job or
 another workdir made; then one evaluation is undone and `run` called. Held is exit code 0 with the scores and the report
 of before, or exit code 2 with one line and nothing changed on disk. A folder from strangers is damaged and imported, or
-opened by `predict`: refused, or used as what it is. A fault is printed with what repeats it.
+opened by `predict`: refused, or used as what it is. Compressed text is read as its tool reads it, or refused. A fault
+is printed with what repeats it.
 """
 
 import argparse
@@ -41,12 +42,13 @@ from ..pipeline.conftest import finish_world
 from ..serve.conftest import make_family
 from .foreign import LINES, artifact_outcome, copy, damage_artifact, damage_import, import_outcome
 from .generators import CASES, describe, outcome
+from .streams import make_file, stream_outcome
 
 ROOT = Path(__file__).parents[2]
 SCORED = [f"evaluate/{system}/xx/{task}" for system in ("bl_base", "minijoint", "minipost") for task in ("topic", "qa")]
 PATIENCE = 120  # seconds for one command
 CHECKPOINTS = ("xlm-r", "xlm-r-json", "roberta", "roberta-json")
-ROUND = [*["input"] * 8, "damage", "import", "artifact"]  # what a worker tries, over and over
+ROUND = [*["input"] * 8, "damage", "import", "artifact", "stream"]  # what a worker tries, over and over
 
 
 def copy_of(recipe: Path, folder: Path, seed: int | None = None) -> Path:
@@ -276,6 +278,8 @@ def work(recipe: Path, other: Path, strangers: Path, seed: int, until: float, re
                 record(*_imported(strangers, scratch, rng))
             case "artifact":
                 record(*_opened(strangers, scratch, rng))
+            case "stream":
+                record(*_read(scratch, rng))
 
 
 def _damaged(recipe: Path, right: Results, other: Path, rng: random.Random) -> Found:
@@ -306,9 +310,16 @@ def _opened(strangers: Path, scratch: Path, rng: random.Random) -> Found:
     return _judged(f"artifact: {kind}", what, lambda: artifact_outcome(parts[model], parts[pack]))
 
 
+def _read(scratch: Path, rng: random.Random) -> Found:
+    seed = rng.getrandbits(32)
+    path = make_file(random.Random(seed), scratch)
+    return _judged(f"streams: {path.suffix}", f"make_file of {seed}", lambda: stream_outcome(path))
+
+
 def _judged(name: str, what: str, outcome_of: Callable[[], str]) -> Found:
     try:
-        return name, {"right": "answered"}.get(found := outcome_of(), found), what
+        found = outcome_of()
+        return name, {"right": "answered", "refused": "refused"}.get(found, "fault"), f"{what}: {found}"
     except KeyboardInterrupt:
         raise
     except BaseException:  # a panic of Rust's is no Exception
