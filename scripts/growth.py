@@ -148,6 +148,7 @@ def sparse_store(folder: Path, gigabytes: float, vocab_size: int) -> int:
     """Make a token store of so many GB of ids 0 that takes no place on the disk; return the number of its shards."""
     from ds_minimodel.common.files import MANIFEST, sha256_of_file, write_json
     from ds_minimodel.data.store import id_type, shard_name, write_checksums, write_shard
+    from ds_minimodel.data.tokenizer import trained_layout
 
     shards = max(1, round(gigabytes * 1e9 / id_type(vocab_size).itemsize / SHARD_TOKENS))
     folder.mkdir()
@@ -166,7 +167,8 @@ def sparse_store(folder: Path, gigabytes: float, vocab_size: int) -> int:
             file.write_bytes(content.get(suffix, b""))
             os.truncate(file, size)
             facts[file.name] = {"bytes": size, "sha256": sha256}
-    manifest = {"kind": "token_store", "shards": shards, "vocab_size": vocab_size, "tokenizer_sha256": "00" * 32}
+    manifest = {"kind": "token_store", "shards": shards, "tokenizer_sha256": "00" * 32}
+    manifest |= trained_layout(vocab_size).facts()
     write_json(folder / MANIFEST, {**manifest, "files": facts})
     return shards
 

@@ -126,7 +126,7 @@ def test_recipes_load(page, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_json(tmp_path / "models/roberta/body/config.json", {"architecture": BASE})
     write_json(tmp_path / "models/roberta/pack/tokenizer.json", {})
-    write_manifest(tmp_path / "models/roberta/pack", kind="language-pack", language="en", vocab_size=50265)
+    write_manifest(tmp_path / "models/roberta/pack", kind="language-pack", language="en", rows=50265)
     keys = yaml.load(text, Yaml12).keys()
     if not keys <= Recipe.model_fields.keys():
         text, keys = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4), {"finetune"}

@@ -1,24 +1,142 @@
-"""The special tokens of every vocabulary: their ids, in fairseq's order, and their spellings.
+"""Vocabularies: how many ids one has, and which of them are special tokens."""
 
-Ids 0 to 3 are <s> <pad> </s> <unk>, the pieces of text follow, and <mask> has the last id.
-"""
+from __future__ import annotations
 
-BOS, PAD, EOS, UNK = range(4)
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # spellings of the ids above
-NUM_SPECIAL = len(SPECIAL)  # also the first id of a piece of text
-MASK = "<mask>"
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import Manifest, Stored
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Target that gives no loss: of a position that is not predicted, or of a whole example. csrc/arguments.h: kIgnored.
 IGNORED = -100
 
 UNKNOWN_LANGUAGE = "und"  # ISO 639-2: undetermined
 
+_TITLES = {
+    "bos": "token that begins a text (bos)",
+    "eos": "token that ends a text (eos)",
+    "pad": "padding token (pad)",
+    "unk": "unknown token (unk)",
+    "mask": "mask token (mask)",
+}
+
+
+# Of the vocabularies that are trained here; they go where those ask their vocabulary.
+BOS, PAD, EOS, UNK = range(4)
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # spellings of the ids above
+NUM_SPECIAL = len(SPECIAL)
+MASK = "<mask>"
+
 
 def mask_id(vocab_size: int) -> int:
-    """Id of <mask> in a vocabulary of `vocab_size` ids."""
+    """Id of <mask> in a vocabulary that is trained here."""
     return vocab_size - 1
 
 
 def special_ids(vocab_size: int) -> list[int]:
-    """Ids of the five special tokens in a vocabulary of `vocab_size` ids."""
+    """Ids of the five special tokens in a vocabulary that is trained here."""
     return [*range(NUM_SPECIAL), mask_id(vocab_size)]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A vocabulary of the ids 0 … size - 1.
+
+    bos, eos: the ids that begin and end a text (BERT's [CLS] and [SEP]). pad: filler, with an embedding of zeros.
+    unk: what a tokenizer gives for a text that it has no pieces for. mask: what stands in place of a token to predict.
+    Each is None where the vocabulary has no such token. bos, eos and unk may be one id (GPT-2's), pad and mask are ids
+    of their own. name: the vocabulary's in messages.
+    """
+
+    size: int
+    bos: int | None = None
+    eos: int | None = None
+    pad: int | None = None
+    unk: int | None = None
+    mask: int | None = None
+    name: str = field(default="the vocabulary", compare=False)
+
+    def __post_init__(self) -> None:
+        """ValueError where the ids cannot be those of one vocabulary."""
+        for token, id in self.special.items():
+            if not 0 <= id < self.size:
+                raise ValueError(f"special.{token}: {id} is not among the {self.size} ids")
+            if token in ("pad", "mask") and list(self.special.values()).count(id) > 1:
+                raise ValueError(f"special.{token}: {id} is the id of another special token too")
+
+    @property
+    def special(self) -> dict[str, int]:
+        """{name: id} of the special tokens that the vocabulary has."""
+        found = {token: getattr(self, token) for token in _TITLES}
+        return {token: id for token, id in found.items() if id is not None}
+
+    @property
+    def special_ids(self) -> list[int]:
+        """The ids of the special tokens, rising."""
+        return sorted({*self.special.values()})
+
+    @property
+    def filler(self) -> int:
+        """The id to pad batches with; lengths hide it, so that any serves where there is no pad."""
+        return 0 if self.pad is None else self.pad
+
+    def need(self, token: str, user: str) -> int:
+        """The id of a special token; UserError, with `user`, what needs it, where the vocabulary has none."""
+        id = self.special.get(token)
+        if id is None:
+            raise UserError(f"{self.name}: has no {_TITLES[token]}, which {user} needs")
+        return id
+
+    @property
+    def num_pieces(self) -> int:
+        """How many ids are not special."""
+        return self.size - len(self.special_ids)
+
+    def pieces(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ids of pieces of text, by their numbers 0 … num_pieces - 1 among the ids that are not special."""
+        ids = numbers.copy()
+        for special in self.special_ids:
+            ids += ids >= special
+        return ids
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of the vocabulary."""
+        return {"vocab_size": self.size, "special": self.special}
+
+
+_Id = Annotated[int | None, Field(ge=0)]
+
+
+class _Special(Stored):
+    bos: _Id = None
+    eos: _Id = None
+    pad: _Id = None
+    unk: _Id = None
+    mask: _Id = None
+
+
+class VocabularyManifest(Manifest):
+    """Manifest of what is of one vocabulary: a tokenizer, a language pack, a token store."""
+
+    vocab_size: Annotated[int, Field(ge=1, le=2**31)]
+    special: _Special
+
+    noun = "a tokenizer or a language pack"
+
+    def vocabulary(self, name: str | Path) -> Vocabulary:
+        """The Vocabulary; `name` is what messages call it."""
+        ids = {token: getattr(self.special, token) for token in _TITLES}
+        return Vocabulary(self.vocab_size, **ids, name=str(name))
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        self.vocabulary("")
+        return self

@@ -58,7 +58,7 @@ def prepare(
     tokenizer = open_tokenizer(tokenizer_folder)
     settings = {
         "tokenizer_sha256": tokenizer.sha256,
-        "vocab_size": tokenizer.vocab_size,
+        **tokenizer.vocabulary.facts(),
         "min_words": min_words,
         "shard_bytes": shard_bytes,
     }

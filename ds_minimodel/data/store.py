@@ -25,6 +25,7 @@ from pydantic import Field
 from ds_minimodel.common import files
 from ds_minimodel.common.checksums import CheckedPieces, Checksums, Read, Reader, checksums_of, num_pieces
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import VocabularyManifest
 
 _MAGIC, _VERSION = b"DSMMTOKS", 1
 _HEADER = struct.Struct("<8s I I Q Q Q 32s")  # magic, version, bytes an id, vocabulary, tokens, documents,
@@ -41,10 +42,9 @@ def shard_name(number: int) -> str:
     return f"{number:05d}"
 
 
-class StoreManifest(files.Manifest):
+class StoreManifest(VocabularyManifest):
     """Manifest of a token store."""
 
-    vocab_size: Annotated[int, Field(ge=1, le=2**31)]
     tokenizer_sha256: files.Sha256
     shards: Annotated[int, Field(ge=0, le=99_999)]
 
@@ -124,6 +124,7 @@ class TokenStore:
     def __init__(self, folder: str | Path, tokenizer_sha256: str | None = None):
         self.folder = Path(folder)
         manifest = files.read_artifact(folder, StoreManifest)
+        self.vocabulary = manifest.vocabulary(folder)
         self.vocab_size = manifest.vocab_size
         self.tokenizer_sha256 = manifest.tokenizer_sha256
         if tokenizer_sha256 not in (None, self.tokenizer_sha256):

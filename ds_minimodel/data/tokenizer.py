@@ -14,7 +14,18 @@ import tokenizers
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import BOS, EOS, MASK, PAD, SPECIAL, UNK, mask_id, special_ids
+from ds_minimodel.common.vocabulary import (
+    BOS,
+    EOS,
+    MASK,
+    PAD,
+    SPECIAL,
+    UNK,
+    Vocabulary,
+    VocabularyManifest,
+    mask_id,
+    special_ids,
+)
 from ds_minimodel.data.reader import find_files, read_documents
 from ds_minimodel.data.tokenizer_json import READERS, kind_of
 
@@ -24,10 +35,9 @@ WORD_START = "▁"  # how a piece spells the space before a word
 
 
 class Tokenizer(ABC):
-    """A vocabulary: <s> 0, <pad> 1, </s> 2, <unk> 3, the pieces of text, <mask> last.
+    """Text to ids and back. vocabulary: its ids, and which are special. sha256: of the vocabulary's file.
 
-    vocab_size: the number of ids. mask_id: vocab_size - 1. sha256: of the vocabulary's file. No text can
-    become a special id: "<s>" or "<mask>" in it are ordinary characters.
+    No text can become a special id: "<s>" or "<mask>" in it are ordinary characters.
     """
 
     file_name: str
@@ -37,7 +47,9 @@ class Tokenizer(ABC):
     def __init__(self, folder: str | Path):
         """Open the vocabulary in `folder`; UserError where its file is not the one that the manifest names."""
         self.path = Path(folder) / self.file_name
-        facts = files.read_artifact(folder, files.Manifest).files.get(self.file_name)
+        manifest = files.read_artifact(folder, VocabularyManifest)
+        self.vocabulary = manifest.vocabulary(folder)
+        facts = manifest.files.get(self.file_name)
         if facts is None:
             raise UserError(f"{self.path}: no such file; {folder} holds another kind of vocabulary or none")
         self.sha256 = files.sha256_of_file(self.path)
@@ -45,6 +57,14 @@ class Tokenizer(ABC):
             raise UserError(
                 f"{self.path}: damaged (its SHA-256 is not the one in the manifest); "
                 "delete the folder and make it again"
+            )
+
+    def _check(self, held: Vocabulary) -> None:
+        """UserError where the vocabulary that the file holds is not the one of the manifest."""
+        if held != self.vocabulary:
+            raise UserError(
+                f"{self.path}: has {held.size} ids, of which {held.special} are special, where {files.MANIFEST} says "
+                f"{self.vocabulary.size} and {self.vocabulary.special}: it is the vocabulary of another folder"
             )
 
     @abstractmethod
@@ -92,6 +112,7 @@ class UnigramTokenizer(Tokenizer):
             raise UserError(f"{self.path}: its {' '.join(SPECIAL)} have the ids {found}; another library made it")
         self.mask_id = self._model.get_piece_size()
         self.vocab_size = self.mask_id + 1
+        self._check(trained_layout(self.vocab_size))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self._model.encode(texts, num_threads=1)
@@ -114,6 +135,11 @@ class UnigramTokenizer(Tokenizer):
 
     def pieces(self) -> list[str]:
         return [self._model.id_to_piece(id) for id in range(self.mask_id)] + [MASK]
+
+
+def trained_layout(vocab_size: int) -> Vocabulary:
+    """The vocabulary of this many ids that is trained here: fairseq's order, with <mask> last."""
+    return Vocabulary(vocab_size, bos=0, pad=1, eos=2, unk=3, mask=vocab_size - 1)
 
 
 def train_tokenizer(
@@ -155,7 +181,7 @@ def train_tokenizer(
         files.write_manifest(
             folder,
             kind="tokenizer",
-            vocab_size=vocab_size,
+            **trained_layout(vocab_size).facts(),
             character_coverage=character_coverage,
             input_sentences=input_sentences,
             text=[[path.name, path.stat().st_size] for path in find_files(text)],
@@ -280,6 +306,7 @@ class JsonTokenizer(Tokenizer):
                 raise UserError(f"{self.path}: added_tokens: {token!r:.60} is not in the order of the ids")
         self.vocab_size = len(ids)
         self.mask_id = mask_id(self.vocab_size)
+        self._check(trained_layout(self.vocab_size))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)

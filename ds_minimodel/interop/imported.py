@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
+from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.interop.vocabularies import Vocabulary
 from ds_minimodel.model.artifacts import PACK_WEIGHTS, BodyArtifact, save_body, space_of
 from ds_minimodel.model.transformer import BodyConfig
@@ -49,6 +50,7 @@ def save_imported(
             kind="language-pack",
             language=language,
             space=space,
-            vocab_size=len(vocabulary.order),
+            rows=len(vocabulary.order),
+            **trained_layout(len(vocabulary.order)).facts(),
             **facts,
         )

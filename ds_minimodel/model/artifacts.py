@@ -36,6 +36,7 @@ from ds_minimodel.common.files import (
     write_manifest,
 )
 from ds_minimodel.common.random import DropoutSites
+from ds_minimodel.common.vocabulary import VocabularyManifest
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.transformer import Body, BodyConfig
 from ds_minimodel.parallel import full_shape, own_part
@@ -124,12 +125,12 @@ class BodyManifest(Manifest):
     required = (("config.json",), (BODY_WEIGHTS,))
 
 
-class PackManifest(Manifest):
-    """Manifest of a language pack."""
+class PackManifest(VocabularyManifest):
+    """Manifest of a language pack. rows: of its embeddings, as many as its vocabulary has ids, or more."""
 
     language: str
     space: str
-    vocab_size: Count
+    rows: Count
     steps: Count
     eflops: Amount
 
@@ -236,14 +237,16 @@ def save_pack(folder: str | Path, artifact: PackArtifact, tokenizer_folder: str 
     """Write a language pack with the vocabulary in `tokenizer_folder`; `facts` go into the manifest."""
     with atomic_folder(folder) as temporary:
         _save(artifact.tensors, temporary / PACK_WEIGHTS)
-        for name in read_artifact(tokenizer_folder, Manifest, verify=True).files.keys() - {PACK_WEIGHTS}:
+        tokenizer = read_artifact(tokenizer_folder, VocabularyManifest, verify=True)
+        for name in tokenizer.files.keys() - {PACK_WEIGHTS}:
             shutil.copyfile(Path(tokenizer_folder) / name, temporary / name)
         write_manifest(
             temporary,
             kind="language-pack",
             language=artifact.language,
             space=artifact.space,
-            vocab_size=len(artifact.tensors["tokens"]),
+            rows=len(artifact.tensors["tokens"]),
+            **tokenizer.vocabulary(tokenizer_folder).facts(),
             steps=artifact.steps,
             eflops=artifact.eflops,
             **facts,
@@ -265,10 +268,11 @@ def load_pack(
             raise UserError(f"{folder}: the pack of {what} {there} in the place of that of {here}; {_MAKE_AGAIN}")
     tensors = _load(Path(folder) / PACK_WEIGHTS)
     shapes = [tuple(tensors[name].shape) if name in tensors else () for name in ("tokens", "bias")]
-    if len(shapes[0]) != 2 or shapes != [(manifest.vocab_size, shapes[0][1]), (manifest.vocab_size,)]:
+    rows = manifest.rows
+    if len(shapes[0]) != 2 or shapes != [(rows, shapes[0][1]), (rows,)] or rows < manifest.vocab_size:
         raise UserError(
             f"{Path(folder) / PACK_WEIGHTS}: tokens and bias of shapes {shapes[0]} and {shapes[1]} are not those of "
-            f"{manifest.vocab_size} pieces; {_MAKE_AGAIN}"
+            f"{rows} rows for {manifest.vocab_size} ids; {_MAKE_AGAIN}"
         )
     other = sorted(name for name in tensors if name not in ("tokens", "bias") and not name.startswith("body."))
     if other:

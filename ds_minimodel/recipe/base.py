@@ -15,7 +15,7 @@ class Base:
     """Facts of a recipe's base.
 
     model: the architecture, by the keys of the recipe's section `model`. further: what its body has that a recipe does
-    not choose (norm_eps, token_types), where it is not as in RoBERTa.
+    not choose (norm_eps, token_types), where it is not as in RoBERTa. vocab_size: rows of its pack's embeddings.
     """
 
     model: dict[str, Any]
@@ -40,7 +40,7 @@ class _Config(Stored):
 
 class _Pack(Manifest):
     language: str
-    vocab_size: Annotated[int, Field(ge=1, le=2**31)]
+    rows: Annotated[int, Field(ge=1, le=2**31)]
 
     noun = "a language pack"
     kinds = ("language-pack",)
@@ -62,4 +62,4 @@ def read_base(folder: str | Path) -> Base:
         )
     further = {key: model.pop(key) for key in _FURTHER if key in model}
     manifest = read_artifact(pack, _Pack)
-    return Base(model, further, manifest.language, manifest.vocab_size)
+    return Base(model, further, manifest.language, manifest.rows)

@@ -13,7 +13,7 @@ from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.tasks import task_of
 
-_NAMED = ("kind", "language", "space", "vocab_size", "steps", "eflops", "files")
+_NAMED = ("kind", "language", "space", "vocab_size", "special", "rows", "steps", "eflops", "files")
 
 
 def facts_of(folder: str | Path) -> dict[str, Any]:
@@ -22,7 +22,8 @@ def facts_of(folder: str | Path) -> dict[str, Any]:
     facts = {
         "language": pack.language,
         "space": pack.space,
-        "vocabulary": tokenizer.vocab_size,
+        "vocabulary": tokenizer.vocabulary.size,
+        "special tokens": tokenizer.vocabulary.special,
         "vocabulary sha256": tokenizer.sha256[:16],
         "hidden size": pack.tensors["tokens"].shape[1],
         "steps": pack.steps,
@@ -76,12 +77,6 @@ def open_pack(folder: str | Path, body: BodyArtifact | None = None) -> tuple[Pac
     UserError where its parts disagree or it does not fit `body`, a BodyArtifact.
     """
     pack, tokenizer = load_pack(folder, None if body is None else body.space), open_tokenizer(folder)
-    rows, _ = pack.tensors["tokens"].shape
-    if tokenizer.vocab_size != rows:
-        raise UserError(
-            f"{folder}: its vocabulary has {tokenizer.vocab_size} pieces, its embeddings {rows} "
-            "rows: the tokenizer is of another pack"
-        )
     if body is not None:
         check_fit(folder, pack, body)
     return pack, tokenizer

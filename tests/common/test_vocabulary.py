@@ -1,44 +1,65 @@
-"""The special tokens: their ids, and that nothing but common/vocabulary.py declares them."""
+"""Vocabularies: which ids are special, and what is said where one is missing; constants that are declared once."""
 
 import ast
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 import ds_minimodel
-from ds_minimodel.common.vocabulary import BOS, EOS, IGNORED, MASK, PAD, SPECIAL, UNK, mask_id, special_ids
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_artifact, write_manifest
+from ds_minimodel.common.vocabulary import IGNORED, Vocabulary, VocabularyManifest
 
 PACKAGE = Path(ds_minimodel.__file__).parent
+GPT_2 = Vocabulary(100, bos=50, eos=50, unk=50, name="gpt2")
 
 
-def places(holds):
-    """Files of the package with a node of their syntax tree for which `holds(node)`."""
-    return {
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        if any(holds(node) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    }
+def test_special_tokens_may_be_anywhere_and_missing():
+    bert = Vocabulary(340, pad=0, unk=100, bos=101, eos=102, mask=103)
+    assert bert.special == {"pad": 0, "unk": 100, "bos": 101, "eos": 102, "mask": 103}
+    assert bert.special_ids == [0, 100, 101, 102, 103] and bert.filler == 0
+    assert GPT_2.special_ids == [50] and GPT_2.num_pieces == 99 and GPT_2.filler == 0
 
 
-def test_ids_are_fairseqs():
-    assert dict(zip(SPECIAL, (BOS, PAD, EOS, UNK))) == {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
-    assert mask_id(50) == 49 and special_ids(50) == [0, 1, 2, 3, 49]
+def test_a_missing_token_is_named_with_what_needs_it():
+    assert GPT_2.need("eos", "text") == 50
+    with pytest.raises(UserError, match=r"^gpt2: has no mask token \(mask\), which masked language modelling needs$"):
+        GPT_2.need("mask", "masked language modelling")
+
+
+@pytest.mark.parametrize("vocabulary", [GPT_2, Vocabulary(9), Vocabulary(9, 0, 2, 1, 3, 8), Vocabulary(9, 4, 5, 3)])
+def test_pieces_are_all_ids_that_are_not_special(vocabulary):
+    ids = vocabulary.pieces(np.arange(vocabulary.num_pieces))
+    assert sorted([*ids, *vocabulary.special_ids]) == list(range(vocabulary.size))
+
+
+@pytest.mark.parametrize(
+    "ids, words",
+    [
+        ({"mask": 9}, "special.mask: 9 is not among the 9 ids"),
+        ({"eos": 3, "pad": 3}, "special.pad: 3 is the id of another special token too"),
+        ({"bos": 3, "mask": 3}, "special.mask: 3 is the id of another"),
+        ({"bos": True}, "special.bos: Input should be a valid integer"),
+    ],
+)
+def test_a_manifest_whose_ids_cannot_be(tmp_path, ids, words):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    write_manifest(tmp_path, vocab_size=9, special=ids)
+    with pytest.raises(UserError, match=words):
+        read_artifact(tmp_path, VocabularyManifest)
+
+
+def test_a_manifest_says_what_it_was_given(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    write_manifest(tmp_path, **GPT_2.facts())
+    assert read_artifact(tmp_path, VocabularyManifest).vocabulary("it") == GPT_2
 
 
 def test_the_ignored_target_is_declared_once():
     def is_ignored(node):
         return isinstance(node, ast.UnaryOp) and ast.unparse(node) == str(IGNORED)
 
-    assert places(is_ignored) == {"common/vocabulary.py"}
-
-
-def test_special_tokens_are_spelt_once():
-    def is_spelling(node):
-        return isinstance(node, ast.Constant) and node.value in (*SPECIAL, MASK)
-
-    assert places(is_spelling) == {"common/vocabulary.py"}
-
-
-def test_one_function_zeroes_the_padding_row():
-    def is_padding_row(node):
-        return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and ast.unparse(node.slice) == "PAD"
-
-    assert places(is_padding_row) == {"model/transformer.py"}
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    places = [path for path, tree in trees.items() if any(is_ignored(node) for node in ast.walk(tree))]
+    assert places == [PACKAGE / "common/vocabulary.py"]

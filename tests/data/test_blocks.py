@@ -9,6 +9,7 @@ from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data import blocks
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.store import TokenStore, write_shard
+from ds_minimodel.data.tokenizer import trained_layout
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +61,7 @@ def make_store(folder, docs):
         for doc in docs:
             ids = [id for size in doc for id in [7] * (size - 1) + [EOS]] + [EOS]
             add(ids, [len(ids)])
-    write_manifest(folder, kind="token_store", shards=1, vocab_size=600, tokenizer_sha256="ab" * 32)
+    write_manifest(folder, kind="token_store", shards=1, tokenizer_sha256="ab" * 32, **trained_layout(600).facts())
     return TokenStore(folder)
 
 

@@ -12,6 +12,7 @@ from ds_minimodel.common import checksums
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.data.store import TokenStore, id_type, write_shard
+from ds_minimodel.data.tokenizer import trained_layout
 
 HASH = "ab" * 32
 
@@ -23,7 +24,8 @@ def make_store(folder, shards, vocab_size):
         with write_shard(folder, number, vocab_size, HASH) as add:
             for doc in docs:
                 add(doc, [len(doc)])
-    write_manifest(folder, kind="token_store", shards=len(shards), vocab_size=vocab_size, tokenizer_sha256=HASH)
+    facts = trained_layout(vocab_size).facts()
+    write_manifest(folder, kind="token_store", shards=len(shards), tokenizer_sha256=HASH, **facts)
     return folder
 
 

@@ -8,6 +8,7 @@ from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest, write_manifest
+from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.model.artifacts import (
     BodyArtifact,
     PackArtifact,
@@ -43,7 +44,7 @@ def saved(tmp_path, body, pack):
     """A folder with a body and a pack."""
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer.model").write_bytes(TOKENIZER)
-    write_manifest(tmp_path / "tokenizer")
+    write_manifest(tmp_path / "tokenizer", **Vocabulary(VOCAB_SIZE - 1, eos=2).facts())
     save_body(tmp_path / "body", body, "body", steps=7)
     save_pack(tmp_path / "pack", pack, tmp_path / "tokenizer")
     return tmp_path
@@ -81,7 +82,9 @@ def test_manifests_carry_the_facts(saved):
         "kind": "language-pack",
         "language": "de",
         "space": "space-1",
-        "vocab_size": VOCAB_SIZE,
+        "vocab_size": VOCAB_SIZE - 1,
+        "special": {"eos": 2},
+        "rows": VOCAB_SIZE,
         "steps": 5,
         "eflops": 0.5,
     }
