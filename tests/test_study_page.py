@@ -134,9 +134,6 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
     tuned = [row | {"score": 41.5} for row in pilot.source_scores if row["task"] == "qa"]
     base, quick = some_runs()[0], some_run("try-quick", adapt={"steps": 50}, better=-1, **of_body)
     slower = base.recipe["pretrain"] | {"lr": 0.5}
-    for run in (quick, base):
-        for row in run.losses:
-            row |= {"seconds": 100.0, "usual_seconds": 100.0}
     for run in [
         base,
         dataclasses.replace(pilot, name="other", scores=at_zero),
@@ -162,7 +159,7 @@ def test_other_bodies_tries_of_finetuning_and_of_step_2_have_their_tables(page, 
     rows = rows_below(search, "Share of BL_BASE, and speedup by cell")
     assert {"MultiJoint", "MultiJoint (try-quick)"} <= {name for name, _ in rows}
     assert not {"MiniJoint", "MiniPost"} & {name for name, _ in rows}
-    assert rows["MultiJoint (try-quick)", "BL_BASE"][-1] != "–" and rows["MultiJoint", "BL_BASE"][-1] == "–"
+    assert rows["MultiJoint (try-quick)", "BL_BASE"][-1] != "–"
     for heading, expected in (
         (page.BY_RULE, [("MultiJoint", "BL_BASE")]),
         (page.BESIDE_IT, [("BL_BASE (fast-base)", "BL_BASE"), ("MultiJoint", "BL_BASE")]),

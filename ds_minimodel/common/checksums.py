@@ -73,16 +73,16 @@ class Reader:
 class CheckedPieces:
     """Bytes of a file whose pieces are compared with their checksums, each once in this process."""
 
-    def __init__(self, path: Path, size: int, data: Read, checksums: Read | None, advice: str):
-        """data: reads what the checksums are of, `size` bytes; checksums: reads those; without them nothing is
-        compared. path, advice: for the UserError of a damaged piece."""
+    def __init__(self, path: Path, size: int, data: Read, checksums: Read, advice: str):
+        """data: reads what the checksums are of, `size` bytes; checksums: reads those. path, advice: for the UserError
+        of a damaged piece."""
         self.path, self.size, self.advice, self._data, self._checksums = path, size, advice, data, checksums
         self._checked = bytearray(-(-num_pieces(size) // 8))  # a bit a piece
 
     def read(self, first: int, last: int) -> bytes:
         """The bytes [first, last); UserError where they lie in a piece that is not as it was written."""
         pieces = range(first // PIECE_BYTES, num_pieces(last))
-        if self._checksums is None or all(self._checked[piece >> 3] >> (piece & 7) & 1 for piece in pieces):
+        if all(self._checked[piece >> 3] >> (piece & 7) & 1 for piece in pieces):
             return self._data(first, last)
         start = pieces.start * PIECE_BYTES
         data = memoryview(self._data(start, min(pieces.stop * PIECE_BYTES, self.size)))

@@ -30,7 +30,7 @@ CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
 _RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
 _MAGIC = b"DSMMBLK1"
 # magic, mode, tokens a sequence, blocks, SHA-256 of the store and of the checksums. The records follow, then the
-# checksums of their pieces (checksums.py). Tables of before are records alone.
+# checksums of their pieces (checksums.py).
 _HEADER = struct.Struct("<8s 16s Q Q 32s 32s")
 
 _ADVICE = "delete it, it is built again"
@@ -50,7 +50,7 @@ class BlockTable:
         name = f"{store.folder.name}.{mode}-{seq_length}-{store.sha256[:16]}.blocks"
         path = store.folder.with_name(name)
         try:
-            if not path.exists() or _is_of_before(path):
+            if not path.exists():
                 _build(path, store, mode, seq_length)
             self._count = _open(path, store, mode, seq_length)
         except OSError as error:
@@ -70,13 +70,6 @@ class BlockTable:
             b"".join(self._records.read(first, first + _RECORD.itemsize) for first in firsts), _RECORD
         )
         return records["start"], records["length"].astype(np.int64)
-
-
-def _is_of_before(path: Path) -> bool:
-    """Whether a table was written before there were headers: records alone."""
-    with open(path, "rb") as file:
-        start = file.read(len(_MAGIC))
-    return start != _MAGIC and path.stat().st_size > 0 and path.stat().st_size % _RECORD.itemsize == 0
 
 
 def _open(path: Path, store: TokenStore, mode: str, seq_length: int) -> int:

@@ -25,7 +25,7 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.reader import Chunk, Position, documents, find_files, read_chunks
-from ds_minimodel.data.store import id_type, is_shard_as_written, shard_name, write_checksums, write_shard
+from ds_minimodel.data.store import id_type, is_shard_as_written, shard_name, write_shard
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.data.workers import MpiRanks, ordered_map
 
@@ -174,7 +174,7 @@ class _Progress(files.Stored):
     documents: files.Count
     tokens: files.Count
     dropped: files.Count
-    checksums: list[files.Sha256] | None = None  # hash of each shard's; not in journals of before
+    checksums: list[files.Sha256]  # of each shard's .crc
 
 
 class _Journal:
@@ -200,9 +200,7 @@ class _Journal:
         self.documents = former.documents if former else 0
         self.tokens = former.tokens if former else 0
         self.dropped = former.dropped if former else 0
-        self.checksums = list(former.checksums or ()) if former else []
-        for number in range(len(self.checksums), self.shards):
-            self._bind(number)  # begun by a version without checksums
+        self.checksums = list(former.checksums) if former else []
 
     def _former(self, left: set[str]) -> _Progress | None:
         """Progress of the same job so far, where its shards are among the files that are `left`."""
@@ -210,16 +208,8 @@ class _Journal:
             return None
         advice = f"delete it and {self.folder}, and run the step prepare again"
         facts = files.read_model(self.path, _Progress, advice)
-        needed = _SUFFIXES if facts.checksums is not None else _SUFFIXES[:2]
-        complete = all(shard_name(number) + suffix in left for number in range(facts.shards) for suffix in needed)
+        complete = all(shard_name(number) + suffix in left for number in range(facts.shards) for suffix in _SUFFIXES)
         return facts if facts.job == self.job and complete else None
-
-    def _bind(self, number: int) -> None:
-        """Keep what a complete shard must be when the store is."""
-        path = self.folder / shard_name(number)
-        if not path.with_suffix(".crc").exists():
-            write_checksums(path)
-        self.checksums.append(files.sha256_of_file(path.with_suffix(".crc")))
 
     @contextlib.contextmanager
     def kept_with_documents(self) -> Iterator[None]:
@@ -241,7 +231,8 @@ class _Journal:
 
     def commit(self) -> None:
         """Record that a shard is complete: a later run starts after it."""
-        self._bind(self.shards)
+        checksums = self.folder / f"{shard_name(self.shards)}.crc"
+        self.checksums.append(files.sha256_of_file(checksums))
         self.shards += 1
         files.write_sealed_json(
             self.path, {"job": self.job, "position": list(self.position), "checksums": self.checksums, **self._totals()}

@@ -3,7 +3,7 @@
 A store is a folder of shards and a manifest. Shard 00000 is three files:
   00000.bin   the ids, uint16 where the vocabulary allows it, else uint32, little-endian, nothing else
   00000.idx   a header (_HEADER), then int64 offsets into .bin: documents + 1 of them
-  00000.crc   CRC-32 (uint32, little-endian) of each piece of 8 KiB of .bin, then of .idx; stores of before have none
+  00000.crc   CRC-32 (uint32, little-endian) of each piece of 8 KiB of .bin, then of .idx
 A document is its sentences, each ended by </s>, and one more </s>: the blank line after it, which
 fairseq too writes as an empty sentence.
 """
@@ -118,7 +118,7 @@ class TokenStore:
 
     `tokenizer_sha256`, where given, is the tokenizer that the caller will use. Raises UserError where
     the store is missing, incomplete, damaged, of another version or of another tokenizer. What is read is compared
-    with its checksums, each piece once; not of a store of before, which has none (`is_checked`).
+    with its checksums, each piece once.
     """
 
     def __init__(self, folder: str | Path, tokenizer_sha256: str | None = None):
@@ -133,7 +133,6 @@ class TokenStore:
                 f"{tokenizer_sha256[:12]}…); run the step prepare again"
             )
         self.sha256 = files.sha256_of_json(manifest.model_dump()["files"])
-        self.is_checked = any(name.endswith(".crc") for name in manifest.files)
         self._reader, self._dtype = Reader(), id_type(self.vocab_size)
         self._shards = [
             self._open_shard(self.folder / shard_name(number), manifest) for number in range(manifest.shards)
@@ -167,7 +166,7 @@ class TokenStore:
 
     def _open_shard(self, path: Path, manifest: StoreManifest) -> _Shard:
         index = path.with_suffix(".idx")
-        for part in (path.with_suffix(".bin"), index, *([path.with_suffix(".crc")] if self.is_checked else [])):
+        for part in (path.with_suffix(".bin"), index, path.with_suffix(".crc")):
             if part.name not in manifest.files:
                 raise UserError(f"{self.folder / files.MANIFEST}: names no {part.name}; run the step prepare again")
         with open(index, "rb") as file:
@@ -199,10 +198,8 @@ class TokenStore:
         offsets.read(0, _HEADER.size)
         return _Shard(num_tokens, num_documents, tokens, offsets)
 
-    def _checksums(self, path: Path, counts: Sequence[int], manifest: StoreManifest) -> Sequence[Read | None]:
+    def _checksums(self, path: Path, counts: Sequence[int], manifest: StoreManifest) -> tuple[Read, Read]:
         """Readers of the checksums in a shard's .crc, of .bin and of .idx, which have so many pieces."""
-        if not self.is_checked:
-            return None, None
         if files.sha256_of_file(path) != manifest.files[path.name].sha256 or path.stat().st_size != 4 * sum(counts):
             raise UserError(
                 f"{path}: damaged (its SHA-256 is not the one in {files.MANIFEST}); put it back from a copy, or delete "

@@ -60,15 +60,15 @@ class Record(Stored):
     """Record of a job.
 
     artifacts: {folder: hash of its manifest}, of all that it made. logs: {file: hash} of what it wrote beside them
-    and the report reads. text: of each file of Job.text. Records of before have no logs and no text. removed: those of
-    the artifacts that `clean` has removed, which the job is complete without.
+    and the report reads. text: of each file of Job.text. removed: artifacts that `clean` has removed, without which the
+    job is complete.
     """
 
     inputs: dict[str, Any]
     complete: bool
     artifacts: dict[NameInside, Sha256] = {}
     logs: dict[NameInside, Sha256] = {}
-    text: list[TextFacts] | None = None
+    text: list[TextFacts] = []
     removed: list[NameInside] = []
 
     @model_validator(mode="after")
@@ -114,29 +114,9 @@ class Layout:
         """Folder of a task model of the body that the system adapts."""
         return self.root / FINETUNE / system.body_name / task / f"seed-{seed}"
 
-    def evaluate(self, system: System | None, task: str, language: str | None = None) -> Path:
-        """Folder of the scores in a language; without one, where runs of before have those of all languages.
-
-        Without a system those of the task's references.
-        """
-        return self.root / EVALUATE / (system.name if system else "baselines") / (language or "") / task
-
-    def scores(
-        self, system: System | None, task: str, languages: Sequence[str], learned: Sequence[str] = ()
-    ) -> dict[Path, list[str]]:
-        """{folder: languages} of the jobs that score a system, or the references, on a task: one job a language.
-
-        In a workdir of before, one job for the languages that it has scored, as long as all of them are asked for.
-        learned: languages that its record names before those.
-        """
-        together = self.evaluate(system, task)
-        record = read_record(together)
-        before = record.inputs.get("languages", [])[len(learned) :] if record and record.complete else []
-        folders = {together: [language for language in languages if language in before]}
-        if not before or len(folders[together]) < len(before):
-            folders, before = {}, []
-        rest = [language for language in languages if language not in before]
-        return folders | {self.evaluate(system, task, language): [language] for language in rest}
+    def evaluate(self, system: System | None, language: str, task: str) -> Path:
+        """Folder of a system's scores on a task in a language; without a system those of the task's references."""
+        return self.root / EVALUATE / (system.name if system else "baselines") / language / task
 
     def report(self) -> Path:
         return self.root / "report"
@@ -295,7 +275,7 @@ def begin(job: Job) -> bool:
     path, text = record_of(job.folder), [facts_of_text(file) for file in job.text]
     if is_complete(job):
         record = read_record(job.folder)
-        if record and record.text and [file.unread for file in record.text] != text:  # of another time, read anew
+        if record and [file.unread for file in record.text] != text:  # of another time, read anew
             _write(job, record.model_copy(update={"text": _hashed(job, text)}))
         job.clean_up()  # of a kill within `finish`
         return False
@@ -304,7 +284,7 @@ def begin(job: Job) -> bool:
             f"{job.folder}: its record {path.name} is missing, so nobody knows what it "
             "was made from; delete or rename the folder"
         )
-    _write(job, Record(inputs=_inputs(job, to_be_read=True), complete=False, text=text or None))
+    _write(job, Record(inputs=_inputs(job, to_be_read=True), complete=False, text=text))
     return True
 
 
@@ -335,7 +315,7 @@ def finish(job: Job) -> None:
     logs = {name: sha256_of_file(job.folder / name) for name in LOGS if (job.folder / name).is_file()}
     record = read_record(job.folder)  # what it was begun with: since then a parent may have been made again
     assert record is not None
-    text = _hashed(job, record.text) if record.text else None
+    text = _hashed(job, record.text)
     _write(job, Record(inputs=record.inputs, complete=True, artifacts=artifacts, logs=logs, text=text))
     job.clean_up()
 
@@ -371,7 +351,7 @@ def log_of(folder: Path, name: str) -> Path:
     record, path = read_record(folder), folder / name
     digest = record.logs.get(name) if record else None
     is_there = os.path.lexists(path) or (os.path.lexists(path.parent) and not path.parent.is_dir())
-    if digest is not None and is_there and (not path.is_file() or sha256_of_file(path) != digest):
+    if is_there and (not path.is_file() or sha256_of_file(path) != digest):
         raise UserError(
             f"{path}: changed since it was written (its SHA-256 is not the one in {record_of(folder)}); put it back "
             "from a copy, or delete it: nothing but the report reads it"
@@ -396,7 +376,7 @@ def _difference(job: Job, record: Record, inputs: dict[str, Any]) -> str | None:
     """What `job` would be made from now that `record` was not, if anything."""
     if record.inputs != inputs:
         return _first_difference(record.inputs, inputs)
-    for path, then in zip(job.text, record.text or (), strict=False):
+    for path, then in zip(job.text, record.text, strict=False):
         if then.sha256 and facts_of_text(path) != then.unread and sha256_of_text(path) != then.sha256:
             return f"the text {path} has another SHA-256"
     return None

@@ -258,9 +258,9 @@ class TaskOfAnyKind(Section):
         return [files[language] for files in (self.test, self.translations) if language in files]
 
     def settings(self) -> dict[str, object]:
-        """All but the files, for job records; of other kinds' keys those that the records have always held."""
-        others = [kind for kind in KINDS.values() if kind.name != self.kind and not kind.keys_in_all_records]
-        foreign = {key for kind in others if kind.keys for key in kind.keys.model_fields}
+        """All but the files and the keys of other kinds, for job records."""
+        others = (kind.keys for kind in KINDS.values() if kind.name != self.kind and kind.keys)
+        foreign = {key for keys in others for key in keys.model_fields}
         return self.model_dump(exclude={"train", "test", "translations", *foreign})
 
 

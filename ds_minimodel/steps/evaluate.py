@@ -35,28 +35,27 @@ from ds_minimodel.tasks.kind import Logits
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
-    """Jobs that score each system on each task in each language (in workdirs of before, in several)."""
+    """Jobs that score a system on a task in a language."""
     found: list[Job] = []
+    source = recipe.languages.source
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
-        for folder, languages in layout.scores(system, name, recipe.languages_of_task(name)).items():
-            models = _models(recipe, layout, system, name)
-            files = [path for language in languages for path in task.test_files(language)]
+        models = _models(recipe, layout, system, name)
+        of_source = (layout.pretrain(system), layout.tokenizer(source)) if KINDS[task.kind].has_translations else ()
+        for language in recipe.languages_of_task(name):
             inputs = {
-                "task": task_inputs(recipe, name, files),
-                "languages": languages,
+                "task": task_inputs(recipe, name, task.test_files(language)),
+                "language": language,
                 "seeds": list(models),
                 **recipe.engine.recorded(),
             }
-            source = recipe.languages.source
-            targets = [language for language in languages if language != source]
-            of_source = (layout.pretrain(system), layout.tokenizer(source)) if KINDS[task.kind].has_translations else ()
             parents = (
                 *(folder.parent for folder in models.values()),
-                *(layout.adapt(system, language) for language in targets),
-                *(layout.tokenizer(language) for language in languages),
+                *([] if language == source else [layout.adapt(system, language)]),
+                layout.tokenizer(language),
                 *of_source,
             )
-            make = partial(_evaluate, recipe, layout, system, name, languages, folder)
+            folder = layout.evaluate(system, language, name)
+            make = partial(_evaluate, recipe, layout, system, name, language, folder)
             found.append(Job(folder, inputs, parents, make))
     return found
 
@@ -69,15 +68,10 @@ def _models(recipe: Recipe, layout: Layout, system: System, name: str) -> dict[i
 
 
 def _evaluate(
-    recipe: Recipe, layout: Layout, system: System, name: str, languages: list[str], out: Path, world: World
+    recipe: Recipe, layout: Layout, system: System, name: str, language: str, out: Path, world: World
 ) -> None:
-    def score() -> list[Row]:
-        return [row for language in languages for row in _score_packs(recipe, layout, system, name, language, world)]
-
-    rows = sorted(
-        (row for part in world.gather(score) for row in part),
-        key=lambda row: (row["language"], row["seed"], row["step"]),
-    )
+    shares = world.gather(partial(_score_packs, recipe, layout, system, name, language, world))
+    rows = sorted((row for share in shares for row in share), key=lambda row: (row["seed"], row["step"]))
 
     def save() -> None:
         with atomic_folder(out) as folder:

@@ -28,7 +28,7 @@ from ds_minimodel.model.initialisation import FirstPack
 from ds_minimodel.model.parameters import Tensors
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.jobs import Layout
-from ds_minimodel.recipe.schema import Adapt, Recipe
+from ds_minimodel.recipe.schema import Recipe
 
 
 def check_vectors(recipe: Recipe) -> None:
@@ -48,13 +48,8 @@ def check_vectors(recipe: Recipe) -> None:
 
 
 def initial_inputs(recipe: Recipe, language: str) -> dict[str, Any]:
-    """Parts of the recipe and its files that decide the first pack of a language, for a job's record.
-
-    Nothing for the default, which records did not name before there were others.
-    """
+    """Parts of the recipe and its files that decide the first pack of a language, for a job's record."""
     section = recipe.adapt
-    if section.initialisation == Adapt.model_fields["initialisation"].default:
-        return {}
     used = {name: section.word_vectors.get(name) for name in (language, recipe.languages.source)}
     used["dictionary"] = section.dictionaries.get(language)
     return {

@@ -24,7 +24,7 @@ from ds_minimodel.common.files import (
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.jobs import Job, Layout, log_of, read_record, record_of
 from ds_minimodel.recipe.names import check_label
-from ds_minimodel.recipe.schema import Recipe, Task
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import LossRow, read_losses
 from ds_minimodel.results.page import write_report
@@ -60,37 +60,29 @@ class _TrainingRun(Stored):
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
-    """Jobs that score each task's references in each language (in workdirs of before, in several)."""
-    source, found = recipe.languages.source, []
-    for folder, name, languages in _references(recipe, layout):
+    """Jobs that score a task's references in a target language."""
+    found = []
+    for folder, name, language in _references(recipe, layout):
         task = recipe.finetune.tasks[name]
         inputs = {
-            "task": task_inputs(recipe, name, [*task.training_files, *_test_files(task, languages)]),
-            "languages": [source, *languages],
+            "task": task_inputs(recipe, name, [*task.training_files, *task.test_files(language)]),
+            "languages": [recipe.languages.source, language],
         }
-        found.append(Job(folder, inputs, (), partial(_score_references, recipe, name, languages, folder)))
+        found.append(Job(folder, inputs, (), partial(_score_references, recipe, name, language, folder)))
     return found
 
 
-def _references(recipe: Recipe, layout: Layout) -> Iterator[tuple[Path, str, list[str]]]:
-    """(folder, task, languages) of each job with a target; they are zero-shot, so that the source alone has none.
-
-    A job of before may have languages that are no targets.
-    """
+def _references(recipe: Recipe, layout: Layout) -> Iterator[tuple[Path, str, str]]:
+    """(folder, task, language) of each job; references are zero-shot, so that the source has none."""
     for name, task in recipe.finetune.tasks.items():
-        for folder, languages in layout.scores(None, name, list(task.test), [recipe.languages.source]).items():
-            if not set(recipe.languages.targets).isdisjoint(languages):
-                yield folder, name, languages
+        for language in task.test:
+            if language in recipe.languages.targets:
+                yield layout.evaluate(None, language, name), name, language
 
 
-def _test_files(task: Task, languages: Iterable[str]) -> list[str]:
-    return [path for language in languages for path in task.test_files(language)]
-
-
-def _score_references(recipe: Recipe, name: str, languages: Sequence[str], out: Path, _world: None) -> None:
-    task, source = recipe.finetune.tasks[name], recipe.languages.source
-    tests = {language: task.test[language] for language in languages if language != source}
-    scores = KINDS[task.kind].references(task, tests, source)
+def _score_references(recipe: Recipe, name: str, language: str, out: Path, _world: None) -> None:
+    task = recipe.finetune.tasks[name]
+    scores = KINDS[task.kind].references(task, {language: task.test[language]}, recipe.languages.source)
     rows = [
         {"baseline": reference, "task": name, "language": language, "score": score}
         for reference, by_language in scores.items()
@@ -141,12 +133,11 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
     for folder, _, _ in _references(recipe, layout):
         read_artifact(folder, _Baselines, verify=True)
         rows_there = read_model(folder / BASELINES_FILE, list[BaselineRow], _EVALUATE)
-        references += [row.model_dump() for row in rows_there if row.language in recipe.languages.targets]
+        references += [row.model_dump() for row in rows_there]
     for system in recipe.chosen_systems:
         for name in recipe.finetune.tasks:
-            folders = layout.scores(system, name, recipe.languages_of_task(name)).items()
-            rows = [row for folder, languages in folders for row in _scores_in(folder, system, name, languages)]
-            scores += sorted(rows, key=lambda row: (row["language"], row["seed"], row["step"]))
+            for language in sorted(recipe.languages_of_task(name)):
+                scores += _scores_in(layout.evaluate(system, language, name), system, name, language)
     paths = [record_of(job.folder) for job in needed]
     records = {str(path.relative_to(layout.root)): sha256_of_json(read_json(path)) for path in paths}
     return RunResults(
@@ -163,13 +154,13 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
     )
 
 
-def _scores_in(folder: Path, system: System, task: str, languages: Sequence[str]) -> list[Row]:
+def _scores_in(folder: Path, system: System, task: str, language: str) -> list[Row]:
     read_artifact(folder, _Scores, verify=True)
     path = folder / SCORES_FILE
     rows = read_model(path, list[ScoreRow], _EVALUATE)
-    of_job = [(system.name, task, language) for language in languages]
-    if any((row.system, row.task, row.language) not in of_job for row in rows):
-        raise UserError(f"{path}: scores of another system, task or language than {' '.join(of_job[0])}; {_EVALUATE}")
+    of_job = (system.name, task, language)
+    if any((row.system, row.task, row.language) != of_job for row in rows):
+        raise UserError(f"{path}: scores of another system, task or language than {' '.join(of_job)}; {_EVALUATE}")
     return [row.model_dump() for row in rows]
 
 

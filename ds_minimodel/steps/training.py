@@ -1,8 +1,7 @@
 """Shared parts of the training steps: a body's architecture, the samples of a text, a resolved run, its batches."""
 
-import logging
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,8 +26,6 @@ from ds_minimodel.recipe.jobs import Layout
 from ds_minimodel.recipe.schema import MaskedLm, OptimizerSection, Recipe
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED
-
-log = logging.getLogger(__name__)
 
 Batches = Callable[[int], list[dict[str, Any]]]  # step -> this rank's micro-batches
 
@@ -106,16 +103,9 @@ def masked_lm_sampler(recipe: Recipe, section: MaskedLm, layout: Layout, languag
     """Samples of a masked-LM step on one language's text."""
     tokenizer = open_tokenizer(layout.tokenizer(language))
     store = TokenStore(layout.tokens(language), tokenizer.sha256)
-    if world.is_main and not store.is_checked:
-        _warn_of_unchecked(str(store.folder))
     table = partial(BlockTable, store, recipe.data.blocks, section.seq_length)
     world.from_main(lambda: len(table()))  # builds it; the other ranks, on the same disk, only open it
     return MlmSampler(store, table(), section.mask_prob, recipe.seed)
-
-
-@lru_cache  # once in a process
-def _warn_of_unchecked(store: str) -> None:
-    log.warning("%s: written by a version without checksums, so it is read unchecked", store)
 
 
 def masked_lm_run(recipe: Recipe, section: MaskedLm, world: World, phases: Sequence[tuple[int, Cost]]) -> Run:

@@ -59,8 +59,6 @@ class TaskKind(ABC, Generic[R, E]):
     roles: ClassVar[frozenset[str]] = frozenset()  # what the key `columns` may name
     form: ClassVar[str] = ""  # what a file looks like where `columns` names nothing, for a message
     keys: ClassVar[type[BaseModel] | None] = None  # further keys of the task, with their defaults
-    # Whether job records of every kind hold `keys`: qa's, which were there before each kind had its own.
-    keys_in_all_records: ClassVar[bool] = False
     # Whether a test file goes with one in the source language, of the key `translations`; then the source has no test.
     has_translations: ClassVar[bool] = False
 

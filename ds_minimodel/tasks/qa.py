@@ -47,7 +47,6 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
     form = "the form of SQuAD 1.1"
     fields = ("question", "context")
     keys = Keys
-    keys_in_all_records = True
     has_labels = False
     reads_start = False
     hugging_face_class = "ForQuestionAnswering"

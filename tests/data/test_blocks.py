@@ -170,15 +170,6 @@ def test_a_table_of_another_mode_or_length_is_refused(store, mode, seq_length):
         BlockTable(store, "complete", 64)
 
 
-def test_a_table_of_before_is_built_again(store):
-    """It held the records alone, so nothing told whether all of them were there."""
-    expected, path = table_of(store, "complete", 64), table_file(store)
-    whole = path.read_bytes()
-    records = np.array(expected[:-10], [("start", "<i8"), ("length", "<i4")])
-    path.write_bytes(records.tobytes())
-    assert table_of(store, "complete", 64) == expected and path.read_bytes() == whole
-
-
 def test_a_store_of_no_text_is_refused(tmp_path):
     with pytest.raises(UserError, match="holds no text"):
         BlockTable(make_store(tmp_path / "store", []), "complete", 64)

@@ -9,7 +9,6 @@ import time
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_json, write_json
 from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
@@ -150,19 +149,6 @@ def test_a_changed_journal_is_refused(tmp_path, text_file, tokenizer_folder):
     path.write_text(path.read_text().replace('"shards": 3', '"shards": 2'))
     with pytest.raises(UserError, match="progress.json: damaged .*; delete it and .*store.partial"):
         prepare([text_file], tokenizer_folder, tmp_path / "store", shard_bytes=SHARD_BYTES)
-
-
-def test_what_a_version_without_checksums_left_is_gone_on_with(tmp_path, text_file, tokenizer_folder, reference):
-    partial = interrupted(tmp_path, text_file, tokenizer_folder)
-    path = tmp_path / "store.progress.json"
-    journal = {key: value for key, value in read_json(path).items() if key not in ("checksums", "own_sha256")}
-    write_json(path, journal)
-    for file in partial.glob("*.crc"):
-        file.unlink()
-    kept = {file.name: file.stat().st_ino for file in partial.iterdir()}
-    prepare([text_file], tokenizer_folder, tmp_path / "store", shard_bytes=SHARD_BYTES)
-    assert_done(tmp_path / "store", reference)
-    assert all((tmp_path / "store" / name).stat().st_ino == inode for name, inode in kept.items())
 
 
 def test_what_another_job_left_is_thrown_away(tmp_path, text_file, tokenizer_folder, reference):

@@ -204,17 +204,12 @@ def test_damaged_checksums_are_refused(tmp_path):
         TokenStore(folder)
 
 
-def test_a_store_of_before_has_no_checksums_and_opens(tmp_path):
+@pytest.mark.parametrize("name", ["00001.idx", "00001.crc"])
+def test_a_store_that_lacks_a_file_of_a_shard_is_refused(tmp_path, name):
     folder = make_store(tmp_path / "store", random_shards(600), 600)
-    tokens = TokenStore(folder).read(0, 50).tolist()
     facts = json.loads((folder / "manifest.json").read_text())
     del facts["files"]
-    for path in folder.glob("*.crc"):
-        path.unlink()
+    (folder / name).unlink()
     write_manifest(folder, **facts)
-    store = TokenStore(folder)
-    assert not store.is_checked and store.read(0, 50).tolist() == tokens
-    (folder / "00001.idx").unlink()
-    write_manifest(folder, **facts)
-    with pytest.raises(UserError, match="manifest.json: names no 00001.idx"):
+    with pytest.raises(UserError, match=f"manifest.json: names no {name}"):
         TokenStore(folder)

@@ -46,7 +46,7 @@ def workdir(imported, tmp_path):
         for task, seed, step, score in [("topic", 1, 150, 9.0), ("topic", 1, 300, 60.0), ("topic", 2, 300, 61.0)]
     ]
     qa = [{**rows[1], "task": "qa", "score": 35.5}, {**rows[1], "task": "qa", "language": "fr"}]
-    for path, part in (("de/topic", rows), ("qa", qa)):  # one folder a language, and of a workdir of before
+    for path, part in (("de/topic", rows), ("de/qa", qa)):
         (work / "evaluate/minipost" / path).mkdir(parents=True)
         (work / "evaluate/minipost" / path / "scores.json").write_text(json.dumps(part))
     return work

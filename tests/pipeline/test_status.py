@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from ds_minimodel.cli.main import main
-from ds_minimodel.common.files import lock, write_sealed_json
+from ds_minimodel.common.files import lock
 from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.status import training_in
 from ds_minimodel.recipe.costs import recipe_costs
-from ds_minimodel.recipe.jobs import Layout, Record, State, begin, finish, record_of, state_of
+from ds_minimodel.recipe.jobs import State, state_of
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.results.run_results import read_run_results
 
 from .conftest import copy_of, refused
 
@@ -168,28 +167,6 @@ def test_a_language_that_is_added_is_scored_alone(recipe):
     alone = [f"evaluate/baselines/yy/{task}" for task in ("topic", "qa")]
     expected = [f"evaluate/{system}/yy/{task}" for system in systems for task in ("topic", "qa")] + alone
     assert jobs_left(recipe) == expected
-
-
-@pytest.mark.parametrize("targets", ["[xx]", "[yy, xx]"])
-def test_references_of_before_serve_fewer_targets_and_another_order(recipe, targets, capsys):
-    """One job had scored all languages of a task, in the order of its test data."""
-    text, workdir = with_a_language_of_tests(recipe), recipe.parent / "run"
-    layout = Layout(workdir)
-    for task in ("topic", "qa"):
-        shutil.rmtree(layout.evaluate(None, task, "xx"))
-        record_of(layout.evaluate(None, task, "xx")).unlink()
-        asked_for = Record(inputs={"languages": ["en", "xx", "yy"]}, complete=True, artifacts={".": "0" * 64})
-        write_sealed_json(record_of(layout.evaluate(None, task)), asked_for.model_dump(exclude_defaults=True))
-    for job in STEPS["report"].jobs(load_recipe(recipe)):
-        record_of(job.folder).unlink()
-        begin(job)
-        job.make(None)
-        finish(job)
-    recipe.write_text(text.replace("targets: [xx]", f"targets: {targets}"))
-    assert not [name for name in jobs_left(recipe) if "baselines" in name]
-    if targets == "[xx]":
-        do(capsys, "report", recipe)
-        assert {row["language"] for row in read_run_results(workdir, "run").baselines} == {"xx"}
 
 
 @pytest.mark.parametrize("command", ["status", "clean", "flops", "plan"])

@@ -44,7 +44,7 @@ def test_what_is_given_is_kept_and_auto_is_as_good_as_absent(written):
 
 def test_what_decides_is_recorded_and_compared_and_nothing_else(written):
     plain, with_file = load_recipe(PAPER), load_recipe(PAPER, [f"engine.deepspeed={written(FILE)}"])
-    assert plain.engine.recorded() == {"precision": "auto"}  # as workdirs of before have it
+    assert plain.engine.recorded() == {"precision": "auto"}
     assert with_file.engine.recorded() == {"precision": "auto", "deepspeed": {"fp16": {"initial_scale_power": 16}}}
     before, after = (compared_settings(recipe.model_dump(mode="json")) for recipe in (plain, with_file))
     assert {key for key in after if after[key] != before.get(key)} == {"engine.deepspeed.fp16.initial_scale_power"}

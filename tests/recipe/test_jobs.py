@@ -15,7 +15,6 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, sha256_of_json, write_manifest
 from ds_minimodel.recipe.jobs import (
     Job,
-    Layout,
     begin,
     fingerprint_of_text,
     finish,
@@ -26,7 +25,6 @@ from ds_minimodel.recipe.jobs import (
     withdraw,
 )
 from ds_minimodel.steps.training import finished_checkpoints
-from ds_minimodel.systems import SYSTEMS
 
 
 class Counter:
@@ -362,32 +360,3 @@ def test_what_a_killed_process_was_writing_for_a_job_is_swept(job):
     os.utime(others, (0, 0))
     sweep_up(job)
     assert not others.exists() and is_complete(job)
-
-
-def test_scores_of_before_count_for_the_languages_that_they_have(tmp_path):
-    """They lie in one folder for all languages; what is added has one of its own, and so has all in new workdirs."""
-    layout, system = Layout(tmp_path), SYSTEMS["bl_base"]
-    together = layout.evaluate(system, "qa")
-    alone = {layout.evaluate(system, "qa", language): [language] for language in ("en", "de", "fr")}
-    assert layout.scores(system, "qa", ["en", "de", "fr"]) == alone
-    job = job_in(together, {"languages": ["en", "de"]})
-    begin(job)
-    assert layout.scores(system, "qa", ["en", "de", "fr"]) == alone  # unfinished
-    job.make()
-    finish(job)
-    fr = layout.evaluate(system, "qa", "fr")
-    assert layout.scores(system, "qa", ["en", "de", "fr"]) == {together: ["en", "de"], fr: ["fr"]}
-    assert layout.scores(system, "qa", ["en", "fr"]) == {
-        folder: names for folder, names in alone.items() if names != ["de"]
-    }
-
-
-def test_reference_scores_of_before_name_the_source_first(tmp_path):
-    layout = Layout(tmp_path)
-    together, fr = layout.evaluate(None, "qa"), layout.evaluate(None, "qa", "fr")
-    job = job_in(together, {"languages": ["en", "de"]})  # learned in English, scored in German
-    begin(job)
-    job.make()
-    finish(job)
-    assert layout.scores(None, "qa", ["de", "fr"], ["en"]) == {together: ["de"], fr: ["fr"]}
-    assert layout.scores(None, "qa", ["fr"], ["en"]) == {fr: ["fr"]}
