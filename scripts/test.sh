@@ -23,4 +23,4 @@ export OMP_NUM_THREADS=1
 if ! has_driver; then
     export DS_ACCELERATOR=cpu
 fi
-python -m pytest -q -n 2 --dist loadfile --durations=10 tests "$@"
+python -m pytest -q -n 2 --dist loadfile --durations=10 tests study "$@"

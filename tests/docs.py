@@ -12,10 +12,11 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "ds_configs/README.md",
+    *sorted((ROOT / "study").glob("*.md")),
 ]
 _COMMAND = re.compile(
     r"(printf .* \| )?(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
-    r"|python scripts/|bash scripts/)"
+    r"|(python|bash) (scripts|study)/)"
 )
 
 

@@ -18,7 +18,7 @@ from ds_minimodel.results.run_results import RunResults
 
 from .docs import PAGES, ROOT, blocks, commands, import_script, inline_code, name_of, prose, words
 
-RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+RECIPES = [*sorted((ROOT / "recipes").glob("*.yaml")), ROOT / "study/study.yaml"]
 COMMANDS = [(name_of(page), command) for page in [*PAGES, *RECIPES] for command in commands(page)]
 FRAGMENTS = [(name_of(page), text) for page in PAGES for text in blocks(page, "yaml")]
 # What makes a recipe of a part of one.
@@ -46,7 +46,7 @@ def test_commands_are_taken(page, command, monkeypatch):
     if ours is not None:
         options = parse(ours)
         assert callable(options.run)
-        if getattr(options, "recipe", "").startswith("recipes/"):
+        if getattr(options, "recipe", "").startswith(("recipes/", "study/")):
             load_recipe(options.recipe, options.overrides)
     elif line[1].endswith("throughput.py"):
         script = import_script(line[1])
@@ -72,7 +72,7 @@ def test_what_sentences_name_is_there(page):
             with pytest.raises(SystemExit) as end:
                 parse([code.split()[1], "--help"])
             assert end.value.code == 0
-        path = re.match(r"(?:scripts|tests|recipes|benchmarks|ds_configs|csrc|ds_minimodel)/[\w./-]*", code)
+        path = re.match(r"(?:scripts|study|tests|recipes|benchmarks|ds_configs|csrc|ds_minimodel)/[\w./-]*", code)
         if path and path[0] == code and not re.search("[A-Z]{3}", code):
             assert (ROOT / code).exists(), code
 
@@ -112,7 +112,7 @@ def test_shell_scripts_import_what_is_there():
     """No linter sees the Python within them."""
     found = [
         (module, name)
-        for script in (ROOT / "scripts").rglob("*.sh")
+        for script in [*(ROOT / "scripts").rglob("*.sh"), *(ROOT / "study").glob("*.sh")]
         for module, names in re.findall(r"^from (ds_minimodel[\w.]*) import (.+)$", script.read_text(), re.MULTILINE)
         for name in names.split(", ")
     ]

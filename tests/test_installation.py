@@ -1,4 +1,4 @@
-"""scripts/environment.sh chooses a build of torch; scripts/docker/ names what is there."""
+"""scripts/environment.sh chooses a build of torch, and ends where a run was stopped; scripts/docker names what is."""
 
 import os
 import re
@@ -79,6 +79,23 @@ def test_with_a_driver_torch_comes_as_pip_finds_it(environment):
     version, said = install_torch(environment, ["2.13.0"], PATH=f"{environment}/bin:{tools}:{os.environ['PATH']}")
     assert version == "2.13.0"
     assert said == "torch: torch==2.13.0 as pip finds it, for the NVIDIA driver here" + CHOICE
+
+
+@pytest.mark.parametrize(
+    "states, code", [("9 complete", 0), ("5 complete, 1 unfinished, 3 pending", 143), ("8 complete, 1 pending", 143)]
+)
+def test_a_script_ends_where_sigterm_has_stopped_its_run(tmp_path, states, code):
+    """Such a run ends with 0: docs/checkpoints.md."""
+    program = tmp_path / "ds-minimodel"
+    program.write_text(
+        f'#!/usr/bin/env bash\n[ "$*" = "status recipe.yaml seed=2" ] && echo "9 jobs: {states}; 1 KiB"\n'
+    )
+    program.chmod(0o755)
+    command = ["bash", "-c", "source scripts/environment.sh; check_finished recipe.yaml seed=2; echo goes on"]
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | path, capture_output=True, text=True)
+    stopped = "stopped before all was done; the same command goes on\n"
+    assert (done.returncode, done.stdout, done.stderr) == ((0, "goes on\n", "") if code == 0 else (code, "", stopped))
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.name)

@@ -34,9 +34,9 @@ def find(form, *pages):
     return list(dict.fromkeys(found))
 
 
-EXTENDING = r"ds-minimodel (?!.* recipes/).*"
+EXTENDING = r"ds-minimodel (?!.* (recipes|study)/).*"
 EXTEND = ("README.md", "docs/hugging-face.md", "docs/initialisation.md")
-ON_RECIPES = find(r"ds-minimodel (?!run)\S+ recipes/.*", *map(name_of, PAGES))
+ON_RECIPES = find(r"ds-minimodel (?!run)\S+ (recipes|study)/.*", *map(name_of, PAGES))
 PACKS = commands("docs/packs.md")
 TUTORIAL = find(r".*(german|roberta-base).*", "docs/tutorial.md")
 LAUNCHERS = find(r"(?!.*HOSTS).*pretrain RECIPE( --ranks 8)?", "docs/launch.md")
@@ -49,7 +49,7 @@ ELSEWHERE = {  # command -> what runs it
     r"bash scripts/gpu_check\.sh.*": "conftest.py makes the world with it",
     r"python scripts/throughput\.py.*": "tests/benchmark/test_throughput.py",
     r"python scripts/growth\.py.*": "tests/benchmark/test_growth.py",
-    r"python scripts/curve_picture\.py.*": "tests/results/test_curve_picture.py",
+    r"bash study/run\.sh.*": "its order and settings: study/tests/test_run.py",
     r"ds-minimodel fetch-sample .*": "tests/examples/test_fetch.py, with an archive of its own",
     r"mpirun -n \d+ ds-minimodel (tokenizer|prepare) .*": "tests/data/test_ranks.py",
     r"deepspeed --hostfile HOSTS .*": "scripts/launch/deepspeed.sh",
@@ -191,9 +191,9 @@ def test_the_tutorial(folder, monkeypatch, capsys):
 
 def test_commands_on_recipes(world, tmp_path, capsys):
     """With the paper's recipe and the study's as they are, and small ones in the place of the others."""
-    (tmp_path / "recipes").mkdir()
-    for name in ("paper", "study"):
-        shutil.copy(ROOT / f"recipes/{name}.yaml", tmp_path / "recipes")
+    for name in ("recipes/paper.yaml", "study/study.yaml"):
+        (tmp_path / name).parent.mkdir()
+        shutil.copy(ROOT / name, tmp_path / name)
     make_world(tmp_path).rename(tmp_path / "recipes/quickstart.yaml")
     copy = copy_of(world, tmp_path)
     shutil.copy(copy, tmp_path / "recipes/repro.yaml")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What WECHSEL and OFA need, made from a recipe's own text and from FreeDict's dictionaries.
 
-    python scripts/word_vectors.py recipes/study.yaml data/study-vectors [KEY=VALUE …]
+    python study/word_vectors.py study/study.yaml data/study-vectors [KEY=VALUE …]
 
 Writes OUT/LANGUAGE.vec, word vectors that gensim's fastText trains on the text of each language of the recipe, and
 OUT/LANGUAGE.pairs.txt, pairs of an English word and its translation, of each target. The dictionaries are Debian's

@@ -1,33 +1,24 @@
 #!/usr/bin/env bash
-# The study of docs/study.md: data, pilot, two pretraining seeds, depths of the mini-model, little text, word vectors, the
-# search for the cheapest step 2, the systems over another body, one page.
-#   bash scripts/study.sh               all of it, in this order
-#   bash scripts/study.sh data pilot    parts of it: data, pilot, tune, seeds, depths, little, vectors, search, body, page
-# Safe to interrupt and to repeat: what is complete is not done again. runs/study/log.txt tells when a part began, when
-# it was interrupted and went on, and how much CPU time it took.
+# All runs of the study: data, pilot, two pretraining seeds, depths of the mini-model, little text, word vectors, the
+# search for the cheapest step 2, the systems over another body, the tables.
+#   bash study/run.sh               all of it, in this order
+#   bash study/run.sh data pilot    parts of it: data, pilot, tune, seeds, depths, little, vectors, search, body, tables
+# Safe to interrupt and to repeat: what is complete is not done again. runs/study/log.txt tells when each part began and
+# ended.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
-source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../scripts/environment.sh"
 
 work=runs/study
-log=$work/log.txt
 vectors=data/study-vectors
-all=(data pilot tune seeds depths little vectors search body page)
+all=(data pilot tune seeds depths little vectors search body tables)
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
 
-note() { echo "$(date -u '+%F %T')  $*" >> "$log"; }
-
-# The CPU time, user and system, of all that was started here and has ended. A subshell would count its own.
-note_with_time() {
-    times > "$work/cpu-time.txt"
-    note "$1, CPU time since the start: $(tail -n 1 "$work/cpu-time.txt")"
-}
-
-runs=(seed-1 seed-11 depth-1 depth-3 depth-6 depth-9 little) # what the page joins; the rest has tables of its own
+note() { echo "$(date -u '+%F %T')  $*" >> "$work/log.txt"; }
 
 # What the search for the cheapest step 2 tries, one thing at a time; in the end all that was better, together, and what
-# docs/study.md says of `gentle`. A batch of 8 has three times the steps; `together` has a third of those (`brief`).
+# registration.md says of `gentle`. A batch of 8 has three times the steps; `together` has a third of those (`brief`).
 declare -A tries=(
     [focus]="adapt.initialisation=focus"
     [wechsel]="adapt.initialisation=wechsel"
@@ -43,20 +34,20 @@ declare -A tries=(
     [brief]="adapt.steps=500 adapt.warmup_steps=50 adapt.snapshot_every=250 adapt.snapshot_at=[50,100,375]"
     [together]="adapt.initialisation=wechsel adapt.lr=5e-3 adapt.seq_length=64 adapt.batch_size=16 adapt.snapshot_at=[50,100,250,750]"
 )
-chosen=batch # by the rule; recipes/fast.yaml has what docs/study.md chose beside it
+chosen=batch # by the rule; beside it `fast`: OFA
 
 # What was tried to learn `find`, a task that the recipe has no longer: learning rate x epochs.
 tuned=(1e-3x2 3e-4x4 1e-3x4)
 best=3e-4x4
 
-# study COMMAND RUN: ds-minimodel's COMMAND on the recipe with the settings of a run, and no more of the script where a
-# `run` was stopped. The pilots are BL_BASE in the source language, with two steps of adaptation so that there is
-# something to report on; `other` has the settings that were registered first.
-study() {
-    local recipe=recipes/study.yaml settings=() one=de other=el pair=${2#*-} try=${2#try-} folder=data/study/tasks/find
+# settings_of RUN: the recipe and what a run changes in it, in `settings`. The pilots are BL_BASE in the source language,
+# with two steps of adaptation so that there is something to report on; `other` has what was registered first.
+settings_of() {
+    local one=de other=el pair=${1#*-} try=${1#try-} folder=data/study/tasks/find
     local find="kind: qa, metric: mlqa, max_length: 128, stride: 32, answer_length: 60, train: $folder/train.en.json"
     local in_german="de: $folder/test.de.json"
-    case $2 in
+    settings=()
+    case $1 in
         other*) settings=(model.initialisation=random pretrain.steps=7000 pretrain.lr=1e-3
             pretrain.warmup_steps=700) ;;&
         pilot | other | german | other-german | find-* | tested-*)
@@ -71,27 +62,33 @@ study() {
         tested-*) settings+=("finetune.tasks={find: {$find, test: {en: $folder/test.en.json}}}") ;;&
         find-* | tested-*) settings+=(finetune.seeds=1 finetune.lr="${pair%x*}" finetune.epochs="${pair#*x}") ;;
         seed-11) settings=(seed=11) ;;
-        depth-*) settings=("mini.depth=${2#depth-}") ;;&
+        depth-*) settings=("mini.depth=${1#depth-}") ;;&
         chosen) try=$chosen ;;&
-        try-* | chosen) IFS=' ' read -ra settings <<< "mini.depth=1 ${tries[$try]}" ;;&
-        fast*) recipe=recipes/fast.yaml ;;&
+        fast*) try=ofa ;;&
+        try-* | chosen | fast*) IFS=' ' read -ra settings <<< "mini.depth=1 ${tries[$try]}" ;;&
         chosen | fast*) one=fr other=ru ;;&
-        depth-* | try-* | chosen | fast*) settings+=("languages.targets=[$one, $other]" finetune.seeds=2) ;;&
-        fast-deep) settings+=("mini.depth=9") ;;&
+        depth-* | try-* | chosen | fast*)
+            settings+=("languages.targets=[$one, $other]" finetune.seeds=2)
+            ;;&
+        fast-deep) settings+=(mini.depth=9) ;;&
         fast-base) settings+=("systems=[bl_base]") ;;
         depth-* | try-* | chosen | fast*) settings+=("systems=[multijoint]") ;;
         little) settings=("languages.targets=[de, el]" data.text.de=data/study-tenth/de.txt
             data.text.el=data/study-tenth/el.txt) ;;
     esac
-    if [[ $recipe = recipes/fast.yaml || ${settings[*]} =~ initialisation=(wechsel|ofa) ]]; then
+    if [[ ${settings[*]} =~ initialisation=(wechsel|ofa) ]]; then
         settings+=("adapt.word_vectors={en: $vectors/en.vec, $one: $vectors/$one.vec, $other: $vectors/$other.vec}"
             "adapt.dictionaries={$one: $vectors/$one.pairs.txt, $other: $vectors/$other.pairs.txt}")
     fi
-    settings=("$recipe" workdir=$work/"$2" "${settings[@]}")
-    ds-minimodel "$1" "${settings[@]}"
-    if [ "$1" = run ]; then
-        check_finished "${settings[@]}"
-    fi
+    settings=(study/study.yaml workdir=$work/"$1" "${settings[@]}")
+}
+
+# run RUN: all of its steps; the script ends where they were stopped.
+run() {
+    local settings
+    settings_of "$1"
+    ds-minimodel run "${settings[@]}"
+    check_finished "${settings[@]}"
 }
 
 # share FROM TO NAME…: the workdir TO has these folders of FROM, if it has none of its own.
@@ -110,16 +107,14 @@ share() {
 
 data() { ds-minimodel fetch-sample --set study --out data/study; }
 
-# Both bodies that were registered, and BL_BASE in German over each: docs/study.md tells how one was chosen.
+# Both bodies that were registered, and BL_BASE in German over each: registration.md tells how one was chosen.
 pilot() {
-    local body
-    for body in pilot other; do
-        study run $body
-    done
+    run pilot
+    run other
     share pilot german tokenizer tokens pretrain finetune
-    study run german
+    run german
     share other other-german tokenizer tokens pretrain finetune
-    study run other-german
+    run other-german
 }
 
 # Settings of `find`, on its development file; the best once on the test file.
@@ -127,17 +122,17 @@ tune() {
     local pair
     for pair in "${tuned[@]}"; do
         share pilot find-"$pair" tokenizer tokens pretrain adapt
-        study run find-"$pair"
+        run find-"$pair"
     done
     share find-$best tested-$best tokenizer tokens pretrain adapt finetune
-    study run tested-$best
+    run tested-$best
 }
 
 seeds() {
     share pilot seed-1 tokenizer tokens pretrain finetune
-    study run seed-1
+    run seed-1
     share seed-1 seed-11 tokenizer tokens
-    study run seed-11
+    run seed-11
 }
 
 # One body with heads at all depths; embeddings trained over 1, 3, 6 and 9 layers of it.
@@ -146,7 +141,7 @@ depths() {
     share seed-1 depth-1 tokenizer tokens
     for depth in 1 3 6 9; do
         share depth-1 depth-$depth tokenizer tokens pretrain finetune
-        study run depth-$depth
+        run depth-$depth
     done
 }
 
@@ -160,42 +155,38 @@ little() {
             || mv data/study-tenth/$language.part data/study-tenth/$language.txt
     done
     share seed-1 little tokenizer/en tokenizer/en.job.json pretrain build-mini finetune
-    study run little
+    run little
 }
 
 # What WECHSEL and OFA begin with.
-vectors() { python scripts/word_vectors.py recipes/study.yaml $vectors; }
+vectors() { python study/word_vectors.py study/study.yaml $vectors; }
 
 # Step 2 over one layer of the body with several heads, varied; what two languages chose is scored in the others.
 search() {
     local name
     for name in $(printf 'try-%s\n' "${!tries[@]}" | sort) chosen fast fast-deep; do
         share depth-1 "$name" tokenizer tokens pretrain finetune
-        study run "$name"
+        run "$name"
     done
     share seed-1 fast-base tokenizer tokens pretrain finetune
-    study run fast-base
+    run fast-base
 }
 
 # The four systems over the body that the study did not take.
 body() {
     share seed-1 other-seed-1 tokenizer tokens
     share other other-seed-1 pretrain finetune
-    study run other-seed-1
+    run other-seed-1
 }
 
-# Each run's own report first: it may have been written before reports held all that this page shows.
-page() {
-    local run others=() tried=("${!tries[@]}")
-    for run in pilot other german other-german "${tuned[@]/#/find-}" tested-$best "${runs[@]}" "${tried[@]/#/try-}" chosen \
-        fast fast-deep fast-base other-seed-1; do
-        [ ! -d "$work/$run" ] || study report "$run"
+# Each run's scores and losses are in its own report.
+tables() {
+    local name settings
+    python study/tables.py $work
+    for name in seed-1 seed-11 depth-1 try-focus try-wechsel try-ofa other-seed-1; do
+        settings_of $name
+        python study/alignment.py "${settings[@]}" > $work/$name/alignment.md
     done
-    for run in "${runs[@]:1}"; do
-        others+=(--with "$work/$run")
-    done
-    ds-minimodel report recipes/study.yaml workdir=$work/"${runs[0]}" "${others[@]}"
-    python scripts/study_page.py $work "${runs[@]}"
 }
 
 for part in "${parts[@]}"; do
@@ -204,19 +195,12 @@ done
 mkdir -p "$work"
 exec 9> "$work/study.lock"
 flock -n 9 || fail "the study is running already: $work/study.lock is held"
-# A start whose end is not in the log was killed, or its machine stopped. What was started by hand has no end there.
-last=$(grep -sv "by hand" "$log" | tail -n 1) || true
-if [ -n "$last" ] && [[ $last != *"  end"* ]]; then
-    newest=$(find "$work/" -type f ! -name study.lock -printf '%T@ %TF %TT\n' | sort -n | tail -n 1)
-    newest=$(cut -d' ' -f2- <<< "$newest" | cut -d. -f1)
-    note "interrupted: killed, or the machine stopped; the newest file was of $newest"
-fi
 note "start: ${parts[*]}, commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
-trap 'note_with_time "end, exit code $?"' EXIT
+trap 'note "end, exit code $?"' EXIT
 trap 'exit 130' INT TERM HUP
 prepare_environment report,sample,focus
 for part in "${parts[@]}"; do
     note "$part: begun"
     "$part"
-    note_with_time "$part: done"
+    note "$part: done"
 done

@@ -1,4 +1,4 @@
-"""scripts/word_vectors.py: word pairs out of a dictionary in dictd's form, and vectors that a recipe can name."""
+"""study/word_vectors.py: word pairs out of a dictionary in dictd's form, and vectors that a recipe can name."""
 
 import gzip
 import importlib.util
@@ -10,8 +10,7 @@ from ds_minimodel_examples.packages import PackageStore
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.vectors import read_dictionary, read_vectors
-
-from .docs import import_script
+from tests.docs import import_script
 
 ENTRIES = {
     "00databaseshort": "00databaseshort\nEnglish-German FreeDict Dictionary\n",
@@ -33,7 +32,7 @@ def in_base_64(number):
 
 @pytest.fixture
 def script():
-    return import_script("scripts/word_vectors.py")
+    return import_script("study/word_vectors.py")
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""study/tables.py: what it makes of the scores that are kept, and of runs that have just ended."""
+
+import itertools
+import json
+import lzma
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from ds_minimodel.common.files import write_json
+from tests.docs import ROOT, import_script
+from tests.results.some_runs import some_run
+from tests.results.test_page_in_a_browser import ENOUGH, luminance
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def script():
+    return import_script("study/tables.py")
+
+
+def test_tables_and_picture_are_those_of_the_scores(script, tmp_path):
+    (tmp_path / script.SCORES).write_bytes((ROOT / "study" / script.SCORES).read_bytes())
+    script.write(tmp_path)
+    for name in (script.PAGE, script.PICTURE):
+        assert (tmp_path / name).read_text() == (ROOT / "study" / name).read_text(), "run python study/tables.py"
+
+
+def test_the_scores_of_finished_runs_are_gathered(script, tmp_path):
+    for name, seed in (("seed-1", 1), ("seed-11", 11), ("depth-3", 1)):
+        run = some_run(name, seed=seed)
+        write_json(tmp_path / name / "report/run.json", {"recipe": run.recipe, "scores": run.scores})
+    (tmp_path / "depth-6").mkdir()
+    script.gather(tmp_path)
+    rows = json.loads(lzma.decompress((tmp_path / script.SCORES).read_bytes()))
+    assert {row["run"] for row in rows} == {"depth-3", "seed-1", "seed-11"}
+    assert {tuple(row["seed"]) for row in rows if row["run"] == "seed-11"} == {(11, 11), (11, 12)}
+    read = script.read_scores(tmp_path)
+    assert {row["system"] for row in read} == {"bl_base", "minijoint", "bl_base N=3", "minijoint N=3"}
+
+
+def test_a_folder_without_scores_is_refused_in_a_line(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["tables.py", str(tmp_path)])
+    assert script.main() == 2 and not list(tmp_path.iterdir())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ds-minimodel: {tmp_path}/scores.json.xz: no such file")
+
+
+def test_each_system_has_its_line_and_its_last_score():
+    drawing = ElementTree.parse(ROOT / "study/score_against_compute.svg").getroot()
+    lines = [line.get("points").split() for line in drawing.iter(f"{SVG}polyline")]
+    assert [len(line) for line in lines] == [7] * 4
+    named = [text for text in drawing.iter(f"{SVG}text") if (text.get("class") or "").startswith("f")]
+    heights = [float(text.get("y")) for text in named]
+    assert [text.text for text in named] == ["BL_SMALL 44.1", "MiniPost 43.9", "BL_BASE 43.5", "MiniJoint 40.9"]
+    assert all(below - above >= 18 for above, below in itertools.pairwise(heights))
+
+
+@pytest.mark.parametrize("mode, ground", [("light", "#ffffff"), ("dark", "#0d1117")])
+def test_its_colours_show_on_both_grounds(mode, ground):
+    quiet, _, systems = import_script("study/picture.py").COLORS[mode]
+    for color in (quiet, *systems):
+        bright, dark = sorted((luminance(color), luminance(ground)), reverse=True)
+        assert (bright + 0.05) / (dark + 0.05) >= ENOUGH, color
+
+
+def test_the_pictures_of_the_pages_follow_the_readers_mode():
+    for path in [*(ROOT / "docs/pictures").glob("*.svg"), ROOT / "study/score_against_compute.svg"]:
+        text = path.read_text(encoding="utf-8")
+        assert ElementTree.fromstring(text).find(f"{SVG}title") is not None
+        assert "prefers-color-scheme: dark" in text and not re.search(r"<script|href=", text)
