@@ -5,6 +5,7 @@ import errno
 import fcntl
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -134,6 +135,23 @@ def holder(path: str | Path) -> str | None:
     return None
 
 
+def refuse_links(root: Path, *places: Path) -> None:
+    """UserError where a place, a folder on the way there from `root`, or anything in it is no file or folder.
+
+    A link would lead what is written or removed there to somewhere else, a pipe or device would not end.
+    """
+    for place in places:
+        way = [part for part in (place, *place.parents) if part.is_relative_to(root) and part != root]
+        for part in itertools.chain(reversed(way), _below(place)):
+            if os.path.lexists(part) and stat.S_IFMT(os.lstat(part).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+                raise UserError(f"{part}: a link, a pipe or a device where only files and folders may be; remove it")
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place, name) for name in (*folders, *files))
+
+
 def sync_folder(folder: str | Path) -> None:
     """Make the renames done in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -160,8 +178,9 @@ def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
     temporary = path.with_name(f"{path.name}.tmp{os.getpid()}")
     with clear_write_errors(path, temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)
         try:
-            with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
+            with open(temporary, mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -316,7 +335,8 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     `path` must not exist as a complete artifact; a left-over of a killed process is replaced.
     """
     path = Path(path)
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary, former = (path.with_name(f"{path.name}.{suffix}") for suffix in ("tmp", "former"))
+    refuse_links(path.parent, path, temporary, former)
     with clear_write_errors(path, temporary):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -328,7 +348,6 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
                 else:
                     sync_folder(file)
             sync_folder(temporary)
-            former = path.with_name(f"{path.name}.former")
             shutil.rmtree(former, ignore_errors=True)
             if path.exists():
                 path.rename(former)
@@ -415,11 +434,7 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
     for name, facts in manifest.files.items():
         _check_file(Path(folder), name, facts, verify)
     if verify:
-        for place, folders, files in os.walk(folder):
-            for name in (*folders, *files):
-                mode = os.lstat(Path(place) / name).st_mode
-                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                    raise UserError(f"{Path(place) / name}: neither a file nor a folder but a link; remove it")
+        refuse_links(Path(folder), Path(folder))
     return manifest
 
 

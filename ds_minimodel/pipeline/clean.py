@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import clear_write_errors, holder, lock, read_manifest, read_model
+from ds_minimodel.common.files import clear_write_errors, holder, read_manifest, read_model, refuse_links
 from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.status import size_of
-from ds_minimodel.recipe.jobs import STEP_FOLDERS, Job, Record, State, forget, lock_of, read_record, record_of, state_of
+from ds_minimodel.recipe.jobs import STEP_FOLDERS, Job, Record, State, forget, locked, read_record, record_of, state_of
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -28,6 +28,7 @@ _ASIDE = re.compile(r"(.+)\.old-([0-9a-f]{8})\+*")  # a name as jobs.move_aside_
 class Removable:
     """Folders and files that may go, and why. job: whose artifacts they are, None for what is moved aside."""
 
+    workdir: Path
     paths: Sequence[Path]
     why: str
     job: Job | None = None
@@ -40,17 +41,19 @@ class Removable:
         """Remove them; UserError where a process is at work on the job, or the disk does not let go."""
         with contextlib.ExitStack() as held:
             if self.job is not None:
-                held.enter_context(lock(lock_of(self.job)))
+                held.enter_context(locked(self.job, self.workdir))
                 forget(self.job, [os.path.relpath(path, self.job.folder) for path in self.paths])
                 return
+            refuse_links(self.workdir, *self.paths)
             for path in self.paths:
                 with clear_write_errors(path):
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def removable(recipe: Recipe) -> list[Removable]:
     """All that may go from the recipe's workdir."""
-    aside = [Removable([path], "moved aside by --rebuild") for path in _moved_aside(Path(recipe.workdir))]
+    root = Path(recipe.workdir)
+    aside = [Removable(root, [path], "moved aside by --rebuild") for path in _moved_aside(root)]
     return aside + _scored_snapshots(recipe)
 
 
@@ -91,16 +94,10 @@ def _scored_snapshots(recipe: Recipe) -> list[Removable]:
         of_job = readers.get(job.folder, [])
         record = read_record(job.folder) if state_of(job)[0] is State.COMPLETE else None
         names = sorted(name for name in record.artifacts if name.startswith("snapshots/")) if record else []
-        paths = [job.folder / name for name in names if (job.folder / name).is_dir() and not _has_link(job, name)]
+        paths = [job.folder / name for name in names if (job.folder / name).is_dir()]
         if paths and of_job and all(map(_is_whole, of_job)) and not _is_being_scored(job):
-            found.append(Removable(paths, "snapshots, all scored", job))
+            found.append(Removable(Path(recipe.workdir), paths, "snapshots, all scored", job))
     return found
-
-
-def _has_link(job: Job, name: str) -> bool:
-    """Whether an artifact, or the folder that it is in, is a symbolic link, behind which nothing is removed."""
-    path = job.folder / name
-    return path.is_symlink() or path.parent.is_symlink()
 
 
 def _is_whole(job: Job) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError, printable
-from ds_minimodel.common.files import lock
 from ds_minimodel.engine.ranks.launch import launched, name_the_cpu
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
 from ds_minimodel.recipe.jobs import (
@@ -16,7 +15,7 @@ from ds_minimodel.recipe.jobs import (
     begin,
     finish,
     is_complete,
-    lock_of,
+    locked,
     move_aside_if_stale,
     sweep_up,
     withdraw,
@@ -88,17 +87,17 @@ def run_step(step: Step, recipe: "Recipe", world: Ranks | None = None, rebuild: 
 
         on_main(lambda: check_tasks(recipe))
     for job in step.jobs(recipe):
-        was_complete = _do(job, on_main, world, step.runs_on, rebuild)
+        was_complete = _do(job, recipe, on_main, world, step.runs_on, rebuild)
         if was_complete and (world is None or world.is_main):
             print(printable(f"{job.folder}: complete"), file=sys.stderr)
     if step.name == "report":
         _report(recipe)
 
 
-def _do(job: Job, on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild: bool) -> bool:
+def _do(job: Job, recipe: "Recipe", on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild: bool) -> bool:
     """Do a job under its lock, unless it is complete; return whether it was."""
     with contextlib.ExitStack() as held:
-        on_main(lambda: held.enter_context(lock(lock_of(job))))
+        on_main(lambda: held.enter_context(locked(job, recipe.workdir)))
         on_main(lambda: sweep_up(job))
         if rebuild:
             on_main(lambda: move_aside_if_stale(job))

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -28,8 +28,10 @@ from ds_minimodel.common.files import (
     Stored,
     clear_write_errors,
     holder,
+    lock,
     read_manifest,
     read_model,
+    refuse_links,
     sha256_of_file,
     sha256_of_json,
     sweep,
@@ -135,6 +137,19 @@ def record_of(folder: Path) -> Path:
 def lock_of(job: Job) -> Path:
     """File that is locked while a process works on `job`."""
     return job.folder.with_name(f"{job.folder.name}.lock")
+
+
+@contextlib.contextmanager
+def locked(job: Job, workdir: str | Path) -> Iterator[None]:
+    """Hold the lock of `job`; UserError where another process does, or where a link would lead what it writes away."""
+    refuse_links(Path(workdir), job.folder, *_beside(job.folder), *(folder.parent for folder in job.parents))
+    with lock(lock_of(job)):
+        yield
+
+
+def _beside(folder: Path) -> list[Path]:
+    """What lies beside a job's folder under its name: record, lock, tables of blocks, what killed processes left."""
+    return [*folder.parent.glob(f"{glob.escape(folder.name)}.*")]
 
 
 def read_record(folder: Path) -> Record | None:
@@ -298,7 +313,7 @@ def withdraw(job: Job) -> None:
 
 def sweep_up(job: Job) -> None:
     """Remove the files that killed processes were writing for `job`, whose lock is held."""
-    beside = [*job.folder.parent.glob(f"{glob.escape(job.folder.name)}.*")]
+    beside = _beside(job.folder)
     of_record = f"{record_of(job.folder).name}."
     sweep([*job.folder.rglob("*"), *(path for path in beside if path.name.startswith(of_record))])
     sweep(beside, patience=3600)  # such as tables of blocks, which other jobs make

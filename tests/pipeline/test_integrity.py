@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -255,6 +256,37 @@ def test_a_folder_or_a_link_in_the_place_of_a_file(finished, name, undone, comma
         path.symlink_to(path.with_name(f"{path.name}.kept"))
         if is_in_artifact:
             refused_after_begin(finished, path, command, undone)
+
+
+@pytest.mark.parametrize(
+    "name, command",
+    [
+        ("tokenizer", "tokenizer"),
+        ("tokens", "adapt"),  # where tables of blocks would be written
+        ("tokens/xx.lock", "prepare"),
+        ("tokens/xx.partial", "prepare"),
+        ("tokens/xx.progress.json.tmp99999999", "prepare"),
+        ("adapt/minijoint", "adapt"),
+        ("adapt/minijoint/xx/run/checkpoints", "adapt"),
+        ("adapt/minijoint/xx/run/events", "adapt"),
+        (f"{MODEL}/../run", "finetune"),
+        (f"{SCORES}.lock", "evaluate"),
+        ("report", "report"),
+        ("report.tmp", "report"),
+        ("report.former", "report"),
+    ],
+)
+@pytest.mark.parametrize("how", ["link", "dangling", "pipe"])
+def test_nothing_is_written_or_removed_through_a_link_or_to_a_pipe(finished, tmp_path, name, command, how):
+    path = Path(os.path.normpath(finished.parent / "run" / name))
+    for file in ("step-00000001.partial/state", "events/a", "00000.bin", "xx.lock", "a.tmp99999999"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("precious")
+    with set_aside(path):
+        os.mkfifo(path) if how == "pipe" else path.symlink_to(tmp_path if how == "link" else tmp_path / "nothing")
+        refused_naming(finished, path, command, finished)
+    assert len([file for file in tmp_path.rglob("*") if file.is_file() and file.read_text() == "precious"]) == 5
+    assert not (tmp_path / "nothing").exists()
 
 
 @pytest.mark.parametrize(

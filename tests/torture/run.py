@@ -3,10 +3,10 @@
     python -m tests.torture.run MINUTES [--seed N] [--out FILE]
 
 Inputs are those of `generators`. A damage changes a file of a finished workdir, a swap puts there what another job or
-another workdir made; then one evaluation is undone and `run` called. Held is exit code 0 with the scores and the report
-of before, or exit code 2 with one line and nothing changed on disk. A folder from strangers is damaged and imported, or
-opened by `predict`: refused, or used as what it is. Compressed text is read as its tool reads it, or refused. A fault
-is printed with what repeats it.
+another workdir made, a link leads out of it; then one evaluation is undone and `run` called. Held is exit code 0 with
+scores and report of before, or exit code 2 with one line and nothing changed on disk. A folder from strangers is
+damaged and imported, or opened by `predict`: refused, or used as what it is. Compressed text is read as its tool reads
+it, or refused. A fault is printed with what repeats it.
 """
 
 import argparse
@@ -46,6 +46,7 @@ from .streams import make_file, stream_outcome
 
 ROOT = Path(__file__).parents[2]
 SCORED = [f"evaluate/{system}/xx/{task}" for system in ("bl_base", "minijoint", "minipost") for task in ("topic", "qa")]
+OUTSIDE = "outside"  # what links lead to
 PATIENCE = 120  # seconds for one command
 CHECKPOINTS = ("xlm-r", "xlm-r-json", "roberta", "roberta-json")
 ROUND = [*["input"] * 8, "damage", "import", "artifact", "stream"]  # what a worker tries, over and over
@@ -146,6 +147,25 @@ def swap(workdir: Path, other: Path, rng: random.Random) -> tuple[str, Path, Pat
     return f"a {'folder' if path.is_dir() else _noun(path)} of another job", path, rng.choice(alike)
 
 
+def link(workdir: Path, _other: Path, rng: random.Random) -> tuple[str, Path, Path | bytes | None]:
+    """As `damage`: a link to a copy, OUTSIDE the workdir, of what is there, or to somebody's files where nothing is."""
+    outside = workdir.parent / OUTSIDE
+    _remove(outside)
+    path = rng.choice(_files(workdir))
+    if rng.random() < 0.5:
+        path = rng.choice([path, *(parent for parent in path.parents if workdir in parent.parents)])
+        shutil.copytree(path, outside) if path.is_dir() else shutil.copyfile(path, outside)
+        return f"a {'folder' if path.is_dir() else _noun(path)}", path, outside
+    for name in ("step-00000001.partial/state", "00000.bin", "latest", "a.tmp99999999"):
+        (outside / name).parent.mkdir(parents=True, exist_ok=True)
+        (outside / name).write_text("precious")
+    jobs = sorted(record.with_name(record.name.removesuffix(".job.json")) for record in workdir.rglob("*.job.json"))
+    job = rng.choice([job for job in jobs if (job / "run").is_dir()])
+    end = rng.choice((".lock", ".partial", ".progress.json", ".former", ".tmp", ".x.tmp99999999"))
+    inside = rng.choice(("run/checkpoints", "run/x.tmp99999999", "body.tmp", "pack.former", "model.tmp"))
+    return ("nothing", job / inside, outside) if rng.random() < 0.5 else ("nothing", Path(f"{job}{end}"), outside)
+
+
 def _files(workdir: Path) -> list[Path]:
     parts = [path for path in workdir.rglob("*") if path.is_file() and path.suffix != ".lock"]
     return sorted(path for path in parts if "report" not in path.parts and "events" not in path.parts)
@@ -178,14 +198,19 @@ def _held(recipe: Path, right: Results, path: Path, put: Path | bytes | None, un
     if path != record and not (workdir / undone).is_relative_to(path):
         kept[record] = aside / "record"
     copy = aside / "put"
-    if isinstance(put, Path):
+    outside = {}
+    if isinstance(put, Path) and put.name == OUTSIDE:
+        copy.symlink_to(put)
+        outside = _state(put, "")
+    elif isinstance(put, Path):
         shutil.copytree(put, copy) if put.is_dir() else shutil.copyfile(put, copy)
     elif put is not None:
         copy.write_bytes(put)
     else:
         copy.mkdir()
     for one, place in sorted(kept.items(), key=lambda pair: -len(pair[0].parts)):
-        one.rename(place)
+        if os.path.lexists(one):
+            one.rename(place)
     copy.rename(path)
     before = _state(workdir, undone)
     code, said = _run(recipe)
@@ -202,9 +227,11 @@ def _held(recipe: Path, right: Results, path: Path, put: Path | bytes | None, un
             fault = "other results"
     else:
         fault = f"exit code {code}"
+    if isinstance(put, Path) and outside and _state(put, "") != outside:
+        fault = "changed what a link leads to"
     for one in sorted(kept, key=lambda one: len(one.parts)):
         _remove(one)
-        if one.parent.exists():
+        if one.parent.exists() and os.path.lexists(kept[one]):
             kept[one].rename(one)
     return ("fault", f"{fault}: {said[-1500:]}") if fault else (result, "")
 
@@ -217,11 +244,12 @@ def _remove(path: Path) -> None:
 
 
 def _state(workdir: Path, undone: str) -> dict[str, tuple[int, int, int]]:
-    """All files but locks and those of the evaluation that may have begun."""
+    """All files but locks and those of the evaluation that may have begun, if one is `undone`."""
     return {
         str(path): (path.lstat().st_size, path.lstat().st_mtime_ns, path.lstat().st_ino)
-        for path in workdir.rglob("*")
-        if not path.is_dir() and path.suffix != ".lock" and not str(path).startswith(str(workdir / undone))
+        for path in (workdir, *workdir.rglob("*"))
+        if not path.is_dir()
+        and (not undone or (path.suffix != ".lock" and not str(path).startswith(str(workdir / undone))))
     }
 
 
@@ -283,7 +311,7 @@ def work(recipe: Path, other: Path, strangers: Path, seed: int, until: float, re
 
 
 def _damaged(recipe: Path, right: Results, other: Path, rng: random.Random) -> Found:
-    kind = rng.choice((damage, swap))
+    kind = rng.choice((damage, swap, link))
     name, path, put = kind(recipe.parent / "run", other.parent / "run", rng)
     while isinstance(put, Path) and not put.exists():
         name, path, put = kind(recipe.parent / "run", other.parent / "run", rng)

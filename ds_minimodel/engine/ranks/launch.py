@@ -230,7 +230,8 @@ def code_after(received: Sequence[int], code: int) -> int:
 def note_stop() -> None:
     """On rank 0: note for the process that launched the ranks that their state is saved."""
     if STOP_NOTE in os.environ and rank_of_environment() == 0:
-        Path(os.environ[STOP_NOTE]).touch()
+        with contextlib.suppress(FileExistsError):  # and no link is followed
+            Path(os.environ[STOP_NOTE]).touch(exist_ok=False)
 
 
 @contextlib.contextmanager
