@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Target that gives no loss: of a position that is not predicted, or of a whole example. csrc/arguments.h: kIgnored.
 IGNORED = -100
 
+FILLER = 0  # the id that rows of a batch are filled up with: lengths hide it, so any serves
+
 UNKNOWN_LANGUAGE = "und"  # ISO 639-2: undetermined
 
 _TITLES = {
@@ -50,10 +52,10 @@ def special_ids(vocab_size: int) -> list[int]:
 class Vocabulary:
     """A vocabulary of the ids 0 … size - 1.
 
-    bos, eos: the ids that begin and end a text (BERT's [CLS] and [SEP]). pad: filler, with an embedding of zeros.
-    unk: what a tokenizer gives for a text that it has no pieces for. mask: what stands in place of a token to predict.
-    Each is None where the vocabulary has no such token. bos, eos and unk may be one id (GPT-2's), pad and mask are ids
-    of their own. name: the vocabulary's in messages.
+    bos, eos: the ids that begin and end a text (BERT's [CLS] and [SEP]). pad: what a text is filled up with; its
+    embedding starts at zero. unk: what a tokenizer gives for a text that it has no pieces for. mask: what stands in
+    place of a token to predict. Each is None where the vocabulary has no such token. bos, eos and unk may be one id
+    (GPT-2's), pad and mask are ids of their own. name: the vocabulary's in messages.
     """
 
     size: int
@@ -83,17 +85,16 @@ class Vocabulary:
         """The ids of the special tokens, rising."""
         return sorted({*self.special.values()})
 
-    @property
-    def filler(self) -> int:
-        """The id to pad batches with; lengths hide it, so that any serves where there is no pad."""
-        return 0 if self.pad is None else self.pad
-
     def need(self, token: str, user: str) -> int:
         """The id of a special token; UserError, with `user`, what needs it, where the vocabulary has none."""
         id = self.special.get(token)
         if id is None:
             raise UserError(f"{self.name}: has no {_TITLES[token]}, which {user} needs")
         return id
+
+    def frame(self, user: str) -> tuple[int, int]:
+        """(bos, eos), between which a text stands; UserError, with `user`, where the vocabulary lacks one."""
+        return self.need("bos", user), self.need("eos", user)
 
     @property
     def num_pieces(self) -> int:

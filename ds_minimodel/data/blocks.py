@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from ds_minimodel.common import files
 from ds_minimodel.common.checksums import CheckedPieces, Checksums, Reader, checksums_of, num_pieces
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.store import TokenStore
 
 CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
@@ -93,10 +92,11 @@ def _header(store: TokenStore, mode: str, seq_length: int, count: int, checksums
 
 def _build(path: Path, store: TokenStore, mode: str, seq_length: int) -> None:
     limit, count = seq_length - 1, 0
+    eos = store.vocabulary.need("eos", "a table of blocks")
     with files.atomic_write(path, "w+b") as file:
         file.write(bytes(_HEADER.size))
         for starts, lengths in (
-            _even(store, limit) if mode == "none" else _whole_sentences(store, limit, mode == "complete_doc")
+            _even(store, limit) if mode == "none" else _whole_sentences(store, eos, limit, mode == "complete_doc")
         ):
             records = np.empty(len(starts), _RECORD)
             records["start"], records["length"] = starts, lengths
@@ -119,32 +119,32 @@ def _even(store: TokenStore, limit: int) -> Spans:
         yield starts, np.minimum(limit, store.num_tokens - starts)
 
 
-def _whole_sentences(store: TokenStore, limit: int, within_documents: bool) -> Spans:
+def _whole_sentences(store: TokenStore, eos: int, limit: int, within_documents: bool) -> Spans:
     """Starts and lengths, a chunk of the store at a time; each chunk is read from a block's start on."""
     assert CHUNK_TOKENS > limit
     start = 0
     while start < store.num_tokens:
         stop = min(start + CHUNK_TOKENS, store.num_tokens)
-        starts, ends, done = _pack(store.read(start, stop), limit, within_documents, stop == store.num_tokens)
+        starts, ends, done = _pack(store.read(start, stop) == eos, limit, within_documents, stop == store.num_tokens)
         yield start + starts, ends - starts
         start += done
 
 
 def _pack(
-    tokens: NDArray[np.integer], limit: int, within_documents: bool, is_last: bool
+    is_end: NDArray[np.bool_], limit: int, within_documents: bool, is_last: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Greedy packing of sentences: starts and ends of the blocks, and how many tokens are done with.
 
-    Unless these are the last tokens, it stops where a block's end could depend on what follows.
+    is_end: which tokens end a sentence. Unless these are the last tokens, it stops where a block's end could depend on
+    what follows.
     """
-    is_end = tokens == EOS
     ends = (np.flatnonzero(is_end) + 1).tolist()
     # The second of two </s> is the blank line after a document: a block may not go on past it.
     blanks = (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist() if within_documents else []
-    blanks.append(len(tokens) + limit)  # never reached
+    blanks.append(len(is_end) + limit)  # never reached
     borders: list[tuple[int, int]] = []
     start, sentence, document = 0, 0, 0
-    stop = len(tokens) if is_last else len(tokens) - limit
+    stop = len(is_end) if is_last else len(is_end) - limit
     while start < stop:
         furthest = min(start + limit, blanks[document])
         sentence = bisect.bisect_right(ends, furthest, sentence)

@@ -23,7 +23,6 @@ from pydantic import Field
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.reader import Chunk, Position, documents, find_files, read_chunks
 from ds_minimodel.data.store import id_type, is_shard_as_written, shard_name, write_shard
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
@@ -69,7 +68,7 @@ def prepare(
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)
     with journal.kept_with_documents(), contextlib.closing(parts) as encoded:
         for number, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
-            with write_shard(journal.folder, number, tokenizer.vocab_size, tokenizer.sha256) as add:
+            with write_shard(journal.folder, number, tokenizer.vocabulary.size, tokenizer.sha256) as add:
                 for part in parts_of_shard:
                     add(part.tokens, part.lengths)
                     journal.count(part)
@@ -120,6 +119,7 @@ def _encode_chunk(tokenizer_folder: str | Path, min_words: int, job: tuple[int, 
     """Tokenise a (shard, chunk): each line ends in </s>, each document in one more."""
     shard, chunk = job
     tokenizer = _tokenizer_of_worker(tokenizer_folder)
+    eos = tokenizer.vocabulary.need("eos", "a token store")
     found = list(documents(chunk))
     kept = [document for document in found if not min_words or sum(len(line.split()) for line in document) >= min_words]
     # All lines in one call: SentencePiece starts a thread for each. An array takes ids three times as fast as a list.
@@ -130,14 +130,14 @@ def _encode_chunk(tokenizer_folder: str | Path, min_words: int, job: tuple[int, 
         for sentence in itertools.islice(sentences, len(document)):
             if sentence:  # nothing is left of some lines, such as one zero-width space
                 tokens.fromlist(sentence)
-                tokens.append(EOS)
+                tokens.append(eos)
         if len(tokens) > before:
-            tokens.append(EOS)
+            tokens.append(eos)
             lengths.append(len(tokens) - before)
     return _Part(
         shard,
         chunk.end,
-        np.array(tokens, id_type(tokenizer.vocab_size)),
+        np.array(tokens, id_type(tokenizer.vocabulary.size)),
         np.array(lengths, np.int64),
         len(found) - len(kept),
     )

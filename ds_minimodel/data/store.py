@@ -4,8 +4,8 @@ A store is a folder of shards and a manifest. Shard 00000 is three files:
   00000.bin   the ids, uint16 where the vocabulary allows it, else uint32, little-endian, nothing else
   00000.idx   a header (_HEADER), then int64 offsets into .bin: documents + 1 of them
   00000.crc   CRC-32 (uint32, little-endian) of each piece of 8 KiB of .bin, then of .idx
-A document is its sentences, each ended by </s>, and one more </s>: the blank line after it, which
-fairseq too writes as an empty sentence.
+A document is its sentences, each ended by the vocabulary's end of text, </s>, and one more </s>: the blank line after
+it, which fairseq too writes as an empty sentence.
 """
 
 from __future__ import annotations

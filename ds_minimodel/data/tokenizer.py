@@ -43,6 +43,7 @@ class Tokenizer(ABC):
     file_name: str
     vocab_size: int
     mask_id: int
+    mask: str | None = MASK  # how the vocabulary spells its mask token
 
     def __init__(self, folder: str | Path):
         """Open the vocabulary in `folder`; UserError where its file is not the one that the manifest names."""

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import Tokenizer
 
@@ -101,8 +100,8 @@ def piece_vectors(tokenizer: Tokenizer, words: WordVectors) -> Floats:
     at the start of a text and after a space; its frequency is taken as 1 / rank (Zipf), which the order of
     the file gives. Zero for pieces in no word.
     """
-    sums = np.zeros((tokenizer.vocab_size, words.vectors.shape[1]), np.float64)
-    weights = np.zeros(tokenizer.vocab_size)
+    sums = np.zeros((tokenizer.vocabulary.size, words.vectors.shape[1]), np.float64)
+    weights = np.zeros(tokenizer.vocabulary.size)
     for first in range(0, len(words.words), _CHUNK):
         chunk = words.words[first : first + _CHUNK]
         for texts in (chunk, [f" {word}" for word in chunk]):
@@ -114,7 +113,7 @@ def piece_vectors(tokenizer: Tokenizer, words: WordVectors) -> Floats:
             of_use = 1 / (ranks + 1)
             if len(ids):
                 sums[ids[starts]] += np.add.reduceat(words.vectors[ranks] * of_use[:, None], starts)
-            weights += np.bincount(ids, of_use, tokenizer.vocab_size)
+            weights += np.bincount(ids, of_use, tokenizer.vocabulary.size)
     return (sums / np.maximum(weights, 1e-30)[:, None]).astype(np.float32)
 
 
@@ -185,6 +184,7 @@ class _Sentences:
 
     def __init__(self, store: TokenStore, pieces: list[str]):
         self.store, self.pieces = store, pieces
+        self.eos = store.vocabulary.need("eos", "training of vectors")
 
     def __iter__(self) -> Iterator[list[str]]:
         for number in range(self.store.num_documents):
@@ -192,6 +192,6 @@ class _Sentences:
             if start >= MAX_TOKENS:
                 return
             tokens = self.store.read(start, stop)
-            for sentence in np.split(tokens, np.flatnonzero(tokens == EOS) + 1):
+            for sentence in np.split(tokens, np.flatnonzero(tokens == self.eos) + 1):
                 if len(sentence) > 1:
                     yield [self.pieces[id] for id in sentence[:-1]]

@@ -1,8 +1,8 @@
 """Initialisation of a target language's embeddings (step 2) from those of the source.
 
-pieces: a vocabulary as strings in id order, special tokens included. source: the source pack's tensors,
-tokens (V, H) and bias (V). vectors: a static vector of each piece (V, D), zero where a piece has none; both
-languages' lie in one space. The output bias goes with the embeddings as one more column: what is copied or
+target, source: the two vocabularies; a special token is shared where both have it, however they spell it. pack: the
+source pack's tensors, tokens (V, H) and bias (V). vectors: a static vector of each piece (V, D), zero where a piece has
+none; both languages' lie in one space. The output bias goes with the embeddings as one more column: what is copied or
 combined takes it along. Where a method says nothing of a piece, its row is drawn from the source's mean and
 deviation.
 """
@@ -16,14 +16,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ds_minimodel.common.vocabulary import special_ids
-from ds_minimodel.model.transformer import INIT_STD, zero_padding_row
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.model.transformer import INIT_STD
 
-Source = Mapping[str, Tensor]  # tokens (V, H), bias (V)
+Pack = Mapping[str, Tensor]  # tokens (V, H), bias (V)
 
 NEIGHBOURS, TEMPERATURE = 10, 0.1  # WECHSEL's and OFA's
 RANK = 400  # of OFA's factorised embeddings
 _CHUNK = 1024  # rows that are compared with the source at a time
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A vocabulary, and its pieces as strings in the order of the ids."""
+
+    vocabulary: Vocabulary
+    strings: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.strings)
 
 
 @dataclass(frozen=True)
@@ -35,75 +46,69 @@ class FirstPack:
     rows_combined: int = 0
 
 
-def random(num_pieces: int, source: Source, seed: int) -> FirstPack:
+def random(target: Pieces, pack: Pack, seed: int) -> FirstPack:
     """All rows N(0, 0.02), special tokens too (step 2 of language-model-plasticity)."""
     generator = torch.Generator().manual_seed(seed)
-    tokens = torch.empty(num_pieces, source["tokens"].shape[1]).normal_(0, INIT_STD, generator=generator)
-    zero_padding_row(tokens)
-    return FirstPack({"tokens": tokens, "bias": torch.zeros(num_pieces)}, 0)
+    tokens = torch.empty(len(target), pack["tokens"].shape[1]).normal_(0, INIT_STD, generator=generator)
+    return FirstPack({"tokens": zero_padding_row(tokens, target.vocabulary), "bias": torch.zeros(len(target))}, 0)
 
 
-def overlap(target_pieces: Sequence[str], source_pieces: Sequence[str], source: Source, seed: int) -> FirstPack:
+def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> FirstPack:
     """Rows of pieces that the source has too are copied, the others N(0, 0.02) (the paper, footnote 1)."""
-    tensors = random(len(target_pieces), source, seed).tensors
-    into, out_of = _shared(target_pieces, source_pieces)
+    tensors = random(target, pack, seed).tensors
+    into, out_of = _shared(target, source)
     for name, tensor in tensors.items():
-        tensor[into] = source[name][out_of]
-    zero_padding_row(tensors["tokens"])
+        tensor[into] = pack[name][out_of]
+    zero_padding_row(tensors["tokens"], target.vocabulary)
     return FirstPack(tensors, len(into))
 
 
-def mean(num_pieces: int, source: Source) -> FirstPack:
+def mean(target: Pieces, source: Pieces, pack: Pack) -> FirstPack:
     """Each row is the mean of the source's rows; special tokens are copied.
 
     Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models".
     """
-    rows = _rows_with_bias(source)
-    return _copy_special(rows.mean(0).repeat(num_pieces, 1), rows, 0)
+    old = _rows_with_bias(source, pack)
+    return _copy_special(old.mean(0).repeat(len(target), 1), old, target, source, 0)
 
 
-def focus(
-    target_pieces: Sequence[str], source_pieces: Sequence[str], source: Source, target_vectors: Tensor, seed: int
-) -> FirstPack:
+def focus(target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, seed: int) -> FirstPack:
     """Rows of shared pieces are copied; another is their sparsemax-weighted mean, by cosine of the vectors.
 
     Dobler and de Melo 2023, "FOCUS: Effective Embedding Initialization for Monolingual Specialization of
     Multilingual Models", section 3.
     """
-    old = _rows_with_bias(source)
-    rows = _drawn(len(target_pieces), old, seed)
-    into, out_of = _shared(target_pieces, source_pieces)
+    old = _rows_with_bias(source, pack)
+    rows = _drawn(len(target), old, seed)
+    into, out_of = _shared(target, source)
     rows[into] = old[out_of]
     unit, known = F.normalize(target_vectors), target_vectors.any(1)
     new = known.clone()
     new[into] = False
     anchors = known[into]
     if not anchors.any():
-        return _first_pack(rows, len(into))
+        return _first_pack(rows, target, len(into))
     for ids in new.nonzero()[:, 0].split(_CHUNK):
         rows[ids] = sparsemax(unit[ids] @ unit[into[anchors]].T) @ old[out_of[anchors]]
-    return _first_pack(rows, len(into), int(new.sum()))
+    return _first_pack(rows, target, len(into), int(new.sum()))
 
 
-def wechsel(source: Source, target_vectors: Tensor, source_vectors: Tensor, seed: int) -> FirstPack:
+def wechsel(
+    target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, source_vectors: Tensor, seed: int
+) -> FirstPack:
     """Each row is the softmax-weighted mean of its 10 nearest of the source, by cosine of the vectors.
 
     Minixhofer et al. 2022, "WECHSEL: Effective initialization of subword embeddings for cross-lingual
     transfer of monolingual language models", section 3; special tokens are copied, as in its published code.
     """
-    old = _rows_with_bias(source)
-    rows = _drawn(len(target_vectors), old, seed)
+    old = _rows_with_bias(source, pack)
+    rows = _drawn(len(target), old, seed)
     combined = _combine_nearest(rows, target_vectors.any(1), old, target_vectors, source_vectors)
-    return _copy_special(rows, old, combined)
+    return _copy_special(rows, old, target, source, combined)
 
 
 def ofa(
-    target_pieces: Sequence[str],
-    source_pieces: Sequence[str],
-    source: Source,
-    target_vectors: Tensor,
-    source_vectors: Tensor,
-    seed: int,
+    target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, source_vectors: Tensor, seed: int
 ) -> FirstPack:
     """Rows of shared pieces are copied, the others made as in WECHSEL, from source embeddings cut to rank 400.
 
@@ -112,14 +117,14 @@ def ofa(
     Multilingual Continued Pretraining", section 3. Its training of the factors themselves is not done: a pack
     holds whole embeddings.
     """
-    old = low_rank(_rows_with_bias(source), RANK)
-    rows = _drawn(len(target_pieces), old, seed)
-    into, out_of = _shared(target_pieces, source_pieces)
+    old = low_rank(_rows_with_bias(source, pack), RANK)
+    rows = _drawn(len(target), old, seed)
+    into, out_of = _shared(target, source)
     new = target_vectors.any(1)
     new[into] = False
     combined = _combine_nearest(rows, new, old, target_vectors, source_vectors)
     rows[into] = old[out_of]
-    return _first_pack(rows, len(into), combined)
+    return _first_pack(rows, target, len(into), combined)
 
 
 def sparsemax(scores_RN: Tensor) -> Tensor:
@@ -153,16 +158,26 @@ def _combine_nearest(rows: Tensor, new: Tensor, old: Tensor, target_vectors: Ten
     return int(new.sum())
 
 
-def _shared(target_pieces: Sequence[str], source_pieces: Sequence[str]) -> tuple[Tensor, ...]:
+def _shared(target: Pieces, source: Pieces) -> tuple[Tensor, Tensor]:
     """Ids in the target and in the source of the pieces that both have; the special tokens are among them."""
-    source_ids = {piece: id for id, piece in enumerate(source_pieces)}
-    shared = [(id, source_ids[piece]) for id, piece in enumerate(target_pieces) if piece in source_ids]
-    return tuple(torch.tensor(ids) for ids in zip(*shared, strict=True))
+    special, source_special = target.vocabulary.special_ids, set(source.vocabulary.special_ids)
+    source_ids = {piece: id for id, piece in enumerate(source.strings) if id not in source_special}
+    shared = {id: source_ids[piece] for id, piece in enumerate(target.strings) if piece in source_ids}
+    shared = {id: source_id for id, source_id in shared.items() if id not in special}
+    shared |= _shared_special(target, source)
+    ids = torch.tensor(sorted(shared.items()), dtype=torch.int64).reshape(-1, 2)
+    return ids[:, 0], ids[:, 1]
 
 
-def _rows_with_bias(source: Source) -> Tensor:
-    """Embeddings with the output bias as one more column (V, H + 1)."""
-    return torch.cat([source["tokens"], source["bias"][:, None]], 1)
+def _shared_special(target: Pieces, source: Pieces) -> dict[int, int]:
+    """{id in the target: id in the source} of the special tokens that both have."""
+    of_source = source.vocabulary.special
+    return {id: of_source[token] for token, id in target.vocabulary.special.items() if token in of_source}
+
+
+def _rows_with_bias(source: Pieces, pack: Pack) -> Tensor:
+    """Embeddings of the source's ids with the output bias as one more column (V, H + 1)."""
+    return torch.cat([pack["tokens"], pack["bias"][:, None]], 1)[: len(source)]
 
 
 def _drawn(num_pieces: int, old: Tensor, seed: int) -> Tensor:
@@ -171,13 +186,21 @@ def _drawn(num_pieces: int, old: Tensor, seed: int) -> Tensor:
     return old.mean(0) + old.std(0) * torch.randn(num_pieces, old.shape[1], generator=generator)
 
 
-def _copy_special(rows: Tensor, old: Tensor, combined: int) -> FirstPack:
-    """The first pack of `rows` with the source's for the five special tokens."""
-    special, source_special = special_ids(len(rows)), special_ids(len(old))
-    rows[special] = old[source_special]
-    return _first_pack(rows, len(special), combined)
+def _copy_special(rows: Tensor, old: Tensor, target: Pieces, source: Pieces, combined: int) -> FirstPack:
+    """The first pack of `rows` with the source's for the special tokens."""
+    shared = _shared_special(target, source)
+    rows[[*shared]] = old[[*shared.values()]]
+    return _first_pack(rows, target, len(shared), combined)
 
 
-def _first_pack(rows: Tensor, copied: int, combined: int = 0) -> FirstPack:
-    tokens = zero_padding_row(rows[:, :-1].contiguous())
+def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Set the embedding of the padding token (rows, H), where there is one, to zero, in place; returns the table."""
+    if vocabulary.pad is not None:
+        with torch.no_grad():
+            tokens[vocabulary.pad] = 0
+    return tokens
+
+
+def _first_pack(rows: Tensor, target: Pieces, copied: int, combined: int = 0) -> FirstPack:
+    tokens = zero_padding_row(rows[:, :-1].contiguous(), target.vocabulary)
     return FirstPack({"tokens": tokens, "bias": rows[:, -1].contiguous()}, copied, combined)

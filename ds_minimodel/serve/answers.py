@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from ds_minimodel import ops
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import BOS, EOS, MASK
+from ds_minimodel.common.vocabulary import MASK
 from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.model.heads import MaskedLanguageModel, TaskModel, encode, to_tensors
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches, join
@@ -21,7 +22,7 @@ from ds_minimodel.tasks.tables import text_field
 Answer = dict[str, object]  # a JSON object
 
 
-def check(request: object, answerer: Answerer, languages: Collection[str], where: str) -> None:
+def check(request: object, answerer: Answerer, languages: Mapping[str, Tokenizer], where: str) -> None:
     """Raise UserError for a request that a model with this Answerer and these languages does not take."""
     if not isinstance(request, dict):
         raise UserError(f"{where}: {type(request).__name__} is not an object with {', '.join(answerer.fields)}")
@@ -31,7 +32,7 @@ def check(request: object, answerer: Answerer, languages: Collection[str], where
     if language is not None and (not isinstance(language, str) or language not in languages):
         name = repr(language) if isinstance(language, str) else f"of type {type(language).__name__}"
         raise UserError(f"{where}: no pack for language {name:.40}; there are {', '.join(languages)}")
-    answerer.check_request(request, where)
+    answerer.check_request(request, languages[language or next(iter(languages))], where)
 
 
 class Answerer(ABC):
@@ -40,8 +41,8 @@ class Answerer(ABC):
     fields: tuple[str, ...]
 
     @abstractmethod
-    def check_request(self, request: Request, where: str) -> None:
-        """Raise UserError, beginning with `where`, for a request that the model does not take."""
+    def check_request(self, request: Request, tokenizer: Tokenizer, where: str) -> None:
+        """Raise UserError, beginning with `where`, for a request that the model does not take in its language."""
 
     @abstractmethod
     def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
@@ -55,7 +56,7 @@ class TaskAnswerer(Answerer):
         self.model, self.kind, self.labels, self.max_length = model, kind, labels, max_length
         self.fields = kind.fields
 
-    def check_request(self, request: Request, where: str) -> None:
+    def check_request(self, request: Request, tokenizer: Tokenizer, where: str) -> None:
         self.kind.check_request(request, where)
 
     def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
@@ -77,24 +78,25 @@ class MaskAnswerer(Answerer):
     def __init__(self, model: MaskedLanguageModel, depth: int, top: int, max_length: int):
         self.model, self.depth, self.top, self.max_length = model, depth, top, max_length
 
-    def check_request(self, request: Request, where: str) -> None:
+    def check_request(self, request: Request, tokenizer: Tokenizer, where: str) -> None:
         text_field(request, "text", where)
-        if MASK not in str(request["text"]):
-            raise UserError(f"{where}: no {MASK} in the text; put one where a piece is to be predicted")
+        tokenizer.vocabulary.need("mask", "a prediction of pieces")
+        if not _spelt(tokenizer).search(str(request["text"])):
+            raise UserError(f"{where}: no {tokenizer.mask} in the text; put one where a piece is to be predicted")
 
     @torch.inference_mode()
     def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
         sequences = [_with_masks(tokenizer, str(request["text"]), self.max_length) for request in requests]
         examples = join(sequences, np.zeros(len(requests)), reads_start=True)
-        pieces = tokenizer.pieces()
+        pieces, mask = tokenizer.pieces(), tokenizer.vocabulary.need("mask", "a prediction of pieces")
         answers: list[Answer] = [{}] * len(requests)
         model, head = self.model, self.model.body.heads[str(self.depth)]
         for index, batch in batches(examples, model):
-            masked_BS = batch["tokens"] == tokenizer.mask_id
+            masked_BS = batch["tokens"] == mask
             del batch["read"]
             (x_BSH,), _ = encode(model.pack, model.body, batch, (self.depth,))
             logits_PV = ops.linear(head(x_BSH[masked_BS]), model.pack.tokens, model.pack.bias).float()
-            shares, ids = logits_PV.softmax(-1).topk(min(self.top, len(pieces)))
+            shares, ids = logits_PV.softmax(-1)[:, : len(pieces)].topk(min(self.top, len(pieces)))
             filled = iter(
                 [
                     [{"piece": pieces[id], "probability": share} for id, share in zip(*row, strict=True)]
@@ -106,16 +108,24 @@ class MaskAnswerer(Answerer):
         return answers
 
 
+def _spelt(tokenizer: Tokenizer) -> re.Pattern[str]:
+    """How a text asks for a piece: as the vocabulary spells its mask token, or as ours do."""
+    return re.compile("|".join(map(re.escape, (tokenizer.mask or MASK, MASK))))
+
+
 def _with_masks(tokenizer: Tokenizer, text: str, max_length: int) -> np.ndarray:
     """<s>, the text with the id of <mask> wherever it is spelt, </s>. A mask takes the space before it."""
-    *before, last = text.split(MASK)
+    vocabulary = tokenizer.vocabulary
+    (bos, eos), mask = vocabulary.frame("a prediction"), vocabulary.need("mask", "a prediction")
+    *before, last = _spelt(tokenizer).split(text)
     parts = tokenizer.encode([*(part.rstrip() for part in before), last])
-    ids = list(chain.from_iterable([tokenizer.mask_id, *part] for part in parts))[1:]
-    if tokenizer.mask_id in ids[max_length - 2 :]:
+    ids = list(chain.from_iterable([mask, *part] for part in parts))[1:]
+    if mask in ids[max_length - 2 :]:
         raise UserError(
-            f"the text {text[:30]!r}… has a {MASK} beyond the {max_length} tokens that the model takes; shorten it"
+            f"the text {text[:30]!r}… has a {tokenizer.mask} beyond the {max_length} tokens that the model takes; "
+            "shorten it"
         )
-    return np.array([BOS, *ids[: max_length - 2], EOS])
+    return np.array([bos, *ids[: max_length - 2], eos])
 
 
 def batches(examples: Examples, model: torch.nn.Module) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:

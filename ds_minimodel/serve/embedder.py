@@ -15,6 +15,7 @@ from numpy.lib.format import write_array_header_1_0
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write
 from ds_minimodel.common.progress import Progress
+from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.model.artifacts import load_body
 from ds_minimodel.model.heads import SentenceEncoder
 from ds_minimodel.model.mini import part_of, without_heads
@@ -93,16 +94,17 @@ class Embedder(ManyLanguages):
             text_field({"text": text}, "text", f"text {number}")
         num_cut = 0
         for first in range(0, len(texts), _PART):
-            ids = self.plug(language).encode(texts[first : first + _PART])
+            tokenizer = self.plug(language)
+            ids = tokenizer.encode(texts[first : first + _PART])
             num_cut += sum(len(of_text) > self.max_length - 2 for of_text in ids)
-            yield self._vectors(ids)
+            yield self._vectors(tokenizer.vocabulary, ids)
         if num_cut:
             longest = f"the {self.max_length:,} tokens that the model takes"
             log.warning(f"{num_cut:,} of {len(texts):,} texts are longer than {longest}, and were cut")
 
     @torch.inference_mode()
-    def _vectors(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
-        examples = sentences_of(ids, self.max_length, self.pool)
+    def _vectors(self, vocabulary: Vocabulary, ids: Sequence[Sequence[int]]) -> np.ndarray:
+        examples = sentences_of(vocabulary, ids, self.max_length, self.pool)
         vectors = np.zeros((len(ids), self.size), np.float32)
         for index, batch in batches(examples, self.model):
             vectors[index] = self.model.logits(batch).cpu().numpy()

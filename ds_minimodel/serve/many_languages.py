@@ -63,6 +63,11 @@ class ManyLanguages:
         }
         return _Language(module.to(self.device, dtype), tokenizer, body)
 
+    @property
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """{language: its vocabulary}"""
+        return {name: language.tokenizer for name, language in self.languages.items()}
+
     def plug(self, language: str) -> Tokenizer:
         """Put a language into `model`; its tokenizer."""
         plugged = self.languages[language]

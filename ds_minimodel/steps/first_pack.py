@@ -24,7 +24,7 @@ from ds_minimodel.data.vectors import (
     train_piece_vectors,
 )
 from ds_minimodel.model import initialisation
-from ds_minimodel.model.initialisation import FirstPack
+from ds_minimodel.model.initialisation import FirstPack, Pieces
 from ds_minimodel.model.parameters import Tensors
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.jobs import Layout
@@ -86,13 +86,9 @@ class _Request:
         return target, source
 
     @property
-    def pieces(self) -> tuple[list[str], list[str]]:
+    def pieces(self) -> tuple[Pieces, Pieces]:
         target, source = self.tokenizers
-        return target.pieces(), source.pieces()
-
-    @property
-    def num_pieces(self) -> int:
-        return self.tokenizers[0].vocab_size
+        return Pieces(target.vocabulary, target.pieces()), Pieces(source.vocabulary, source.pieces())
 
     def target_vectors(self) -> torch.Tensor:
         """Vectors of the target's pieces (V, D): of the given word vectors, else trained on its text."""
@@ -118,9 +114,9 @@ class _Request:
 
 _METHODS: dict[str, Callable[[_Request], FirstPack]] = {
     "overlap": lambda ask: initialisation.overlap(*ask.pieces, ask.source, ask.seed),
-    "random": lambda ask: initialisation.random(ask.num_pieces, ask.source, ask.seed),
-    "mean": lambda ask: initialisation.mean(ask.num_pieces, ask.source),
+    "random": lambda ask: initialisation.random(ask.pieces[0], ask.source, ask.seed),
+    "mean": lambda ask: initialisation.mean(*ask.pieces, ask.source),
     "focus": lambda ask: initialisation.focus(*ask.pieces, ask.source, ask.target_vectors(), ask.seed),
-    "wechsel": lambda ask: initialisation.wechsel(ask.source, *ask.both_vectors(), ask.seed),
+    "wechsel": lambda ask: initialisation.wechsel(*ask.pieces, ask.source, *ask.both_vectors(), ask.seed),
     "ofa": lambda ask: initialisation.ofa(*ask.pieces, ask.source, *ask.both_vectors(), ask.seed),
 }

@@ -34,4 +34,4 @@ def _take_over(pack: Path, out: Path) -> None:
     tokenizer = open_tokenizer(pack)
     with atomic_folder(out) as folder:
         shutil.copyfile(tokenizer.path, folder / tokenizer.file_name)
-        write_manifest(folder, kind="tokenizer", vocab_size=tokenizer.vocab_size)
+        write_manifest(folder, kind="tokenizer", **tokenizer.vocabulary.facts())

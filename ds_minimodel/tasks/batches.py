@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ds_minimodel.common.random import permute, sample_key
-from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.common.vocabulary import FILLER, IGNORED
 
 Batch = dict[str, Any]  # arrays as model/heads.py names them, and "count"
 EVALUATION_TOKENS = 16_384  # padded tokens of one forward pass without gradients
@@ -48,7 +48,7 @@ class Examples:
         """
         starts, lengths = self.bounds[index], self.lengths[index]
         real = np.arange(lengths.max()) < lengths[:, None]
-        tokens = np.full(real.shape, PAD, dtype=np.int64)
+        tokens = np.full(real.shape, FILLER, dtype=np.int64)
         places = (starts[:, None] + np.arange(real.shape[1]))[real]
         tokens[real] = self.tokens[places]
         one_a_token = self.targets.ndim == 1

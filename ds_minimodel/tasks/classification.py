@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import BOS, EOS
 from ds_minimodel.tasks.batches import Examples, join
 from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_classification
@@ -127,14 +126,14 @@ def encode_table(tokenizer: Tokenizer, records: Records, max_length: int, separa
     special = 2 if texts == 1 else 2 + separators
     if max_length < special + texts:
         raise UserError(f"max_length {max_length}: too short for {texts} text(s); raise it in the recipe")
-    room = max_length - special
+    room, (bos, eos) = max_length - special, tokenizer.vocabulary.frame("classification")
     firsts, *rest = [tokenizer.encode(column) for column in records.texts]
     if not rest:
-        return join([np.array([BOS, *first[:room], EOS]) for first in firsts], records.targets, reads_start=True)
+        return join([np.array([bos, *first[:room], eos]) for first in firsts], records.targets, reads_start=True)
     sequences, seconds = [], []
     for first, second in zip(firsts, rest[0], strict=True):
         kept = min(len(second), max(room // 2, room - len(first)))
-        begin = [BOS, *first[: room - kept], *[EOS] * separators]
-        sequences.append(np.array([*begin, *second[:kept], EOS]))
+        begin = [bos, *first[: room - kept], *[eos] * separators]
+        sequences.append(np.array([*begin, *second[:kept], eos]))
         seconds.append(len(begin))
     return join(sequences, records.targets, reads_start=True, second=seconds)

@@ -16,7 +16,6 @@ import numpy as np
 from pydantic import BaseModel, PositiveInt
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import BOS, EOS
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_qa
@@ -237,6 +236,7 @@ def encode_questions(
             f"max_length {max_length}: too short for questions of {question_length} tokens "
             "and a context; raise max_length or lower question_length in the recipe"
         )
+    bos, eos = tokenizer.vocabulary.frame("question answering")
     asked_B = tokenizer.encode([question.text for question in questions])
     # Context -> (ids, starts, ends, place of its offsets).
     contexts: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray, int]] = {}
@@ -248,7 +248,7 @@ def encode_questions(
             contexts[question.context] = (*_with_offsets(tokenizer, question.context), num_tokens)
             num_tokens += len(contexts[question.context][0])
         ids, starts, ends, place = contexts[question.context]
-        head = np.array([BOS, *asked[:question_length], EOS], dtype=np.int32)
+        head = np.array([bos, *asked[:question_length], eos], dtype=np.int32)
         answer = _answer_tokens(question, starts, ends)
         room = max_length - len(head) - 1
         for begin in _window_starts(len(ids), room, min(stride, room)):

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, PositiveInt
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import BOS, EOS
+from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.tasks.batches import Examples, join
 from ds_minimodel.tasks.kind import Encoded, Logits, Scores, TaskKind, TaskSettings
 from ds_minimodel.tasks.metrics import neighbour_accuracy
@@ -70,7 +70,8 @@ class Retrieval(TaskKind[Bitext, Encoded]):
     def encode(
         self, tokenizer: Tokenizer, records: Bitext, task: TaskSettings, max_length: int, separators: int = 2
     ) -> Encoded:
-        return Encoded(sentences_of(tokenizer.encode(records.sentences), max_length, _keys_of(task).pool))
+        ids = tokenizer.encode(records.sentences)
+        return Encoded(sentences_of(tokenizer.vocabulary, ids, max_length, _keys_of(task).pool))
 
     def body_config(self, task: TaskSettings, config: BodyConfig) -> BodyConfig:
         depth = min(_keys_of(task).depth or config.num_layers, config.num_layers)
@@ -140,11 +141,12 @@ def read_bitext(path: str, other: str) -> Bitext:
     return Bitext([*sentences], [*translations], np.array(pairs, dtype=np.int64))
 
 
-def sentences_of(ids: Sequence[Sequence[int]], max_length: int, pool: Pool) -> Examples:
+def sentences_of(vocabulary: Vocabulary, ids: Sequence[Sequence[int]], max_length: int, pool: Pool) -> Examples:
     """`<s>A</s>` for the ids of each text, cut to `max_length` tokens; an empty one is `<s></s>`."""
     if max_length < 3:
         raise UserError(f"max_length {max_length}: too short for a sentence; raise it in the recipe")
-    sequences = [np.array([BOS, *of_text[: max_length - 2], EOS]) for of_text in ids]
+    bos, eos = vocabulary.frame("a sentence's vector")
+    sequences = [np.array([bos, *of_text[: max_length - 2], eos]) for of_text in ids]
     return join(sequences, np.zeros(len(sequences)), reads_start=pool == "first")
 
 

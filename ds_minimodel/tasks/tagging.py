@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import BOS, EOS, IGNORED, UNK
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_classification
@@ -263,19 +263,22 @@ def _with_beginnings(sentence: list[tuple[int, str, str]], path: str | Path) -> 
 def encode_words(tokenizer: Tokenizer, records: Sentences, max_length: int) -> TaggedTokens:
     """`<s>`, the pieces of the words, `</s>`; a word's first piece has its target, all other tokens none.
 
-    Each word is encoded by itself, as after a space; one without a piece is `<unk>`. A sentence that is too long is
-    cut after the last whole word that fits (of a first word that does not, after the last piece).
+    Each word is encoded by itself, as after a space; one without a piece is `<unk>` (`</s>` where there is none). A
+    sentence that is too long is cut after the last whole word that fits (of a first word that does not, after the last
+    piece).
     """
     if max_length < 3:
         raise UserError(f"max_length {max_length}: too short for a word; raise it in the recipe")
+    bos, eos = tokenizer.vocabulary.frame("tagging")
+    empty = tokenizer.vocabulary.unk if tokenizer.vocabulary.unk is not None else eos  # a word of no piece
     sequences, targets, first_pieces = [], [], []
     for words, targets_W in zip(records.words, records.targets, strict=True):
-        pieces = [ids or [UNK] for ids in tokenizer.encode([f" {word}" for word in words])]
+        pieces = [ids or [empty] for ids in tokenizer.encode([f" {word}" for word in words])]
         pieces[:1] = [ids[: max_length - 2] for ids in pieces[:1]]
         ends_W = 1 + np.cumsum([len(ids) for ids in pieces], dtype=np.int64)
         kept = int(np.searchsorted(ends_W, max_length - 1, side="right"))
         first_W = np.concatenate([[1], ends_W])[:kept]
-        sequence = np.array([BOS, *(id for ids in pieces[:kept] for id in ids), EOS])
+        sequence = np.array([bos, *(id for ids in pieces[:kept] for id in ids), eos])
         target = np.full(len(sequence), IGNORED, dtype=np.int64)
         target[first_W] = targets_W[:kept]
         sequences.append(sequence)

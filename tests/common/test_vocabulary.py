@@ -18,8 +18,8 @@ GPT_2 = Vocabulary(100, bos=50, eos=50, unk=50, name="gpt2")
 def test_special_tokens_may_be_anywhere_and_missing():
     bert = Vocabulary(340, pad=0, unk=100, bos=101, eos=102, mask=103)
     assert bert.special == {"pad": 0, "unk": 100, "bos": 101, "eos": 102, "mask": 103}
-    assert bert.special_ids == [0, 100, 101, 102, 103] and bert.filler == 0
-    assert GPT_2.special_ids == [50] and GPT_2.num_pieces == 99 and GPT_2.filler == 0
+    assert bert.special_ids == [0, 100, 101, 102, 103]
+    assert GPT_2.special_ids == [50] and GPT_2.num_pieces == 99
 
 
 def test_a_missing_token_is_named_with_what_needs_it():

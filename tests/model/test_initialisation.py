@@ -4,13 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from ds_minimodel.common.vocabulary import PAD
-from ds_minimodel.model.initialisation import focus, low_rank, mean, ofa, overlap, random, sparsemax, wechsel
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.model.initialisation import Pieces, focus, low_rank, mean, ofa, overlap, random, sparsemax, wechsel
 from ds_minimodel.model.transformer import INIT_STD
 
+PAD = 1
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 SOURCE = [*SPECIAL, "▁the", "▁in", "a", "s", ".", "▁house", "<mask>"]
 TARGET = [*SPECIAL, ".", "▁in", "▁haus", "▁die", "ü", "s", *(f"▁wort{i}" for i in range(3000)), "<mask>"]
+
+
+def with_ids(pieces):
+    return Pieces(Vocabulary(len(pieces), bos=0, pad=PAD, eos=2, unk=3, mask=len(pieces) - 1), pieces)
+
+
+BOTH = with_ids(TARGET), with_ids(SOURCE)
 
 
 @pytest.fixture
@@ -22,7 +30,7 @@ def source_tensors():
 
 
 def test_overlap_is_by_the_strings_of_pieces(source_tensors):
-    first = overlap(TARGET, SOURCE, source_tensors, seed=3)
+    first = overlap(*BOTH, source_tensors, seed=3)
     tensors, copied = first.tensors, first.rows_copied
     shared = [piece for piece in TARGET if piece in SOURCE]
     assert copied == len(shared) == 8 and {"<s>", "</s>", "<unk>", "<mask>", ".", "▁in", "s"} < set(shared)
@@ -35,7 +43,7 @@ def test_overlap_is_by_the_strings_of_pieces(source_tensors):
 
 
 def test_rows_without_a_counterpart_are_drawn(source_tensors):
-    tensors = overlap(TARGET, SOURCE, source_tensors, seed=3).tensors
+    tensors = overlap(*BOTH, source_tensors, seed=3).tensors
     new = [index for index, piece in enumerate(TARGET) if piece not in SOURCE]
     rows = tensors["tokens"][new]
     assert tensors["tokens"].shape == (len(TARGET), 16) and tensors["bias"].shape == (len(TARGET),)
@@ -46,7 +54,7 @@ def test_rows_without_a_counterpart_are_drawn(source_tensors):
 
 def test_overlap_is_a_function_of_the_seed_and_leaves_the_source_alone(source_tensors):
     before = {name: tensor.clone() for name, tensor in source_tensors.items()}
-    first, again, other = (overlap(TARGET, SOURCE, source_tensors, seed).tensors for seed in (3, 3, 4))
+    first, again, other = (overlap(*BOTH, source_tensors, seed).tensors for seed in (3, 3, 4))
     assert first["tokens"].equal(again["tokens"])
     different = (first["tokens"] != other["tokens"]).any(1)
     assert different.sum() == len(TARGET) - 8
@@ -86,7 +94,7 @@ def test_sparsemax_is_the_projection_onto_the_simplex():
 
 def test_focus(source_tensors, vectors):
     target_vectors, _ = vectors
-    first = focus(TARGET, SOURCE, source_tensors, target_vectors, seed=3)
+    first = focus(*BOTH, source_tensors, target_vectors, seed=3)
     rows, old = joined(first.tensors), joined(source_tensors)
     shared = [piece for piece in TARGET if piece in SOURCE]
     for piece in set(shared) - {"<pad>"}:
@@ -112,7 +120,7 @@ def nearest(target_vectors, source_vectors, old):
 
 def test_wechsel(source_tensors, vectors):
     target_vectors, source_vectors = vectors
-    first = wechsel(source_tensors, *vectors, seed=3)
+    first = wechsel(*BOTH, source_tensors, *vectors, seed=3)
     rows, old = joined(first.tensors), joined(source_tensors)
     ids = [id for id in range(len(TARGET) - 1) if target_vectors[id].any()]
     np.testing.assert_allclose(rows[ids], nearest(target_vectors[ids], source_vectors, old), atol=1e-4)
@@ -123,7 +131,7 @@ def test_wechsel(source_tensors, vectors):
 def test_ofa_copies_and_combines_what_a_low_rank_leaves(source_tensors, vectors, monkeypatch):
     monkeypatch.setattr("ds_minimodel.model.initialisation.RANK", 5)
     target_vectors, source_vectors = vectors
-    first = ofa(TARGET, SOURCE, source_tensors, *vectors, seed=3)
+    first = ofa(*BOTH, source_tensors, *vectors, seed=3)
     u, s, vt = np.linalg.svd(joined(source_tensors), full_matrices=False)
     old, rows = (u[:, :5] * s[:5]) @ vt[:5], joined(first.tensors)
     ids = [id for id, piece in enumerate(TARGET) if piece not in SOURCE and target_vectors[id].any()]
@@ -141,10 +149,10 @@ def test_a_rank_as_large_as_the_rows_changes_nothing():
 def test_pieces_without_vectors_are_drawn_from_the_sources_distribution(source_tensors, vectors):
     none = torch.zeros(len(TARGET), 8)
     for first in (
-        focus(TARGET, SOURCE, source_tensors, none, seed=3),
-        wechsel(source_tensors, none, vectors[1], seed=3),
-        wechsel(source_tensors, vectors[0], torch.zeros(len(SOURCE), 8), seed=3),
-        ofa(TARGET, SOURCE, source_tensors, none, vectors[1], seed=3),
+        focus(*BOTH, source_tensors, none, seed=3),
+        wechsel(*BOTH, source_tensors, none, vectors[1], seed=3),
+        wechsel(*BOTH, source_tensors, vectors[0], torch.zeros(len(SOURCE), 8), seed=3),
+        ofa(*BOTH, source_tensors, none, vectors[1], seed=3),
     ):
         rows, old = joined(first.tensors)[10:-1], joined(source_tensors)
         assert first.rows_combined == 0
@@ -153,21 +161,33 @@ def test_pieces_without_vectors_are_drawn_from_the_sources_distribution(source_t
 
 
 def test_random_and_mean(source_tensors):
-    tokens = random(len(TARGET), source_tensors, seed=3).tensors["tokens"]
+    tokens = random(BOTH[0], source_tensors, seed=3).tensors["tokens"]
     assert abs(tokens.std() / INIT_STD - 1) < 0.02 and not tokens[PAD].any()
-    rows, old = joined(mean(len(TARGET), source_tensors).tensors), joined(source_tensors)
+    rows, old = joined(mean(*BOTH, source_tensors).tensors), joined(source_tensors)
     np.testing.assert_allclose(rows[4:-1], np.tile(old.mean(0), (len(TARGET) - 5, 1)), atol=1e-6)
     np.testing.assert_array_equal(rows[[0, 2, 3, -1]], old[[0, 2, 3, -1]])
 
 
 @pytest.mark.parametrize(
     "method",
-    [
-        lambda source, target, other, seed: focus(TARGET, SOURCE, source, target, seed),
-        wechsel,
-        lambda *arguments: ofa(TARGET, SOURCE, *arguments),
-    ],
+    [lambda target, source, pack, of_target, _, seed: focus(target, source, pack, of_target, seed), wechsel, ofa],
 )
 def test_the_result_is_a_function_of_the_seed(source_tensors, vectors, method):
-    first, again, other = (method(source_tensors, *vectors, seed).tensors["tokens"] for seed in (3, 3, 4))
+    first, again, other = (method(*BOTH, source_tensors, *vectors, seed).tensors["tokens"] for seed in (3, 3, 4))
     assert first.equal(again) and (first != other).any(1).sum() <= 7
+
+
+def test_special_tokens_are_shared_by_what_they_are(source_tensors, vectors):
+    """Spelt otherwise, at other ids, and without some: BERT's, of which this one has no [UNK]."""
+    strings = ["[PAD]", "▁in", "<unk>", "<s>", "[SEP]", "[MASK]", "[CLS]"]
+    bert = Pieces(Vocabulary(7, bos=6, eos=4, pad=0, mask=5), strings)
+    for first in (
+        overlap(bert, BOTH[1], source_tensors, seed=3),
+        mean(bert, BOTH[1], source_tensors),
+        focus(bert, BOTH[1], source_tensors, vectors[0][:7], seed=3),
+        wechsel(bert, BOTH[1], source_tensors, torch.zeros(7, 8), vectors[1], seed=3),
+    ):
+        rows, old = joined(first.tensors), joined(source_tensors)
+        np.testing.assert_array_equal(rows[[6, 4, 5]], old[[0, 2, -1]])
+        assert rows[0, -1] == old[PAD, -1] and not rows[0, :-1].any()
+        assert not (rows[2] == old[3]).all() and not (rows[3] == old[0]).all()  # pieces of text that are spelt so

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ds_minimodel.common.random import sample_key
+from ds_minimodel.common.vocabulary import FILLER
 from ds_minimodel.tasks.batches import TaskSampler, evaluation_batches, join
 
 N = 23
@@ -25,7 +26,7 @@ def who(batch):
 
 def test_batch_form(examples):
     batch = examples.batch(np.array([3, 0]), sample_key(1, 0, [3, 0]))
-    assert batch["tokens"].tolist() == [[0, 103, 103, 103, 103, 103, 2], [0, 100, 100, 2, 1, 1, 1]]
+    assert batch["tokens"].tolist() == [[0, 103, 103, 103, 103, 103, 2], [0, 100, 100, 2, *[FILLER] * 3]]
     assert batch["lengths"].tolist() == [7, 4] and batch["targets"].tolist() == [[3], [0]]
     assert batch["read"].tolist() == [[0], [0]] and batch["count"] == 2
     assert batch["sample_keys"].view(np.uint32).tolist() == sample_key(1, 0, [3, 0]).tolist()

@@ -11,8 +11,8 @@ from transformers import AutoModelForTokenClassification
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import sample_key
-from ds_minimodel.common.vocabulary import IGNORED, UNK
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.data.tokenizer import open_tokenizer, trained_layout
 from ds_minimodel.interop.hugging_face import export_hf
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack, space_of
 from ds_minimodel.model.transformer import BodyConfig
@@ -124,7 +124,7 @@ def test_a_words_first_piece_has_its_label(tokenizer):
     pieces = tokenizer.encode(words)
     assert len(pieces[0]) > 1 and pieces[2] == []
     encoded = encode_words(tokenizer, sentences_of(words, ["abc"]), max_length=64)
-    pieces[2] = [UNK]  # a word of no piece has one all the same
+    pieces[2] = [tokenizer.vocabulary.unk]  # a word of no piece has one all the same
     labels = [[number, *[IGNORED] * (len(ids) - 1)] for number, ids in enumerate(pieces)]
     second = tokenizer.encode(["abc"])[0]
     assert encoded.examples.tokens.tolist() == [0, *sum(pieces, []), 2, 0, *second, 2]
@@ -138,7 +138,10 @@ def test_a_words_first_piece_has_its_label(tokenizer):
 def test_a_byte_level_word_is_encoded_as_after_a_space():
     """As Hugging Face does with words (add_prefix_space)."""
     seen = []
-    encode_words(SimpleNamespace(encode=lambda texts: seen.extend(texts) or [[7]] * len(texts)), sentences_of(["a"]), 8)
+    tokenizer = SimpleNamespace(
+        encode=lambda texts: seen.extend(texts) or [[7]] * len(texts), vocabulary=trained_layout(9)
+    )
+    encode_words(tokenizer, sentences_of(["a"]), 8)
     assert seen == [" a"]
 
 
@@ -299,7 +302,8 @@ def test_the_exported_model_has_the_same_logits(tokenizer, tokenizer_folder, tmp
     words = [["abc", "日本", "κόσμος"], ["abcdefgh"]]
     records, encoded = TAGGING.encode_requests(tokenizer, [{"tokens": row} for row in words], LABELS, 64)
     (index, batch), *rest = evaluation_batches(encoded.examples, 1000)
-    tokens, mask = torch.from_numpy(batch["tokens"]), torch.from_numpy(batch["tokens"] != 1)
+    tokens = torch.from_numpy(batch["tokens"])
+    mask = torch.arange(tokens.shape[1]) < torch.from_numpy(batch["lengths"])[:, None]
     with torch.no_grad():
         expected = theirs(tokens, attention_mask=mask.long()).logits
         found = ours.logits({"tokens": tokens, "lengths": torch.from_numpy(batch["lengths"])})
