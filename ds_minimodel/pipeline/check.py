@@ -8,7 +8,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import Execution, fill_batch, replicas_of, split_batch
 from ds_minimodel.engine.run import Accounting, Optimizer, Run
 from ds_minimodel.engine.schedule import Schedule
-from ds_minimodel.engine.zero.config import check_agreement
+from ds_minimodel.engine.zero.config import disagreements, refuse_disagreements
 from ds_minimodel.pipeline.order import Step
 from ds_minimodel.recipe.jobs import refuse_if_stale
 from ds_minimodel.recipe.schema import MaskedLm, OptimizerSection, Recipe
@@ -29,7 +29,7 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     check_text(recipe)
     check_tasks(recipe)
-    for section in _sections(recipe):
+    for section in _masked_lm_steps(recipe).values():
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
     check_deepspeed_file(recipe, replicas)
@@ -44,15 +44,14 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     return left
 
 
-def _sections(recipe: Recipe) -> list[MaskedLm]:
-    """The sections of the masked-LM steps that the recipe has."""
-    sections: list[MaskedLm] = [recipe.adapt]
-    sections += [recipe.pretrain] if recipe.base is None else []
-    return sections + ([recipe.build_mini] if recipe.builds_minis else [])
+def _masked_lm_steps(recipe: Recipe) -> dict[str, MaskedLm]:
+    """{step: section} of the masked-LM steps that the recipe has."""
+    steps: dict[str, MaskedLm] = {} if recipe.base else {"pretrain": recipe.pretrain}
+    return steps | ({"build-mini": recipe.build_mini} if recipe.builds_minis else {}) | {"adapt": recipe.adapt}
 
 
 def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
-    """Raise UserError where the recipe's DeepSpeed JSON does not agree with what a step will train.
+    """Raise UserError, with each key and the steps, where the recipe's DeepSpeed JSON disagrees with what they train.
 
     What only the step knows is left to it: the precision that "auto" means there, and the steps of finetuning.
     """
@@ -60,19 +59,23 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     if engine.deepspeed is None:
         return
     unknown = [f"engine.precision: {part}" for part in ("fp16", "bf16", "sums")] if engine.precision == "auto" else []
-    forms: list[tuple[OptimizerSection, Schedule, int, int, list[str]]] = [
-        (section, Schedule(section.steps, section.lr, section.warmup_steps), section.batch_size, 0, unknown)
-        for section in _sections(recipe)
-    ]
+    forms: dict[str, tuple[OptimizerSection, Schedule, int, int, list[str]]] = {
+        step: (section, Schedule(section.steps, section.lr, section.warmup_steps), section.batch_size, 0, unknown)
+        for step, section in _masked_lm_steps(recipe).items()
+    }
     for task in finetune.finetuned_tasks:
         batch_size, micro = fill_batch(finetune.of(task, "batch_size"), engine.micro_batch_size, replicas)
-        forms.append((finetune, Schedule(1, finetune.of(task, "lr")), batch_size, micro, [*unknown, *_OF_DATA]))
-    for section, schedule, batch_size, micro, left in forms:
+        schedule = Schedule(10**9, finetune.of(task, "lr"))
+        forms[f"finetune {task}"] = finetune, schedule, batch_size, micro, [*unknown, *_OF_DATA]
+    found: dict[str, list[str]] = {}  # disagreement -> steps
+    for step, (section, schedule, batch_size, micro, left) in forms.items():
         precision = "fp32" if engine.precision == "auto" else engine.precision
         execution = Execution(batch_size, micro or engine.micro_batch_size, engine.zero_stage, precision)
         rule = Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip)
-        settings = engine.deepspeed.given()
-        check_agreement(Run(schedule, execution, Accounting(1, ()), rule, deepspeed=settings), replicas, left)
+        run = Run(schedule, execution, Accounting(1, ()), rule, deepspeed=engine.deepspeed.given())
+        for disagreement in disagreements(run, replicas, left):
+            found.setdefault(disagreement, []).append(step)
+    refuse_disagreements([f"{disagreement} ({', '.join(steps)})" for disagreement, steps in found.items()])
 
 
 def check_made(recipe: Recipe, steps: Iterable[Step]) -> None:

@@ -1,11 +1,14 @@
-"""DeepSpeed's JSON that a recipe may name (`engine.deepspeed`): the keys that are taken, and why others are not.
+"""DeepSpeed's JSON that a recipe may name (`engine.deepspeed`): the keys that are taken.
 
 The recipe owns batches, precision, ZeRO stage, optimizer and schedule: such keys may stand in the file where they agree
-(engine/zero/settings.py compares them). What else is declared here holds as the file has it. "auto", which other
-libraries fill in, is as good as absent.
+(engine/zero/config.py compares them). Of the others declared here some hold as the file has them, and some may only say
+what holds without them. A key that is not declared is refused: it would change what the recipe, the plan of memory and
+traffic or the checkpoints decide. "auto", which other libraries fill in, is as good as absent.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,14 +18,48 @@ from pydantic_core import CoreSchema, core_schema
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.sections import DECIDES_NOTHING, Decides, Few, Section, UpTo
-from ds_minimodel.recipe.yaml12 import line_of, problem_of, read_yaml, refusal
+from ds_minimodel.recipe.yaml12 import line_of, problem_of, read_yaml, similar_key
 
 LARGEST = 1 << 19  # bytes
+MOST_FAULTS = 20  # in one message
 # The recipe's own key decides and is recorded.
 OWNED = Decides(recorded=False, compared=False)
 Owned = Annotated[Any, OWNED]
 Elements = Annotated[int, Strict(False), Field(gt=0), UpTo(10**12)]  # DeepSpeed's pages write 5e8
 Scale = Annotated[int, Field(ge=0), UpTo(10**9)]
+
+
+@dataclass(frozen=True, eq=False)  # 0 equals False, and typing keeps one of what is equal
+class _Inert:
+    """Mark of a key that changes nothing: it may have one of these values, which hold without it or are not used."""
+
+    values: tuple[Any, ...]
+
+    def check(self, value: Any) -> Any:
+        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.values):
+            raise ValueError(f"Input should be {' or '.join(map(json.dumps, self.values))}")
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+
+class _SwitchedOff(_Inert):
+    """Mark of a section that may only be switched off."""
+
+    def check(self, value: Any) -> Any:
+        if not isinstance(value, Mapping) or value.get("enabled", any(value.values())):
+            raise ValueError('Input should have "enabled": false')
+        return value
+
+
+Yes = Annotated[Any, _Inert((True,)), DECIDES_NOTHING]
+No = Annotated[Any, _Inert((False,)), DECIDES_NOTHING]
+YesOrNo = Annotated[Any, _Inert((True, False)), DECIDES_NOTHING]
+Zero = Annotated[Any, _Inert((0,)), DECIDES_NOTHING]
+One = Annotated[Any, _Inert((1,)), DECIDES_NOTHING]
+Billion = Annotated[Any, _Inert((10**9,)), DECIDES_NOTHING]
+SwitchedOff = Annotated[Any, _SwitchedOff(()), DECIDES_NOTHING]
 
 
 class Fp16(Section):
@@ -34,6 +71,9 @@ class Fp16(Section):
     hysteresis: Scale | None = None
     consecutive_hysteresis: bool | None = None
     min_loss_scale: Scale | None = None
+    loss_scale: Zero = 0  # a scale that moves, whose state checkpoints hold
+    auto_cast: No = False
+    fp16_master_weights_and_grads: No = False
 
 
 class Offload(Section):
@@ -53,6 +93,24 @@ class ZeroOptimization(Section):
     stage3_prefetch_bucket_size: Elements | None = None  # gathered ahead of their use
     offload_optimizer: Offload | None = None
     offload_param: Offload | None = None
+    allgather_partitions: Yes = True
+    reduce_scatter: Yes = True
+    contiguous_gradients: Yes = True
+    ignore_unused_parameters: Yes = True
+    load_from_fp32_weights: Yes = True
+    cpu_offload: No = False
+    cpu_offload_param: No = False
+    round_robin_gradients: No = False
+    zero_quantized_weights: No = False
+    zero_quantized_gradients: No = False
+    zero_quantized_nontrainable_weights: No = False
+    stage3_max_live_parameters: Billion = 10**9
+    stage3_max_reuse_distance: Billion = 10**9
+    sub_group_size: Billion = 10**9
+    stage3_param_persistence_threshold: Zero = 0
+    # Of models that DeepSpeed saves; ours are exported from their artifacts.
+    stage3_gather_16bit_weights_on_model_save: YesOrNo = False
+    stage3_gather_fp16_weights_on_model_save: YesOrNo = False
 
 
 class CommsLogger(Section):
@@ -73,6 +131,7 @@ class FlopsProfiler(Section):
     module_depth: Annotated[int, Field(ge=-1), UpTo(10**4)] | None = None
     top_modules: Few | None = None
     detailed: bool | None = None
+    output_file: None = None
 
 
 class DeepSpeedFile(Section):
@@ -93,6 +152,26 @@ class DeepSpeedFile(Section):
     wall_clock_breakdown: Annotated[bool | None, DECIDES_NOTHING] = None  # prints the times of each pass and update
     memory_breakdown: Annotated[bool | None, DECIDES_NOTHING] = None  # prints memory in use before and after them
     steps_per_print: Annotated[Elements | None, DECIDES_NOTHING] = None  # prints skipped steps, rate and betas
+    tensorboard: SwitchedOff = None
+    wandb: SwitchedOff = None
+    comet: SwitchedOff = None
+    csv_monitor: SwitchedOff = None
+    amp: SwitchedOff = None
+    torch_autocast: SwitchedOff = None
+    activation_checkpointing: SwitchedOff = None
+    autotuning: SwitchedOff = None
+    curriculum_learning: SwitchedOff = None
+    data_efficiency: SwitchedOff = None
+    elasticity: SwitchedOff = None
+    progressive_layer_drop: SwitchedOff = None
+    gradient_predivide_factor: One = 1
+    prescale_gradients: No = False
+    sparse_gradients: No = False
+    disable_allgather: No = False
+    dataloader_drop_last: No = False
+    dump_state: No = False
+    zero_allow_untested_optimizer: YesOrNo = False  # torch's AdamW is one that DeepSpeed has tested
+    zero_force_ds_cpu_optimizer: No = False
 
     def recorded(self) -> dict[str, Any]:
         """The settings that decide results, where the file has any; {} where it has none."""
@@ -101,65 +180,42 @@ class DeepSpeedFile(Section):
         return {"fp16": given} if given else {}
 
     def given(self) -> dict[str, Any]:
-        """The keys of the file, as JSON."""
-        return self.model_dump(exclude_unset=True)
+        """The keys of the file but those that change nothing, as JSON."""
+        return _given(self)
 
 
-# Why known keys are not taken.
-_REASONS = {
-    "checkpoints are this program's (docs/checkpoints.md)": "checkpoint datastates nebula "
-    "zero_optimization.stage3_gather_16bit_weights_on_model_save zero_optimization.load_from_fp32_weights",
-    "metrics.jsonl and TensorBoard's events in the workdir have what it would write": "tensorboard wandb comet "
-    "csv_monitor flops_profiler.output_file",
-    "it would change the batches, which are functions of the recipe": "autotuning curriculum_learning data_efficiency "
-    "dataloader_drop_last elasticity managed_gradient_accumulation",
-    "it would change the model, which the recipe describes": "compression_training expert_parallel hybrid_engine "
-    "pipeline progressive_layer_drop quantize_training sparse_attention weight_quantization",
-    "engine.tensor_parallel of the recipe divides the model": "tensor_parallel",
-    "DeepSpeed's drops gradients above frozen layers without a word": "activation_checkpointing",
-    "what it makes rounds otherwise, and the engine is not tried with it": "compile",
-    "engine.precision says in what is computed; masters and sums are in fp32": "amp torch_autocast "
-    "communication_data_type bf16.bf16_master_weights_and_grads bf16.bf16_optimizer_states bf16.immediate_grad_update "
-    "fp16.auto_cast fp16.fp16_master_weights_and_grads",
-    "checkpoints hold the state of a scale that moves": "fp16.loss_scale",
-    "the loss is already divided by the count of the whole batch": "gradient_allreduce_op gradient_predivide_factor "
-    "prescale_gradients",
-    "the optimizer is torch's AdamW, and this is set where that needs it": "zero_allow_untested_optimizer "
-    "zero_force_ds_cpu_optimizer",
-    "it changes the process and not the training": "disable_python_gc dump_state log_level",
-    "its name is offload_optimizer: {device: cpu} now": "zero_optimization.cpu_offload",
-    "its name is offload_param: {device: cpu} now": "zero_optimization.cpu_offload_param",
-    "its updates come late, so that results are others": "zero_optimization.zenflow",
-    "it rounds what is sent": "zero_optimization.zero_quantized_weights zero_optimization.zero_quantized_gradients "
-    "zero_optimization.zero_quantized_nontrainable_weights",
-    "the plan of memory and traffic sets it (docs/plan.md)": "disable_allgather sparse_gradients "
-    "zero_optimization.allgather_partitions zero_optimization.compute_grad_norm zero_optimization.contiguous_gradients "
-    "zero_optimization.memory_efficient_linear zero_optimization.reduce_scatter "
-    "zero_optimization.round_robin_gradients "
-    "zero_optimization.stage3_max_live_parameters zero_optimization.stage3_max_reuse_distance "
-    "zero_optimization.stage3_param_persistence_threshold zero_optimization.stage3_model_persistence_threshold "
-    "zero_optimization.sub_group_size zero_optimization.zero_hpz_partition_size",
-    "a disk below the optimizer is not tried; host memory is (device: cpu)": "aio "
-    "zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_optimizer.buffer_count "
-    "zero_optimization.offload_optimizer.pipeline_read zero_optimization.offload_optimizer.pipeline_write "
-    "zero_optimization.offload_param.nvme_path zero_optimization.offload_param.buffer_count "
-    "zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu",
-    "all of the optimizer state is in one place": "zero_optimization.offload_optimizer.ratio "
-    "zero_optimization.offload_optimizer.super_offload",
-}
-REFUSED = {key: reason for reason, keys in _REASONS.items() for key in keys.split()}
+def _given(section: Section) -> dict[str, Any]:
+    found = {}
+    for key, field in type(section).model_fields.items():
+        if key in section.model_fields_set and not any(isinstance(mark, _Inert) for mark in field.metadata):
+            value = getattr(section, key)
+            found[key] = _given(value) if isinstance(value, Section) else value
+    return found
 
 
 def read_deepspeed_file(path: str | Path) -> DeepSpeedFile:
-    """The settings in a JSON file; UserError, with file, line and key, for one that is not taken."""
+    """The settings in a JSON file; UserError, with each key that is not taken and its line, for one that is not."""
     values, tree = _parsed(path)
-    for key in _keys(values):
-        if key in REFUSED:
-            raise UserError(f"{path}:{line_of(tree, key.split('.'))}: {key} is not taken: {REFUSED[key]}; remove it")
     try:
         return DeepSpeedFile.model_validate(_without_auto(values))
     except ValidationError as error:
-        raise UserError(refusal(path, tree, error, DeepSpeedFile)) from None
+        faults = [*_faults(error, tree)]
+        left = f" and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
+        raise UserError(
+            f"{path}: not taken: {', '.join(faults[:MOST_FAULTS])}{left}; the recipe, the plan and the checkpoints "
+            "decide what is not listed in docs/launch.md: remove these keys"
+        ) from None
+
+
+def _faults(error: ValidationError, tree: yaml.Node | None) -> Iterator[str]:
+    """Each key that is refused, with its line, and why where another value of it is taken or it is misspelt."""
+    for fault in error.errors(include_url=False, include_input=False):
+        where = [str(part) for part in fault["loc"]]
+        reason = f": {fault['msg'].removeprefix('Value error, ')}"
+        if fault["type"] == "extra_forbidden":
+            similar = similar_key(where, DeepSpeedFile)
+            reason = f"; did you mean {similar}?" if similar else ""
+        yield f"{'.'.join(where)} (line {line_of(tree, where)}{reason})"
 
 
 def _parsed(path: str | Path) -> tuple[dict[str, Any], yaml.Node | None]:
@@ -181,14 +237,6 @@ def _parsed(path: str | Path) -> tuple[dict[str, Any], yaml.Node | None]:
     if not isinstance(values, dict):
         raise UserError(f"{path}: a DeepSpeed JSON is an object of settings; see ds_configs/")
     return values, tree
-
-
-def _keys(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """The dotted keys of nested mappings."""
-    for key, value in values.items():
-        yield f"{above}{key}"
-        if isinstance(value, Mapping):
-            yield from _keys(value, f"{above}{key}.")
 
 
 def _without_auto(values: Mapping[str, Any]) -> dict[str, Any]:

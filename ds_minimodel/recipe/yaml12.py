@@ -196,14 +196,23 @@ def _placed(
 
 
 def _suggestion(where: list[str], schema: type[BaseModel]) -> str:
+    similar, known = similar_key(where, schema), _known_keys(where, schema)
+    return f"; did you mean {similar}?" if similar else f"; known keys: {', '.join(known)}" if known else ""
+
+
+def similar_key(where: list[str], schema: type[BaseModel]) -> str | None:
+    """The key of `schema` that the key path `where` perhaps means."""
+    return next(iter(difflib.get_close_matches(where[-1], _known_keys(where, schema), 1, 0.7)), None)
+
+
+def _known_keys(where: list[str], schema: type[BaseModel]) -> list[str]:
+    """The keys beside the last one of the key path `where`."""
     section: Any = schema
     for name in where[:-1]:
         field = getattr(section, "model_fields", {}).get(name)
         types = (field.annotation, *get_args(field.annotation)) if field else ()  # X, or X of `X | None`
         section = next((part for part in types if hasattr(part, "model_fields")), None)
-    known = list(getattr(section, "model_fields", {}))
-    close = difflib.get_close_matches(where[-1], known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
+    return list(getattr(section, "model_fields", {}))
 
 
 def line_of(node: yaml.Node | None, where: list[str]) -> int | None:

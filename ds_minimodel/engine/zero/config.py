@@ -112,28 +112,48 @@ def _add(config: dict[str, Any], run: Run) -> None:
         config.pop("comms_logger", None)  # DeepSpeed takes the section for an order, whatever is in it
 
 
-def check_agreement(run: Run, replicas: int, unknown: Collection[str] = ()) -> None:
-    """UserError where Run.deepspeed has another value than the recipe, or offloads at a stage that cannot.
+def check_agreement(run: Run, replicas: int) -> None:
+    """UserError where Run.deepspeed disagrees with the recipe; replicas: ranks among which samples are divided."""
+    refuse_disagreements(disagreements(run, replicas))
+
+
+def refuse_disagreements(found: Collection[str]) -> None:
+    """UserError where any were found."""
+    if found:
+        raise UserError(
+            f"engine.deepspeed: {'; '.join(found)}; the recipe counts: remove these keys from the file, or make them "
+            "agree"
+        )
+
+
+def disagreements(run: Run, replicas: int, unknown: Collection[str] = ()) -> list[str]:
+    """Each key of Run.deepspeed that has another value than the recipe, or offloads at a stage that cannot.
 
     replicas: ranks among which samples are divided. unknown: names of the recipe's values that are not known yet.
     """
-    owned = _owned(run, replicas)
+    owned, stage, found = _owned(run, replicas), run.execution.zero_stage, []
     for key, value in _leaves(run.deepspeed):
         name, ours = owned.get(key, (None, None))
         if name is None and key.partition(".")[0] in _OF_THE_RECIPE:
-            raise UserError(f"engine.deepspeed: {key} {json.dumps(value)}: the recipe has no such setting; remove it")
-        if name is not None and name not in unknown and value != ours:
-            raise UserError(
-                f"engine.deepspeed: {key} is {json.dumps(value)} in the file, but {name} {json.dumps(ours)} in the "
-                "recipe, which counts; remove the key from the file, or make them agree"
-            )
-    stage = run.execution.zero_stage
+            found.append(f"{key} {json.dumps(value)}: the recipe has no such setting")
+        elif name is not None and name not in unknown and value != ours and value not in _same(key, run):
+            found.append(f"{key} is {json.dumps(value)} in the file, but {name} {json.dumps(ours)} in the recipe")
     for part, stages in OFFLOAD_STAGES.items():
         if _is_offloaded(run.deepspeed, part) and stage not in stages:
-            raise UserError(
-                f"engine.deepspeed: zero_optimization.{part} works at ZeRO stage {' and '.join(map(str, stages))}, but "
-                f"engine.zero_stage is {stage}; give --zero {stages[-1]}, or remove it from the file"
+            found.append(
+                f"zero_optimization.{part} works at ZeRO stage {' and '.join(map(str, stages))}, but engine.zero_stage "
+                f"is {stage}"
             )
+    return found
+
+
+def _same(key: str, run: Run) -> list[str]:
+    """Other values of a key that mean what the recipe has."""
+    if key == "optimizer.type":
+        return ["Adam"]  # DeepSpeed's is AdamW unless adam_w_mode is false
+    if key == "scheduler.type" and run.schedule.warmup_steps >= run.schedule.steps - 1:
+        return ["WarmupLR"]  # it holds the rate after the warm-up, where ours falls to 0
+    return []
 
 
 # Sections in which all is the recipe's.
@@ -156,11 +176,13 @@ def _owned(run: Run, replicas: int) -> dict[str, tuple[str, Any]]:
         "data_types.grad_accum_dtype": ("engine.precision: sums", "fp32" if sums_in_fp32 else precision),
         "optimizer.type": ("the optimizer", "AdamW"),
         "optimizer.params.torch_adam": ("torch's AdamW", True),
+        "optimizer.params.adam_w_mode": ("AdamW", True),
         "optimizer.params.lr": ("lr", schedule.lr),
         "optimizer.params.betas": ("beta1 and beta2", [rule.beta1, rule.beta2]),
         "optimizer.params.eps": ("eps", rule.eps),
         "optimizer.params.weight_decay": ("weight_decay", rule.weight_decay),
-        "scheduler.type": ("the schedule", "WarmupDecayLR"),
+        "scheduler.type": ("the schedule, which falls to 0 after the warm-up,", "WarmupDecayLR"),
+        "scheduler.params.last_batch_iteration": ("the step before the first", -1),
         "scheduler.params.warmup_min_lr": ("the rate before the first step", 0),
         "scheduler.params.warmup_max_lr": ("lr", schedule.lr),
         "scheduler.params.warmup_num_steps": ("warmup_steps", schedule.warmup_steps),
