@@ -167,7 +167,7 @@ def _converse(predictor: "Predictor") -> None:
     """Answer the lines of standard input, each before the next is read; a bad one does not end the conversation."""
     _say_precision(predictor)
     if isinstance(sys.stdin, io.TextIOWrapper):  # a byte order mark is no text, and bad bytes end one line, not all
-        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape", newline="\n")  # and CR ends no line
     for number, line in enumerate(_lines(sys.stdin), 1):
         try:
             if line is None:
@@ -184,7 +184,7 @@ def _lines(file: TextIO) -> Iterator[str | None]:
     """The lines of a file without their ends, None for one of more than MAX_LINE characters, which is never held."""
     while line := file.readline(MAX_LINE + 1):
         if line.endswith("\n") or len(line) <= MAX_LINE:
-            yield line.rstrip("\n")
+            yield line.rstrip("\r\n")
             continue
         while line and not line.endswith("\n"):
             line = file.readline(MAX_LINE)

@@ -75,7 +75,7 @@ def read_chunks(files: Sequence[Path], start: Position = START) -> Iterator[Chun
 def documents(chunk: Chunk) -> Iterator[list[str]]:
     """Documents of a chunk, each a list of its non-empty lines without surrounding white space.
 
-    Raises UserError where a line is not UTF-8 or holds NUL, which SentencePiece takes for <s>.
+    Raises UserError where a line is not UTF-8 or holds NUL, which SentencePiece takes for <s>, and for ends of CR.
     """
     data = chunk.data.removeprefix(codecs.BOM_UTF8) if chunk.start.byte == 0 else chunk.data
     if (nul := data.find(b"\0")) >= 0:
@@ -88,6 +88,8 @@ def documents(chunk: Chunk) -> Iterator[list[str]]:
         raise UserError(
             f"{chunk.path}:{line_number}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
         ) from None
+    if "\r" in text.strip() and "\n" not in text:
+        raise UserError(f"{chunk.path}:{chunk.start.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'")
     lines = map(str.strip, text.split("\n"))  # not splitlines: form feeds, U+2028 … are no line ends here
     for has_text, run in itertools.groupby(lines, bool):
         if has_text:

@@ -162,12 +162,14 @@ def decoded(data: bytes, path: str | Path) -> str:
 
 
 def text_lines(text: str, path: str | Path) -> list[str]:
-    """The lines of a file's text without their ends; UserError, with the line, for a NUL character."""
-    lines = text.split("\n")  # splitlines would also cut at U+2028 and U+0085
+    """The lines of a file's text without their ends, LF or CR LF; UserError, with the line, for NUL and a lone CR."""
+    lines = [line.rstrip("\r") for line in text.split("\n")]  # splitlines would also cut at U+2028 and U+0085
     for number, line in enumerate(lines, 1):
         if "\0" in line:  # SentencePiece takes it for <s>
             raise UserError(f"{path}:{number}: a NUL character; remove it, for example with tr -d '\\0'")
-    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+        if "\r" in line:
+            raise UserError(f"{path}:{number}: a carriage return that ends no line; see tr '\\r' '\\n'")
+    return lines if lines[-1] else lines[:-1]
 
 
 def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:
@@ -254,7 +256,7 @@ def _tsv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]
             continue
         fields = content.rstrip("\r").split("\t")
         if header is None:
-            header = fields
+            header = _header(fields, f"{path}:{line}")
         else:
             yield line, _row(header, fields, f"{path}:{line}")
 
@@ -265,11 +267,18 @@ def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]
     try:
         for fields in reader:
             if header is None:
-                header = fields
+                header = _header(fields, f"{path}:{reader.line_num}")
             elif fields:
                 yield reader.line_num, _row(header, fields, f"{path}:{reader.line_num}")
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
+
+
+def _header(names: list[str], where: str) -> list[str]:
+    repeated = [name for name in names if name and names.count(name) > 1]
+    if repeated:
+        raise UserError(f"{where}: the column '{repeated[0]:.40}' comes twice; rename or remove one")
+    return names
 
 
 def _row(header: Sequence[str], fields: Sequence[str], where: str) -> dict[str, str]:

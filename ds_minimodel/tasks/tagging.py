@@ -21,7 +21,7 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_classification
-from ds_minimodel.tasks.tables import read_text, text_field
+from ds_minimodel.tasks.tables import read_text, text_field, text_lines
 
 if TYPE_CHECKING:
     from ds_minimodel.data.tokenizer import Tokenizer
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 OUTSIDE = "O"  # the tag of words that are in no entity
 _CUT = -1  # predicted id of a word that did not fit the sequence: no label
 _TREEBANK = ".conllu"
+_WORD, _NO_WORD = re.compile("[0-9]+"), re.compile("[0-9]+[-.][0-9]+")  # IDs of CoNLL-U
 _WIKIANN = re.compile("[a-z][a-z-]*:")  # before each word of a WikiANN file: its language
 
 
@@ -208,8 +209,7 @@ def read_tagged(path: str | Path, labels: Sequence[str] | None = None) -> Senten
 
 def _treebank_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
     """(line number, word, tag) of each word of a CoNLL-U file, None after each sentence."""
-    for line, content in enumerate(read_text(path).split("\n"), 1):
-        content = content.rstrip("\r")
+    for line, content in enumerate(text_lines(read_text(path), path), 1):
         if not content.strip():
             yield None
         elif not content.startswith("#"):
@@ -217,18 +217,19 @@ def _treebank_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
             if len(columns) != 10:
                 raise UserError(f"{path}:{line}: {len(columns)} columns where CoNLL-U has 10, separated by tabs")
             number, word, _, tag, *_ = columns
-            if tag == "_" and number.isdigit():
-                raise UserError(f"{path}:{line}: the word '{word}' has no part of speech (UPOS is '_')")
-            if number.isdigit():
+            if _WORD.fullmatch(number):
+                if not word.strip() or tag.strip() in ("", "_"):
+                    raise UserError(f"{path}:{line}: '{word}', '{tag}' where a word and its UPOS are expected")
                 yield line, word, tag
+            elif not _NO_WORD.fullmatch(number):
+                raise UserError(f"{path}:{line}: the ID '{number:.20}' is neither a number nor of the form 1-2 or 1.1")
 
 
 def _tagged_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
     """Rows as of _treebank_rows, of a file with the word in the first column and the tag in the last."""
     found: list[tuple[int, str, str] | None] = []
     width = None
-    for line, content in enumerate(read_text(path).split("\n"), 1):
-        content = content.rstrip("\r")
+    for line, content in enumerate(text_lines(read_text(path), path), 1):
         if not content.strip(" \t") or content.startswith("-DOCSTART-"):
             found.append(None)
             continue

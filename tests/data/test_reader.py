@@ -125,6 +125,7 @@ def test_nul_names_file_and_line(tmp_path):
     [
         ("empty.txt", b"", "the file is empty"),
         ("blank.txt", b" \n\n\n", "holds no text"),
+        ("mac.txt", b"a line\ranother\r", "1: lines end in CR alone"),
         ("blank.gz", gzip.compress(b"\n", mtime=0), "holds no text"),
         ("plain.gz", b"not compressed", "cannot be read"),
         ("plain.xz", b"not compressed", "cannot be read"),
@@ -133,7 +134,7 @@ def test_nul_names_file_and_line(tmp_path):
 )
 def test_files_without_text_are_refused(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf"{name}: .*{message}"):
+    with pytest.raises(UserError, match=rf"{name}:.*{message}"):
         list(read_documents([tmp_path / name]))
 
 

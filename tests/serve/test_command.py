@@ -121,6 +121,7 @@ BAD_LINES = {
     '{"text": "Hund", "text": "Wiese"}': "the key 'text' comes twice",
     '{"a\\nb": 1}': "no 'text'; there are: a b",
     "[1, 2": "answered",  # no object: a text like others
+    "der\rHund\r": "answered",  # one line
     "{}": "no 'text'; there are: none",
 }
 

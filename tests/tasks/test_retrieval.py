@@ -45,6 +45,7 @@ def test_lines_are_pairs_and_what_is_spelt_alike_is_one(write):
         ("", "", "de: no sentences; a task needs some"),
         ("\n\n", "\n\n", "de: no sentences"),
         ("a\nb\0\n", "a\nb\n", "de:2: a NUL character"),
+        ("a\rb\r", "a\rb\r", "de:1: a carriage return that ends no line"),
         (b"a\n\xff\n", "a\nb\n", "de:2: not UTF-8"),
     ],
 )

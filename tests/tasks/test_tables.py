@@ -88,6 +88,8 @@ GOOD = '{"text": "a", "label": "x"}\n'
         ("t.tsv", "text\tlabel\n", "t.tsv: no examples"),
         ("t.tsv", "text\tlabel\na\tx\n\nb\n", "t.tsv:4: 1 fields where the header names 2"),
         ("t.tsv", "txt\tlabel\na\tx\n", "t.tsv:2: no 'text'"),
+        ("t.tsv", "text\tid\ttext\tlabel\na\t1\tb\tx\n", "t.tsv:1: the column 'text' comes twice"),
+        ("t.csv", "text,label,,,label\na,x,,,y\n", "t.csv:1: the column 'label' comes twice"),
         ("t.csv", 'text,label\na,x\n"b,x\n', "t.csv:3: not CSV"),
         ("t.csv", "text,label\na,b,x\n", "t.csv:2: 3 fields"),
         ("t.parquet", "", "t.parquet: the name must end in"),

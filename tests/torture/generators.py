@@ -346,6 +346,12 @@ TASK_LINES = (
     b"text,label",
     b'"a\nb",c,d',
     b"a\tb\tc",
+    b"text\tlabel\ttext",
+    b"text,label,label",
+    b"a O\rb O\r",
+    b"a\0 O",
+    b"\t".join([b"1", b"a", *[b""] * 8]),
+    "\t".join(["²", "a", *["_"] * 8]).encode(),
     *DEEP,
 )
 SQUAD = (
