@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Hold the time that `plan` foretells against measured steps on this machine.
+"""Hold the time that `plan` predicts against measured steps on this machine.
 
     python scripts/plan_time.py                  # some ten minutes on 2 idle cores
     python scripts/plan_time.py --clock cpu      # on a machine that others use too: time that the processes ran
-    python scripts/plan_time.py --device FILE    # with figures of an earlier `ds-minimodel calibrate FILE`
+    python scripts/plan_time.py --device FILE    # as an earlier `ds-minimodel calibrate FILE` measured it
 
 Steps 1, 1b, 2 and 3 over 4 and 12 layers, fp32 and, where the CPU has its products, bf16, on 1, 2 and 4 ranks. Writes
 OUT.json and OUT.md (benchmarks/plan_time by default). A rank has one thread.
@@ -27,8 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from ds_minimodel.engine.planning.devices import Figures
-    from ds_minimodel.engine.planning.planner import Planner
+    from ds_minimodel.planning.plans import Planner
 
 STEPS = {"pretrain": "1", "build-mini": "1b", "adapt-full": "2", "finetune": "3"}
 LAYERS, RANKS = (4, 12), (1, 2, 4)
@@ -57,9 +56,9 @@ def measure(precision: str, zero_stage: int, repeats: int, clock_name: str, of_l
     """As a rank: take steps of every kind; rank 0 prints {step, layers: the slowest rank's seconds, step by step}."""
     from ds_minimodel.benchmark.workloads import make_batch, our_module, resolved_run, workload
     from ds_minimodel.engine.loop import optimizer_step
-    from ds_minimodel.engine.planning.calibration import CLOCKS
     from ds_minimodel.engine.ranks.world import join_ranks
     from ds_minimodel.engine.zero.engine import build_engine, destroy
+    from ds_minimodel.planning.calibration import CLOCKS
 
     world, clock, found = join_ranks(), CLOCKS[clock_name], {}
     for layers in of_layers:
@@ -115,37 +114,38 @@ def measured(precision: str, ranks: int, options: argparse.Namespace) -> dict[st
 
 
 @functools.cache
-def planner_of(precision: str, layers: int, step: str, zero_stage: int) -> "tuple[Planner, int]":
+def planner_of(precision: str, layers: int, step: str, zero_stage: int, file: str) -> "tuple[Planner, int]":
     """The planner of a step, and the samples that a rank has of it."""
     from ds_minimodel.benchmark.workloads import make_batch, our_module, workload
-    from ds_minimodel.engine.planning.planner import Planner
+    from ds_minimodel.planning.devices import named
+    from ds_minimodel.planning.plans import Planner
 
     recipe = recipe_of(layers, precision, zero_stage)
     work = workload(recipe, step, TOKENS, LENGTH)
     batch = make_batch(work, 0)
-    return Planner(our_module(work, recipe), lambda _: [batch], precision, "cpu"), work.batch_size
+    return Planner(our_module(work, recipe), lambda _: batch, precision, named(file)), work.batch_size
 
 
-def foretold(row: dict[str, Any], zero_stage: int, figures: "Figures") -> dict[str, Any]:
-    """What is foretold of a measured row."""
-    from ds_minimodel.engine.planning.forecast import Layout
-    from ds_minimodel.engine.planning.memory_and_traffic import Sizes
+def predicted(row: dict[str, Any], zero_stage: int, file: str) -> dict[str, Any]:
+    """What is predicted of a measured row."""
+    from ds_minimodel.engine.partition import Setup
 
     precision, ranks = row["precision"], row["ranks"]
-    planner, samples = planner_of(precision, row["layers"], row["step"], zero_stage)
-    sizes = Sizes(zero_stage, precision, samples * ranks, samples, ranks, ranks, 1 << 40)
-    return planner.seconds(planner.plan(sizes), figures, Layout(ranks, ranks)).summary()
+    planner, samples = planner_of(precision, row["layers"], row["step"], zero_stage, file)
+    setup = Setup(zero_stage, precision, samples * ranks, samples, ranks, ranks, 1 << 40)
+    seconds, parts = planner.seconds(planner.plan(setup))
+    return {"seconds": seconds, **parts}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="default: wall")
-    parser.add_argument("--device", help="file of figures; measured now where not given")
+    parser.add_argument("--device", help="file of `calibrate`; measured now where not given")
     parser.add_argument("--repeats", type=int, default=7, help="steps of each kind; default: 7")
     parser.add_argument("--zero", type=int, choices=range(4), default=1, help="ZeRO stage; default: 1")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS, help="default: 1 2 4")
     parser.add_argument("--layers", type=int, nargs="+", default=LAYERS, help="default: 4 12")
-    parser.add_argument("--again", action="store_true", help="measure nothing: foretell what OUT.json has measured")
+    parser.add_argument("--again", action="store_true", help="measure nothing: predict what OUT.json has measured")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/plan_time")
     parser.add_argument("--as-rank", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -153,8 +153,8 @@ def main() -> int:
         measure(options.as_rank, options.zero, options.repeats, options.clock, options.layers)
         return 0
     from ds_minimodel.common.files import read_json, write_json
-    from ds_minimodel.engine.planning.devices import named
     from ds_minimodel.ops.cpu import has_bf16_products
+    from ds_minimodel.planning.devices import named
 
     out = options.out.with_suffix(".json")
     file = options.device or str(options.out.with_name(f"{options.out.name}_device.json"))
@@ -162,7 +162,7 @@ def main() -> int:
         command = [sys.executable, "-m", "ds_minimodel", "calibrate", file, "--clock", options.clock]
         subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
     device = named(file)
-    assert device.figures is not None
+    assert device.measured is not None
     facts, load = {}, [os.getloadavg()[0]]
     rows: list[dict[str, Any]] = []
     if options.again:
@@ -186,14 +186,14 @@ def main() -> int:
         facts = {
             "command": " ".join(["python scripts/plan_time.py", *sys.argv[1:]]),
             "device": device.name,
-            "figures": device.source,
+            "calibrated": device.source,
             "clock": options.clock,
             "zero_stage": options.zero,
             "load": f"{min(load):.1f} to {max(load):.1f} on {os.cpu_count()} cores",
         }
         write_json(out, {**facts, "rows": rows})
     for row in rows:
-        row["foretold"] = foretold(row, facts["zero_stage"], device.figures)
+        row["predicted"] = predicted(row, facts["zero_stage"], file)
     write_json(out, {**facts, "rows": rows})
     options.out.with_suffix(".md").write_text(page(facts, rows), encoding="utf-8")
     print(page(facts, rows))
@@ -201,8 +201,8 @@ def main() -> int:
 
 
 def error_of(row: dict[str, Any]) -> float:
-    """(foretold - measured) / measured, of the fastest step, as the figures are of the fastest calls."""
-    return row["foretold"]["seconds"] / min(row["measured"]) - 1
+    """(predicted - measured) / measured, of the fastest step, as `calibrate` takes the fastest calls."""
+    return row["predicted"]["seconds"] / min(row["measured"]) - 1
 
 
 def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
@@ -210,7 +210,7 @@ def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     errors = sorted(abs(error_of(row)) for row in rows)
     within = sum(error <= WITHIN for error in errors)
     lines = [
-        "# Time foretold by `plan` against measured steps",
+        "# Time predicted by `plan` against measured steps",
         "",
         "; ".join(f"{key}: {value}" for key, value in facts.items()) + ".",
         "",
@@ -220,11 +220,11 @@ def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         "milliseconds of the fastest step, median and slowest in brackets, of the slowest rank; by the clock `cpu`, "
         "time that its process ran.",
         "",
-        "| step | layers | precision | ranks | measured, ms | foretold, ms | error, % | bound by |",
+        "| step | layers | precision | ranks | measured, ms | predicted, ms | error, % | bound by |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for row in rows:
-        seconds, said = row["measured"], row["foretold"]
+        seconds, said = row["measured"], row["predicted"]
         spread = f"({1e3 * statistics.median(seconds):.0f}, {1e3 * max(seconds):.0f})"
         lines.append(
             f"| {STEPS[row['step']]} {row['step']} | {row['layers']} | {row['precision']} | {row['ranks']} "

@@ -188,9 +188,9 @@ def main() -> int:
     import torch
 
     from ds_minimodel.common.files import write_json
-    from ds_minimodel.engine.planning.calibration import device_name
     from ds_minimodel.ops.cpu import configure_cpu
     from ds_minimodel.ops.precision import resolve_precision
+    from ds_minimodel.planning.calibration import device_name
 
     configure_cpu()
     precision = resolve_precision("auto", torch.device("cpu"))

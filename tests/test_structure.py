@@ -74,6 +74,7 @@ def test_imports_follow_the_order():
         ("ops/norm.py", "from ..model.heads import Head", "ops must not import model"),
         ("engine/loop.py", "from ds_minimodel.data.store import Store", "engine must not import data"),
         ("results/tables.py", "from ds_minimodel.model import heads", "results must not import model"),
+        ("engine/loop.py", "from ds_minimodel.planning import plans", "engine must not import planning"),
         ("steps/adapt.py", "from ds_minimodel.steps.pretrain import run", "a step must not import a step (pretrain)"),
         ("steps/adapt.py", "from . import pretrain", "a step must not import a step (pretrain)"),
         ("data/store.py", "import torch, deepspeed.comm", "only engine imports deepspeed"),
@@ -102,6 +103,15 @@ def test_a_right_import_passes(tmp_path, file, code):
         (package / part).mkdir(parents=True)
     (package / file).write_text(code)
     assert list(faults(package)) == []
+
+
+def test_what_trains_does_not_load_planning():
+    """The room of plans and calibration: the way of `run` and of every step goes without it."""
+    modules = [f"ds_minimodel.{name}" for name in ("pipeline.run", "engine.loop", *(f"steps.{step}" for step in STEPS))]
+    script = f"import sys, {', '.join(modules)}\nprint([name for name in sys.modules if 'planning' in name])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_help_imports_nothing_heavy():

@@ -4,10 +4,10 @@ import functools
 
 import torch
 
-from ds_minimodel.engine.planning.calibration import Clock, device_name, seconds_of, synchronize
 from ds_minimodel.ops import linear
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.planning.calibration import Clock, device_name, seconds_of, synchronize
 
 __all__ = ["Clock", "copy_bandwidth", "device", "device_name", "matmul_peak", "seconds_of", "synchronize"]
 

@@ -30,9 +30,7 @@ def add_arguments(commands: Commands) -> None:
         "--watch", metavar="SECONDS", nargs="?", type=number_of_seconds, const=5, help="again and again; default: 5"
     )
     status.add_argument("--json", action="store_true", help="print JSON, with --watch a line each time")
-    status.add_argument(
-        "--device", metavar="NAME", help="a GPU, or a file of `calibrate`: what is left by plan, before anything ran"
-    )
+    status.add_argument("--device", metavar="FILE", help="of `calibrate`: what is left by plan, before anything ran")
     status.add_argument(
         "--world-size", type=number_of_ranks, metavar="W", default=1, help="with --device: ranks in all; default: 1"
     )
@@ -44,10 +42,13 @@ def add_arguments(commands: Commands) -> None:
 
 def _status(options: Options) -> None:
     name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.pipeline.status import Watch, planned_seconds
+    from ds_minimodel.pipeline.status import Watch
 
-    recipe = recipe_of(options)[0]
-    planned = planned_seconds(recipe, options.device, options.world_size) if options.device else None
+    recipe, planned = recipe_of(options)[0], None
+    if options.device:
+        from ds_minimodel.planning.plans import planned_seconds
+
+        planned = planned_seconds(recipe, options.device, options.world_size)
     watch = Watch(recipe, planned)
     try:
         while True:
@@ -77,7 +78,7 @@ def _lines(jobs: Sequence[JobStatus], left: Left) -> list[str]:
     if left.jobs:
         lines.append(f"about {clock(left.seconds)} of training left in {_count(left.jobs)}")
     if left.unknown:
-        lines.append(f"{_count(left.unknown)} that train cannot be foretold yet")
+        lines.append(f"{_count(left.unknown)} that train cannot be estimated yet")
     return lines
 
 

@@ -16,7 +16,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
 from ds_minimodel.engine.meter import Meter
-from ds_minimodel.engine.planning.planner import Plan, plan_run
+from ds_minimodel.engine.partition import Partition, partition_of_run
 from ds_minimodel.engine.ranks.signals import Stopped, StopSignals
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
@@ -55,11 +55,11 @@ def train(
     Returns {name: fp32 tensor on the CPU} of what trained. The gradient is that of the mean over losses of
     (sum over all ranks and micro-batches) / (global count). Raises Stopped after SIGINT or SIGTERM.
     """
-    plan = plan_run(module, batches, run, world)
-    engine = build_engine(module, run, world, plan.zero, plan.choice.replicated)
+    partition = partition_of_run(module, run, world)
+    engine = build_engine(module, run, world, partition.zero, partition.whole)
     checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
     steps, first = run.schedule.steps, checkpoints.load_newest()
-    world.from_main(lambda: write_json(Path(folder) / "run.json", _run_record(run, world, plan)))
+    world.from_main(lambda: write_json(Path(folder) / "run.json", _run_record(run, world, partition)))
     if first == 0 and 0 in snapshot_steps:
         on_snapshot(0, read_masters(engine))
 
@@ -133,8 +133,8 @@ def _check_finite(weights: Weights, label: str) -> None:
             raise UserError(f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or fp32")
 
 
-def _run_record(run: Run, world: World, plan: Plan) -> dict[str, Any]:
-    """The contents of run.json: all numbers of the run, resolved; ranks, device and versions; what was planned."""
+def _run_record(run: Run, world: World, partition: Partition) -> dict[str, Any]:
+    """The contents of run.json: all numbers of the run, resolved; ranks, device and versions; the partition."""
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
     return {
         **run.record(),
@@ -144,7 +144,7 @@ def _run_record(run: Run, world: World, plan: Plan) -> dict[str, Any]:
         "ds_minimodel": __version__,
         "torch": torch.__version__,
         "deepspeed": start.version(),
-        "plan": plan.summary(),
+        "partition": partition.record(),
     }
 
 

@@ -7,7 +7,7 @@ gather  concatenate last dimension  this rank's part            each rank has ma
 
 In gather the ranks have equal parts. With a group of one rank all three return what they are given. Meta tensors, which
 have shapes only, are not exchanged: for them stand operators of the namespace EXCHANGES, which do nothing but are seen
-where a plan is traced (engine/planning/operators.py). After Megatron-core's tensor_parallel/mappings.py.
+where a plan is traced (planning/tracing.py). After Megatron-core's tensor_parallel/mappings.py.
 """
 
 from __future__ import annotations

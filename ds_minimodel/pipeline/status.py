@@ -60,15 +60,15 @@ class Watch:
     """The jobs of a recipe, looked at as often as asked.
 
     What is complete is not read again as long as its record is the same: a corpus whose times have changed is hashed
-    for that. planned: seconds of steps, as of `planned_seconds`; without them jobs compare by their FLOPs.
+    for that. planned: {(system, step): seconds of a job}; without them jobs compare by their FLOPs.
     """
 
-    def __init__(self, recipe: Recipe, planned: Mapping[str, float] | None = None) -> None:
+    def __init__(self, recipe: Recipe, planned: Mapping[tuple[str, str], float] | None = None) -> None:
         self.recipe, self.root = recipe, Path(recipe.workdir)
         self._complete: dict[Path, int] = {}  # folder -> time of its record
         self._took: dict[str, float] = {}  # name of a job that trained, or trains -> seconds of all of it
-        flops = [(row["system"], row["step"], row["executed_eflops"]) for row in recipe_costs(recipe)]
-        self._work = planned or {_name_of(recipe, system, step): work for system, step, work in flops}
+        flops = {(row["system"], row["step"]): row["executed_eflops"] for row in recipe_costs(recipe)}
+        self._work = {_name_of(recipe, system, step): work for (system, step), work in (planned or flops).items()}
         self._pace = 1.0 if planned else None  # seconds for a unit of work where nothing was measured
 
     def look(self) -> list[JobStatus]:
@@ -115,17 +115,6 @@ class Watch:
             if measured and measured.rate:
                 self._took[name] = measured.steps / measured.rate
         return JobStatus(step.name, name, state.value, why, training, size_of(job.folder))
-
-
-def planned_seconds(recipe: Recipe, device: str, world_size: int) -> dict[str, float]:
-    """{folder of a step of a system: seconds of a job}, by plan; UserError for a device without figures."""
-    from ds_minimodel.pipeline import plans
-
-    plans.figures_of(plans.target_of(device, world_size), "--device")
-    return {
-        _name_of(recipe, row["system"], row["step"]): row["time"]["hours"] * plans.HOUR
-        for row in plans.plans(recipe, world_size, device)
-    }
 
 
 def _name_of(recipe: Recipe, system: str, step: str) -> str:

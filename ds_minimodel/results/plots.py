@@ -17,7 +17,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import ScalarFormatter
 from matplotlib.typing import LineStyleType
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
@@ -48,7 +47,6 @@ RC_PARAMS: dict[Any, Any] = {
     "lines.markersize": 3.4,
 }
 GREY = "#59636e"
-STEP_DASHES: dict[str, LineStyleType] = {"pretrain": "-", "build-mini": (0, (1, 1)), "adapt": (0, (5, 2))}
 
 
 class LineStyle(NamedTuple):
@@ -222,39 +220,6 @@ def plot_losses(losses: Iterable[Row]) -> bytes:
                     )
             axes.set_title(language, loc="left")
         return _finish(figure, all_axes, unit, "loss (nats a masked token)", styles)
-
-
-def plot_scaling(rows: Sequence[Row]) -> bytes:
-    """Efficiency against ranks, a panel each for weak and strong scaling, a line for each step of each system.
-
-    rows: as of pipeline/plans.py.
-    """
-    styles = system_styles(row["system"] for row in rows)
-    with rc_context(RC_PARAMS):
-        figure, all_axes = _grid(2)
-        for axes, kind in zip(all_axes, ("weak", "strong"), strict=False):
-            of_kind = [row for row in rows if row["scaling"] == kind and row["efficiency"]]
-            for system, step in dict.fromkeys((row["system"], row["step"]) for row in of_kind):
-                line = [row for row in of_kind if (row["system"], row["step"]) == (system, step)]
-                style = styles[system]
-                axes.plot(
-                    [row["world_size"] for row in line],
-                    [100 * row["efficiency"] for row in line],
-                    color=style.color,
-                    linestyle=STEP_DASHES[step],
-                    marker=style.marker,
-                    label=f"{style.label} {step}",
-                )
-            axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter(ScalarFormatter())
-            axes.set_ylim(bottom=0)
-            axes.set_title(f"{kind} scaling")
-            axes.set_xlabel("ranks")
-            axes.set_ylabel("efficiency (%)")
-        _legend(
-            figure, all_axes, list(dict.fromkeys(str(line.get_label()) for axes in all_axes for line in axes.lines))
-        )
-        return _png(figure)
 
 
 def _score_panels(

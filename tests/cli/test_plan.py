@@ -1,4 +1,4 @@
-"""`ds-minimodel plan` and `calibrate`: tables, JSON, a picture, and one line for each mistake."""
+"""`ds-minimodel plan` and `calibrate`: tables, JSON, and one line for each mistake."""
 
 import contextlib
 import io
@@ -11,8 +11,7 @@ import pytest
 from ds_minimodel.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-PAPER = [f"{ROOT}/recipes/paper.yaml", "systems=[minipost]", "--device", "v100-16g"]
-SMALL = [*PAPER, "finetune.tasks={}"]
+SMALL = [f"{ROOT}/recipes/paper.yaml", "systems=[minipost]", "finetune.tasks={}", "--device", "v100-16g"]
 
 
 def ds_minimodel(*arguments):
@@ -35,30 +34,27 @@ def test_each_step_has_a_row(rows):
 
 
 def test_only_what_trains_takes_more_than_its_weights(rows):
-    for step, kinds in (
-        ("build-mini", {"prefix", "pass-through", "trainable"}),
-        ("adapt", {"pass-through", "trainable"}),
-    ):
-        parts = rows[step]["parts"]
-        assert {part["kind"] for part in parts} == kinds
-        for part in parts:
-            assert (part["gradients"] > 0) == (part["optimizer"] > 0) == (part["kind"] == "trainable")
-            assert part["weights"] == 2 * part["parameters"]
+    for step in ("build-mini", "adapt"):
+        modules = rows[step]["modules"]
+        assert {module["trains"] for module in modules} == {True, False}
+        for module in modules:
+            assert (module["gradients"] > 0) == (module["optimizer"] > 0) == module["trains"]
+            assert module["weights"] == 2 * module["parameters"]
 
 
 def test_bytes_of_step_2_by_hand(rows):
     """50,000 x 768 embeddings and as many biases: fp16 gradients, a sixth of a fp32 copy and two moments a rank."""
     trained = 50_000 * 769
-    memory, wire = rows["adapt"]["memory"], rows["adapt"]["wire"]
+    memory, traffic = rows["adapt"]["memory"], rows["adapt"]["traffic"]
     assert memory["gradients"] == 2 * trained and memory["optimizer"] == 12 * trained / 8
-    assert wire["all-reduce"] == 2 * 2 * trained * 7 // 8 and wire["all-gather"] == 2 * trained * 7 // 8
+    assert traffic["all-reduce"] == 2 * 2 * trained * 7 // 8 and traffic["all-gather"] == 2 * trained * 7 // 8
     assert memory["activations"] < memory["total"] <= sum(memory[kind] for kind in memory if kind != "total")
 
 
 def test_it_says_what_fits(rows):
     assert rows["adapt"]["fits"] and rows["adapt"]["largest_micro_batch"] >= 32
     pretrain = rows["pretrain"]
-    assert pretrain["fits"] == (pretrain["memory"]["total"] <= 15 * 2**30)
+    assert pretrain["fits"] == (pretrain["memory"]["total"] <= 16 * 10**9)
 
 
 def test_bytes_of_step_2_with_each_replica_on_two_ranks(rows):
@@ -67,57 +63,31 @@ def test_bytes_of_step_2_with_each_replica_on_two_ranks(rows):
     assert done.returncode == 0, done.stderr
     split = json.loads(done.stdout)["rows"][-1]
     assert (split["step"], split["world_size"], split["tensor_parallel"]) == ("adapt", 8, 2)
-    memory, wire = split["memory"], split["wire"]
+    memory, traffic = split["memory"], split["traffic"]
     assert memory["gradients"] == 25_000 * 769 * 2 and memory["optimizer"] == 25_000 * 769 * 12 / 4
-    assert wire["all-reduce"] == 2 * 25_000 * 769 * 2 * 3 // 4
+    assert traffic["all-reduce"] == 2 * 25_000 * 769 * 2 * 3 // 4
     whole = rows["adapt"]["memory"]
     assert 0.5 * whole["weights"] < memory["weights"] < 0.52 * whole["weights"]
     assert 0.5 * whole["activations"] < memory["activations"] < 0.9 * whole["activations"]
 
 
-def test_time_of_each_step(rows):
-    """Tokens, hours and the paper's days follow from seconds and the recipe; more of the body's work, more time."""
+def test_time_of_each_step_at_least(rows):
+    """Tokens and hours follow from seconds and the recipe; more of the body's work, more time."""
     for row in rows.values():
         time = row["time"]
+        assert time["is_bound"] and time["parts"] is None
         assert time["tokens_per_second"] == pytest.approx(2048 * 512 / time["seconds"])
-        assert time["hours"] == pytest.approx(125_000 * time["seconds"] / 3600) and time["cost"] is None
-        assert 0 < time["share_of_peak"] < 1 and time["fastest"]["seconds"] <= time["seconds"]
+        assert time["hours"] == pytest.approx(125_000 * time["seconds"] / 3600)
+        assert time["device_days"] == pytest.approx(8 * time["hours"] / 24)
     assert rows["pretrain"]["time"]["seconds"] > rows["adapt"]["time"]["seconds"]
-    assert round(rows["pretrain"]["time"]["v100_days"], 1) == 30.4  # footnote 2 of the paper
-
-
-def test_tasks_hours_and_cost():
-    arguments = ["--price", "2", "--examples", "3200", "--example-tokens", "64"]
-    done = ds_minimodel("plan", *PAPER, "finetune.seeds=2", "model.num_layers=6", *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    tasks = {(row["step"], row["task"]): row for row in json.loads(done.stdout)["tasks"]}
-    assert {step for step, _ in tasks} == {"finetune", "evaluate"} and ("evaluate", "mlqa") in tasks
-    found, evaluated = (tasks[step, "xnli"]["time"] for step in ("finetune", "evaluate"))
-    assert found["hours"] == pytest.approx(2 * 3 * 100 * found["seconds"] / 3600)
-    assert found["cost"] == pytest.approx(2 * found["hours"])
-    assert evaluated["hours"] is None and evaluated["tokens_per_second"] > found["tokens_per_second"]
-
-
-def test_scaling_has_a_table_and_a_picture(tmp_path):
-    """Less efficient on more nodes; a number of ranks that the batch does not have samples for has no row."""
-    scale = ["--scale", "8..4096", "--ranks-per-node", "8", "--picture", str(tmp_path / "scaling.png")]
-    done = ds_minimodel("plan", *SMALL, "pretrain.batch_size=256", "model.num_layers=6", *scale, "--json")
-    assert done.returncode == 0, done.stderr
-    rows = [row for row in json.loads(done.stdout)["rows"] if row["step"] == "pretrain"]
-    weak, strong = ([row for row in rows if row["scaling"] == kind] for kind in ("weak", "strong"))
-    assert [row["world_size"] for row in strong] == [8 << times for times in range(10)]
-    first, rest = [row["efficiency"] for row in strong[:6]], [row["efficiency"] for row in strong[6:]]
-    assert first == sorted(first, reverse=True) and first[0] == 1 and rest == [None] * 4
-    assert all(one["efficiency"] >= (other["efficiency"] or 0) for one, other in zip(weak, strong, strict=True))
-    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_table_for_people():
     done = ds_minimodel("plan", *SMALL)
     assert done.returncode == 0, done.stderr
-    assert "**Time**" in done.stdout and "paper's V100 days" in done.stdout
-    assert "| MiniPost | build-mini | body.layers.0-3 | prefix | replicated |" in done.stdout
-    assert "| MiniPost | build-mini | body.layers.4-5 | trainable | replicated |" in done.stdout
+    assert "**Time**" in done.stdout and "A lower bound" in done.stdout
+    assert "| MiniPost | build-mini | body.layers.0-3 | no | whole |" in done.stdout
+    assert "| MiniPost | build-mini | body.layers.4-5 | yes | whole |" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -130,10 +100,7 @@ def test_a_table_for_people():
         (["--world-size", "7", "engine.tensor_parallel=2"], "2 ranks to a replica do not divide 7"),
         (["--world-size", "0"], "'0' is no number of ranks"),
         (["--device", "none.json"], "none.json: no such file"),
-        (["--scale", "8"], "'8' is no range of ranks as 8..1024"),
-        (["--scale", "8..16"], "cpu has no figures; name a GPU, or measure this machine"),
-        (["--picture", "scaling.png"], "--picture: it is of scaling"),
-        (["--price", "cheap"], "'cheap' is no price"),
+        (["--device", "v100-16g", "engine.precision=bf16"], "engine.precision bf16: v100-16g has fp16, fp32 alone"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message):

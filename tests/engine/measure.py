@@ -7,13 +7,14 @@ import torch
 from torch.distributed import ProcessGroup
 
 from ds_minimodel.engine.loop import optimizer_step
-from ds_minimodel.engine.planning.memory_and_traffic import ring
-from ds_minimodel.engine.planning.operators import tensors_in
-from ds_minimodel.engine.planning.planner import plan_run
-from ds_minimodel.engine.planning.trace import Allocations, saving_to, storage_bytes
+from ds_minimodel.engine.partition import partition_of_run
 from ds_minimodel.engine.zero.engine import build_engine, destroy
 from ds_minimodel.engine.zero.state import adamw_of, vectors
 from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.planning.devices import named
+from ds_minimodel.planning.memory import ring
+from ds_minimodel.planning.plans import Planner
+from ds_minimodel.planning.tracing import Allocations, saving_to, storage_bytes, tensors_in
 
 COLLECTIVES = {
     "allreduce_": "all-reduce",
@@ -48,20 +49,21 @@ def bytes_of(tensor):
     return tensor.numel() * tensor.element_size()
 
 
-def measure_step(module, batches, run, world, plan=None):
+def measure_step(module, batches, run, world):
     """Train three steps; of the third {"measured": …, "planned": …}, bytes on this rank by kind.
 
-    Arguments as of loop.train; plan: another one than the run would make for itself. `weights` and `optimizer` are
+    Arguments as of loop.train. `weights` and `optimizer` are
     the storages that hold them between steps, `activations` what autograd keeps of one micro-batch, parameters left
     out, `total` all tensors at the fullest moment, `rest` what of it is none of these: gradients and buffers.
     `sent` counts the collectives by the ring algorithm; the plan does not know those within a replica.
     """
-    plan = plan or plan_run(module, batches, run, world)
+    partition = partition_of_run(module, run, world)
+    plan = Planner(module, lambda _: batches(0)[0], run.execution.precision, named("cpu")).plan(partition.setup)
     activations = saved_bytes(copy.deepcopy(module).to(DTYPES[run.execution.precision]), batches(0)[0])
     own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     # Held, so that what an earlier engine has left behind is not freed in the meantime.
     standing = [tensor for tensor in _all_tensors() if tensor.untyped_storage()._cdata not in own]
-    engine = build_engine(module, run, world, plan.zero, plan.choice.replicated)
+    engine = build_engine(module, run, world, partition.zero, partition.whole)
     for step in range(3):
         micro_batches = batches(step)
         (count,) = world.sum(sum(batch["count"] for batch in micro_batches))
@@ -86,7 +88,7 @@ def measure_step(module, batches, run, world, plan=None):
         "activations": memory.activations,
         "total": memory.total,
     }
-    return {"measured": _with_rest(measured) | {"sent": sent}, "planned": _with_rest(planned) | {"sent": plan.wire}}
+    return {"measured": _with_rest(measured) | {"sent": sent}, "planned": _with_rest(planned) | {"sent": plan.traffic}}
 
 
 def saved_bytes(module, batch):

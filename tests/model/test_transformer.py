@@ -17,9 +17,9 @@ from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED, PAD
-from ds_minimodel.engine.planning.trace import saving_to
 from ds_minimodel.model.heads import MaskedLanguageModel, encode
 from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD
+from ds_minimodel.planning.tracing import saving_to
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}  # float32: compiled kernels where built
 

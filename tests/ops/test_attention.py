@@ -9,7 +9,6 @@ from op_cases import P, packed, row_keys_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
-from ds_minimodel.engine.planning.trace import saving_to, storage_bytes
 from ds_minimodel.ops import loading
 from ds_minimodel.ops.attention import (
     _backward_reference,
@@ -19,6 +18,7 @@ from ds_minimodel.ops.attention import (
     compiled_attention,
     flash_attention,
 )
+from ds_minimodel.planning.tracing import saving_to, storage_bytes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -10,8 +10,8 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.pipeline.order import STEPS
-from ds_minimodel.pipeline.plans import plans
 from ds_minimodel.pipeline.run import run_step
+from ds_minimodel.planning.plans import plans
 from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.reading import load_recipe
 
@@ -60,7 +60,7 @@ def test_the_plan_of_step_1b_is_for_the_vocabulary_of_the_base(recipe, tmp_path)
     rows = {row["step"]: row for row in plans(load_recipe(recipe), 1, "cpu")}
     base = read_base(tmp_path / "base")
     for step, vocab_size in (("build-mini", base.vocab_size), ("adapt", 60)):
-        (pack,) = (part for part in rows[step]["parts"] if part["name"] == "pack")
+        (pack,) = (part for part in rows[step]["modules"] if part["name"] == "pack")
         assert pack["parameters"] == vocab_size * (base.model["hidden_size"] + 1)
 
 

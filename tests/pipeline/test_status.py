@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from ds_minimodel.cli.main import main
-from ds_minimodel.common.files import lock
+from ds_minimodel.common.files import lock, write_json
 from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.status import training_in
+from ds_minimodel.planning.devices import Device, Measured, Overhead
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.jobs import State, state_of
 from ds_minimodel.recipe.reading import load_recipe
@@ -86,6 +87,15 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
     assert row["training"]["seconds_left"] == pytest.approx(2 / row["training"]["rate"])
 
 
+def some_device(path):
+    """A file as `calibrate` writes it."""
+    rates = {"product": [[8, 1e10]], "copy": [[8, 1e10]]}
+    measured = Measured(rates={"fp32": rates, "bf16": rates}, launch=1e-5, overheads={"fp32": [Overhead()] * 4})
+    device = Device(name="a CPU", type="cpu", memory=1 << 32, precision="fp32", shared=True, measured=measured)
+    write_json(path, device.model_dump())
+    return str(path)
+
+
 def left(capsys, recipe, *arguments):
     return json.loads(do(capsys, "status", recipe, "--json", *arguments))["left"]
 
@@ -106,19 +116,22 @@ def test_what_is_left_goes_by_jobs_of_its_kind_else_by_flops_and_by_plan_before_
         row["system"]: row["executed_eflops"] for row in recipe_costs(load_recipe(recipe)) if row["step"] == "adapt"
     }
     paces = [took[f"adapt/{system}/xx"] / flops[system] for system in ("minipost", "minijoint")]
-    foretold = sum(flops[system] for system in ("bl_base", "bl_small", "multijoint")) * sum(paces) / 2
+    expected = sum(flops[system] for system in ("bl_base", "bl_small", "multijoint")) * sum(paces) / 2
     found = left(capsys, recipe)
-    assert found["seconds"] == pytest.approx(foretold + took["finetune/bl_base/topic/seed-3"])
+    assert found["seconds"] == pytest.approx(expected + took["finetune/bl_base/topic/seed-3"])
     assert (found["jobs"], found["unknown"]) == (4, 0)
     assert "of training left in 4 jobs" in do(capsys, "status", recipe)
 
     assert left(capsys, recipe, nowhere) == {"seconds": 0, "jobs": 0, "unknown": 26}
-    plan = json.loads(do(capsys, "plan", recipe, "--json", "--device", "h100-80g"))["rows"]
+    device = some_device(recipe.parent / "device.json")
+    plan = json.loads(do(capsys, "plan", recipe, "--json", "--device", device))["rows"]
     hours = {(row["step"], row["system"]): row["time"]["hours"] for row in plan}
     del hours["pretrain", "minipost"]  # bl_base's body
-    found = left(capsys, recipe, nowhere, "--device", "h100-80g")
+    found = left(capsys, recipe, nowhere, "--device", device)
     assert found == {"seconds": pytest.approx(3600 * sum(hours.values())), "jobs": 10, "unknown": 16}
-    assert "--device: cpu has no figures" in refused("status", recipe, "--device", "cpu")
+    assert "--device h100-80g: no file of a device that was measured" in refused(
+        "status", recipe, "--device", "h100-80g"
+    )
 
 
 def test_damaged_metrics_tell_nothing_of_a_training(recipe):

@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON for a run, and the constants of DeepSpeed that plans of memory and traffic rest on.
+"""DeepSpeed's JSON for a run, and the constants of DeepSpeed on which memory and traffic depend.
 
 A recipe may name such a JSON of its own (`engine.deepspeed`); its keys are declared in recipe/deepspeed_file.py and
 come here as Run.deepspeed. What the recipe owns must agree in it, all else holds. Nothing flows back from DeepSpeed's
@@ -23,10 +23,10 @@ OFFLOAD_STAGES = {"offload_optimizer": (2, 3), "offload_param": (3,)}
 
 
 class ZeroMemory(NamedTuple):
-    """Settings of Run.deepspeed that memory depends on, for plans.
+    """Settings of Run.deepspeed that memory depends on.
 
-    bucket, prefetch: elements; None: the plan chooses. overlaps: whether gradients are reduced beside the backward
-    pass. offloads_optimizer, offloads_parameters: whether that state lies in host memory.
+    bucket, prefetch: elements, None where the file has none. overlaps: whether gradients are reduced beside the
+    backward pass. offloads_optimizer, offloads_parameters: whether that state lies in host memory.
     """
 
     bucket: int | None = None
@@ -64,7 +64,7 @@ def accumulates_in_place(precision: str, zero_stage: int, accumulation: int) -> 
 def deepspeed_config(run: Run, world_size: int, zero: dict | None = None) -> dict:
     """The JSON that DeepSpeed is given for `run` on `world_size` ranks among which samples are divided.
 
-    zero: more for its "zero_optimization" (of `zero_settings`); DeepSpeed's own sizes where it is not given.
+    zero: more for its "zero_optimization" (Partition.zero); DeepSpeed's own sizes where it is not given.
     """
     execution, clip = run.execution, run.optimizer.clip
     precision, stage = execution.precision, execution.zero_stage
@@ -203,11 +203,11 @@ def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
 def zero_settings(
     zero_stage: int, bucket: int, partitions_linear: bool, node_copy: int, prefetch: int = BUCKET
 ) -> dict[str, int | bool]:
-    """Settings of "zero_optimization" beside the stage that make memory and traffic those of the plan.
+    """Settings of "zero_optimization" beside the stage that make a partition (engine/partition.py) what runs.
 
-    bucket: elements of the buffer through which gradients are reduced. prefetch: elements that stage 3 gathers ahead
-    of their use. partitions_linear: whether stage 3 partitions
+    bucket: elements of the buffer through which gradients are reduced. partitions_linear: whether stage 3 partitions
     the weight of a linear layer. node_copy: ranks that hold another copy of what is partitioned (hpZ); 1: none.
+    prefetch: elements that stage 3 gathers ahead of their use.
     """
     if zero_stage == 0:
         return {}

@@ -27,8 +27,8 @@ def build_engine(
 ) -> deepspeed.DeepSpeedEngine:
     """DeepSpeed's engine that trains the parameters of `module` that require gradients, with torch's AdamW.
 
-    zero: of a plan, for DeepSpeed's configuration; its own sizes of buffers where it is not given. replicated: names of
-    frozen parameters that stay whole on each rank at stage 3; they become buffers of `module`.
+    zero: of a partition, for DeepSpeed's configuration; its own sizes of buffers where it is not given. replicated:
+    names of frozen parameters that stay whole on each rank at stage 3; they become buffers of `module`.
     """
     precision, stage, rule = run.execution.precision, run.execution.zero_stage, run.optimizer
     _hide(module, replicated, world.device, DTYPES[precision])

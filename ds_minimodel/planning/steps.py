@@ -1,16 +1,13 @@
-"""The steps of a recipe on the meta device, without memory, for plans before anything is started."""
+"""The training steps of a recipe on the meta device, without memory."""
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.model.artifacts import BodyArtifact
-from ds_minimodel.model.heads import MaskedLanguageModel, TaskModel
-from ds_minimodel.model.parameters import train_only
+from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.model.transformer import Body
 from ds_minimodel.parallel import Group
@@ -19,8 +16,6 @@ from ds_minimodel.steps.adapt import adapt_depths, adapted_model, is_scheduled
 from ds_minimodel.steps.build_mini import mini_model
 from ds_minimodel.steps.pretrain import pretrained_model
 from ds_minimodel.steps.training import body_config
-from ds_minimodel.tasks import FINETUNED, KINDS
-from ds_minimodel.tasks.batches import EVALUATION_TOKENS
 
 Batch = dict[str, Any]
 
@@ -40,25 +35,6 @@ class PlannedStep:
     module: MaskedLanguageModel
     depth: int | None = None
     phases: tuple[tuple[int | None, float], ...] = ((None, 1.0),)
-
-
-@dataclass(frozen=True)
-class PlannedTask:
-    """A task of a body, or of a system where it is evaluated, with rows of `length` tokens.
-
-    module: on the meta device, for both; in evaluation it gives logits. batch: one micro-batch of a rank, there too.
-    """
-
-    system: str
-    name: str
-    task: str
-    module: TaskModel
-    batch: Batch
-    length: int
-
-    @property
-    def trains(self) -> bool:
-        return self.name == "finetune"
 
 
 def planned_steps(recipe: Recipe) -> list[PlannedStep]:
@@ -82,37 +58,6 @@ def planned_steps(recipe: Recipe) -> list[PlannedStep]:
         size = recipe.engine.tensor_parallel
         for step in found:
             shard(step.module, Group(size - 1, size))
-    return found
-
-
-def planned_tasks(recipe: Recipe, length: int, replicas: int) -> list[PlannedTask]:
-    """Finetuning of each body on each task that has it, and its evaluation, on `length` tokens without padding."""
-    found = []
-    size = recipe.engine.tensor_parallel
-    modules: dict[Any, TaskModel] = {}  # of the same sizes
-    for system, (name, task) in itertools.product(recipe.bodies, recipe.finetune.tasks.items()):
-        kind = KINDS[task.kind]
-        config = kind.body_config(task, body_config(recipe, system))
-        labels = (task.labels or ["a", "b", "c"]) if kind.has_labels else None
-        tokens = min(length, recipe.finetune.of(name, "max_length"), config.max_positions)
-        _, micro = fill_batch(recipe.finetune.of(name, "batch_size"), recipe.engine.micro_batch_size, replicas)
-        key = kind.name, config, labels and len(labels)
-        if key not in modules:
-            with torch.device("meta"):
-                modules[key] = kind.module(config, recipe.source_vocab_size, labels)
-            train_only(modules[key], lambda name: not name.startswith("pack."))
-            shard(modules[key], Group(size - 1, size))
-        steps = [("finetune", micro)] if task.kind in FINETUNED else []
-        for step, rows in (*steps, ("evaluate", max(1, EVALUATION_TOKENS // tokens))):
-            outputs = 1 if kind.reads_start else tokens if kind.has_labels else 2
-            batch: Batch = {
-                "tokens": _integers((rows, tokens)),
-                "sample_keys": _integers((rows,), torch.int32),
-                "targets": _integers((rows, outputs)),
-            }
-            if kind.reads_start:
-                batch["read"] = _integers((rows, 1))
-            found.append(PlannedTask(system.name, step, name, modules[key], batch, tokens))
     return found
 
 

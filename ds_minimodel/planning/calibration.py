@@ -1,8 +1,8 @@
-"""Measure a machine's figures: the rates of operators, latencies and links, from which plans foretell time.
+"""Measure a machine: the rates of operators, overheads of the engine and links, from which plans predict time.
 
-A sample is layers and a loss made of the model's operators, at some sizes. Each operator is timed where it
-is called in a pass through the sample, so that what lies in the caches is what lies there in training. As a program
-this module is a rank that measures the links: `python -m ds_minimodel.engine.planning.calibration`.
+A sample is a small model of the package's own, built as for training. Each operator is timed where it is called in its
+passes, so that what lies in the caches is what lies there in training. As a program this module is a rank that measures
+together with others: `python -m ds_minimodel.planning.calibration`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ds_minimodel import ops
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import Execution
-from ds_minimodel.engine.planning.devices import Crowd, Device, Figures, Link, Overhead, machine_memory, memory_of
-from ds_minimodel.engine.planning.forecast import update_kind, update_of
-from ds_minimodel.engine.planning.memory_and_traffic import Choice, PlannedParameter, Sizes
-from ds_minimodel.engine.planning.operators import VIEW, Operator, Recorder, operator_of
-from ds_minimodel.engine.planning.trace import TRAINABLE
+from ds_minimodel.engine.partition import Setup, machine_memory, memory_of, partition_of
 from ds_minimodel.engine.ranks.rendezvous import free_port
 from ds_minimodel.engine.run import Accounting, Run
 from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.ops.cpu import configure_cpu, has_bf16_products
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
+from ds_minimodel.planning.devices import Device, Link, Measured, Overhead
+from ds_minimodel.planning.forecast import update_kind, update_of
+from ds_minimodel.planning.tracing import VIEW, Operator, Recorder, operator_of
 
 if TYPE_CHECKING:
     from ds_minimodel.engine.ranks.world import World
@@ -46,7 +46,7 @@ CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class Sample(NamedTuple):
-    """Sizes of a sample: sequences, their length, width, heads, and the vocabulary of the loss."""
+    """Sizes of a sample: sequences, their length, width, heads, and the vocabulary."""
 
     batch: int
     length: int
@@ -66,13 +66,11 @@ SAMPLES = {
     "cuda": (Sample(16, 128, 256, 4, 8000), Sample(16, 512, 768, 12, 50_000), Sample(64, 512, 768, 12, 50_000)),
 }
 MASKED = 0.15
-DROPOUT = 0.1
 PASSES = 7  # through each sample, of which the fastest counts
 TOGETHER = 20  # passes of ranks that measure together
 STEPS = 7  # of a measurement that takes less than a millisecond or two
 FEW, MANY, LARGE = (8, 16), (72, 16), (8, 1 << 19)  # tensors and elements of each, of modules whose update is timed
 LINK_BYTES = 1 << 24
-MEMORY_OF_A_RANK = 2 << 30  # of those that measure together
 
 
 def device_name() -> str:
@@ -105,44 +103,59 @@ def seconds_of(function: Callable[[], object], clock: Clock, repeats: int = 3) -
 
 
 def calibrate(clock: Clock = time.perf_counter) -> Device:
-    """This machine's device with its figures, as ranks of this process's threads have them.
+    """This machine's device as it was measured, by ranks of as many threads as this process has.
 
-    clock: another one where others use the machine, too. UserError where the ranks that measure the links fail.
+    clock: another one where others use the machine, too. UserError where the ranks that measure together fail.
     """
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if where.type == "cpu":
+    is_gpu = where.type == "cuda"
+    if not is_gpu:
         configure_cpu()
-    launch = _launch(where, clock)
-    native = ["bf16"] if where.type == "cuda" or has_bf16_products() else []
-    precisions = ["fp32", *(["fp16"] if where.type == "cuda" else []), *native]
-    rates = _rates(precisions, where, clock, launch)
+    precisions = ["fp32", *(["fp16"] if is_gpu else []), *(["bf16"] if is_gpu or has_bf16_products() else [])]
+    tiny = passes(TINY, torch.float32, where)
+    launch = seconds_of(tiny, clock, STEPS) / len(_watched(tiny, clock))  # of a pass with next to nothing to compute
+    rates = _rates(precisions, where, clock, 0.0 if is_gpu else launch)
     overheads, updates = _engine(precisions, clock)
-    sharing, link = _together(precisions, where, clock)
-    memory = memory_of(where, 1) if where.type == "cuda" else machine_memory()
+    slowdown, link = _together(precisions, where, clock)
     return Device(
         name=device_name(),
         type=where.type,
-        memory=memory,
+        memory=memory_of(where, 1) if is_gpu else machine_memory(),
         precision=resolve_precision("auto", where),
-        shared=where.type == "cpu",
+        shared=not is_gpu,
         source=f"measured on {time.strftime('%Y-%m-%d')} with torch {torch.__version__}",
-        figures=Figures(
+        capability=torch.cuda.get_device_capability(where) if is_gpu else None,
+        measured=Measured(
             rates={precision: kinds | updates[precision] for precision, kinds in rates.items()},
             launch=launch,
-            runs_ahead=where.type == "cuda",
             overheads=overheads,
+            slowdown=slowdown,
             in_node=link,
-            sharing=sharing,
         ),
-        capability=torch.cuda.get_device_capability(where) if where.type == "cuda" else None,
     )
 
 
 # --- Operators ---
 
 
+def passes(sample: Sample, dtype: torch.dtype, device: torch.device) -> Callable[[], None]:
+    """A function that passes forward and backward through a sample: a model of two layers, all of which trains."""
+    batch, length, width, heads, vocabulary = sample
+    module = MaskedLanguageModel(BodyConfig(2, width, heads, 4 * width, length, (2,)), vocabulary).to(device, dtype)
+    tokens = torch.randint(vocabulary, (batch, length), device=device)
+    read = torch.arange(max(1, int(MASKED * length)), device=device).repeat(batch, 1)
+    keys = torch.arange(batch, dtype=torch.int32, device=device)
+    given = {"tokens": tokens, "read": read, "targets": tokens.gather(1, read), "sample_keys": keys}
+
+    def go() -> None:
+        module(given).sum().backward()
+        module.zero_grad()
+
+    return go
+
+
 class _Timed(Recorder):
-    """Times each operator; seconds: of the calls, in order."""
+    """Times each operator; calls: in order, with their seconds."""
 
     def __init__(self, clock: Clock):
         super().__init__()
@@ -159,77 +172,31 @@ class _Timed(Recorder):
         return result
 
 
-def sample_pass(sample: Sample, dtype: torch.dtype, device: torch.device, dropout: float) -> Callable[[], None]:
-    """A function that passes forward and backward through a sample."""
-    batch, length, width, heads, vocabulary = sample
-
-    def random(*shape: int) -> torch.nn.Parameter:
-        return torch.nn.Parameter(torch.randn(shape, device=device).mul_(0.02).to(dtype))
-
-    table, positions = random(vocabulary, width), random(length, width)
-    qkv, out, up, down = (
-        random(3 * width, width),
-        random(width, width),
-        random(4 * width, width),
-        random(width, 4 * width),
-    )
-    wide, narrow, gain, bias = random(3 * width), random(width), random(width), random(4 * width)
-    logit_bias = random(vocabulary)
-    weights = [table, positions, qkv, out, up, down, wide, narrow, gain, bias, logit_bias]
-    tokens = torch.randint(vocabulary, (batch, length), device=device)
-    keys = torch.arange(batch, dtype=torch.int32, device=device)
-    read = torch.arange(max(1, int(MASKED * length)), device=device).expand(batch, -1)
-    targets = tokens.gather(1, read).flatten()
-
-    def keys_of(site: int | range) -> torch.Tensor | None:
-        return ops.row_keys(keys, site, torch.arange(length, device=device)) if dropout else None
-
-    def norm(x: torch.Tensor, residual: torch.Tensor, site: int) -> torch.Tensor:
-        return ops.residual_layer_norm(x, residual, gain, narrow, 1e-5, dropout, keys_of(site))
-
-    def go() -> None:
-        embedded, projection = ops.embedding(tokens, table, 1)
-        x = ops.dropout(norm(embedded, positions[None].expand_as(embedded), 0), dropout, keys_of(1))
-        for _ in range(2):
-            context = ops.attention(ops.linear(x, qkv, wide), heads, None, dropout, keys_of(range(2, 2 + heads)))
-            x = norm(ops.linear(context, out, narrow), x, 99)
-            x = norm(ops.linear(ops.bias_gelu(ops.linear(x, up), bias), down, narrow), x, 98)
-        x_PH = x.gather(1, read[..., None].expand(-1, -1, width)).flatten(0, 1)
-        ops.linear_cross_entropy(x_PH, projection, logit_bias, targets).backward()
-        for weight in weights:
-            weight.grad = None
-
-    return go
-
-
 def _rates(precisions: Sequence[str], device: torch.device, clock: Clock, launch: float) -> dict[str, Curves]:
-    """{precision: {kind: curve}} of all operators of the samples, sizes in octaves."""
+    """{precision: {kind: curve}} of all operators of the samples, sizes in half octaves."""
     found: dict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
     for precision in precisions:
         for sample in SAMPLES[device.type]:
-            for dropout in (0.0, DROPOUT):
-                go = sample_pass(sample, DTYPES[precision], device, dropout)
-                for operator, seconds in _shares_of_a_pass(go, clock, launch if device.type == "cpu" else 0.0):
-                    if operator.kind != VIEW and operator.work:
-                        key = operator.precision, operator.kind, round(2 * math.log2(operator.size))
-                        found[key].append((operator.work, seconds))
+            for operator, seconds in _shares_of_a_pass(passes(sample, DTYPES[precision], device), clock, launch):
+                if operator.kind != VIEW and operator.work:
+                    key = operator.precision, operator.kind, round(2 * math.log2(operator.size))
+                    found[key].append((operator.work, seconds))
     curves: dict[str, Curves] = {precision: {} for precision in precisions}
     for (precision, kind, size), calls in sorted(found.items()):
-        if precision in curves:
-            rate = sum(work for work, _ in calls) / max(1e-12, sum(seconds for _, seconds in calls))
-            curves[precision].setdefault(kind, []).append([2 ** (size / 2), rate])
+        rate = sum(work for work, _ in calls) / max(1e-12, sum(seconds for _, seconds in calls))
+        curves[precision].setdefault(kind, []).append([2 ** (size / 2), rate])
     return curves
 
 
 def _watched(go: Callable[[], None], clock: Clock) -> list[tuple[Operator, float]]:
     """The operators of a pass and the seconds of each, in the fastest of some passes."""
     go()
-    passes = []
+    found = []
     for _ in range(PASSES):
         with _Timed(clock) as timed:
             go()
-        passes.append(timed.calls)
-    return min(passes, key=lambda calls: sum(seconds for _, seconds in calls))
+        found.append(timed.calls)
+    return min(found, key=lambda calls: sum(seconds for _, seconds in calls))
 
 
 def _shares_of_a_pass(go: Callable[[], None], clock: Clock, launch: float) -> list[tuple[Operator, float]]:
@@ -245,19 +212,11 @@ def _shares_of_a_pass(go: Callable[[], None], clock: Clock, launch: float) -> li
     return [(operator, scale * seconds) for operator, seconds in calls]
 
 
-def _launch(device: torch.device, clock: Clock) -> float:
-    """Seconds that the host takes for an operator, views among them: of a pass that has next to nothing to compute."""
-    go = sample_pass(TINY, torch.float32, device, DROPOUT)
-    return seconds_of(go, clock, STEPS) / len(_watched(go, clock))
-
-
 # --- The engine ---
 
 
 class _Tensors(torch.nn.Module):
     """A module of `count` parameters of `numel` elements each, whose passes take little."""
-
-    loss_names = ("loss",)
 
     def __init__(self, count: int, numel: int):
         super().__init__()
@@ -272,66 +231,62 @@ def _engine(precisions: Sequence[str], clock: Clock) -> tuple[dict[str, list[Ove
     from ds_minimodel.engine.ranks.world import join_ranks
 
     world = join_ranks()
-    overheads: dict[str, list[Overhead]] = {}
-    rates: dict[str, Curves] = {}
+    overheads: dict[str, list[Overhead]] = {precision: [] for precision in precisions}
+    rates: dict[str, Curves] = {precision: {} for precision in precisions}
     for precision in precisions:
-        overheads[precision], rates[precision] = [], {}
         for stage in range(4):
-            few, many, large = (_engine_seconds(*size, precision, stage, world, clock) for size in (FEW, MANY, LARGE))
+            setup = Setup(stage, precision, 1, 1, 1, 1, machine_memory())
+            few, many, large = (_engine_seconds(_Tensors(*size), setup, world, clock) for size in (FEW, MANY, LARGE))
             tensor = max(0.0, (many - few) / (MANY[0] - FEW[0]))
             overhead = Overhead(step=max(0.0, few - FEW[0] * tensor), tensor=tensor)
-            count, numel = LARGE
-            sizes = Sizes(stage, precision, 1, 1, 1, 1, 0)
-            update = update_of(sizes, [PlannedParameter("", TRAINABLE, count * numel)], Choice())
+            update = update_of(partition_of(_Tensors(*LARGE), setup))
             moved = sum(operator.bytes * times for operator, times in update.items())
-            seconds = max(1e-6, large - overhead.step - count * tensor)
+            seconds = max(1e-6, large - overhead.step - LARGE[0] * tensor)
             overheads[precision].append(overhead)
             rates[precision][update_kind(stage)] = [[moved, moved / seconds]]
     return overheads, rates
 
 
-def _engine_seconds(count: int, numel: int, precision: str, stage: int, world: World, clock: Clock) -> float:
-    """Seconds of a step of the engine on `count` tensors, less those of the passes alone."""
+def _engine_seconds(module: _Tensors, setup: Setup, world: World, clock: Clock) -> float:
+    """Seconds of a step of the engine, less those of the passes alone."""
     from ds_minimodel.engine.loop import optimizer_step
-    from ds_minimodel.engine.zero.config import zero_settings
     from ds_minimodel.engine.zero.engine import build_engine, destroy
 
-    run = Run(Schedule(10**6, 1e-3), Execution(1, 1, stage, precision), Accounting(1, ((10**6, 1.0, 1.0),)))
-    plain = _Tensors(count, numel).to(world.device, DTYPES[precision])
+    run = Run(
+        Schedule(10**6, 1e-3), Execution(1, 1, setup.zero_stage, setup.precision), Accounting(1, ((10**6, 1.0, 1.0),))
+    )
+    plain = module.to(world.device, DTYPES[setup.precision])
 
-    def passes() -> None:
+    def alone() -> None:
         plain({}).backward()
         plain.zero_grad()
 
-    zero = zero_settings(stage, max(1 << 20, count * numel), partitions_linear=False, node_copy=1)
-    engine = build_engine(_Tensors(count, numel), run, world, zero if stage else None)
+    of_passes = seconds_of(alone, clock, STEPS)
+    engine = build_engine(module.float(), run, world, partition_of(module, setup).zero)
     step = partial(optimizer_step, engine, [{"count": 1}], 1, run, world, 1)
-    seconds = seconds_of(step, clock, STEPS) - seconds_of(passes, clock, STEPS)
+    seconds = seconds_of(step, clock, STEPS)
     destroy(engine)
-    return seconds
+    return seconds - of_passes
 
 
 # --- Ranks together ---
 
 
-def _together(precisions: Sequence[str], device: torch.device, clock: Clock) -> tuple[list[Crowd], Link | None]:
-    """(crowds of ranks that share the machine, none on GPUs; the link between two ranks or more)."""
+def _together(precisions: Sequence[str], device: torch.device, clock: Clock) -> tuple[list[list[float]], Link | None]:
+    """(Measured.slowdown, the link between ranks) of as many ranks as the cores hold, or of two GPUs."""
     if device.type == "cuda":
-        return [], _ranks(2, ["fp32"], device, clock)[1] if torch.cuda.device_count() > 1 else None
-    at_once = max(1, (os.cpu_count() or 1) // torch.get_num_threads())
-    most = max(2, machine_memory() // MEMORY_OF_A_RANK)
-    numbers = sorted({1, *(min(most, ranks) for ranks in (at_once, 2 * at_once))})
-    found = {ranks: _ranks(ranks, precisions, device, clock) for ranks in numbers}
-    alone = found[1][0]
-    crowds = [Crowd(ranks=n, slowdown=max(1.0, seconds / alone), link=link) for n, (seconds, link) in found.items()]
-    return crowds, crowds[1].link
+        link = _ranks(2, ["fp32"], device, clock)[1] if torch.cuda.device_count() > 1 else None
+        return [[1.0, 1.0]], link
+    most = max(2, (os.cpu_count() or 1) // torch.get_num_threads())
+    (alone, _), (crowded, link) = (_ranks(ranks, precisions, device, clock) for ranks in (1, most))
+    return [[1.0, 1.0], [float(most), max(1.0, crowded / alone)]], link
 
 
 def _ranks(ranks: int, precisions: Sequence[str], device: torch.device, clock: Clock) -> tuple[float, Link | None]:
     """(seconds of a pass that `ranks` ranks make at once, in each precision; the link between them, None for one)."""
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
-    command = [sys.executable, "-m", "ds_minimodel.engine.planning.calibration"]
+    command = [sys.executable, "-m", "ds_minimodel.planning.calibration"]
     command += [device.type, clock.__name__, str(TOGETHER), *precisions]
     processes = [
         subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
@@ -351,7 +306,7 @@ def _ranks(ranks: int, precisions: Sequence[str], device: torch.device, clock: C
             process.wait()
 
 
-def _measure_together(device_type: str, clock_name: str, passes: int, precisions: Sequence[str]) -> None:
+def _measure_together(device_type: str, clock_name: str, number: int, precisions: Sequence[str]) -> None:
     """As a rank: print as JSON what _ranks returns, seconds of the slowest rank, bandwidth and latency."""
     device = torch.device(device_type)
     if device.type == "cuda":
@@ -362,10 +317,10 @@ def _measure_together(device_type: str, clock_name: str, passes: int, precisions
     clock = getattr(time, clock_name)
     seconds = 0.0
     for precision in precisions:
-        go = sample_pass(SAMPLES[device.type][-2], DTYPES[precision], device, DROPOUT)
+        go = passes(SAMPLES[device.type][-2], DTYPES[precision], device)
         go()
         slowest = []
-        for _ in range(passes):
+        for _ in range(number):
             dist.barrier()
             taken = torch.tensor(seconds_of(go, clock, 1), device=device)
             dist.all_reduce(taken, dist.ReduceOp.MAX)

@@ -1,1 +1,0 @@
-"""Memory, traffic and time of a run, planned before anything is started."""
