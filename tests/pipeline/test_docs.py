@@ -57,7 +57,7 @@ ELSEWHERE = {  # command -> what runs it
     r"ds-minimodel run (RECIPE|recipes/paper\.yaml --hostfile hosts)": "conftest.py; on hosts: ON_HOSTS",
     r"ds-minimodel run recipes/quickstart\.yaml model\.initialisation=neighbours": "tests/pipeline/test_pipeline.py",
     r"ds-minimodel (status|clean) RECIPE.*": "tests/pipeline/test_status.py",
-    r"ds-minimodel calibrate FILE": "tests/engine/test_forecast.py",
+    r"ds-minimodel calibrate FILE": "tests/planning/test_forecast.py",
     r"bash scripts/faults\.sh --pipelines": "tests/faults/pipeline.py, which takes an hour",
     r"ds-minimodel \w+ RECIPE .*--deepspeed_config .*": "tests/pipeline/test_deepspeed_json.py",
     r"ds-minimodel report RECIPE": "with more: docs/report.md's other command",

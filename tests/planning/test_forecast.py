@@ -25,7 +25,6 @@ from ds_minimodel.planning.tracing import ALL_GATHER, ALL_REDUCE, on_meta, trace
 
 SETUP = Setup(1, "bf16", 64, 64, 1, 8, 1 << 34)
 FREE = Link(bandwidth=1e20, latency=0.0)
-LINKS = {"in_node": Link(bandwidth=2e11, latency=1e-5), "between_nodes": Link(bandwidth=5e10, latency=2e-5)}
 MEASURED = Measured(
     rates={
         precision: {"product": [[8, 1e13], [128, 2e14]], "copy": [[1e6, 1e12], [1e8, 2e12]]}
@@ -33,7 +32,8 @@ MEASURED = Measured(
     },
     launch=8e-6,
     overheads={precision: [Overhead(step=2e-3, tensor=6e-5)] * 4 for precision in ("fp32", "bf16")},
-    **LINKS,
+    in_node=Link(bandwidth=2e11, latency=1e-5),
+    between_nodes=Link(bandwidth=5e10, latency=2e-5),
 )
 DEVICE = Device(name="some GPU", type="cuda", memory=1 << 34, precision="bf16", capability=(8, 0), measured=MEASURED)
 
