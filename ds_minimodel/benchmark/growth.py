@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ds_minimodel.results.render import Block, Cell, Facts, Figure, Heading, Notes, Table
+from ds_minimodel.results.render import Block, Cell, Facts, Heading, Notes, Plot, Table
 
 STEPS = {"pretrain": "1 pretrain", "adapt-full": "2 adapt"}
 BASE = {"vocabulary": 8000, "length": 128, "depth": 4, "width": 256}  # sizes where an axis does not vary
@@ -44,7 +44,7 @@ def page(record: Mapping[str, Any]) -> list[Block]:
     blocks: list[Block] = [
         Notes(["Repeat it with python scripts/growth.py TEXT…, a part of it with --parts PART."]),
         Facts(common | {part: in_words(facts, common) for part, facts in facts_of.items()}),
-        Figure("growth.png", b"", "Measured points and least-squares lines"),
+        Plot("growth.png", b"", "Measured points and least-squares lines"),
         Heading("Goals"),
         goals_table(parts),
     ]

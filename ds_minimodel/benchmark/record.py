@@ -16,7 +16,7 @@ from ds_minimodel.benchmark import IN_ENGINE
 from ds_minimodel.benchmark.workloads import Workload
 from ds_minimodel.common.files import atomic_write, write_json
 from ds_minimodel.ops.cpu import has_bf16_products
-from ds_minimodel.results.render import Block, Cell, Facts, Figure, Heading, Table, to_markdown
+from ds_minimodel.results.render import Block, Cell, Facts, Heading, Plot, Table, to_markdown
 
 PACKAGES = ("torch", "deepspeed", "transformers", "numpy", "apex", "liger_kernel")
 
@@ -157,7 +157,7 @@ def page_of(record: dict) -> str:
         blocks += [
             Heading("Training steps"),
             _step_table(record["steps"]),
-            Figure("throughput.png", b"", "Tokens a second of each training step"),
+            Plot("throughput.png", b"", "Tokens a second of each training step"),
         ]
     if record["kernels"]:
         blocks += [Heading("Kernels"), _kernel_table(record["kernels"])]

@@ -1,4 +1,4 @@
-"""Training curves from score rows, compute to near-maximal performance, and speedups (paper section 4.2).
+"""Training curves from score rows, and compute to near-maximal performance (paper section 4.2).
 
 A score row is {"system", "task", "language", "seed", "step", "eflops", "score"}: the score (0 to 100) of one
 finetuning seed with the pack that step 2 had after `step` updates, which had cost `eflops` by then. Further columns
@@ -73,18 +73,6 @@ class Estimate(NamedTuple):
 
 
 NEVER = Estimate(math.inf, math.inf, math.inf)
-
-
-class Speedup(NamedTuple):
-    """Mean over languages of baseline compute / system compute.
-
-    `mean` is None where no language has a ratio; `excluded` names the languages that have none: one of the
-    two never reaches the target, or needs no compute at all.
-    """
-
-    mean: float | None
-    by_language: dict[str, float]
-    excluded: list[str]
 
 
 Curves = Mapping[Key, list[Point]]
@@ -197,21 +185,6 @@ def near_maximal(curves: Curves) -> dict[Key, Estimate]:
         for (system, task, language), curve in curves.items()
         if (task, language) in targets
     }
-
-
-def speedup(estimates: Estimates, system: str, task: str) -> Speedup:
-    """Speedup of `system` over BL_BASE on `task`: the mean of the languages' ratios (paper footnote 6)."""
-    ratios: dict[str, float] = {}
-    excluded: list[str] = []
-    for (name, of_task, language), estimate in estimates.items():
-        if (name, of_task) != (system, task) or language == AVERAGE:
-            continue
-        base = estimates[BASELINE, task, language].eflops
-        if 0 < estimate.eflops < math.inf and 0 < base < math.inf:
-            ratios[language] = base / estimate.eflops
-        else:
-            excluded.append(language)
-    return Speedup(statistics.fmean(ratios.values()) if ratios else None, ratios, excluded)
 
 
 def mean_compute(estimates: Estimates, system: str, task: str) -> tuple[float | None, list[str]]:

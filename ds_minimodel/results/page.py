@@ -7,8 +7,6 @@ from ds_minimodel.common.files import atomic_folder, write_json
 from ds_minimodel.results import plots, tables
 from ds_minimodel.results.comparison import Comparison, compare_runs
 from ds_minimodel.results.curves import (
-    Curves,
-    Estimates,
     Key,
     Point,
     Row,
@@ -17,10 +15,10 @@ from ds_minimodel.results.curves import (
     training_curves,
     with_language_average,
 )
-from ds_minimodel.results.paired import unit_curves
+from ds_minimodel.results.paired import speedup, unit_curves
 from ds_minimodel.results.paired_tables import (
+    by_task,
     difference_label,
-    differences_of,
     differences_table,
     majority_scores,
     paces_of,
@@ -28,7 +26,7 @@ from ds_minimodel.results.paired_tables import (
     speedups_table,
     times_table,
 )
-from ds_minimodel.results.render import Block, Facts, Figure, Heading, Notes, to_html, to_markdown
+from ds_minimodel.results.render import Block, Facts, Heading, Notes, Plot, to_html, to_markdown
 from ds_minimodel.results.run_results import SCORES_FILE, RunResults, write_run_results
 from ds_minimodel.results.tables import (
     adapt_costs,
@@ -40,7 +38,7 @@ from ds_minimodel.results.tables import (
     seeds_table,
     tasks_of,
 )
-from ds_minimodel.results.units import paper_label
+from ds_minimodel.results.units import in_order, paper_label
 from ds_minimodel.systems import SYSTEMS
 
 TITLE = "Mini-model adaptation: report"
@@ -60,7 +58,7 @@ def write_report(out_folder: Path, runs: list[RunResults]) -> None:
         if len(runs) == 1:
             write_run_results(runs[0], folder)
         for block in blocks:
-            if isinstance(block, Figure):
+            if isinstance(block, Plot):
                 (folder / block.name).write_bytes(block.png)
         (folder / "report.md").write_text(to_markdown(TITLE, blocks), encoding="utf-8")
         (folder / "report.html").write_text(to_html(TITLE, blocks), encoding="utf-8")
@@ -95,10 +93,10 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     rows = [row for row in comparison.scores if row["system"] not in other_depths - SYSTEMS.keys()]
     curves = _curves(rows)
     estimates, tasks = near_maximal(curves), tasks_of(curves)
-    blocks = _speedup_blocks(comparison, curves, estimates, left_out)
+    blocks = [tables.summary_table(curves, comparison.costs), *_speedup_blocks(comparison, left_out)]
     blocks += [
         Heading("Training curves"),
-        Figure(
+        Plot(
             "figure-3.png",
             plots.plot_averages(curves, comparison.baselines),
             "Figure 3, averaged over languages: score against the compute of step 2, by the "
@@ -119,7 +117,7 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         if any(of_task == task for _, of_task, _ in estimates):
             blocks.append(tables.near_maximal_table(task, curves, estimates))
         blocks.append(
-            Figure(
+            Plot(
                 f"figure-3-{task}.png",
                 plots.plot_languages(task, metric, curves, comparison.baselines),
                 f"{paper_label('Figure 3', task)}: score against the compute of step 2, by language. {_BANDS}",
@@ -134,25 +132,27 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     return blocks
 
 
-def _speedup_blocks(comparison: Comparison, curves: Curves, estimates: Estimates, left_out: list[str]) -> list[Block]:
-    if not estimates:
+def _speedup_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
+    """Speedups over BL_BASE and differences at equal compute, and Figure 1."""
+    if not comparison.baseline_of:
         left_out.append("Figure 1, Tables 3 and A4: near-maximal performance refers to BL_BASE, which no run has.")
         return []
-    blocks: list[Block] = [tables.summary_table(curves, estimates, comparison.costs)]
-    png = plots.plot_speedups(estimates, tasks_of(curves))
-    if png is None:
-        left_out.append("Figure 1: no system but BL_BASE has a speedup.")
-        return blocks
-    return [
-        *blocks,
-        Figure(
-            "figure-1.png",
-            png,
-            "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to "
-            "near-maximal performance, 95 % of BL_BASE's final score; mean of the languages' "
-            "ratios. –: no language has a ratio.",
-        ),
-    ]
+    curves, paces = unit_curves(comparison.scores), paces_of(comparison.losses, adapt_costs(comparison.costs))
+    speedups = by_task(curves, _with_baselines(comparison), speedup)
+    if not speedups:
+        left_out.append("Figure 1: no system but BL_BASE has scores beside it.")
+        return []
+    caption = (
+        "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal performance, 95 % of "
+        "BL_BASE's final score, on curves averaged over tasks and languages; lines: 95 % intervals."
+    )
+    return [speedups_table(speedups, curves, paces), Plot("figure-1.png", plots.plot_speedups(speedups), caption)]
+
+
+def _with_baselines(comparison: Comparison) -> list[tuple[str, str]]:
+    """Each variant with the BL_BASE that it is measured against, which is none with itself."""
+    baseline_of = comparison.baseline_of
+    return [(one, baseline_of[one]) for one in in_order(baseline_of) if one != baseline_of[one]]
 
 
 def _depth_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
@@ -171,7 +171,7 @@ def _depth_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         estimates = near_maximal(curves)
         blocks += [
             Heading(f"Depth of the mini-model: {name}"),
-            Figure(
+            Plot(
                 f"figure-4-{system}.png",
                 plots.plot_depths(curves, depths),
                 f"Figure 4: {name} by depth N of the mini-model, averaged over the languages that "
@@ -182,7 +182,7 @@ def _depth_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         if estimates:
             blocks.append(depth_estimates_table(depths, estimates, curves))
         blocks += [
-            Figure(
+            Plot(
                 f"figure-4-{system}-{task}.png",
                 plots.plot_depth_languages(task, comparison.metrics[task], curves, depths),
                 f"Figures A2 and A3 ({task}): {name} by depth of the mini-model, by language. {_BANDS}",
@@ -201,10 +201,10 @@ def _seed_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
 
 
 def paired_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
-    """Systems compared unit by unit: differences with intervals, shares, speedups by cell, measured time."""
-    curves, baseline_of = unit_curves(comparison.scores), comparison.baseline_of
+    """Systems compared unit by unit: differences with intervals, shares, measured time."""
+    curves, compared = unit_curves(comparison.scores), _with_baselines(comparison)
     spent = adapt_costs(comparison.costs)
-    differences = differences_of(curves, comparison.pairs)
+    differences = by_task(curves, comparison.pairs)
     lacking = [difference_label(*pair) for pair in comparison.pairs if pair not in differences]
     if lacking:
         left_out.append(f"Paired differences {', '.join(lacking)}: no cell and seeds in common.")
@@ -213,15 +213,11 @@ def paired_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         caption = "Paired differences in final score with their 95 % intervals, for all tasks together and for each."
         blocks += [
             differences_table("Paired differences at training completion", differences),
-            Figure("differences.png", plots.plot_differences(differences), caption),
+            Plot("differences.png", plots.plot_differences(differences), caption),
         ]
-    if baseline_of:
-        shares = shares_table(
-            curves, baseline_of, majority_scores(comparison.baselines), paces_of(comparison.losses, spent)
-        )
-        blocks += [shares, speedups_table(curves, baseline_of)]
-    with_baseline = [(one, other) for one, other in comparison.pairs if baseline_of.get(one) == other]
-    in_source = differences_of(unit_curves(comparison.source_scores), with_baseline)
+    if compared:
+        blocks.append(shares_table(curves, compared, majority_scores(comparison.baselines)))
+    in_source = by_task(unit_curves(comparison.source_scores), compared)
     if in_source:
         blocks.append(differences_table(f"Paired differences in the source language, {comparison.source}", in_source))
     times = times_table(comparison.losses, spent)
@@ -239,7 +235,7 @@ def _loss_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     blocks: list[Block] = [Heading("Losses"), loss_table(comparison.losses)]
     if any(row["stage"] == "adapt" for row in comparison.losses):
         blocks.append(
-            Figure(
+            Plot(
                 "losses.png",
                 plots.plot_losses(comparison.losses),
                 "Training loss of step 2 against compute, by language.",

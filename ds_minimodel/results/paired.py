@@ -1,14 +1,12 @@
-"""Paired comparison of two systems, unit by unit, with bootstrap intervals.
+"""Paired comparison of two systems, with bootstrap intervals.
 
 A *cell* is a task in a language. A *unit* is a cell with the seed of a run and a finetuning seed; two systems are
-compared in the units that both have. A number is a mean over cells. Its interval is the percentile bootstrap's: cells
-are drawn with replacement, then in each drawn cell its units, and the number is made anew of what was drawn.
+compared in the units that both have. An interval is the percentile bootstrap's: seeds of runs are drawn with
+replacement, then cells, then in each drawn cell the units of each drawn seed, and the number is made anew of what was
+drawn.
 """
 
 import functools
-import math
-import random
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -16,21 +14,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ds_minimodel.results.curves import NEAR_MAXIMAL, Point, Row, compute_to_reach
+from ds_minimodel.results.curves import NEAR_MAXIMAL, Point, Row
 
 NUM_RESAMPLES = 10_000
 PERCENTILES = (2.5, 97.5)
 
-Unit = tuple[int, int]  # seed of the run, finetuning seed
-Place = tuple[str, str]  # task, language: a cell
-UnitCurves = Mapping[str, Mapping[Place, Mapping[Unit, list[Point]]]]
+Seeds = tuple[int, int]  # of the run, of finetuning: a unit of a cell
+TaskLanguage = tuple[str, str]  # a cell
+UnitCurves = Mapping[str, Mapping[TaskLanguage, Mapping[Seeds, list[Point]]]]
 Floats = NDArray[np.float64]
-# Of a cell: row numbers of drawn units, (draws, units) -> the cell's value for each draw, NaN where it has none.
-Statistic = Callable[[NDArray[np.intp]], Floats]
 
 
-class Number(NamedTuple):
-    """Mean over cells with its interval. `low` and `high` are the value itself where there is but one unit."""
+class BootstrapEstimate(NamedTuple):
+    """A number with its interval. `low` and `high` are the value itself where there is but one unit."""
 
     value: float
     low: float
@@ -44,14 +40,16 @@ class Pair(NamedTuple):
 
     task: str
     language: str
-    units: list[Unit]
+    units: list[Seeds]
     one: list[list[Point]]
     other: list[list[Point]]
 
 
 def unit_curves(rows: Iterable[Row]) -> UnitCurves:
     """{variant: {cell: {unit: points by rising step}}} of score rows whose seeds are pairs, as of comparison.py."""
-    found: dict[str, dict[Place, dict[Unit, list[Point]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    found: dict[str, dict[TaskLanguage, dict[Seeds, list[Point]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
     for row in sorted(rows, key=lambda row: row["step"]):
         point = Point(row["step"], row["eflops"], row["score"], None, {row["seed"]: row["score"]})
         found[row["system"]][row["task"], row["language"]][row["seed"]].append(point)
@@ -62,131 +60,185 @@ def pairs_of(curves: UnitCurves, one: str, other: str) -> list[Pair]:
     """The cells that two variants have units in common in, in the order of the alphabet; units by rising seeds."""
     ones, others = curves.get(one, {}), curves.get(other, {})
     pairs = []
-    for place in sorted(ones.keys() & others.keys()):
-        units = sorted(ones[place].keys() & others[place].keys())
+    for cell in sorted(ones.keys() & others.keys()):
+        units = sorted(ones[cell].keys() & others[cell].keys())
         if units:
             pairs.append(
-                Pair(*place, units, [ones[place][unit] for unit in units], [others[place][unit] for unit in units])
+                Pair(*cell, units, [ones[cell][unit] for unit in units], [others[cell][unit] for unit in units])
             )
     return pairs
 
 
-def difference(pairs: Sequence[Pair]) -> Number | None:
-    """Mean of (one's final score − the other's), in points; None without a cell, here as below."""
-    return _number(pairs, lambda one, other, _: one.mean(axis=1) - other.mean(axis=1))
+# --- final scores: a value for each cell, then their mean. None where no cell has one
 
 
-def share(pairs: Sequence[Pair]) -> Number | None:
+def difference(pairs: Sequence[Pair]) -> BootstrapEstimate | None:
+    """Mean over cells of (one's mean final score − the other's), in points."""
+    return _mean_over_cells(pairs, lambda one, other: one - other)
+
+
+def share(pairs: Sequence[Pair]) -> BootstrapEstimate | None:
     """Mean over cells of one's mean final score over the other's."""
-    return _number(pairs, lambda one, other, _: _ratio(one.mean(axis=1), other.mean(axis=1)))
+    return _mean_over_cells(pairs, _ratio)
 
 
-def share_of_gain(pairs: Sequence[Pair], floors: Mapping[Place, float]) -> Number | None:
+def share_of_gain(pairs: Sequence[Pair], floors: Mapping[TaskLanguage, float]) -> BootstrapEstimate | None:
     """Share, counted from a floor such as the majority class's score; over the cells where the other is above one."""
-
-    def value(one: Floats, other: Floats, pair: Pair) -> Floats:
-        floor = floors[pair.task, pair.language]
-        return _ratio(one.mean(axis=1) - floor, other.mean(axis=1) - floor)
-
-    return _number([pair for pair in pairs if (pair.task, pair.language) in floors], value)
+    pairs = [pair for pair in pairs if (pair.task, pair.language) in floors]
+    floor = np.array([floors[pair.task, pair.language] for pair in pairs])
+    return _mean_over_cells(pairs, lambda one, other: _ratio(one - floor, other - floor))
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
     return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
 
 
-def _number(pairs: Sequence[Pair], value: Callable[[Floats, Floats, Pair], Floats]) -> Number | None:
-    """`value` of the drawn units' final scores, each (draws, units)."""
-
-    def of_cell(pair: Pair) -> Statistic:
-        one, other = (np.array([curve[-1].mean for curve in curves]) for curves in (pair.one, pair.other))
-        return lambda drawn: value(one[drawn], other[drawn], pair)
-
-    return bootstrap([(len(pair.units), of_cell(pair)) for pair in pairs])
-
-
-def speedup_by_run(pair: Pair, drawn: Iterable[int] | None = None) -> dict[int, float]:
-    """{seed of a run: the other's compute to 95 % of its own final score ÷ one's to reach the same}.
-
-    The curves are means over the run's units, or over those `drawn`. 0 where one never gets there. A run whose other
-    is there unadapted is left out. Where one is there unadapted, its next checkpoint's compute stands for none: the
-    speedup is at least that.
-    """
-    by_run: dict[int, list[int]] = defaultdict(list)
-    for number in range(len(pair.units)) if drawn is None else drawn:
-        by_run[pair.units[number][0]].append(number)
-    found = {}
-    for run, numbers in by_run.items():
-        one, other = (_mean_curve([curves[number] for number in numbers]) for curves in (pair.one, pair.other))
-        target = NEAR_MAXIMAL * other[-1].mean
-        base, own = compute_to_reach(other, target).eflops, compute_to_reach(one, target).eflops
-        if own == 0 and len(one) > 1:
-            own = one[1].eflops
-        if base > 0 and own > 0:
-            found[run] = 0.0 if own == math.inf else base / own
-    return found
-
-
-def _mean_curve(curves: Sequence[list[Point]]) -> list[Point]:
-    """Mean of the units' curves at the steps that all of them have."""
-    by_step = [{point.step: point for point in curve} for curve in curves]
-    steps = [point.step for point in curves[0] if all(point.step in points for points in by_step)]
-    return [
-        Point(
-            step,
-            statistics.fmean(points[step].eflops for points in by_step),
-            statistics.fmean(points[step].mean for points in by_step),
-            None,
-            {},
-        )
-        for step in steps
-    ]
-
-
-def speedup(pairs: Sequence[Pair]) -> Number | None:
-    """Mean over cells of the mean over runs of `speedup_by_run`."""
-
-    def of_cell(pair: Pair) -> Statistic:
-        def value(drawn: NDArray[np.intp]) -> Floats:
-            sets, places = np.unique(np.sort(drawn, axis=1), axis=0, return_inverse=True)
-            ratios = [list(speedup_by_run(pair, numbers).values()) for numbers in sets.tolist()]
-            means = [statistics.fmean(of_runs) if of_runs else math.nan for of_runs in ratios]
-            return np.array(means)[places.reshape(-1)]
-
-        return value
-
-    return bootstrap([(len(pair.units), of_cell(pair)) for pair in pairs])
-
-
-def bootstrap(cells: Sequence[tuple[int, Statistic]]) -> Number | None:
-    """Mean over `cells` with its interval; a cell is (number of its units, its statistic).
-
-    A cell without a value for all of its units is left out; of a resample, one without a value for the drawn units.
-    """
-    whole = [(size, statistic, float(statistic(np.arange(size)[None])[0])) for size, statistic in cells]
-    whole = [(size, statistic, value) for size, statistic, value in whole if not math.isnan(value)]
-    if not whole:
+def _mean_over_cells(pairs: Sequence[Pair], value: Callable[[Floats, Floats], Floats]) -> BootstrapEstimate | None:
+    """`value` of both systems' mean final scores, each (draws, cells); a cell without one in the data has no part."""
+    if not pairs:
         return None
-    draws = _draws(len(whole), max(size for size, _, _ in whole))
-    drawn_cells = (draws[:, : len(whole)] * len(whole)).astype(np.intp)
-    of_units = draws[:, len(whole) :].reshape(NUM_RESAMPLES, len(whole), -1)
-    values = np.empty(drawn_cells.shape)
-    for number, (size, statistic, _) in enumerate(whole):
-        of_cell = drawn_cells == number
-        values[of_cell] = statistic((of_units[of_cell][:, :size] * size).astype(np.intp))
-    is_there = ~np.isnan(values)
-    means = _ratio(np.where(is_there, values, 0.0).sum(axis=1), is_there.sum(axis=1).astype(float))
-    low, high = np.percentile(means[~np.isnan(means)], PERCENTILES)
-    mean = statistics.fmean(value for _, _, value in whole)
-    return Number(mean, float(low), float(high), len(whole), sum(size for size, _, _ in whole))
+    draws = _draws_of(pairs)
+    one, other = (
+        draws.means_of_cells([[curve[-1].mean for curve in curves] for curves in of_system])
+        for of_system in ([pair.one for pair in pairs], [pair.other for pair in pairs])
+    )
+    of_cells = value(one, other)
+    without = np.isnan(of_cells[0])
+    values = draws.mean(np.where(without, np.nan, of_cells))
+    used = [pair for pair, is_without in zip(pairs, without, strict=True) if not is_without]
+    return _estimate(used, values) if used else None
+
+
+# --- whole curves, averaged over cells first: a number is one of two curves. None without a cell
+
+
+def speedup(pairs: Sequence[Pair]) -> BootstrapEstimate | None:
+    """The other's compute to 95 % of its own final score over one's to reach the same.
+
+    0 where one never does, or where the other is there unadapted. Where one is, its next checkpoint's compute stands
+    for none: the speedup is at least that.
+    """
+    if not pairs:
+        return None
+    one, other = _pooled_curves(pairs)
+    targets = NEAR_MAXIMAL * other.scores[:, -1]
+    base, own = _compute_to_reach(other, targets), _compute_to_reach(one, targets)
+    if len(one.eflops) > 1:
+        own[own == 0] = one.eflops[1]
+    ratios = np.divide(base, own, out=np.zeros_like(base), where=(own > 0) & (own < np.inf))
+    return _estimate(pairs, np.where(np.isnan(targets), np.nan, ratios))
+
+
+def difference_at_equal_compute(pairs: Sequence[Pair]) -> BootstrapEstimate | None:
+    """One's score − the other's where the cheaper of both ends, in points.
+
+    The other's is read off the curve of its whole training, whose learning rate has not decayed there.
+    """
+    if not pairs:
+        return None
+    one, other = _pooled_curves(pairs)
+    compute = min(one.eflops[-1], other.eflops[-1])
+    return _estimate(pairs, _score_at(one, compute) - _score_at(other, compute))
+
+
+class _PooledCurve(NamedTuple):
+    """Mean over cells of a system's curves, for each draw: eflops (steps), scores (draws, steps)."""
+
+    eflops: Floats
+    scores: Floats
+
+
+def _pooled_curves(pairs: Sequence[Pair]) -> tuple[_PooledCurve, _PooledCurve]:
+    draws = _draws_of(pairs)
+    return _pooled(draws, [pair.one for pair in pairs]), _pooled(draws, [pair.other for pair in pairs])
+
+
+def _pooled(draws: "_Draws", cells: Sequence[Sequence[list[Point]]]) -> _PooledCurve:
+    """The curve at the steps that all units have; cells: for each cell the curves of its units."""
+    by_step = [[{point.step: point for point in curve} for curve in units] for units in cells]
+    shared = set.intersection(*(set(points) for units in by_step for points in units))
+    columns = []
+    for step in sorted(shared):
+        eflops = np.mean([points[step].eflops for units in by_step for points in units])
+        scores = [[points[step].mean for points in units] for units in by_step]
+        columns.append((eflops, draws.mean(draws.means_of_cells(scores))))
+    return _PooledCurve(np.array([eflops for eflops, _ in columns]), np.stack([scores for _, scores in columns], 1))
+
+
+def _compute_to_reach(curve: _PooledCurve, targets: Floats) -> Floats:
+    """EFLOPs at which each draw's curve first has its target, between checkpoints interpolated; infinite for never."""
+    there = curve.scores >= targets[:, None]
+    first, draws = there.argmax(axis=1), np.arange(len(targets))
+    before = np.maximum(first - 1, 0)
+    low, high = curve.scores[draws, before], curve.scores[draws, first]
+    part = np.divide(targets - low, high - low, out=np.ones_like(targets), where=first > 0)
+    found = curve.eflops[before] + part * (curve.eflops[first] - curve.eflops[before])
+    return np.where(there.any(axis=1), found, np.inf)
+
+
+def _score_at(curve: _PooledCurve, compute: float) -> Floats:
+    after = min(int(np.searchsorted(curve.eflops, compute)), len(curve.eflops) - 1)
+    before = max(after - 1, 0)
+    gap = curve.eflops[after] - curve.eflops[before]
+    part = (compute - curve.eflops[before]) / gap if gap else 1.0
+    return (1 - part) * curve.scores[:, before] + part * curve.scores[:, after]
+
+
+# --- the bootstrap
+
+
+class _Draws(NamedTuple):
+    """How often each draw has each cell, (draws, cells), and each unit of a cell, (draws, cells, units).
+
+    The first draw is the data itself. A cell has 0 for the units that others have beyond its own.
+    """
+
+    cells: Floats
+    units: Floats
+
+    def means_of_cells(self, scores: Sequence[Sequence[float]]) -> Floats:
+        """Mean of each cell's drawn units, (draws, cells), NaN without any; scores: for each cell its units'."""
+        padded = np.zeros(self.units.shape[1:])
+        for number, of_cell in enumerate(scores):
+            padded[number, : len(of_cell)] = of_cell
+        return _ratio(np.einsum("dcu,cu->dc", self.units, padded), self.units.sum(axis=2))
+
+    def mean(self, of_cells: Floats) -> Floats:
+        """Mean over the drawn cells that have a value, (draws)."""
+        weights = np.where(np.isnan(of_cells), 0.0, self.cells)
+        return _ratio((weights * np.nan_to_num(of_cells)).sum(axis=1), weights.sum(axis=1))
 
 
 @functools.lru_cache(maxsize=8)
-def _draws(num_cells: int, num_units: int) -> Floats:
-    """Random numbers below 1, a row for each resample: one for each drawn cell, then each drawn cell's units.
+def _draws(units: tuple[tuple[Seeds, ...], ...]) -> _Draws:
+    """units: those of each cell."""
+    runs = sorted({run for of_cell in units for run, _ in of_cell})
+    members = [[[n for n, (run, _) in enumerate(of_cell) if run == one] for one in runs] for of_cell in units]
+    most = max(len(of_seed) for of_cell in members for of_seed in of_cell)
+    sizes = np.array([[len(of_seed) for of_seed in of_cell] for of_cell in members])
+    places = np.array([[of_seed + [0] * (most - len(of_seed)) for of_seed in of_cell] for of_cell in members])
+    numbers = np.random.RandomState(1)  # draws the same in every release of numpy
+    seeds = numbers.randint(len(runs), size=(NUM_RESAMPLES, len(runs)))
+    cells = numbers.randint(len(units), size=(NUM_RESAMPLES, len(units)))
+    times = np.zeros((NUM_RESAMPLES, len(units), max(map(len, units))))
+    rows = np.arange(NUM_RESAMPLES)[:, None]
+    for seed in seeds.T:
+        for cell in cells.T:
+            size = sizes[cell, seed][:, None]
+            drawn = (numbers.random_sample((NUM_RESAMPLES, most)) * size).astype(np.intp)
+            there = np.arange(most) < size
+            np.add.at(times, (rows, cell[:, None], places[cell[:, None], seed[:, None], drawn]), there)
+    of_cells = np.stack([np.bincount(drawn, minlength=len(units)) for drawn in cells]).astype(float)
+    data = np.array([[float(n < len(of_cell)) for n in range(times.shape[2])] for of_cell in units])
+    return _Draws(np.concatenate([np.ones((1, len(units))), of_cells]), np.concatenate([data[None], times]))
 
-    Where all cells have as many units it draws what `random.Random(1).choices` does.
-    """
-    draw = random.Random(1).random
-    width = num_cells * (1 + num_units)
-    return np.array([draw() for _ in range(NUM_RESAMPLES * width)]).reshape(NUM_RESAMPLES, width)
+
+def _draws_of(pairs: Sequence[Pair]) -> _Draws:
+    return _draws(tuple(tuple(pair.units) for pair in pairs))
+
+
+def _estimate(pairs: Sequence[Pair], values: Floats) -> BootstrapEstimate:
+    """values: (draws), the first of which is the data's; a draw without a value is passed over."""
+    low, high = np.percentile(values[1:][~np.isnan(values[1:])], PERCENTILES)
+    num_units = sum(len(pair.units) for pair in pairs)
+    return BootstrapEstimate(float(values[0]), float(low), float(high), len(pairs), num_units)

@@ -1,20 +1,20 @@
-"""Tables of paired comparisons: differences with intervals, shares of BL_BASE, speedups by cell, measured time."""
+"""Tables of paired comparisons: differences with intervals, shares of BL_BASE, speedups, measured time."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ds_minimodel.results.curves import NEAR_MAXIMAL, Row
 from ds_minimodel.results.paired import (
     NUM_RESAMPLES,
-    Number,
-    Place,
+    BootstrapEstimate,
+    Pair,
+    TaskLanguage,
     UnitCurves,
     difference,
+    difference_at_equal_compute,
     pairs_of,
     share,
     share_of_gain,
-    speedup,
-    speedup_by_run,
 )
 from ds_minimodel.results.render import EMPTY, Cell, Table
 from ds_minimodel.results.units import flops_unit, in_order, name_of
@@ -22,31 +22,35 @@ from ds_minimodel.results.units import flops_unit, in_order, name_of
 ALL_TASKS = "all tasks"
 INTERVALS = (
     "A cell is a task in a language; a unit is a cell with a seed of the run and a finetuning seed. Two systems are "
-    "compared in the units that both have. The number is the mean over cells of the mean over units; in brackets its "
-    f"95 % interval: percentile bootstrap, {NUM_RESAMPLES:,} resamples of the cells, then of the units in each. "
-    "With few cells or units it is too narrow."
+    f"compared in the units that both have. In brackets the 95 % interval: percentile bootstrap, {NUM_RESAMPLES:,} "
+    "resamples of the runs' seeds, then of the cells, then of the units. With few of them it is too narrow, and with "
+    "one run's seed it says nothing of another pretraining."
 )
 
-Differences = Mapping[tuple[str, str], Mapping[str, Number]]
+EstimatesByTask = Mapping[tuple[str, str], Mapping[str, BootstrapEstimate]]  # of pairs of variants, by task
 Paces = Mapping[str, Mapping[str, float]]  # {variant: {language: measured seconds an EFLOP of step 2}}
 
 
-def differences_of(curves: UnitCurves, compared: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str, Number]]:
-    """{(one, other): {task, or "all tasks": difference}} of the variants that have units in common."""
+def by_task(
+    curves: UnitCurves,
+    compared: Iterable[tuple[str, str]],
+    number: Callable[[Sequence[Pair]], BootstrapEstimate | None] = difference,
+) -> dict[tuple[str, str], dict[str, BootstrapEstimate]]:
+    """{(one, other): {task, or "all tasks": number}} of the variants that have units in common."""
     found = {}
     for one, other in compared:
         pairs = pairs_of(curves, one, other)
         tasks = list(dict.fromkeys(pair.task for pair in pairs))
         groups = {ALL_TASKS: pairs} | {task: [pair for pair in pairs if pair.task == task] for task in tasks}
-        numbers = {name: difference(group) for name, group in groups.items()}
+        numbers = {name: number(group) for name, group in groups.items()}
         if pairs:
-            found[one, other] = {name: number for name, number in numbers.items() if number}
+            found[one, other] = {name: estimate for name, estimate in numbers.items() if estimate}
     return found
 
 
-def columns_of(differences: Differences) -> list[str]:
+def columns_of(estimates: EstimatesByTask) -> list[str]:
     """All tasks together, and each task where there are several."""
-    names = list(dict.fromkeys(name for numbers in differences.values() for name in numbers))
+    names = list(dict.fromkeys(name for numbers in estimates.values() for name in numbers))
     return names if len(names) > 2 else [ALL_TASKS]
 
 
@@ -55,7 +59,7 @@ def difference_label(one: str, other: str) -> str:
     return f"{name_of(one)} − {name_of(other)}"
 
 
-def number_cell(number: Number | None, form: str = "{:.2f}") -> Cell:
+def interval_cell(number: BootstrapEstimate | None, form: str = "{:.2f}") -> Cell:
     """Cell with a number and its interval."""
     if number is None:
         return EMPTY
@@ -63,92 +67,85 @@ def number_cell(number: Number | None, form: str = "{:.2f}") -> Cell:
     return Cell(form.format(number.value), interval)
 
 
-def differences_table(title: str, differences: Differences) -> Table:
+def differences_table(title: str, differences: EstimatesByTask) -> Table:
     """Differences in final score, in points, of all tasks and of each."""
     columns = columns_of(differences)
     rows = [
         [
             Cell(difference_label(one, other)),
             Cell(f"{numbers[ALL_TASKS].num_cells} / {numbers[ALL_TASKS].num_units}"),
-            *(number_cell(numbers.get(name), "{:+.2f}") for name in columns),
+            *(interval_cell(numbers.get(name), "{:+.2f}") for name in columns),
         ]
         for (one, other), numbers in differences.items()
     ]
     return Table(title, ["Difference in points", "cells / units", *columns], rows, notes=[INTERVALS])
 
 
-def majority_scores(baselines: Iterable[Row]) -> dict[Place, float]:
+def majority_scores(baselines: Iterable[Row]) -> dict[TaskLanguage, float]:
     """The majority class's score in each cell that has one."""
     return {(row["task"], row["language"]): row["score"] for row in baselines if row["baseline"] == "majority"}
 
 
 def shares_table(
-    curves: UnitCurves, baseline_of: Mapping[str, str], majority: Mapping[Place, float], paces: Paces
+    curves: UnitCurves, compared: Iterable[tuple[str, str]], majority: Mapping[TaskLanguage, float]
 ) -> Table:
-    """What each variant keeps of its BL_BASE's score and of its gain over the majority class, and its speedup."""
+    """What each variant keeps of its BL_BASE's score, and of its gain over the majority class; compared: both."""
     rows = []
-    for one in in_order(baseline_of):
-        other = baseline_of[one]
-        pairs = pairs_of(curves, one, other) if one != other else []
-        if pairs:
-            gain, times, pace = share_of_gain(pairs, majority), speedup(pairs), _pace(paces, one, other)
-            rows.append(
-                [
-                    Cell(name_of(one)),
-                    Cell(name_of(other)),
-                    Cell(f"{len(pairs)} / {sum(len(pair.units) for pair in pairs)}"),
-                    number_cell(share(pairs), "{:.3f}"),
-                    number_cell(gain, "{:.3f}"),
-                    Cell(str(gain.num_cells if gain else 0)),
-                    number_cell(times),
-                    Cell(str(times.num_cells if times else 0)),
-                    Cell(f"{times.value * pace:.2f}") if times and pace else EMPTY,
-                ]
-            )
+    for one, other in compared:
+        pairs = pairs_of(curves, one, other)
+        if not pairs:
+            continue
+        gain = share_of_gain(pairs, majority)
+        rows.append(
+            [
+                *_compared(one, other, pairs),
+                interval_cell(share(pairs), "{:.3f}"),
+                interval_cell(gain, "{:.3f}"),
+                Cell(str(gain.num_cells if gain else 0)),
+            ]
+        )
     notes = [
         "Share: mean over cells of the mean final score over BL_BASE's. Share of the gain: the same, counted from the "
-        "majority class's score, in the cells that have one and where BL_BASE is above it. Intervals as above.",
-        f"Speedup: in each cell, and for each seed of the run, BL_BASE's compute to {NEAR_MAXIMAL:.0%} of its own "
-        "final score over the system's to the same, on curves that are means over finetuning seeds; then the mean. A "
-        "system that never gets there counts as 0. Left out is where BL_BASE is there unadapted. For a system that is "
-        "there unadapted its next checkpoint's compute is taken: its speedup is at least that. In seconds: times "
-        "BL_BASE's measured seconds an EFLOP of step 2 over the system's, mean over languages; what else the machine "
-        "did changes it.",
+        "majority class's score, in the cells that have one and where BL_BASE is above it. Intervals as above."
     ]
-    of_speedup = ["speedup", "in cells", "in seconds"]
-    columns = ["System", "against", "cells / units", "share", "share of gain", "in cells", *of_speedup]
-    return Table("Share of BL_BASE, and speedup by cell", columns, rows, notes=notes)
+    columns = ["System", "against", "cells / units", "share", "share of gain", "in cells"]
+    return Table("Share of BL_BASE", columns, rows, notes=notes)
 
 
-def speedups_table(curves: UnitCurves, baseline_of: Mapping[str, str]) -> Table:
-    """Speedup over BL_BASE in each cell, for each seed of a run."""
-    systems = [one for one in in_order(baseline_of) if one != baseline_of[one]]
-    found = {
-        system: {
-            (pair.task, pair.language, run): times
-            for pair in pairs_of(curves, system, baseline_of[system])
-            for run, times in speedup_by_run(pair).items()
-        }
-        for system in systems
-    }
-    systems = [system for system in systems if found[system]]
-    keys = sorted({key for system in systems for key in found[system]})
-    rows = [
-        [
-            Cell(f"{task} {language}, seed {run}"),
-            *(
-                Cell(f"{found[system][task, language, run]:.2f}×") if (task, language, run) in found[system] else EMPTY
-                for system in systems
-            ),
-        ]
-        for task, language, run in keys
-    ]
-    if keys:
+def speedups_table(speedups: EstimatesByTask, curves: UnitCurves, paces: Paces) -> Table:
+    """How much sooner than its BL_BASE each variant is, of all tasks and of each; the difference at equal compute."""
+    columns, rows = columns_of(speedups), []
+    for (one, other), times in speedups.items():
+        pairs, pace = pairs_of(curves, one, other), _pace(paces, one, other)
         rows.append(
-            [Cell("median"), *(Cell(f"{statistics.median(found[system].values()):.2f}×") for system in systems)]
+            [
+                *_compared(one, other, pairs),
+                *(interval_cell(times.get(name)) for name in columns),
+                interval_cell(difference_at_equal_compute(pairs), "{:+.2f}"),
+                *([Cell(f"{times[ALL_TASKS].value * pace:.2f}") if pace else EMPTY] if paces else []),
+            ]
         )
-    notes = ["0: never. –: no such run, or BL_BASE is there unadapted."]
-    return Table("Speedup over BL_BASE by cell and seed", ["", *map(name_of, systems)], rows, notes=notes)
+    notes = [
+        f"Speedup: BL_BASE's compute to {NEAR_MAXIMAL:.0%} of its final score over the system's to the same, on curves "
+        "that are averaged over cells and seeds first. 0: never, or BL_BASE is there unadapted. For a system that is "
+        "there unadapted its next checkpoint's compute is taken: its speedup is at least that. At equal compute: "
+        "difference in points where the cheaper of both ends.",
+        INTERVALS,
+    ]
+    if paces:
+        notes.append(
+            "In seconds: the speedup times BL_BASE's measured seconds an EFLOP of step 2 over the system's, mean over "
+            "languages; what else the machine did changes it."
+        )
+    names = [f"speedup, {name}" if len(columns) > 1 else "speedup" for name in columns]
+    columns = ["System", "against", "cells / units", *names, "at equal compute"]
+    columns += ["speedup in seconds"] if paces else []
+    return Table("Speedup over BL_BASE", columns, rows, notes=notes)
+
+
+def _compared(one: str, other: str, pairs: Sequence[Pair]) -> list[Cell]:
+    num_units = sum(len(pair.units) for pair in pairs)
+    return [Cell(name_of(one)), Cell(name_of(other)), Cell(f"{len(pairs)} / {num_units}")]
 
 
 def measured_adaptations(losses: Iterable[Row]) -> dict[str, list[Row]]:

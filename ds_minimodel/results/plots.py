@@ -7,7 +7,6 @@ no pyplot: no global state, no display.
 
 import io
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,10 +19,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.typing import LineStyleType
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
-from ds_minimodel.results.curves import AVERAGE, Curves, Estimates, Point, Row, near_maximal_targets, speedup
-from ds_minimodel.results.paired_tables import Differences, columns_of, difference_label, majority_scores
+from ds_minimodel.results.curves import AVERAGE, Curves, Point, Row, near_maximal_targets
+from ds_minimodel.results.paired_tables import EstimatesByTask, columns_of, difference_label, majority_scores
 from ds_minimodel.results.tables import languages_of, systems_of, tasks_of
-from ds_minimodel.results.units import Unit, in_order, name_of, system_of, v100_unit
+from ds_minimodel.results.units import ComputeUnit, in_order, name_of, system_of, v100_unit
 from ds_minimodel.systems import BASELINE, SYSTEMS
 
 RC_PARAMS: dict[Any, Any] = {
@@ -109,45 +108,36 @@ _AVERAGE_LABEL = "mean over languages (%)"
 _MOST_MARKERS = 40  # longer curves are drawn without
 
 
-def plot_speedups(estimates: Estimates, tasks: Sequence[str]) -> bytes | None:
-    """Figure 1: a group of bars for each task, and their mean; one bar a system, its speedup over BL_BASE.
-
-    None where no system but BL_BASE has a speedup.
-    """
-    systems = in_order(system for system, _, _ in estimates if system != BASELINE)
-    heights: dict[str, list[float | None]] = {
-        system: [speedup(estimates, system, task).mean for task in tasks] for system in systems
-    }
-    heights = {system: values for system, values in heights.items() if any(values)}
-    if not heights:
-        return None
-    groups = [*tasks, "mean over tasks"] if len(tasks) > 1 else tasks
-    styles, width = system_styles(heights), 0.8 / len(heights)
+def plot_speedups(speedups: EstimatesByTask) -> bytes:
+    """Figure 1: a group of bars for all tasks and for each; one bar a variant, its speedup with its interval."""
+    groups, styles = columns_of(speedups), system_styles(one for one, _ in speedups)
+    width = 0.8 / len(speedups)
     with rc_context(RC_PARAMS):
-        figure = _figure(min(max(4.6, 0.9 + 0.55 * len(heights) * len(groups)), _WIDEST), 3.2)
+        figure = _figure(min(max(4.6, 0.9 + 0.55 * len(speedups) * len(groups)), _WIDEST), 3.2)
         axes = figure.add_subplot()
-        for number, (system, values) in enumerate(heights.items()):
-            if len(tasks) > 1:
-                known = [value for value in values if value]
-                values = [*values, statistics.fmean(known) if len(known) == len(values) else None]
-            middles = [group + (number - (len(heights) - 1) / 2) * width for group in range(len(groups))]
-            bars = axes.bar(
-                middles,
-                [value or 0 for value in values],
+        for number, ((system, _), by_group) in enumerate(speedups.items()):
+            style, middle = styles[system], (number - (len(speedups) - 1) / 2) * width
+            found = {at + middle: by_group[group] for at, group in enumerate(groups) if group in by_group}
+            axes.bar(
+                list(found),
+                [estimate.value for estimate in found.values()],
                 0.9 * width,
-                label=styles[system].label,
-                color=styles[system].color,
-                hatch="" if styles[system].fill == "full" else "//",
+                label=style.label,
+                color=style.color,
+                hatch="" if style.fill == "full" else "//",
                 edgecolor="white",
                 linewidth=0,
             )
-            axes.bar_label(bars, [f"{value:.1f}×" if value else "–" for value in values], padding=2)
+            for at, estimate in found.items():
+                axes.plot([at, at], [estimate.low, estimate.high], color="#1c2126", linewidth=0.9)
+                text = f"{estimate.value:.1f}×" if estimate.value else "never"
+                axes.annotate(text, (at, estimate.high), (0, 2), textcoords="offset points", ha="center")
         axes.axhline(1, color=GREY, linestyle=(0, (1, 1.5)), linewidth=1.1, label="BL_BASE")
         axes.set_xticks(range(len(groups)), groups, color="#1c2126")
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("speedup over BL_BASE (times)")
         axes.margins(y=0.12)
-        _legend(figure, [axes], [*(styles[system].label for system in heights), "BL_BASE"])
+        _legend(figure, [axes], [*(styles[system].label for system, _ in speedups), "BL_BASE"])
         return _png(figure)
 
 
@@ -178,7 +168,7 @@ def plot_depth_languages(task: str, metric: str, curves: Curves, depths: Mapping
     return _score_panels(curves, panels, depth_styles(depths), (), f"{metric} (%)")
 
 
-def plot_differences(differences: Differences) -> bytes:
+def plot_differences(differences: EstimatesByTask) -> bytes:
     """Paired differences with their intervals, a row for each two systems, a panel for each task and for all tasks."""
     columns, rows = columns_of(differences), list(differences)
     with rc_context(RC_PARAMS):
@@ -246,7 +236,7 @@ def _score_panels(
         return _finish(figure, all_axes, unit, ylabel, styles, end=WEEK if is_longer else None)
 
 
-def _draw_curve(axes: Axes, style: LineStyle, curve: list[Point], unit: Unit) -> None:
+def _draw_curve(axes: Axes, style: LineStyle, curve: list[Point], unit: ComputeUnit) -> None:
     x = [point.eflops * unit.per_eflop for point in curve]
     axes.plot(
         x,
@@ -293,7 +283,7 @@ def _grid(num_panels: int) -> tuple[Figure, list[Axes]]:
 def _finish(
     figure: Figure,
     all_axes: list[Axes],
-    unit: Unit,
+    unit: ComputeUnit,
     ylabel: str,
     styles: Mapping[str, LineStyle],
     end: float | None = None,

@@ -1,4 +1,4 @@
-"""A page as data (headings, facts, tables, figures), printed as Markdown or as HTML that stands alone."""
+"""A page as data (headings, facts, tables, plots), printed as Markdown or as HTML that stands alone."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ class Notes(NamedTuple):
     lines: list[str]
 
 
-class Figure(NamedTuple):
+class Plot(NamedTuple):
     """PNG with two pixels for each pixel of the page; `name` is its file beside the page."""
 
     name: str
@@ -56,7 +56,7 @@ class Table:
     notes: Sequence[str] = field(default_factory=list)
 
 
-Block = Heading | Facts | Notes | Figure | Table
+Block = Heading | Facts | Notes | Plot | Table
 
 
 _MANY_COLUMNS = 9  # wider tables print what qualifies an entry below it, not beside it
@@ -122,7 +122,7 @@ def to_markdown(title: str, blocks: Iterable[Block]) -> str:
             lines += [*(f"- **{_markdown(label)}**: {_markdown(text)}" for label, text in facts), ""]
         elif isinstance(block, Notes):
             lines += [*(f"- {_markdown(line)}" for line in block.lines), ""]
-        elif isinstance(block, Figure):
+        elif isinstance(block, Plot):
             lines += [f"![{_markdown(block.caption)}]({block.name})", "", f"*{_markdown(block.caption)}*", ""]
         else:
             lines += _markdown_table(block)
@@ -183,7 +183,7 @@ def _html(block: Block, number: int) -> str:
         return f"<dl>\n{facts}\n</dl>"
     if isinstance(block, Notes):
         return "\n".join(f'<p class="note">{escape(line)}</p>' for line in block.lines)
-    if isinstance(block, Figure):
+    if isinstance(block, Plot):
         data, caption = base64.b64encode(block.png).decode(), escape(block.caption)
         width = int.from_bytes(block.png[16:20], "big") // 2  # PNG keeps its width there
         return (

@@ -13,15 +13,13 @@ from ds_minimodel.results.curves import (
     Key,
     Point,
     Row,
-    Speedup,
     mean_compute,
-    speedup,
     training_curves,
     with_language_average,
 )
 from ds_minimodel.results.losses import LAST_SHARE
 from ds_minimodel.results.render import EMPTY, Cell, Table
-from ds_minimodel.results.units import Unit, flops_unit, in_order, name_of, paper_label, system_of, v100_unit
+from ds_minimodel.results.units import ComputeUnit, flops_unit, in_order, name_of, paper_label, system_of, v100_unit
 from ds_minimodel.systems import BASELINE
 
 
@@ -58,7 +56,7 @@ def score_cell(point: Point | None, best: float | None = None) -> Cell:
     return Cell(f"{point.mean:.1f}", "" if point.std is None else f"±{point.std:.1f}", point.mean == best)
 
 
-def estimate_cell(estimate: Estimate | None, unit: Unit, best: float | None = None) -> Cell:
+def estimate_cell(estimate: Estimate | None, unit: ComputeUnit, best: float | None = None) -> Cell:
     """Cell with the compute to a target with its bounds; ∞ where it is never reached."""
     if estimate is None:
         return EMPTY
@@ -71,11 +69,11 @@ def estimate_cell(estimate: Estimate | None, unit: Unit, best: float | None = No
     )
 
 
-# --- tables 2, 3 and 5 (A2 and A1 are 2 and 3 for XQuAD), and the speedups of Figure 1
+# --- tables 2, 3 and 5 (A2 and A1 are 2 and 3 for XQuAD)
 
 
-def summary_table(curves: Curves, estimates: Estimates, costs: Iterable[Row]) -> Table:
-    """Summary as in the paper's section 4.1 and Figure 1: score retained, cost, and speedup by task."""
+def summary_table(curves: Curves, costs: Iterable[Row]) -> Table:
+    """Summary as in the paper's section 4.1: cost, and score retained."""
     tasks, spent = tasks_of(curves), adapt_costs(costs)
     unit = v100_unit(max(spent.values(), default=0))
     rows = []
@@ -89,46 +87,19 @@ def summary_table(curves: Curves, estimates: Estimates, costs: Iterable[Row]) ->
                 EMPTY if cost is None else Cell(unit.text(cost)),
                 _percent(cost, spent.get(BASELINE)),
                 _percent(statistics.fmean(retained), 1) if retained else EMPTY,
-                *_speedups([speedup(estimates, system, task) for task in tasks]),
             ]
         )
-    notes = [
-        "Score retained: the system's average final score over BL_BASE's, mean over tasks.",
-        "Speedup: BL_BASE's compute to near-maximal performance over the system's, a ratio for each "
-        "language, then their mean (the paper's Figure 1 and footnote 6). (k/n): only k of n languages "
-        "have a ratio; the others never reach the target, or reach it before any training.",
-    ]
-    columns = [
-        "System",
-        f"step 2, {unit.name} a language",
-        "of BL_BASE's cost",
-        "score retained",
-        *(f"speedup {task}" for task in tasks),
-        *(["speedup, mean"] if len(tasks) > 1 else []),
-    ]
-    return Table("Summary", columns, rows, notes=notes)
-
-
-def _speedups(results: Sequence[Speedup]) -> list[Cell]:
-    """Cells of one system's speedups: one a task, and their mean where each of several tasks has one."""
-    cells = [_times(result.mean, result) for result in results]
-    if len(results) > 1:
-        means = [result.mean for result in results if result.mean is not None]
-        cells.append(_times(statistics.fmean(means) if len(means) == len(results) else None, *results))
-    return cells
+    notes = ["Score retained: the system's average final score over BL_BASE's, mean over tasks."]
+    return Table(
+        "Summary",
+        ["System", f"step 2, {unit.name} a language", "of BL_BASE's cost", "score retained"],
+        rows,
+        notes=notes,
+    )
 
 
 def _percent(part: float | None, whole: float | None) -> Cell:
     return Cell(f"{100 * part / whole:.1f} %") if part is not None and whole else EMPTY
-
-
-def _times(mean: float | None, *results: Speedup) -> Cell:
-    """Cell of a mean speedup; where `results` leave languages out, how many ratios it is the mean of."""
-    if mean is None:
-        return EMPTY
-    num_ratios = sum(len(result.by_language) for result in results)
-    num_excluded = sum(len(result.excluded) for result in results)
-    return Cell(f"{mean:.2f}×", f"({num_ratios}/{num_ratios + num_excluded})" if num_excluded else "")
 
 
 def final_scores_table(
@@ -238,7 +209,6 @@ def near_maximal_table(task: str, curves: Curves, estimates: Estimates) -> Table
         if mean is not None:
             starred = starred or bool(never)
             averages = [Cell(unit.text(mean) + ("*" if never else "")) for unit in (days, flops)]
-        result = speedup(estimates, system, task)
         rows.append(
             [
                 Cell(name_of(system)),
@@ -247,7 +217,6 @@ def near_maximal_table(task: str, curves: Curves, estimates: Estimates) -> Table
                     for language in languages
                 ),
                 *averages,
-                _times(result.mean, result),
             ]
         )
     notes = [
@@ -259,7 +228,7 @@ def near_maximal_table(task: str, curves: Curves, estimates: Estimates) -> Table
         notes.append("*: without the languages that never reach it.")
     return Table(
         f"{paper_label('Table 3', task)}: {days.name} to near-maximal performance",
-        ["System", *languages, f"{AVERAGE}, {days.name}", f"{AVERAGE}, {flops.name}", "speedup"],
+        ["System", *languages, f"{AVERAGE}, {days.name}", f"{AVERAGE}, {flops.name}"],
         rows,
         notes=notes,
     )

@@ -18,7 +18,7 @@ def name_of(variant: str) -> str:
     return SYSTEMS[system].title + space + rest
 
 
-class Unit(NamedTuple):
+class ComputeUnit(NamedTuple):
     """Unit of compute, and how many of it are an EFLOP."""
 
     name: str
@@ -33,9 +33,9 @@ class Unit(NamedTuple):
         return f"{value:.{decimals}f}"
 
 
-_FLOPS = [Unit("EFLOPs", 1), Unit("PFLOPs", 1e3), Unit("TFLOPs", 1e6), Unit("GFLOPs", 1e9)]
+_FLOPS = [ComputeUnit("EFLOPs", 1), ComputeUnit("PFLOPs", 1e3), ComputeUnit("TFLOPs", 1e6), ComputeUnit("GFLOPs", 1e9)]
 _V100 = [
-    Unit(f"V100 {name}", per_day / EFLOPS_PER_V100_DAY)
+    ComputeUnit(f"V100 {name}", per_day / EFLOPS_PER_V100_DAY)
     for name, per_day in (
         ("days", 1),
         ("hours", 24),
@@ -46,17 +46,17 @@ _V100 = [
 ]
 
 
-def flops_unit(largest_eflops: float) -> Unit:
+def flops_unit(largest_eflops: float) -> ComputeUnit:
     """Largest unit of FLOPs in which `largest_eflops` is at least 1: runs on a laptop cost PFLOPs, not EFLOPs."""
     return _largest_that_fits(_FLOPS, largest_eflops)
 
 
-def v100_unit(largest_eflops: float) -> Unit:
+def v100_unit(largest_eflops: float) -> ComputeUnit:
     """Largest unit of one V100's time in which `largest_eflops` is at least 1."""
     return _largest_that_fits(_V100, largest_eflops)
 
 
-def _largest_that_fits(units: list[Unit], eflops: float) -> Unit:
+def _largest_that_fits(units: list[ComputeUnit], eflops: float) -> ComputeUnit:
     return next((unit for unit in units if eflops * unit.per_eflop >= 1), units[-1])
 
 

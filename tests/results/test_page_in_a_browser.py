@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from ds_minimodel.results.render import PALETTES, Cell, Facts, Figure, Heading, Notes, Table, to_html
+from ds_minimodel.results.render import PALETTES, Cell, Facts, Heading, Notes, Plot, Table, to_html
 
 from .test_page import PNG
 
@@ -54,7 +54,7 @@ def page():
     png = PNG + b"".join(map(chunk, (b"IHDR", b"IDAT", b"IEND"), (sizes, row, b"")))
     blocks = [Facts({"Run": "/a/folder" * 30})]
     for task in ("xnli", "xquad", "ner", "topic"):
-        blocks += [Heading(task), table, Figure("f.png", png, "Figure 3"), Notes(["a note " * 20])]
+        blocks += [Heading(task), table, Plot("f.png", png, "Figure 3"), Notes(["a note " * 20])]
     return to_html("Report", blocks)
 
 
