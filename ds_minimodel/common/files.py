@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, ClassVar, TypeVar, cast
 
@@ -188,15 +188,6 @@ def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def write_made(path: Path, make: Callable[[], str]) -> None:
-    """Write the text that `make` returns to `path`; UserError for a folder, before it is made, which may take long."""
-    if path.is_dir():
-        raise UserError(f"{path}: a folder; name the file to write last")
-    text = make()
-    with atomic_write(path, "w") as file:
-        file.write(text)
 
 
 def sweep(paths: Iterable[Path], patience: float = 0) -> None:

@@ -6,7 +6,7 @@ torch's dispatcher's work (library.py).
 
 from .attention import attention
 from .cross_entropy import linear_cross_entropy
-from .dropout import dropout, hash32, row_keys
+from .dropout import dropout, row_keys
 from .embedding import embedding
 from .gelu import bias_gelu
 from .loading import LIBRARIES, backend, load_kernels, meta_stands_for
@@ -23,7 +23,6 @@ __all__ = [
     "bias_gelu",
     "dropout",
     "embedding",
-    "hash32",
     "linear",
     "linear_cross_entropy",
     "masked_softmax",

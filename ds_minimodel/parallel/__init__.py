@@ -9,13 +9,12 @@ once backward.
 from .cross_entropy import linear_cross_entropy
 from .group import SOLO, Group, split_world
 from .layers import embedding, row_linear
-from .mappings import copy, gather, reduce
-from .shard import Shard, full_shape, full_tensor, own_part, shard_parameter
+from .mappings import copy, gather
+from .shard import full_shape, full_tensor, own_part, shard_parameter
 
 __all__ = [
     "SOLO",
     "Group",
-    "Shard",
     "copy",
     "embedding",
     "full_shape",
@@ -23,7 +22,6 @@ __all__ = [
     "gather",
     "linear_cross_entropy",
     "own_part",
-    "reduce",
     "row_linear",
     "shard_parameter",
     "split_world",
