@@ -39,6 +39,7 @@ def each_once(values: Listed) -> Listed:
 PositiveInt = Annotated[int, Field(gt=0), UpTo(10**9)]
 NonNegativeInt = Annotated[int, Field(ge=0), UpTo(10**9)]
 Size = Annotated[int, Field(gt=0), UpTo(10**7)]  # of a tensor, one way
+Length = Annotated[int, Field(ge=3), UpTo(10**7)]  # of a sequence: <s>, a token and another or </s>
 Few = Annotated[int, Field(gt=0), UpTo(10**4)]  # layers, runs
 Workers = Annotated[int, Field(gt=0), UpTo(1024)]
 Seed = Annotated[int, Field(ge=0), UpTo(2**63 - 1)]  # torch takes 64 bits, and finetuning counts on from it

@@ -29,6 +29,7 @@ from ds_minimodel.common.sections import (
     Decides,
     EachOnce,
     Few,
+    Length,
     NonNegativeInt,
     OneOf,
     OneOrMore,
@@ -95,7 +96,7 @@ class Model(Section):
     hidden_size: Size = 768
     num_heads: Few = 12
     ffn_size: Size = 3072
-    max_positions: Size = 512
+    max_positions: Length = 512
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
     initialisation: Annotated[Literal["random", "neighbours"], RECORDED_ELSEWHERE] = "random"  # of a body, in step 1
@@ -133,7 +134,7 @@ class MaskedLm(OptimizerSection):
 
     steps: PositiveInt = 125_000
     batch_size: Size = 2048  # sequences an optimizer step, over all ranks
-    seq_length: Size = 512
+    seq_length: Length = 512
     lr: PositiveFloat = 7e-4
     warmup_steps: NonNegativeInt = 10_000
     mask_prob: Share = 0.15
@@ -213,7 +214,7 @@ class TaskOfAnyKind(Section):
     lr: PositiveFloat | None = None  # these four: where not given, those of `finetune`
     epochs: PositiveInt | None = None
     batch_size: Size | None = None
-    max_length: Size | None = None
+    max_length: Length | None = None
 
     @model_validator(mode="after")
     def _columns_are_of_the_kind(self) -> Self:
@@ -273,7 +274,7 @@ class Finetune(OptimizerSection):
     seeds: Annotated[Few, DECIDES_NOTHING] = 5
     epochs: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 3
     batch_size: Annotated[Size, RECORDED_ELSEWHERE] = 32
-    max_length: Annotated[Size, RECORDED_ELSEWHERE] = 512
+    max_length: Annotated[Length, RECORDED_ELSEWHERE] = 512
     lr: Annotated[PositiveFloat, RECORDED_ELSEWHERE] = 1e-5
     warmup_ratio: Probability = 0.06
 
@@ -454,6 +455,10 @@ class Recipe(Section):
         lengths |= {"build_mini": self.build_mini.seq_length} if self.builds_minis else {}
         lengths |= {"adapt": self.adapt.seq_length}
         lengths |= {f"finetune.tasks.{name}": self.finetune.of(name, "max_length") for name in self.finetune.tasks}
+        for name, task in self.finetune.tasks.items():
+            length, least = self.finetune.of(name, "max_length"), KINDS[task.kind].least_length(task)
+            if length < least:
+                raise ValueError(f"finetune.tasks.{name}: max_length {length}: examples need {least} or more")
         for name, length in lengths.items():
             if length > self.model.max_positions:
                 raise ValueError(

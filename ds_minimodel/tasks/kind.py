@@ -88,6 +88,10 @@ class TaskKind(ABC, Generic[R, E]):
         separators: how many </s> the body that reads them has between two texts (BodyConfig.separators).
         """
 
+    def least_length(self, task: TaskSettings) -> int:
+        """The `max_length` below which no example can be encoded."""
+        return 3
+
     # --- Model ---
 
     def body_config(self, task: TaskSettings, config: BodyConfig) -> BodyConfig:

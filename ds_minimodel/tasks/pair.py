@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ds_minimodel.tasks.classification import Classification
+from ds_minimodel.tasks.kind import TaskSettings
 from ds_minimodel.tasks.tables import MULTINLI, PAIR, PAWSX, XNLI, XNLI_TRAIN, Records
 
 
@@ -15,6 +16,9 @@ class Pair(Classification):
     fields = ("sentence1", "sentence2")
     roles = frozenset({"sentence1", "sentence2", "label", "language"})
     known_forms = (PAWSX, XNLI, MULTINLI, XNLI_TRAIN, PAIR)
+
+    def least_length(self, task: TaskSettings) -> int:
+        return 6
 
     def _references(self, train: Records, tests: Mapping[str, Records]) -> dict[str, dict[str, float] | None]:
         """Also the accuracy by how many words the two sentences share."""

@@ -51,6 +51,9 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
     hugging_face_class = "ForQuestionAnswering"
     head_names = {"out": "qa_outputs"}
 
+    def least_length(self, task: TaskSettings) -> int:
+        return _keys_of(task).question_length + 4
+
     def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> list[Question]:
         return read_squad(path)
 

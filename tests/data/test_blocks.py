@@ -65,7 +65,7 @@ def make_store(folder, docs):
     return TokenStore(folder)
 
 
-@pytest.mark.parametrize("seq_length", [9, 17, 64, 512, 5000])
+@pytest.mark.parametrize("seq_length", [3, 9, 17, 64, 512, 5000])
 @pytest.mark.parametrize("mode", ["complete", "complete_doc"])
 def test_tables_equal_the_definition(store, monkeypatch, mode, seq_length):
     expected = packed(store, seq_length - 1, mode == "complete_doc")
@@ -104,13 +104,13 @@ def test_blocks_of_complete_doc_stay_in_their_document(store):
         assert any(first <= start and start + length <= last - 1 for first, last in documents)
 
 
-@pytest.mark.parametrize("seq_length", [9, 64])
+@pytest.mark.parametrize("seq_length", [3, 9, 64])
 def test_blocks_of_none_are_even(store, monkeypatch, seq_length):
     monkeypatch.setattr(blocks, "CHUNK_TOKENS", 10)
     table = table_of(store, "none", seq_length)
     assert [start for start, _ in table] == list(range(0, store.num_tokens - 1, seq_length - 1))
     assert {length for _, length in table[:-1]} == {seq_length - 1}
-    assert sum(table[-1]) == store.num_tokens
+    assert store.num_tokens - sum(table[-1]) in (0, 1)  # a last token by itself is no block
 
 
 def test_a_table_is_built_once(store, monkeypatch):

@@ -99,7 +99,13 @@ def test_values_merges_and_defaults(load):
             "[minipost]\nmini: {depth: 6}",
             "recipe.yaml:8: not valid YAML (the key mini is given twice)",
         ),
+        ("seq_length: 64", "seq_length: 2", "pretrain.seq_length: Input should be greater than or equal to 3"),
         ("seq_length: 64", "seq_length: 129", "pretrain: sequences of 129 tokens do not fit model.max_positions 128"),
+        (
+            "kind: classification, ",
+            "kind: qa, question_length: 93, ",
+            "finetune.tasks.topic: max_length 96: examples need 97 or more",
+        ),
         (
             "max_length: 96",
             "max_length: 512",
