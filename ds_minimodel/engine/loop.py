@@ -105,7 +105,7 @@ def train(
         end_if(stopping, steps)
     weights = read_masters(engine)
     destroy(engine)
-    world.same_on_all_ranks(lambda: _check_finite(weights, label))
+    world.replicated(lambda: _check_finite(weights, label))
     return weights
 
 

@@ -54,7 +54,7 @@ class Meter:
         if step == self.last_step:
             return
         record = self._read(step)
-        self.world.same_on_all_ranks(lambda: self._check(record))
+        self.world.replicated(lambda: self._check(record))
         self.world.from_main(lambda: self.metrics.write(record))  # a full disk ends all ranks
         self.progress.update(step, f"loss {record['loss']:.3f}")
 

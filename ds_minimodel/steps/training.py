@@ -86,7 +86,7 @@ def training_run(
     micro_batch_size: where it is not the recipe's. UserError where the recipe's DeepSpeed JSON does not agree.
     """
     engine, kept = recipe.engine, recipe.checkpoint
-    precision = world.same_on_all_ranks(lambda: resolve_precision(engine.precision, world.device))
+    precision = world.replicated(lambda: resolve_precision(engine.precision, world.device))
     run = Run(
         Schedule(steps, lr, warmup_steps),
         Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
@@ -95,7 +95,7 @@ def training_run(
         CheckpointPolicy(kept.every, kept.keep_last, kept.keep_every),
         engine.deepspeed.given() if engine.deepspeed else {},
     )
-    world.same_on_all_ranks(lambda: check_agreement(run, world.data.size))
+    world.replicated(lambda: check_agreement(run, world.data.size))
     return run
 
 
@@ -137,7 +137,7 @@ def micro_batches(sampler: Sampler, run: Run, world: World) -> Batches:
     [s * batch_size, (s + 1) * batch_size), whatever the number of ranks and the size of a micro-batch.
     """
     data, batch_size = world.data, run.execution.batch_size
-    micro, accumulation = world.same_on_all_ranks(lambda: run.execution.split(data.size))
+    micro, accumulation = world.replicated(lambda: run.execution.split(data.size))
 
     def batches(step: int) -> list[dict[str, Any]]:
         first = step * batch_size + data.rank * micro

@@ -78,10 +78,10 @@ class World:
                 raise OtherRankFailed(rank, state == "user error")
         return [value for _, value in outcomes]
 
-    def same_on_all_ranks(self, compute: Callable[[], Value]) -> Value:
-        """The value of `compute()`, which comes out the same on every rank: a UserError is raised on rank 0 alone.
+    def replicated(self, compute: Callable[[], Value]) -> Value:
+        """The value of `compute()`, which every rank computes for itself, with the same outcome; nothing is exchanged.
 
-        Nothing is exchanged; the other ranks raise OtherRankFailed.
+        A UserError is raised on rank 0 alone; the other ranks raise OtherRankFailed.
         """
         try:
             return compute()
@@ -124,6 +124,6 @@ def join_ranks(tensor_parallel: int = 1) -> World:
     world = World(rank, size, device, host_group, Group(rank, size), SOLO)
     if size > 1:
         end_with_lost_ranks(rank, host_group)
-    world.same_on_all_ranks(lambda: replicas_of(size, tensor_parallel))
+    world.replicated(lambda: replicas_of(size, tensor_parallel))
     data, tensor = split_world(rank, size, tensor_parallel)
     return replace(world, data=data, tensor=tensor)

@@ -50,7 +50,7 @@ def build_engine(
         optimizer=optimizer,
         dist_init_required=False,
         config=deepspeed_config(run, world.data.size, zero),
-        mpu=world.same_on_all_ranks(lambda: model_parallel_unit(run, world)),
+        mpu=world.replicated(lambda: model_parallel_unit(run, world)),
     )
     if stage == 0 and world.data.size == 1:
         # It would copy all gradients out and back. It also makes those that are missing: all that trains must get one.
