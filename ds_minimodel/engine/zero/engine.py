@@ -60,7 +60,7 @@ def build_engine(
         engine.optimizer.optimizer.state.clear()
     if precision != "fp32":
         write_masters(engine, original)
-    start.say(run.deepspeed)
+    start.set_log_level(run.deepspeed)
     engine.train()
     return engine
 
@@ -75,7 +75,7 @@ def destroy(engine: deepspeed.DeepSpeedEngine) -> None:
         deepspeed.comm.log_summary()
         deepspeed.comm.reset_log()
         deepspeed.comm.configure(enabled=False)
-    start.say({})
+    start.set_log_level({})
     engine.destroy()
     torch.nn.functional.linear = LINEAR
 

@@ -25,8 +25,8 @@ def configure() -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def say(settings: Mapping[str, Any]) -> None:
-    """Let DeepSpeed's log say what a file asks for that comes through it; without such settings, warnings only."""
+def set_log_level(settings: Mapping[str, Any]) -> None:
+    """Let DeepSpeed's log print what these settings ask of it; without them warnings only."""
     asked = settings.get("steps_per_print") or settings.get("memory_breakdown")
     asked = asked or (settings.get("comms_logger") or {}).get("verbose")
     log, level = logging.getLogger("DeepSpeed"), logging.INFO if asked else logging.WARNING
