@@ -113,10 +113,14 @@ class _Request:
 
 
 _METHODS: dict[str, Callable[[_Request], FirstPack]] = {
-    "overlap": lambda ask: initialisation.overlap(*ask.pieces, ask.source, ask.seed),
-    "random": lambda ask: initialisation.random(ask.pieces[0], ask.source, ask.seed),
-    "mean": lambda ask: initialisation.mean(*ask.pieces, ask.source),
-    "focus": lambda ask: initialisation.focus(*ask.pieces, ask.source, ask.target_vectors(), ask.seed),
-    "wechsel": lambda ask: initialisation.wechsel(*ask.pieces, ask.source, *ask.both_vectors(), ask.seed),
-    "ofa": lambda ask: initialisation.ofa(*ask.pieces, ask.source, *ask.both_vectors(), ask.seed),
+    "overlap": lambda request: initialisation.overlap(*request.pieces, request.source, request.seed),
+    "random": lambda request: initialisation.random(request.pieces[0], request.source, request.seed),
+    "mean": lambda request: initialisation.mean(*request.pieces, request.source),
+    "focus": lambda request: initialisation.focus(
+        *request.pieces, request.source, request.target_vectors(), request.seed
+    ),
+    "wechsel": lambda request: initialisation.wechsel(
+        *request.pieces, request.source, *request.both_vectors(), request.seed
+    ),
+    "ofa": lambda request: initialisation.ofa(*request.pieces, request.source, *request.both_vectors(), request.seed),
 }
