@@ -93,7 +93,7 @@ class Setup(NamedTuple):
         return -(-numel // self.replicas)
 
 
-class Parameter(NamedTuple):
+class ParameterInfo(NamedTuple):
     """A parameter of a module; numel: its elements."""
 
     name: str
@@ -111,7 +111,7 @@ class Partition:
     """
 
     setup: Setup
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ParameterInfo, ...]
     whole: frozenset[str] = frozenset()
     node_copy: int = 1
     splits_linear: bool = False
@@ -143,11 +143,11 @@ class Partition:
         prefetch = self.setup.zero.prefetch or BUCKET
         return zero_settings(self.setup.zero_stage, self.bucket, self.splits_linear, self.node_copy, prefetch)
 
-    def is_whole(self, parameter: Parameter) -> bool:
+    def is_whole(self, parameter: ParameterInfo) -> bool:
         """Whether each rank holds all of a parameter between steps."""
         return self.setup.zero_stage < 3 or parameter.name in self.whole
 
-    def weight_bytes(self, parameter: Parameter) -> int:
+    def weight_bytes(self, parameter: ParameterInfo) -> int:
         """Bytes of a parameter's weights on one device, with its node's copy; at stages 1 and 2 without padding."""
         setup = self.setup
         if self.is_whole(parameter):
@@ -157,7 +157,7 @@ class Partition:
         copy = -(-parameter.numel // self.node_copy) if self.node_copy > 1 else 0
         return setup.width * (setup.share(parameter.numel) + copy)
 
-    def gradient_bytes(self, parameter: Parameter) -> int:
+    def gradient_bytes(self, parameter: ParameterInfo) -> int:
         """Bytes of a parameter's gradient through the backward pass; from stage 2 on of the part that a rank keeps."""
         setup = self.setup
         if not parameter.trains or setup.offloads_optimizer:
@@ -166,7 +166,7 @@ class Partition:
             return (4 if setup.accumulates_in_fp32 else setup.width) * setup.share(parameter.numel)
         return (setup.width + (4 if setup.accumulates_in_fp32 else 0)) * parameter.numel
 
-    def optimizer_bytes(self, parameter: Parameter) -> int:
+    def optimizer_bytes(self, parameter: ParameterInfo) -> int:
         """Bytes of a parameter's fp32 copy and its two moments on one device, 12 for an element that trains.
 
         From stage 1 on a share of them; at stage 0 in fp32 the copy is the weight itself.
@@ -201,7 +201,7 @@ class Partition:
 def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
     """The partition of a module, with `requires_grad` as it trains; by the rule that is above."""
     parameters = tuple(
-        Parameter(name, parameter.numel(), parameter.requires_grad) for name, parameter in module.named_parameters()
+        ParameterInfo(name, parameter.numel(), parameter.requires_grad) for name, parameter in module.named_parameters()
     )
     found = Partition(setup, parameters)
     if setup.zero_stage < 3:

@@ -1,1 +1,1 @@
-"""The order of the steps, how one is run, and the checks and plans made before."""
+"""The order of the steps, how one is run, and the checks made before."""

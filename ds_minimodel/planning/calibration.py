@@ -1,6 +1,6 @@
 """Measure a machine: the rates of operators, overheads of the engine and links, from which plans predict time.
 
-A sample is a small model of the package's own, built as for training. Each operator is timed where it is called in its
+What is timed are small models of the package's own, built as for training: each operator where it is called in their
 passes, so that what lies in the caches is what lies there in training. As a program this module is a rank that measures
 together with others: `python -m ds_minimodel.planning.calibration`.
 """
@@ -40,13 +40,13 @@ from ds_minimodel.planning.tracing import VIEW, Operator, Recorder, operator_of
 if TYPE_CHECKING:
     from ds_minimodel.engine.ranks.world import World
 
-Curves = dict[str, list[list[float]]]  # by kind of operator
+RateCurves = dict[str, list[list[float]]]  # by kind of operator
 Clock = Callable[[], float]  # seconds
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
-class Sample(NamedTuple):
-    """Sizes of a sample: sequences, their length, width, heads, and the vocabulary."""
+class ModelSize(NamedTuple):
+    """Sizes of a small model and its batch: sequences, their length, width, heads, and the vocabulary."""
 
     batch: int
     length: int
@@ -55,18 +55,22 @@ class Sample(NamedTuple):
     vocabulary: int
 
 
-TINY = Sample(1, 8, 64, 1, 64)
-SAMPLES = {
+TINY = ModelSize(1, 8, 64, 1, 64)
+MODEL_SIZES = {
     "cpu": (
-        Sample(4, 32, 128, 2, 2000),
-        Sample(8, 64, 256, 4, 4000),
-        Sample(8, 128, 256, 4, 8000),
-        Sample(2, 256, 512, 8, 8000),
+        ModelSize(4, 32, 128, 2, 2000),
+        ModelSize(8, 64, 256, 4, 4000),
+        ModelSize(8, 128, 256, 4, 8000),
+        ModelSize(2, 256, 512, 8, 8000),
     ),
-    "cuda": (Sample(16, 128, 256, 4, 8000), Sample(16, 512, 768, 12, 50_000), Sample(64, 512, 768, 12, 50_000)),
+    "cuda": (
+        ModelSize(16, 128, 256, 4, 8000),
+        ModelSize(16, 512, 768, 12, 50_000),
+        ModelSize(64, 512, 768, 12, 50_000),
+    ),
 }
 MASKED = 0.15
-PASSES = 7  # through each sample, of which the fastest counts
+PASSES = 7  # through each model, of which the fastest counts
 TOGETHER = 20  # passes of ranks that measure together
 STEPS = 7  # of a measurement that takes less than a millisecond or two
 FEW, MANY, LARGE = (8, 16), (72, 16), (8, 1 << 19)  # tensors and elements of each, of modules whose update is timed
@@ -138,9 +142,9 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
 # --- Operators ---
 
 
-def passes(sample: Sample, dtype: torch.dtype, device: torch.device) -> Callable[[], None]:
-    """A function that passes forward and backward through a sample: a model of two layers, all of which trains."""
-    batch, length, width, heads, vocabulary = sample
+def passes(size: ModelSize, dtype: torch.dtype, device: torch.device) -> Callable[[], None]:
+    """A function that passes forward and backward through a model of two layers, all of which trains."""
+    batch, length, width, heads, vocabulary = size
     module = MaskedLanguageModel(BodyConfig(2, width, heads, 4 * width, length, (2,)), vocabulary).to(device, dtype)
     tokens = torch.randint(vocabulary, (batch, length), device=device)
     read = torch.arange(max(1, int(MASKED * length)), device=device).repeat(batch, 1)
@@ -172,16 +176,16 @@ class _Timed(Recorder):
         return result
 
 
-def _rates(precisions: Sequence[str], device: torch.device, clock: Clock, launch: float) -> dict[str, Curves]:
-    """{precision: {kind: curve}} of all operators of the samples, sizes in half octaves."""
+def _rates(precisions: Sequence[str], device: torch.device, clock: Clock, launch: float) -> dict[str, RateCurves]:
+    """{precision: {kind: curve}} of all operators of the models, sizes in half octaves."""
     found: dict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
     for precision in precisions:
-        for sample in SAMPLES[device.type]:
-            for operator, seconds in _shares_of_a_pass(passes(sample, DTYPES[precision], device), clock, launch):
+        for model in MODEL_SIZES[device.type]:
+            for operator, seconds in _shares_of_a_pass(passes(model, DTYPES[precision], device), clock, launch):
                 if operator.kind != VIEW and operator.work:
                     key = operator.precision, operator.kind, round(2 * math.log2(operator.size))
                     found[key].append((operator.work, seconds))
-    curves: dict[str, Curves] = {precision: {} for precision in precisions}
+    curves: dict[str, RateCurves] = {precision: {} for precision in precisions}
     for (precision, kind, size), calls in sorted(found.items()):
         rate = sum(work for work, _ in calls) / max(1e-12, sum(seconds for _, seconds in calls))
         curves[precision].setdefault(kind, []).append([2 ** (size / 2), rate])
@@ -226,13 +230,13 @@ class _Tensors(torch.nn.Module):
         return torch.stack([tensor.sum() for tensor in self.tensors]).sum()[None]
 
 
-def _engine(precisions: Sequence[str], clock: Clock) -> tuple[dict[str, list[Overhead]], dict[str, Curves]]:
+def _engine(precisions: Sequence[str], clock: Clock) -> tuple[dict[str, list[Overhead]], dict[str, RateCurves]]:
     """What the engine takes beside the passes, by precision and ZeRO stage: overheads, and rates of its updates."""
     from ds_minimodel.engine.ranks.world import join_ranks
 
     world = join_ranks()
     overheads: dict[str, list[Overhead]] = {precision: [] for precision in precisions}
-    rates: dict[str, Curves] = {precision: {} for precision in precisions}
+    rates: dict[str, RateCurves] = {precision: {} for precision in precisions}
     for precision in precisions:
         for stage in range(4):
             setup = Setup(stage, precision, 1, 1, 1, 1, machine_memory())
@@ -317,7 +321,7 @@ def _measure_together(device_type: str, clock_name: str, number: int, precisions
     clock = getattr(time, clock_name)
     seconds = 0.0
     for precision in precisions:
-        go = passes(SAMPLES[device.type][-2], DTYPES[precision], device)
+        go = passes(MODEL_SIZES[device.type][-2], DTYPES[precision], device)
         go()
         slowest = []
         for _ in range(number):

@@ -39,7 +39,7 @@ def _printable(text: str) -> str:
 Rate = Annotated[float, Field(ge=1, le=1e21)]  # FLOP or bytes a second
 Seconds = Annotated[float, Field(ge=0, le=60)]
 Point = Annotated[list[Rate], Field(min_length=2, max_length=2)]
-Curve = Annotated[list[Point], Field(min_length=1), AfterValidator(_rising)]  # (size, rate)
+RateCurve = Annotated[list[Point], Field(min_length=1), AfterValidator(_rising)]  # (size, rate)
 
 
 def rate_at(curve: Sequence[Sequence[float]], size: float) -> float:
@@ -80,10 +80,10 @@ class Measured(Stored):
     point where each rank has a device of its own. in_node, between_nodes: links; None where they are not known.
     """
 
-    rates: dict[str, Annotated[dict[str, Curve], AfterValidator(_serves)]]
+    rates: dict[str, Annotated[dict[str, RateCurve], AfterValidator(_serves)]]
     launch: Seconds
     overheads: dict[str, Annotated[list[Overhead], Field(min_length=4, max_length=4)]]
-    slowdown: Curve = [[1.0, 1.0]]
+    slowdown: RateCurve = [[1.0, 1.0]]
     in_node: Link | None = None
     between_nodes: Link | None = None
 

@@ -12,7 +12,7 @@ import torch
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import replicas_of
-from ds_minimodel.engine.partition import Parameter, Partition, Setup, partition_of
+from ds_minimodel.engine.partition import ParameterInfo, Partition, Setup, partition_of
 from ds_minimodel.engine.zero.config import zero_memory
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.pipeline.check import check_deepspeed_file
@@ -188,7 +188,7 @@ def planned_seconds(recipe: Recipe, device_name: str, world_size: int) -> dict[t
 
 def _modules(partition: Partition) -> list[Row]:
     """Rows as JSON: the parameters of each module that train, and those that are frozen; bytes on one device."""
-    groups: dict[tuple[str, bool, bool], list[Parameter]] = {}
+    groups: dict[tuple[str, bool, bool], list[ParameterInfo]] = {}
     for parameter in partition.parameters:
         key = _module_of(parameter.name), parameter.trains, partition.is_whole(parameter)
         groups.setdefault(key, []).append(parameter)

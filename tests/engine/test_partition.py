@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from synthetic import model, run_config, train
+from synthetic import losses, model, run_config, same, train
 
 from ds_minimodel.engine.partition import Setup, partition_of
 from ds_minimodel.engine.zero.config import ZeroMemory, deepspeed_config
@@ -87,6 +87,17 @@ def test_a_run_keeps_its_partition(world, tmp_path, stage):
     kept = json.loads((tmp_path / "run.json").read_text())["partition"]
     found = partition(zero_stage=stage, precision="fp32", batch_size=8, ranks=1, ranks_per_node=1)
     assert kept == found.record() and kept["frozen"] == kept["frozen_whole"] == len(frozen("adapt"))
+
+
+def test_results_do_not_depend_on_the_partition(world, tmp_path, monkeypatch):
+    """With all frozen parameters whole and with none, as the memory of the machine allows."""
+    run, weights, whole = run_config(zero_stage=3, precision="bf16"), [], []
+    for memory in (GIB, 1):
+        monkeypatch.setattr("ds_minimodel.engine.partition.machine_memory", lambda memory=memory: memory)
+        weights.append(train(world, tmp_path / str(memory), run, model("adapt")))
+        whole.append(json.loads((tmp_path / str(memory) / "run.json").read_text())["partition"]["frozen_whole"])
+    assert whole == [len(frozen("adapt")), 0]
+    assert same(*weights) and losses(tmp_path / str(GIB)) == losses(tmp_path / "1")
 
 
 @pytest.mark.parametrize(
