@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_ranks, number_of_seconds, recipe_of
-from ds_minimodel.common.errors import printable
+from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.common.progress import clock
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 
@@ -29,6 +29,7 @@ def add_arguments(commands: Commands) -> None:
     status.add_argument(
         "--watch", metavar="SECONDS", nargs="?", type=number_of_seconds, const=5, help="again and again; default: 5"
     )
+    status.add_argument("--verify", action="store_true", help="read every byte of what is complete")
     status.add_argument("--json", action="store_true", help="print JSON, with --watch a line each time")
     status.add_argument("--device", metavar="FILE", help="of `calibrate`: what is left by plan, before anything ran")
     status.add_argument(
@@ -49,7 +50,7 @@ def _status(options: Options) -> None:
         from ds_minimodel.planning.plans import planned_seconds
 
         planned = planned_seconds(recipe, options.device, options.world_size)
-    watch = Watch(recipe, planned)
+    watch = Watch(recipe, planned, options.verify)
     try:
         while True:
             jobs = watch.look()
@@ -60,6 +61,10 @@ def _status(options: Options) -> None:
             else:
                 clear = "\033[H\033[2J" if options.watch and sys.stdout.isatty() else ""
                 print(clear + "\n".join(_lines(jobs, left)), flush=True)
+            damaged = [job for job in jobs if job.state == "damaged"]
+            if options.verify and damaged:
+                more = f" (and {_count(len(damaged) - 1)} more)" if len(damaged) > 1 else ""
+                raise UserError(f"{damaged[0].name} is damaged: {damaged[0].why}{more}")
             if not options.watch or all(job.state == "complete" for job in jobs):
                 return
             time.sleep(options.watch)

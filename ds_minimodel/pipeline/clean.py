@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import clear_write_errors, holder, read_manifest, read_model, refuse_links
+from ds_minimodel.common.files import clear_write_errors, holder, read_model, refuse_links
 from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.status import size_of
 from ds_minimodel.recipe.jobs import STEP_FOLDERS, Job, Record, State, forget, locked, read_record, record_of, state_of
@@ -95,23 +95,14 @@ def _scored_snapshots(recipe: Recipe) -> list[Removable]:
         record = read_record(job.folder) if state_of(job)[0] is State.COMPLETE else None
         names = sorted(name for name in record.artifacts if name.startswith("snapshots/")) if record else []
         paths = [job.folder / name for name in names if (job.folder / name).is_dir()]
-        if paths and of_job and all(map(_is_whole, of_job)) and not _is_being_scored(job):
+        if (
+            paths
+            and of_job
+            and all(state_of(one, verify=True)[0] is State.COMPLETE for one in of_job)
+            and not _is_being_scored(job)
+        ):
             found.append(Removable(Path(recipe.workdir), paths, "snapshots, all scored", job))
     return found
-
-
-def _is_whole(job: Job) -> bool:
-    """Whether a job is complete and every byte of it as it was made."""
-    if state_of(job)[0] is not State.COMPLETE:
-        return False
-    record = read_record(job.folder)
-    assert record is not None
-    try:
-        for name in record.artifacts:
-            read_manifest(job.folder / name, verify=True)
-    except UserError:
-        return False
-    return True
 
 
 def _is_being_scored(job: Job) -> bool:

@@ -60,11 +60,14 @@ class Watch:
     """The jobs of a recipe, looked at as often as asked.
 
     What is complete is not read again as long as its record is the same: a corpus whose times have changed is hashed
-    for that. planned: {(system, step): seconds of a job}; without them jobs compare by their FLOPs.
+    for that. planned: {(system, step): seconds of a job}; without them jobs compare by their FLOPs. verify: read every
+    byte of what is complete.
     """
 
-    def __init__(self, recipe: Recipe, planned: Mapping[tuple[str, str], float] | None = None) -> None:
-        self.recipe, self.root = recipe, Path(recipe.workdir)
+    def __init__(
+        self, recipe: Recipe, planned: Mapping[tuple[str, str], float] | None = None, verify: bool = False
+    ) -> None:
+        self.recipe, self.root, self.verify = recipe, Path(recipe.workdir), verify
         self._complete: dict[Path, int] = {}  # folder -> time of its record
         self._took: dict[str, float] = {}  # name of a job that trained, or trains -> seconds of all of it
         flops = {(row["system"], row["step"]): row["executed_eflops"] for row in recipe_costs(recipe)}
@@ -104,7 +107,7 @@ class Watch:
         written = _modified(record_of(job.folder))
         is_known = written is not None and self._complete.get(job.folder) == written
         if not is_known:
-            state, why = state_of(job)
+            state, why = state_of(job, self.verify)
         if state is State.COMPLETE and written is not None:
             self._complete[job.folder] = written
         at_work = state in (State.RUNNING, State.UNFINISHED)

@@ -160,11 +160,14 @@ def read_record(folder: Path) -> Record | None:
     return read_model(path, Record, f"put it back from a copy, or delete it and {folder} and run the step again")
 
 
-def _is_as_made(folder: Path, record: Record, to_be_read: bool = False) -> bool:
+def _is_as_made(folder: Path, record: Record, to_be_read: bool = False, verify: bool = False) -> bool:
     """Whether all artifacts of a complete job are there; UserError where one is not what the job made.
 
     to_be_read: and those, too, that `clean` has removed. Of those something may be left, where it was killed.
+    verify: read every byte, of the logs too.
     """
+    for name in record.logs if verify else ():
+        log_of(folder, name)
     all_there = True
     for name, digest in record.artifacts.items():
         artifact = folder / name
@@ -181,7 +184,7 @@ def _is_as_made(folder: Path, record: Record, to_be_read: bool = False) -> bool:
                 )
             all_there = False
         else:
-            read_manifest(artifact)
+            read_manifest(artifact, verify)
             if sha256_of_file(artifact / MANIFEST) != digest:
                 raise UserError(
                     f"{artifact / MANIFEST}: another artifact than the job made (its SHA-256 is not the one in "
@@ -242,8 +245,8 @@ class State(Enum):
     DAMAGED = "damaged"
 
 
-def state_of(job: Job) -> tuple[State, str]:
-    """(state, why or by whom) of `job`; reads, but neither locks nor writes anything."""
+def state_of(job: Job, verify: bool = False) -> tuple[State, str]:
+    """(state, why or by whom) of `job`; reads, with `verify` every byte of what is complete, and writes nothing."""
     at_work = holder(lock_of(job))
     try:
         record = read_record(job.folder)
@@ -263,7 +266,8 @@ def state_of(job: Job) -> tuple[State, str]:
     if not record.complete:
         return State.UNFINISHED, ""
     try:
-        return (State.COMPLETE, "") if _is_as_made(job.folder, record) else (State.PENDING, "no longer all there")
+        is_as_made = _is_as_made(job.folder, record, verify=verify)
+        return (State.COMPLETE, "") if is_as_made else (State.PENDING, "no longer all there")
     except UserError as error:
         return State.DAMAGED, str(error)
 

@@ -54,6 +54,21 @@ def test_a_finished_run_is_complete_and_nothing_is_written(recipe, capsys):
     assert f"{len(jobs)} jobs: {len(jobs)} complete" in page
 
 
+def test_a_flipped_byte_of_anything_that_was_made_is_found(recipe, capsys):
+    """`status` takes sizes and manifests for it, `status --verify` reads all."""
+    assert do(capsys, "status", recipe, "--verify") == do(capsys, "status", recipe)
+    made = [path for path in (recipe.parent / "run").rglob("*") if path.is_file() and "report" not in path.parts]
+    for path in {
+        path.name: path for path in made if path.suffix in (".json", ".jsonl", ".safetensors", ".model")
+    }.values():
+        content = path.read_bytes()
+        at = len(content) // 2
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises(AssertionError, match=f"is damaged: .*{path.name}"):
+            do(capsys, "status", recipe, "--verify")
+        path.write_bytes(content)
+
+
 def test_a_workdir_that_is_not_there_is_pending_and_stays_away(recipe, capsys):
     jobs = states(capsys, recipe, f"workdir={recipe.parent}/none")
     assert {row["state"] for row in jobs.values()} == {"pending"} and not (recipe.parent / "none").exists()
