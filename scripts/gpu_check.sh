@@ -123,14 +123,17 @@ stages() {
 }
 
 benchmark() {
-    local small=()
+    local steps=() kernels=() code=0 common=(--out "$out/benchmark" --time-limit "$((limit > 90 ? limit - 45 : 45))")
     if [ "$cpu" = 1 ]; then
-        small=(model.hidden_size=64 model.num_heads=2 model.ffn_size=128 tokenizer.vocab_size=500 model.num_layers=3
-               mini.depth=1 mini.new_layers=1 --tokens 128 --seq-length 64 --repeats 2 --no-compiled --kernels dropout
+        steps=(--set model.hidden_size=64 model.num_heads=2 model.ffn_size=128 tokenizer.vocab_size=500
+               model.num_layers=3 mini.depth=1 mini.new_layers=1 --tokens 128 --seq-length 64 --repeats 2
                --steps adapt-mini --against reference)
+        kernels=(--ops dropout --repeats 2 --no-compiled)
     fi
-    "$python" scripts/throughput.py recipes/paper.yaml "${small[@]}" --out "$out/benchmark" \
-        --time-limit "$((limit > 90 ? limit - 45 : 45))"
+    rm -rf "$out/benchmark"
+    "$python" -m benchmarks steps "${steps[@]}" "${common[@]}" || code=$?
+    "$python" -m benchmarks kernels "${kernels[@]}" "${common[@]}" || code=$?
+    return "$code"
 }
 
 # record PART RC SECONDS: adds the part to gpu_check.json, with the end of its log and what the benchmark has so far.
@@ -151,9 +154,8 @@ for package in ("torch", "deepspeed", "transformers"):
 log = (out / f"{part}.log").read_text(errors="replace").splitlines()
 found["parts"][part] = {"ok": code == 0, "exit_code": code, "timed_out": code in (124, 137), "seconds": seconds,
                         "log": log[-60:]}
-throughput = out / "benchmark/throughput.json"
-if throughput.exists():
-    found["throughput"] = json.loads(throughput.read_text())
+for record in (out / "benchmark").glob("*.jsonl"):
+    found[record.stem] = json.loads(record.read_text().splitlines()[-1])
 path.write_text(json.dumps(found, indent=1) + "\n")
 END
 }

@@ -17,7 +17,7 @@ LINEAR = functional.linear
 TESTS = Path(__file__).parent
 # What --fast leaves out: files that start ranks, run pipelines or time whole steps.
 SLOW = (
-    "benchmark",
+    "benchmarks",
     "data/test_ranks.py",
     "engine/test_checkpoint.py",
     "engine/test_costs.py",

@@ -12,11 +12,12 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "ds_configs/README.md",
+    ROOT / "benchmarks/README.md",
     *sorted((ROOT / "study").glob("*.md")),
 ]
 _COMMAND = re.compile(
     r"(printf .* \| )?(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
-    r"|(python|bash) (scripts|study)/)"
+    r"|(python|bash) (scripts|study)/|python -m benchmarks)"
 )
 
 

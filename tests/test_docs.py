@@ -8,6 +8,7 @@ import textwrap
 import pytest
 import yaml
 
+from benchmarks import __main__ as benchmarks
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.files import write_json, write_manifest
 from ds_minimodel.recipe.reading import load_recipe
@@ -16,7 +17,7 @@ from ds_minimodel.recipe.yaml12 import Yaml12
 from ds_minimodel.results.comparison import settings_of
 from ds_minimodel.results.run_results import RunResults
 
-from .docs import PAGES, ROOT, blocks, commands, import_script, inline_code, name_of, prose, words
+from .docs import PAGES, ROOT, blocks, commands, inline_code, name_of, prose, words
 
 RECIPES = [*sorted((ROOT / "recipes").glob("*.yaml")), ROOT / "study/study.yaml"]
 COMMANDS = [(name_of(page), command) for page in [*PAGES, *RECIPES] for command in commands(page)]
@@ -48,10 +49,9 @@ def test_commands_are_taken(page, command, monkeypatch):
         assert callable(options.run)
         if getattr(options, "recipe", "").startswith(("recipes/", "study/")):
             load_recipe(options.recipe, options.overrides)
-    elif line[1].endswith("throughput.py"):
-        script = import_script(line[1])
-        monkeypatch.setattr("sys.argv", line[1:])
-        script._options()
+    elif line[:3] == ["python", "-m", "benchmarks"]:
+        if line[3:] != ["PART"]:
+            benchmarks.parse(line[3:])
     else:
         script = (ROOT / line[1]).read_text(encoding="utf-8")
         missing = [word for word in line[2:] if word.startswith("--") and f"{word}) " not in script]

@@ -1,0 +1,1 @@
+"""Measurements of this project: `python -m benchmarks PART`; README.md beside this file has what came out."""

@@ -1,0 +1,155 @@
+"""Training steps of a recipe against their peers."""
+
+import argparse
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import device
+from benchmarks.processes import Contestant, Failed, time_in_turns
+from benchmarks.record import table
+from benchmarks.training import IN_ENGINE, PEERS
+from benchmarks.workloads import STEPS, Workload, workload
+from ds_minimodel.engine.ranks.launch import CPU
+from ds_minimodel.ops.cpu import has_bf16_products
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.results.render import Table
+
+PAGE = """Training steps against their peers
+Tokens/s of whole optimizer steps without padding, medians of interleaved rounds in one run, the same batches for all.
+TFLOP/s by the paper's formulas, so that work which is not done counts for the one who spares it; share: of the best
+matrix product measured in between. Ratio: of ds_minimodel's tokens/s to this row's.
+
+reference: ds_minimodel with torch's operators. hf: Hugging Face's RoBERTa with SDPA (autocast in bf16 and fp16),
+torch's fused AdamW, the same part frozen, the same malloc settings, rows padded to the longest of the batch;
+hf-untuned: without those settings; hf-compiled: eager attention under torch.compile, our choice of library for fp32;
+hf-deepspeed: SDPA in our engine."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    on_gpu = torch.cuda.is_available()
+    paper = Path(__file__).resolve().parents[1] / "recipes/paper.yaml"
+    parser.add_argument("--recipe", default=str(paper), help="its sizes; default: recipes/paper.yaml")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="replace values of the recipe")
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="default: all")
+    parser.add_argument(
+        "--against",
+        nargs="*",
+        choices=PEERS,
+        default=["reference", "hf", "hf-untuned", "hf-compiled"],
+        help="default: all but hf-deepspeed",
+    )
+    parser.add_argument(
+        "--precision",
+        nargs="+",
+        choices=["fp32", "bf16", "fp16"],
+        default=["bf16" if on_gpu else "fp32"],
+        help="default: %(default)s",
+    )
+    parser.add_argument("--zero", nargs="+", type=int, choices=range(4), default=[1], help="ZeRO stages; default: 1")
+    parser.add_argument("--ranks", type=int, default=1, help="of those that run in our engine; default: 1")
+    parser.add_argument("--threads", type=int, default=1, help="of a process on the CPU; default: 1")
+    parser.add_argument(
+        "--tokens", type=int, default=32768 if on_gpu else 2048, help="of a step on each rank; default: %(default)s"
+    )
+    parser.add_argument("--seq-length", type=int, help="default: the recipe's; 128 for finetune")
+    parser.add_argument("--shortest", type=int, help="tokens of the shortest row in finetune; default: none is shorter")
+
+
+def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield a row for each precision, step and ZeRO stage."""
+    recipe = load_recipe(options.recipe, options.set)
+    for precision, step, zero_stage in itertools.product(options.precision, options.steps, options.zero):
+        work = workload(recipe, step, options.tokens, options.seq_length, options.shortest)
+        label = f"{step} {precision} ZeRO {zero_stage}"
+        try:
+            found, peaks = time_step(options, step, precision, zero_stage)
+        except Failed as failure:
+            yield {"name": label, "error": str(failure)}
+            continue
+        yield from ({"name": f"{label} {name}", **one} for name, one in found.items() if "error" in one)
+        yield row_of(work, precision, zero_stage, options.ranks, found) | peaks
+
+
+def time_step(
+    options: argparse.Namespace, step: str, precision: str, zero_stage: int
+) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
+    """({contestant: summary or {"error"}}, peaks of the device in between); Failed where these cannot be measured."""
+    task = {"recipe": options.recipe, "overrides": options.set, "precision": precision, "zero_stage": zero_stage}
+    task |= {name: vars(options)[name] for name in ("tokens", "seq_length", "shortest")}
+    peaks: list[dict[str, float]] = []
+    with ExitStack() as stack:
+
+        def enter(name: str) -> Contestant:
+            ranks, settings = options.ranks if name in IN_ENGINE else 1, {} if name == "hf-untuned" else CPU
+            return stack.enter_context(Contestant(name, options.threads, ranks, settings, options.time_limit))
+
+        of_device = enter("peaks")
+        running = {name: enter(name) for name in ("ds_minimodel", *options.against)}
+        found = time_in_turns(
+            running,
+            {name: {"contestant": name, "step": step, **task} for name in running},
+            options.repeats,
+            options.clock,
+            lambda: peaks.extend(of_device.ask(device.peaks, precision=precision, clock=options.clock)),
+        )
+    return found, {key: statistics.median(peak[key] for peak in peaks) for key in ("matmul", "copy")}
+
+
+def row_of(work: Workload, precision: str, zero_stage: int, ranks: int, found: dict[str, Any]) -> dict[str, Any]:
+    """What was timed, and the seconds of those that ended."""
+    cost = work.cost()
+    imitated = precision == "bf16" and not torch.cuda.is_available() and not has_bf16_products()
+    return {
+        "step": work.name,
+        "layers": work.body.num_layers,
+        "width": work.body.hidden_size,
+        "vocabulary": work.vocab_size,
+        "batch_size": work.batch_size,
+        "lengths": sorted({work.shortest, work.seq_length}),
+        "tokens": work.tokens,
+        "formula": cost.formula,
+        "executed": cost.executed,
+        "precision": "bf16 in fp32" if imitated else precision,
+        "zero_stage": zero_stage,
+        "ranks": ranks,
+        "contestants": {name: one for name, one in found.items() if "error" not in one},
+    }
+
+
+def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
+    return [
+        table(
+            "Tokens a second",
+            ["step", "rows", "engine", "contestant", "tokens/s", "TFLOP/s", "share", "ratio", "GiB"],
+            [line for row in rows for line in lines_of(row)],
+        )
+    ]
+
+
+def lines_of(row: dict[str, Any]) -> Iterator[list[str]]:
+    """The lines of a row's contestants."""
+
+    def ranks_of(name: str) -> int:
+        return row["ranks"] if name in IN_ENGINE else 1
+
+    ours = row["contestants"].get("ds_minimodel")
+    for name, one in row["contestants"].items():
+        ranks, seconds = ranks_of(name), one["seconds"]
+        ratio = ranks_of("ds_minimodel") / ours["seconds"] * seconds / ranks if ours and one is not ours else None
+        yield [
+            f"{row['step']}, {row['layers']} layers",
+            f"{row['batch_size']} × {' to '.join(map(str, row['lengths']))}",
+            f"{row['precision']}, ZeRO {row['zero_stage']}" + (f", {ranks} ranks" if ranks > 1 else ""),
+            name,
+            f"{ranks * row['tokens'] / seconds:,.0f}",
+            f"{ranks * row['formula'] / seconds / 1e12:.3g}",
+            f"{row['formula'] / seconds / row['matmul']:.0%}",
+            f"{ratio:.2f}" if ratio else "",
+            f"{one['memory_bytes'] / 2**30:.2f}",
+        ]

@@ -1,0 +1,209 @@
+"""A contestant of a training step, as its own process has it: start one, take its steps, ask for its peak memory.
+
+ds_minimodel  the product: the engine's step around our module
+reference     the same with DSMM_OPS=reference, torch's operators in place of our kernels
+hf            Hugging Face's RoBERTa with scaled_dot_product_attention, as its documentation has it:
+              autocast (fp16: with a gradient scaler) and torch's fused AdamW
+hf-untuned    the same without our settings of malloc and of threads (CPU)
+hf-compiled   the same as hf with eager attention under torch.compile and, on the CPU, our choice of MKL or oneDNN for
+              fp32
+hf-deepspeed  Hugging Face's model in our engine, and so under the same DeepSpeed configuration
+"""
+
+import os
+import resource
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, trains, workload
+from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.model.transformer import FIRST_POSITION, LAYER_NORM_EPS
+from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.planning.calibration import CLOCKS, synchronize
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.schema import Recipe
+
+Step = Callable[[int], torch.Tensor]  # number of the step -> its loss, still on the device
+PEERS = ("reference", "hf", "hf-untuned", "hf-compiled", "hf-deepspeed")
+IN_ENGINE = ("ds_minimodel", "reference", "hf-deepspeed")  # run on several ranks, with ZeRO
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Trained:
+    """What this process trains: a step, how many were taken, and what ends it."""
+
+    def __init__(self, step: Step, end: Callable[[], object]) -> None:
+        self.step, self.end, self.number = step, end, 0
+
+
+_trained: Trained | None = None
+
+
+def start(
+    contestant: str, recipe: str, overrides: Sequence[str], precision: str, zero_stage: int, **sizes: Any
+) -> None:
+    """Make what a contestant trains, in the place of what this process has trained so far.
+
+    sizes: arguments of workloads.workload beside the recipe.
+    """
+    global _trained
+    if _trained:
+        _trained.end()
+    engine = [f"engine.precision={precision}", f"engine.zero_stage={zero_stage}", "engine.micro_batch_size=1000000"]
+    loaded = load_recipe(recipe, [*overrides, *engine])
+    _trained = _contestant(contestant, workload(loaded, **sizes), loaded)
+
+
+def take_steps(count: int, clock: str) -> dict[str, float]:
+    """Take so many optimizer steps: {"seconds", "loss"} of the last."""
+    assert _trained, "start comes first"
+    for _ in range(count):
+        synchronize()
+        start = CLOCKS[clock]()
+        loss = _trained.step(_trained.number)
+        synchronize()
+        seconds = CLOCKS[clock]() - start
+        _trained.number += 1
+    return {"seconds": seconds, "loss": float(loss)}
+
+
+def peak_memory() -> int:
+    """Bytes that this process has held at the most, on a GPU its tensors."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _contestant(name: str, work: Workload, recipe: Recipe) -> Trained:
+    if name in ("ds_minimodel", "reference"):
+        return _in_engine(our_module(work, recipe), work, recipe)
+    if name == "hf-deepspeed":
+        return _in_engine(_SummedLoss(hugging_face(work, recipe, "sdpa")), work, recipe)
+    model = hugging_face(work, recipe, "eager" if name == "hf-compiled" else "sdpa")
+    if name == "hf-compiled":
+        if not torch.cuda.is_available():
+            configure_cpu()
+        model.compile()
+    return Trained(_as_documented(model, work, recipe), lambda: None)
+
+
+def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
+    """Hugging Face's RoBERTa of the same sizes, with the same part of it frozen."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
+
+    body = work.body
+    config = RobertaConfig(
+        vocab_size=work.vocab_size,
+        hidden_size=body.hidden_size,
+        num_attention_heads=body.num_heads,
+        num_hidden_layers=body.num_layers,
+        intermediate_size=body.ffn_size,
+        type_vocab_size=1,
+        pad_token_id=PAD,
+        max_position_embeddings=body.max_positions + FIRST_POSITION,
+        layer_norm_eps=LAYER_NORM_EPS,
+        hidden_dropout_prob=body.dropout,
+        attention_probs_dropout_prob=body.attention_dropout,
+        attn_implementation=attention,
+        num_labels=NUM_LABELS,
+    )
+    torch.manual_seed(recipe.seed)
+    kind = RobertaForSequenceClassification if work.name == "finetune" else RobertaForMaskedLM
+    model, is_trained = kind(config), trains(work, recipe)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(is_trained(_our_name(name)))
+    return model.train()
+
+
+def _our_name(name: str) -> str:
+    """Our counterpart of a name of Hugging Face's as far as it decides what trains."""
+    if "word_embeddings" in name or name == "lm_head.decoder.weight":
+        return "pack.tokens"
+    if name in ("lm_head.bias", "lm_head.decoder.bias"):
+        return "pack.bias"
+    for theirs, ours in (
+        ("roberta.encoder.layer.", "body.layers."),
+        ("roberta.embeddings.position_embeddings.weight", "body.positions"),
+        ("roberta.embeddings.LayerNorm.", "body.embedding_norm."),
+    ):
+        if name.startswith(theirs):
+            return name.replace(theirs, ours, 1)
+    return "body." + name
+
+
+def their_batch(batch: dict, finetune: bool) -> dict[str, torch.Tensor]:
+    """Our batch in Hugging Face's terms."""
+    tokens = batch["tokens"]
+    if finetune:
+        positions = torch.arange(tokens.shape[1])
+        mask = {"attention_mask": (positions < batch["lengths"][:, None]).long()} if "lengths" in batch else {}
+        return {"input_ids": tokens, "labels": batch["targets"][:, 0], **mask}
+    labels = torch.full_like(tokens, IGNORED).scatter(1, batch["read"], batch["targets"])
+    return {"input_ids": tokens, "labels": labels}
+
+
+class _SummedLoss(nn.Module):
+    """Hugging Face's model as the engine wants it: `forward(batch)` gives the sum of losses, (1,)."""
+
+    loss_names = ["loss"]
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: dict) -> torch.Tensor:
+        finetune = batch["targets"].shape[1] == 1
+        mean = self.model(**their_batch(batch, finetune)).loss
+        return (mean.float() * batch["targets"].numel())[None]
+
+
+def _in_engine(module: nn.Module, work: Workload, recipe: Recipe) -> Trained:
+    from ds_minimodel.engine.loop import optimizer_step
+    from ds_minimodel.engine.ranks.world import join_ranks
+    from ds_minimodel.engine.zero.engine import build_engine, destroy
+
+    world = join_ranks()
+    run = resolved_run(work, recipe, world)
+    engine = build_engine(module, run, world)
+
+    def step(number: int) -> torch.Tensor:
+        batch = make_batch(work, number * world.size + world.rank)
+        (count,) = world.sum(batch["count"])  # as the loop does
+        (sums,) = optimizer_step(engine, [batch], count, run, world, number)
+        return sums.mean() / batch["count"]
+
+    return Trained(step, lambda: destroy(engine))
+
+
+def _as_documented(model: nn.Module, work: Workload, recipe: Recipe) -> Step:
+    precision = recipe.engine.precision
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model, section = model.to(device), recipe.adapt
+    optimizer = torch.optim.AdamW(
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        lr=section.lr,
+        betas=(section.beta1, section.beta2),
+        eps=section.eps,
+        weight_decay=section.weight_decay,
+        fused=True,
+    )
+    scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
+
+    def step(number: int) -> torch.Tensor:
+        batch = {
+            name: tensor.to(device, non_blocking=True)
+            for name, tensor in their_batch(make_batch(work, number), work.name == "finetune").items()
+        }
+        with torch.autocast(device, AUTOCAST.get(precision), enabled=precision in AUTOCAST):
+            loss = model(**batch).loss
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step

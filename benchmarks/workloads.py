@@ -1,0 +1,159 @@
+"""Training steps of a recipe as workloads: at its sizes, on made-up batches."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ds_minimodel.common.vocabulary import NUM_SPECIAL, mask_id
+from ds_minimodel.costs import Cost, Work, finetune_flops, step_flops
+from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.engine.run import Run
+from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, to_tensors
+from ds_minimodel.model.mini import is_layer_from
+from ds_minimodel.model.parameters import train_only
+from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.recipe.schema import Finetune, MaskedLm, Recipe
+from ds_minimodel.steps.adapt import trains_in_adapt
+from ds_minimodel.steps.training import training_run
+from ds_minimodel.tasks.batches import join
+
+STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "finetune")
+NUM_LABELS = 3  # natural language inference
+MANY_STEPS = 10**6  # of the learning rate's schedule: a benchmark never reaches its end
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One training step at one size. `body` names the head's depth, none for finetuning."""
+
+    name: str
+    body: BodyConfig
+    vocab_size: int
+    batch_size: int  # sequences a rank
+    seq_length: int
+    num_read: int  # positions of a sequence that the head reads
+    frozen_layers: int  # layers below the new ones, in step 1b
+    shortest: int  # tokens of the shortest row in finetuning; the longest has seq_length
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row, the same in every batch."""
+        return np.linspace(self.shortest, self.seq_length, self.batch_size).round().astype(int).tolist()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step on one rank, padding left out."""
+        return sum(self.lengths)
+
+    def cost(self) -> Cost:
+        """FLOPs of a step on one rank, by the paper's formulas and as executed."""
+        work = Work(
+            self.body.hidden_size,
+            self.body.ffn_size,
+            self.vocab_size,
+            round(self.tokens / self.batch_size),
+            self.num_read * self.batch_size / self.tokens,
+            self.batch_size,
+        )
+        if self.name == "finetune":
+            return finetune_flops(work, self.body.num_layers, NUM_LABELS, reads_start=True)
+        step = "adapt" if self.name.startswith("adapt-") else self.name
+        return step_flops(step, work, self.body.head_depths, self.frozen_layers)
+
+
+def workload(
+    recipe: Recipe, step: str, tokens: int, seq_length: int | None = None, shortest: int | None = None
+) -> Workload:
+    """A step of a recipe, about `tokens` tokens a rank in sequences of `seq_length` (default: its own).
+
+    shortest: tokens of the shortest sequence in finetuning; by default all are of one length.
+    """
+    depth, num_layers = {
+        "pretrain": (0, recipe.model.num_layers),
+        "adapt-full": (0, recipe.model.num_layers),
+        "finetune": (0, recipe.model.num_layers),
+        "adapt-mini": (0, recipe.mini.depth),
+        "build-mini": (recipe.mini.depth, recipe.mini.depth + recipe.mini.new_layers),
+    }[step]
+    section = {"pretrain": recipe.pretrain, "build-mini": recipe.build_mini}.get(step, recipe.adapt)
+    length = seq_length or (128 if step == "finetune" else section.seq_length)
+    model = recipe.model
+    body = BodyConfig(
+        num_layers,
+        model.hidden_size,
+        model.num_heads,
+        model.ffn_size,
+        model.max_positions,
+        () if step == "finetune" else (num_layers,),
+        model.dropout,
+        model.attention_dropout,
+    )
+    least = shortest if shortest and step == "finetune" else length
+    batch_size = max(1, 2 * tokens // (least + length))
+    num_read = 1 if step == "finetune" else round(section.mask_prob * length)
+    return Workload(step, body, recipe.tokenizer.vocab_size, batch_size, length, num_read, depth, least)
+
+
+def trains(work: Workload, recipe: Recipe) -> Callable[[str], bool]:
+    """Function that says of a parameter's name in our module whether the step trains it."""
+    if work.name == "pretrain":
+        return lambda name: True
+    if work.name == "finetune":
+        return lambda name: not name.startswith("pack.")
+    if work.name == "build-mini":
+        return lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), work.frozen_layers)
+    return lambda name: trains_in_adapt(name, recipe.adapt)
+
+
+def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | MaskedLanguageModel:
+    """Model of the step, random weights, frozen as the step freezes it."""
+    torch.manual_seed(recipe.seed)
+    module: SequenceClassifier | MaskedLanguageModel = (
+        SequenceClassifier(work.body, work.vocab_size, NUM_LABELS)
+        if work.name == "finetune"
+        else MaskedLanguageModel(work.body, work.vocab_size)
+    )
+    train_only(module, trains(work, recipe))
+    return module
+
+
+def make_batch(work: Workload, number: int) -> dict:
+    """Batch of step `number`, as the data part would make it."""
+    if work.name == "finetune":
+        numbers = np.random.default_rng(number)
+        rows = [numbers.integers(NUM_SPECIAL, work.vocab_size, length) for length in work.lengths]
+        examples = join(rows, numbers.integers(NUM_LABELS, size=work.batch_size), reads_start=True)
+        keys = numbers.integers(1 << 32, size=work.batch_size)
+        return to_tensors(examples.batch(np.arange(work.batch_size), keys))
+    draw = torch.Generator().manual_seed(number)
+    shape = work.batch_size, work.seq_length
+    tokens = torch.randint(NUM_SPECIAL, work.vocab_size, shape, generator=draw)
+    read = torch.rand(shape, generator=draw).argsort(1)[:, : work.num_read].sort(1).values
+    targets = tokens.gather(1, read)
+    tokens = tokens.scatter(1, read, mask_id(work.vocab_size))  # all masked: the kind of a piece costs nothing
+    sample_keys = torch.randint(-(2**31), 2**31 - 1, (work.batch_size,), generator=draw).to(torch.int32)
+    return {"tokens": tokens, "read": read, "targets": targets, "sample_keys": sample_keys, "count": targets.numel()}
+
+
+def resolved_run(work: Workload, recipe: Recipe, world: World) -> Run:
+    """Run specification of the step, as the pipeline makes it; one micro-batch a rank."""
+    sections: dict[str, MaskedLm | Finetune] = {
+        "pretrain": recipe.pretrain,
+        "build-mini": recipe.build_mini,
+        "finetune": recipe.finetune,
+    }
+    section = sections.get(work.name, recipe.adapt)
+    cost = work.cost()
+    return training_run(
+        recipe,
+        section,
+        world,
+        steps=MANY_STEPS,
+        batch_size=work.batch_size * world.size,
+        lr=section.lr,
+        warmup_steps=0,
+        tokens_per_step=work.tokens * world.size,
+        phases=((MANY_STEPS, cost.formula, cost.executed),),
+    )

@@ -1,0 +1,145 @@
+"""python -m benchmarks at tiny sizes: what is measured and recorded, what a failure leaves; and the records kept."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import device, growth
+from benchmarks.__main__ import HERE, PARTS
+from benchmarks.processes import Contestant, Failed
+from benchmarks.record import INDEX, index, page, runs_of
+from benchmarks.stores import SHARD_TOKENS, sparse_store
+from benchmarks.training import hugging_face, their_batch
+from benchmarks.workloads import STEPS, make_batch, our_module, workload
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.recipe.reading import load_recipe
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipes/paper.yaml"
+TINY = [
+    "model.hidden_size=32",
+    "model.num_heads=2",
+    "model.ffn_size=64",
+    "tokenizer.vocab_size=100",
+    "model.num_layers=3",
+    "mini.depth=1",
+    "mini.new_layers=1",
+]
+
+
+def measured(out, part, *arguments):
+    """(exit code, rows, page) of a part."""
+    command = [sys.executable, "-m", "benchmarks", part, *arguments, "--repeats", "1", "--out", str(out)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert runs_of(out, part), ended.stderr
+    return ended.returncode, runs_of(out, part)[-1]["rows"], (out / f"{part}.md").read_text()
+
+
+def steps(out, *arguments):
+    return measured(out, "steps", "--set", *TINY, "--tokens", "32", "--seq-length", "16", *arguments)
+
+
+def trained(module):
+    return sum(
+        parameter.numel()
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and "token_type" not in name
+    )
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_peer_trains_what_we_train(step):
+    recipe = load_recipe(RECIPE, TINY)
+    work = workload(recipe, step, 32, 16)
+    ours, theirs = our_module(work, recipe), hugging_face(work, recipe, "sdpa")
+    assert 0 < trained(ours) == trained(theirs)
+
+
+def test_rows_of_several_lengths_are_packed_by_us_and_masked_for_the_peer():
+    work = workload(load_recipe(RECIPE, TINY), "finetune", 40, 16, shortest=4)
+    batch = make_batch(work, 0)
+    theirs = their_batch(batch, finetune=True)
+    assert work.lengths == [4, 8, 12, 16] == batch["lengths"].tolist() == theirs["attention_mask"].sum(1).tolist()
+    assert work.tokens == 40 == len(batch["real"])
+
+
+def test_two_ranks_against_hugging_face(tmp_path):
+    code, (row,), table = steps(tmp_path, "--steps", "adapt-mini", "--against", "hf", "--ranks", "2")
+    assert code == 0
+    ours, theirs = row["contestants"]["ds_minimodel"]["seconds"], row["contestants"]["hf"]["seconds"]
+    ratio = 2 * 32 / ours / (32 / theirs)
+    assert f"| fp32, ZeRO 1, 2 ranks | ds_minimodel | {2 * 32 / ours:,.0f} |" in table
+    assert f"| hf | {32 / theirs:,.0f} |" in table and f"| {ratio:.2f} |" in table
+    (run,) = runs_of(tmp_path, "steps")
+    assert run["facts"]["commit"] and "--ranks 2" in run["facts"]["command"]
+
+
+def test_a_contestant_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch):
+    broken = tmp_path / "path"
+    broken.mkdir()
+    (broken / "transformers.py").write_text("raise ImportError('broken on purpose')")
+    monkeypatch.setenv("PYTHONPATH", str(broken), prepend=":")
+    code, (failure, row), table = steps(tmp_path, "--steps", "finetune", "--against", "hf")
+    assert code == 1
+    assert row["contestants"]["ds_minimodel"]["seconds"] > 0
+    assert (failure["name"], "hf" in row["contestants"]) == ("finetune fp32 ZeRO 1 hf", False)
+    assert "broken on purpose" in failure["error"] and "broken on purpose" in table
+
+
+def test_a_call_that_fails_in_a_process_has_a_reason():
+    with Contestant("peaks") as contestant, pytest.raises(Failed, match="peaks: KeyError: 'fp64'"):
+        contestant.ask(device.peaks, precision="fp64", clock="wall")
+
+
+def test_a_mistake_is_one_line():
+    command = [sys.executable, "-m", "benchmarks", "steps", "--set", "model.hidden_size=none"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stderr.startswith("ds-minimodel: model.hidden_size=none")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "part, arguments, keys",
+    [
+        ("kernels", ["--ops", "dropout", "--no-compiled"], ["op", "shape", "seconds"]),
+        ("growth", ["--axes", "depth", "--points", "1", "--tokens", "128"], ["axis", "x", "fastest", "flops"]),
+        ("stores", ["--gigabytes", "0.13", "0.26"], ["shards", "open_seconds", "sample_seconds"]),
+        ("saves", ["--parameters", "1e4"], ["at_once", "background", "until_on_disk"]),
+    ],
+)
+def test_a_part_adds_a_run_to_its_records(part, arguments, keys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = {"facts": {"device": "another", "date": "2026-01-01"}, "rows": []}
+    (tmp_path / f"{part}.jsonl").write_text(json.dumps(before) + "\n")
+    code, rows, table = measured(tmp_path, part, *arguments)
+    assert code == 0 and rows and all(row.keys() >= set(keys) for row in rows)
+    assert runs_of(tmp_path, part)[0] == before and "## another, 2026-01-01" in table
+    assert {path.name for path in tmp_path.iterdir()} == {f"{part}.jsonl", f"{part}.md"}, "nothing else is left"
+
+
+def test_a_slope_is_that_of_logarithms():
+    rows = [{"x": x, "tokens": 2, "seconds": 6 * x**2} for x in (1, 10, 100)]
+    assert growth.slope(rows, "seconds") == pytest.approx(2)
+
+
+def test_a_sparse_store_is_a_store_that_takes_no_place(tmp_path):
+    shards = sparse_store(tmp_path / "store", 0.3, 50_000)
+    store = TokenStore(tmp_path / "store")
+    assert store.num_tokens == shards * SHARD_TOKENS
+    assert not store.read(store.num_tokens - 512, store.num_tokens).any()
+    assert store.document(store.num_documents - 1)[1] == store.num_tokens
+    used = sum(512 * path.stat().st_blocks for path in (tmp_path / "store").iterdir())
+    assert used < 0.01 * sum(path.stat().st_size for path in (tmp_path / "store").iterdir())
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_kept_page_is_that_of_the_records(name):
+    assert (HERE / f"{name}.md").read_text() == page(PARTS[name], runs_of(HERE, name))
+
+
+def test_the_index_lists_every_record():
+    assert (HERE / INDEX).read_text() == index(HERE, PARTS)
+    assert {path.stem for path in HERE.glob("*.jsonl")} == set(PARTS)
