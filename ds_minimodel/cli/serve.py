@@ -97,9 +97,9 @@ def _show(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    from ds_minimodel.serve.packs import check
+    from ds_minimodel.serve.packs import check_pack
 
-    check(options.pack, options.body)
+    check_pack(options.pack, options.body)
     print(printable(f"{options.pack}: whole" + (f", fits {options.body}" if options.body else "")))
 
 

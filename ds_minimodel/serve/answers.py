@@ -22,7 +22,7 @@ from ds_minimodel.tasks.tables import text_field
 Answer = dict[str, object]  # a JSON object
 
 
-def check(request: object, answerer: Answerer, languages: Mapping[str, Tokenizer], where: str) -> None:
+def check_request(request: object, answerer: Answerer, languages: Mapping[str, Tokenizer], where: str) -> None:
     """Raise UserError for a request that a model with this Answerer and these languages does not take."""
     if not isinstance(request, dict):
         raise UserError(f"{where}: {type(request).__name__} is not an object with {', '.join(answerer.fields)}")

@@ -35,7 +35,7 @@ def facts_of(folder: str | Path) -> dict[str, Any]:
     return facts | {"files": {name: entry["bytes"] for name, entry in manifest["files"].items()}}
 
 
-def check(folder: str | Path, body_folder: str | Path | None = None) -> None:
+def check_pack(folder: str | Path, body_folder: str | Path | None = None) -> None:
     """Raise UserError where a pack is damaged, its parts disagree or, with `body_folder`, it does not fit."""
     body = None if body_folder is None else load_body(body_folder)
     if body_folder is not None and body is not None and body.task:
@@ -48,7 +48,7 @@ def plug(body_folder: str | Path, pack_folder: str | Path, out: str | Path) -> N
     out = Path(out)
     if out.exists():
         raise UserError(f"{out}: exists; choose another name or delete it")
-    check(pack_folder, body_folder)
+    check_pack(pack_folder, body_folder)
     for folder in (body_folder, pack_folder):
         if out.resolve().is_relative_to(Path(folder).resolve()):
             raise UserError(f"{out}: lies in {folder}, which is copied there; choose a place outside of it")

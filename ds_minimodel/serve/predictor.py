@@ -10,7 +10,7 @@ from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_task_mode
 from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.model.transformer import BodyConfig
-from ds_minimodel.serve.answers import Answer, MaskAnswerer, TaskAnswerer, check
+from ds_minimodel.serve.answers import Answer, MaskAnswerer, TaskAnswerer, check_request
 from ds_minimodel.serve.many_languages import ManyLanguages
 from ds_minimodel.tasks import task_of
 from ds_minimodel.tasks.kind import Request
@@ -76,7 +76,7 @@ class Predictor(ManyLanguages):
         """The requests in a file (a table, as tasks have); UserError with the line of the first that is wrong."""
         requests: list[Request] = []
         for line, request in table_rows(path):
-            check(request, self.answerer, self.tokenizers, f"{path}:{line}")
+            check_request(request, self.answerer, self.tokenizers, f"{path}:{line}")
             requests.append(request)
         return requests
 
@@ -84,7 +84,7 @@ class Predictor(ManyLanguages):
         """Answers to requests (dicts), in their order; UserError names the first request that is wrong."""
         by_language: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
-            check(request, self.answerer, self.tokenizers, f"request {number + 1}")
+            check_request(request, self.answerer, self.tokenizers, f"request {number + 1}")
             language = str(request.get("language") or next(iter(self.languages)))
             by_language.setdefault(language, []).append(number)
         found: list[Answer] = [{}] * len(requests)

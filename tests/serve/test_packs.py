@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, read_json, write_json, write_manifest
-from ds_minimodel.serve.packs import check, facts_of, plug
+from ds_minimodel.serve.packs import check_pack, facts_of, plug
 from ds_minimodel.serve.predictor import Predictor
 
 
@@ -27,14 +27,14 @@ def test_facts(family):
 
 def test_whole_packs_fit_their_family(family):
     for body in ("body", "classification", "qa"):
-        check(family.de, family.root / body)
-        check(family.zh, family.root / body)
+        check_pack(family.de, family.root / body)
+        check_pack(family.zh, family.root / body)
 
 
 def test_a_pack_of_another_body(family, other_family):
-    check(other_family.de)
+    check_pack(other_family.de)
     with pytest.raises(UserError, match="trained for embedding space fedcba9876543210, the body has 0123456789abcdef"):
-        check(other_family.de, family.body)
+        check_pack(other_family.de, family.body)
 
 
 @pytest.mark.parametrize("file", ["embeddings.safetensors", "tokenizer.model"])
@@ -43,7 +43,7 @@ def test_a_damaged_file(pack, file):
     content[len(content) // 2] ^= 1
     (pack / file).write_bytes(content)
     with pytest.raises(UserError, match=rf"{file}: damaged"):
-        check(pack)
+        check_pack(pack)
     (pack / file).write_bytes(content[:-1])
     with pytest.raises(UserError, match=rf"{file}: missing or of another size"):
         facts_of(pack)
@@ -59,19 +59,19 @@ def test_a_vocabulary_of_another_pack(family, pack):
     del facts["files"]
     write_manifest(pack, **facts)
     with pytest.raises(UserError, match="tokenizer.model: has 31 ids, .* where manifest.json says 33"):
-        check(pack, family.body)
+        check_pack(pack, family.body)
 
 
 def test_what_is_no_pack(family, tmp_path):
     with pytest.raises(UserError, match="a body, not a language pack"):
-        check(family.body)
+        check_pack(family.body)
     with pytest.raises(UserError, match="manifest.json: no such file"):
-        check(tmp_path)
+        check_pack(tmp_path)
 
 
 def test_plugged_together_they_are_whole_and_nothing_is_overwritten(family, other_family, tmp_path):
     plug(family.pair, family.de, tmp_path / "out")
-    check(tmp_path / "out/pack", tmp_path / "out/body")
+    check_pack(tmp_path / "out/pack", tmp_path / "out/body")
     with pytest.raises(UserError, match="out: exists"):
         plug(family.pair, family.zh, tmp_path / "out")
     with pytest.raises(UserError, match="embedding space"):
@@ -110,7 +110,7 @@ def sealed(folder, change):
 def test_tensors_that_no_pack_has(family, pack, change, words):
     sealed(pack, change)
     with pytest.raises(UserError, match=words):
-        check(pack, family.body)
+        check_pack(pack, family.body)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_tensors_that_no_pack_has(family, pack, change, words):
 def test_tensors_that_no_task_model_has(family, pack, tmp_path, change, words):
     model = shutil.copytree(family.classification, tmp_path / "model")
     sealed(model, change)
-    for use in (lambda: check(pack, model), lambda: Predictor(model, {"de": pack})):
+    for use in (lambda: check_pack(pack, model), lambda: Predictor(model, {"de": pack})):
         with pytest.raises(UserError, match=words):
             use()
 
@@ -150,7 +150,7 @@ def test_tasks_that_a_model_is_not_of(family, pack, tmp_path, task, words):
     write_json(model / "config.json", {**config, "task": {**config["task"], **task}})
     sealed(model, lambda tensors: None)
     with pytest.raises(UserError, match=words):
-        check(pack, model)
+        check_pack(pack, model)
 
 
 def test_a_model_in_a_packs_place_and_the_other_way_round(family, tmp_path):
@@ -159,11 +159,11 @@ def test_a_model_in_a_packs_place_and_the_other_way_round(family, tmp_path):
         (family.body, family.classification, "a task-model, not a language pack"),
     ):
         with pytest.raises(UserError, match=words):
-            check(pack, model)
+            check_pack(pack, model)
     body = shutil.copytree(family.body, tmp_path / "body")
     write_manifest_again(body, kind="task-model")
     with pytest.raises(UserError, match="say another space or kind"):
-        check(family.de, body)
+        check_pack(family.de, body)
 
 
 def write_manifest_again(folder, **changes):
@@ -177,5 +177,5 @@ def test_a_vocabulary_that_is_none(pack):
         (pack / "tokenizer.model").write_bytes(content)
         write_manifest_again(pack)
         with pytest.raises(UserError, match=words) as error:
-            check(pack)
+            check_pack(pack)
         assert "\n" not in str(error.value)

@@ -23,7 +23,7 @@ from ds_minimodel.common.files import MANIFEST, write_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import import_hf
 from ds_minimodel.model.artifacts import load_body, load_pack
-from ds_minimodel.serve.packs import check
+from ds_minimodel.serve.packs import check_pack
 from ds_minimodel.serve.predictor import Predictor
 
 from ..interop.conftest import ODD_TEXTS, TEXTS
@@ -330,7 +330,7 @@ def import_outcome(folder: Path, out: Path, good: Path, lines: list[str]) -> str
     names = ("body/model.safetensors", "pack/embeddings.safetensors", f"pack/{vocabulary}")
     if any((out / name).read_bytes() != (good / name).read_bytes() for name in names):
         assert_as_transformers(folder, out, lines)
-    check(out / "pack", out / "body")
+    check_pack(out / "pack", out / "body")
     return "right"
 
 
@@ -416,7 +416,7 @@ def artifact_outcome(model: Path, pack: Path) -> str:
     "right" is an answer by finite weights: under a manifest that agrees, a stranger's other numbers are his to choose.
     """
     try:
-        check(pack, model)
+        check_pack(pack, model)
         predictor = Predictor(model, {"de": pack}, top=2)
         (answer,) = predictor.predict([{"text": "der <mask>", "question": "wer?", "context": "der Hund"}])
     except UserError as error:
