@@ -104,9 +104,9 @@ def _check(options: Options) -> None:
 
 
 def _plug(options: Options) -> None:
-    from ds_minimodel.serve.packs import plug
+    from ds_minimodel.serve.packs import save_plugged
 
-    plug(options.body, options.pack, options.out)
+    save_plugged(options.body, options.pack, options.out)
     say(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`")
 
 

@@ -43,7 +43,7 @@ def check_pack(folder: str | Path, body_folder: str | Path | None = None) -> Non
     open_pack(folder, body)
 
 
-def plug(body_folder: str | Path, pack_folder: str | Path, out: str | Path) -> None:
+def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Path) -> None:
     """Write the folder `out` with copies of both, `body` and `pack`: a model of that language."""
     out = Path(out)
     if out.exists():

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, read_json, write_json, write_manifest
-from ds_minimodel.serve.packs import check_pack, facts_of, plug
+from ds_minimodel.serve.packs import check_pack, facts_of, save_plugged
 from ds_minimodel.serve.predictor import Predictor
 
 
@@ -70,14 +70,14 @@ def test_what_is_no_pack(family, tmp_path):
 
 
 def test_plugged_together_they_are_whole_and_nothing_is_overwritten(family, other_family, tmp_path):
-    plug(family.pair, family.de, tmp_path / "out")
+    save_plugged(family.pair, family.de, tmp_path / "out")
     check_pack(tmp_path / "out/pack", tmp_path / "out/body")
     with pytest.raises(UserError, match="out: exists"):
-        plug(family.pair, family.zh, tmp_path / "out")
+        save_plugged(family.pair, family.zh, tmp_path / "out")
     with pytest.raises(UserError, match="embedding space"):
-        plug(family.pair, other_family.de, tmp_path / "new")
+        save_plugged(family.pair, other_family.de, tmp_path / "new")
     with pytest.raises(UserError, match="out/pack/in: lies in .*out/pack"):
-        plug(family.pair, tmp_path / "out/pack", tmp_path / "out/pack/in")
+        save_plugged(family.pair, tmp_path / "out/pack", tmp_path / "out/pack/in")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
