@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .cpu import has_bf16_products
 from .library import accumulation_dtype, define, differentiate
-from .loading import backend, kind_of, why_not_triton
+from .loading import backend, device_type, why_not_triton
 from .product import product
 
 # Below it the CPU's kernel is faster in bf16 too, by a tenth (AMD EPYC with AVX512-BF16; benchmarks/attention_bf16.md).
@@ -275,7 +275,7 @@ def _products_are_faster(projected: Tensor, lengths: Tensor | None) -> bool:
         lengths is None
         and projected.dtype == torch.bfloat16
         and projected.shape[1] >= LEAST_KEYS_FOR_PRODUCTS
-        and kind_of(projected.device) == "cpu"
+        and device_type(projected.device) == "cpu"
         and not torch.compiler.is_compiling()
         and has_bf16_products()
     )

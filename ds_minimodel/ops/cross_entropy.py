@@ -17,7 +17,7 @@ from torch import Tensor
 from ds_minimodel.common.vocabulary import IGNORED
 
 from .library import accumulation_dtype, define, differentiate
-from .loading import kind_of
+from .loading import device_type
 from .product import add_product_, product, upcast_if_emulated
 
 # Rows of logits held at once. Fewer make the products too thin, more only cost memory.
@@ -50,7 +50,7 @@ _loss_and_logit_grad_ = define(
 
 
 def _chunk_rows(x: Tensor) -> int:
-    return CHUNK_ROWS.get(kind_of(x.device), CHUNK_ROWS["cuda"])
+    return CHUNK_ROWS.get(device_type(x.device), CHUNK_ROWS["cuda"])
 
 
 def _is_one_chunk(x: Tensor) -> bool:

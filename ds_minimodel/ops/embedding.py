@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .library import accumulation_dtype
-from .loading import kind_of
+from .loading import device_type
 
 
 class _TiedEmbedding(torch.autograd.Function):
@@ -55,6 +55,6 @@ def embedding(tokens: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Ten
     table: `weight`, to be used where it also is the output projection. On the CPU what its user returns as its
     gradient is then written to, so that must be a tensor of its own, as linear_cross_entropy's is.
     """
-    if kind_of(weight.device) != "cpu" or not weight.requires_grad or torch.compiler.is_compiling():
+    if device_type(weight.device) != "cpu" or not weight.requires_grad or torch.compiler.is_compiling():
         return F.embedding(tokens, weight, padding_idx=padding), weight
     return _TiedEmbedding.apply(tokens, weight, padding)

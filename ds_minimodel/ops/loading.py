@@ -45,7 +45,7 @@ def meta_stands_for(device: str, capability: Capability | None = None) -> Iterat
         _meta_device.reset(token)
 
 
-def kind_of(device: torch.device) -> str:
+def device_type(device: torch.device) -> str:
     """The type of a device; of "meta" the type that it stands for."""
     return _meta_device.get()[0] if device.type == "meta" else device.type
 
@@ -73,7 +73,7 @@ def _load(device: str) -> str:
 def why_not_triton(device: torch.device, dtype: torch.dtype, width: int | None = None) -> str:
     """Why Triton cannot serve attention with heads of `width` (None: some), in words; empty where it can."""
     planned = _meta_device.get()[1] if device.type == "meta" else None
-    if kind_of(device) != "cuda" or (planned is None and not torch.cuda.is_available()):
+    if device_type(device) != "cuda" or (planned is None and not torch.cuda.is_available()):
         return "no GPU for Triton"
     capability = planned or _capability(device)
     if capability < TRITON_CAPABILITY:
@@ -117,7 +117,7 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
     if op not in OPS:
         raise KeyError(f"no operator {op}; there are {', '.join(OPS)}")
     device = torch.device(device)
-    kind = kind_of(device)
+    kind = device_type(device)
     if kind not in LIBRARIES:
         return "torch (no kernels for this device)"
     if op == "attention" and kind == "cuda":
