@@ -30,7 +30,7 @@ _FORM = "SQuAD 1.1 has data > paragraphs > qas > answers"
 _WINDOW = 384  # tokens of a question and a piece of its context where a model answers requests
 
 
-class Keys(BaseModel):
+class QuestionAnsweringKeys(BaseModel):
     """Keys of a question-answering task."""
 
     question_length: PositiveInt = 64  # in tokens
@@ -45,7 +45,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
     name = "qa"
     form = "the form of SQuAD 1.1"
     fields = ("question", "context")
-    keys = Keys
+    keys = QuestionAnsweringKeys
     has_labels = False
     reads_start = False
     hugging_face_class = "ForQuestionAnswering"
@@ -128,8 +128,8 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
         ]
 
 
-def _keys_of(task: TaskSettings) -> Keys:
-    assert isinstance(task, Keys)
+def _keys_of(task: TaskSettings) -> QuestionAnsweringKeys:
+    assert isinstance(task, QuestionAnsweringKeys)
     return task
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Pool = Literal["mean", "first"]
 
 
-class Keys(BaseModel):
+class RetrievalKeys(BaseModel):
     """Keys of a retrieval task."""
 
     pool: Pool = "mean"  # over all tokens of a sentence, or the first one, <s>
@@ -55,7 +55,7 @@ class Retrieval(TaskKind[Bitext, Encoded]):
 
     name = "retrieval"
     form = "two files, line by line translations of each other"
-    keys = Keys
+    keys = RetrievalKeys
     has_translations = True
     has_labels = False
     reads_start = False
@@ -107,8 +107,8 @@ class Retrieval(TaskKind[Bitext, Encoded]):
         return {"chance": chance, "TF-IDF of letters": letters or None}
 
 
-def _keys_of(task: TaskSettings) -> Keys:
-    assert isinstance(task, Keys)
+def _keys_of(task: TaskSettings) -> RetrievalKeys:
+    assert isinstance(task, RetrievalKeys)
     return task
 
 
