@@ -311,7 +311,7 @@ def _target(answer: tuple[int, int] | None, begin: int, length: int, prefix: int
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerSpan:
     """A span of a context. score: sum of the logits of its first and last token. Without any span: "", None."""
 
     text: str
@@ -320,8 +320,8 @@ class Answer:
 
 def find_answers(
     questions: Sequence[Question], windows: Windows, logits: Logits, answer_length: int = 30
-) -> dict[str, Answer]:
-    """{question id: Answer}.
+) -> dict[str, AnswerSpan]:
+    """{question id: AnswerSpan}.
 
     logits: for all windows, in batches, (index (B,), array (B, S, 2) of the start and the end scores).
     """
@@ -375,8 +375,8 @@ def _keep_best(scores: np.ndarray, count: int) -> np.ndarray:
 
 def answer_texts(
     questions: Sequence[Question], windows: Windows, first: np.ndarray, last: np.ndarray, score: np.ndarray
-) -> dict[str, Answer]:
-    """{question id: Answer} from `best_spans` of all windows, each argument (W,) in their order.
+) -> dict[str, AnswerSpan]:
+    """{question id: AnswerSpan} from `best_spans` of all windows, each argument (W,) in their order.
 
     The best window of a question wins, the earlier one of equals; the text is what the context has
     between the tokens' offsets, without space around it.
@@ -387,10 +387,10 @@ def answer_texts(
     shift = windows.first - windows.prefix
     answers = {}
     for window in winners:
-        question, answer = questions[windows.question[window]], Answer("", None)
+        question, answer = questions[windows.question[window]], AnswerSpan("", None)
         if np.isfinite(score[window]):
             begin = windows.char_starts[shift[window] + first[window]]
             end = windows.char_ends[shift[window] + last[window]]
-            answer = Answer(question.context[begin:end].strip(), float(score[window]))
+            answer = AnswerSpan(question.context[begin:end].strip(), float(score[window]))
         answers[question.id] = answer
     return answers
