@@ -20,7 +20,7 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
 
-Record = dict[str, float]  # one line of metrics.jsonl
+MetricsLine = dict[str, float]  # one line of metrics.jsonl
 
 
 class Meter:
@@ -58,14 +58,14 @@ class Meter:
         self.world.from_main(lambda: self.metrics.write(record))  # a full disk ends all ranks
         self.progress.update(step, f"loss {record['loss']:.3f}")
 
-    def _check(self, record: Record) -> None:
+    def _check(self, record: MetricsLine) -> None:
         if not math.isfinite(record["loss"]):
             raise UserError(
                 f"{self.label}: the loss is not finite at step {record['step']}; lower lr, or use bf16 "
                 "or fp32; the last checkpoint is from before"
             )
 
-    def _read(self, step: int) -> Record:
+    def _read(self, step: int) -> MetricsLine:
         steps, now = step - self.last_step, time.monotonic()
         if self.world.data.size > 1:
             torch.distributed.all_reduce(self.sums, group=self.world.data.handle)
@@ -74,7 +74,7 @@ class Meter:
         self.sums, self.last_step, self.last_time = 0, step, now
         run, accounting = self.run, self.run.accounting
         formula, executed = accounting.flops_until(step)
-        record: Record = {"step": step, "loss": sum(losses) / len(losses), "lr": run.schedule.lr_at(step - 1)}
+        record: MetricsLine = {"step": step, "loss": sum(losses) / len(losses), "lr": run.schedule.lr_at(step - 1)}
         if len(losses) > 1:
             record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses, strict=True)}
         record |= {
@@ -134,7 +134,7 @@ class Metrics:
         with clear_write_errors(self.folder / "events"):
             self.events = SummaryWriter(self.folder / "events", purge_step=self.start_step + 1)
 
-    def write(self, record: Record) -> None:
+    def write(self, record: MetricsLine) -> None:
         with clear_write_errors(self.file.name):
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()
