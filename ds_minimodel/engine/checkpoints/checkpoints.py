@@ -87,7 +87,7 @@ class Checkpoints:
         """Take the state after `step` steps and begin to write it, once the former one is on disk."""
         self.wait()
         self.world.from_main(lambda: self._start_partial(step))
-        states = self.files.take(self.folder, storage.name_of(step) + storage.PARTIAL, step)
+        states = self.files.take(self.folder, storage.checkpoint_name(step) + storage.PARTIAL, step)
         wait_for_copies()
         facts = {
             **self.binding,

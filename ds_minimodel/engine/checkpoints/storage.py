@@ -63,7 +63,7 @@ class CheckpointPolicy:
         return bool(self.keep_every) and step % (self.keep_every or 1) == 0
 
 
-def name_of(step: int) -> str:
+def checkpoint_name(step: int) -> str:
     return f"step-{step:08}"
 
 
@@ -92,7 +92,7 @@ def damage(checkpoint: Path, share: int = 0, shares: int = 1) -> str | None:
         values = read_json(checkpoint / MANIFEST)
         if values.pop("manifest_sha256") != sha256_of_json(values):
             return f"{checkpoint / MANIFEST}: its SHA-256 is not the one that it holds"
-        if checkpoint.name != name_of(manifest.step):
+        if checkpoint.name != checkpoint_name(manifest.step):
             return f"{checkpoint}: holds the checkpoint of step {manifest.step}"
         for name, facts in sorted(manifest.files.items())[share::shares]:
             if sha256_of_file(checkpoint / name) != facts.sha256:
@@ -108,7 +108,7 @@ def start_partial(folder: Path, step: int) -> None:
     """Make an empty folder for the checkpoint of `step`; remove what killed saves have left."""
     folder.mkdir(parents=True, exist_ok=True)
     _remove_partials(folder)
-    (folder / (name_of(step) + PARTIAL)).mkdir()
+    (folder / (checkpoint_name(step) + PARTIAL)).mkdir()
 
 
 def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dic
 
     files: {name: {"bytes", "sha256"}} as written by all ranks. UserError where one is not here.
     """
-    partial = folder / (name_of(step) + PARTIAL)
+    partial = folder / (checkpoint_name(step) + PARTIAL)
     for name, written in files.items():
         if not (partial / name).is_file() or (partial / name).stat().st_size != written["bytes"]:
             raise UserError(
@@ -126,7 +126,7 @@ def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dic
     manifest = {**facts, "kind": "checkpoint", "step": step, "files": files}
     write_json(partial / MANIFEST, {**manifest, "manifest_sha256": sha256_of_json(manifest)})
     sync_folder(partial)
-    complete = folder / name_of(step)
+    complete = folder / checkpoint_name(step)
     if complete.exists():  # damaged, and passed over
         shutil.rmtree(complete)
     partial.rename(complete)
