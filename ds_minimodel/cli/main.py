@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: 0 done, 2 the user's mistake (one line on standard error), 1 anything else."""
     if arguments is None:
         streams.restart_in_utf8()
-    streams.prepare()
+    streams.configure()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     rank = 0
     try:

@@ -24,7 +24,7 @@ def restart_in_utf8() -> None:
         os.execve(sys.executable, command, {**os.environ, "PYTHONUTF8": "1"})
 
 
-def prepare() -> None:
+def configure() -> None:
     """Give a process that was started without some of its standard streams empty ones; print names of any bytes.
 
     A file opened later would else take their place, and what libraries print would go into it.
