@@ -31,10 +31,10 @@ def ordered_map(
         yield from map(function, items)
         return
     with process_pool(workers) as pool:
-        yield from in_order(lambda item: pool.submit(function, item), items, 2 * workers)
+        yield from results_in_order(lambda item: pool.submit(function, item), items, 2 * workers)
 
 
-def in_order(submit: Callable[[Item], Future[Result]], items: Iterable[Item], window: int) -> Iterator[Result]:
+def results_in_order(submit: Callable[[Item], Future[Result]], items: Iterable[Item], window: int) -> Iterator[Result]:
     """Yield the results of submit(item), a Future, for each item, in order; `window` at most at a time."""
     pending: collections.deque[Future[Result]] = collections.deque()
     try:
@@ -125,4 +125,4 @@ class MpiRanks:
                     return here[-1]
                 return self.executor.submit(function, item)
 
-            yield from in_order(submit, items, 2 * self.comm.size)
+            yield from results_in_order(submit, items, 2 * self.comm.size)
