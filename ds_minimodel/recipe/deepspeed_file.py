@@ -18,9 +18,8 @@ from pydantic_core import CoreSchema, core_schema
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.sections import DECIDES_NOTHING, Decides, Few, Section, UpTo
-from ds_minimodel.recipe.yaml12 import line_of, problem_of, read_yaml, similar_key
+from ds_minimodel.recipe.yaml12 import MOST_BYTES, line_of, problem_of, read_yaml, similar_key
 
-LARGEST = 1 << 19  # bytes
 MOST_FAULTS = 20  # in one message
 # The recipe's own key decides and is recorded.
 OWNED = Decides(recorded=False, compared=False)
@@ -221,14 +220,14 @@ def _faults(error: ValidationError, tree: yaml.Node | None) -> Iterator[str]:
 def _parsed(path: str | Path) -> tuple[dict[str, Any], yaml.Node | None]:
     try:
         with open(path, "rb") as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MOST_BYTES + 1)
         text = data.decode()
     except OSError as error:
         raise UserError(f"engine.deepspeed: {path}: {error.strerror}; name a DeepSpeed JSON, see ds_configs/") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; convert the file") from None
-    if len(data) > LARGEST:
-        raise UserError(f"{path}: larger than {LARGEST:,} bytes; that is no DeepSpeed JSON")
+    if len(data) > MOST_BYTES:
+        raise UserError(f"{path}: larger than {MOST_BYTES:,} bytes; that is no DeepSpeed JSON")
     try:
         values, tree = read_yaml(text)  # of which JSON is a part; it says where, and refuses a key that is there twice
     except yaml.YAMLError as error:

@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.recipe.yaml12 import apply_override, problem_of, read_yaml, refusal
+from ds_minimodel.recipe.yaml12 import MOST_BYTES, apply_override, problem_of, read_yaml, refusal
 
-LARGEST = 1 << 19  # bytes of a recipe
 _PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # a shell's <(…), which has a writer
 
 
@@ -45,13 +44,13 @@ def _text_of(path: str | Path) -> str:
         if not stat.S_ISREG(os.stat(path).st_mode) and not str(path).startswith(_PIPES):
             raise UserError(f"{path}: a folder, a pipe or a device; name the recipe's YAML file")
         with open(path, "rb") as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe; those that come with the sources lie in recipes/") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot read the recipe ({getattr(error, 'strerror', None) or error})") from None
-    if len(data) > LARGEST:
-        raise UserError(f"{path}: larger than {LARGEST:,} bytes; that is no recipe")
+    if len(data) > MOST_BYTES:
+        raise UserError(f"{path}: larger than {MOST_BYTES:,} bytes; that is no recipe")
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -12,6 +12,7 @@ from yaml.constructor import ConstructorError
 
 from ds_minimodel.common.errors import UserError
 
+MOST_BYTES = 1 << 19  # of a file
 MOST_VALUES = 50_000  # of a recipe, those of its aliases counted wherever they stand
 DEEPEST = 50  # levels of nesting
 
