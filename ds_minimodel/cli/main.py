@@ -49,7 +49,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Turn what nobody has put into words, a file that cannot be used or memory that is not there, into a UserError."""
+    """Turn errors without a message of their own, of files that cannot be used or of memory, into a UserError."""
     try:
         yield
     except OSError as error:

@@ -148,7 +148,7 @@ def _embed(options: Options) -> None:
         raise UserError(f"{out}: exists; choose another name with --out, or delete it")
     folders = _folders(options.pack)
     if len(folders) > 1:
-        raise UserError("--pack: a file is in one language; give one, and embed the other files by themselves")
+        raise UserError("--pack: a file is in one language; give one, and embed the other files separately")
     from ds_minimodel.serve.embedder import Embedder
     from ds_minimodel.serve.many_languages import beside
     from ds_minimodel.tasks.tables import decoded, read_text, text_lines

@@ -1,4 +1,4 @@
-"""Standard streams and the encoding of this process: usable whatever it was started with."""
+"""Standard streams and the encoding of this process: usable however it was started."""
 
 import contextlib
 import errno

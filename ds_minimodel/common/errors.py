@@ -15,7 +15,7 @@ class UserError(Exception):
     """
 
     def __str__(self) -> str:
-        """The message as one printable line, whatever stands in the names and texts that it quotes."""
+        """The message as one printable line; control characters in the names and texts that it quotes are escaped."""
         text = printable(re.sub(r"\s*\n\s*", " ", super().__str__()).strip())
         return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[3 - LONGEST // 2 :]}"
 

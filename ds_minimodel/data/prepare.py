@@ -1,7 +1,7 @@
 """Raw text to a token store: streaming, over several processes, resumed where a run was killed.
 
 The text decides where a shard ends (after a fixed amount of it), not the tokens or the number of
-workers. So every shard can be made by itself, by any process on any machine, with the same bytes.
+workers. So every shard can be made alone, by any process on any machine, with the same bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def prepare(
 
     Documents of fewer than `min_words` words are dropped. A killed run leaves OUT.partial with its
     complete shards and OUT.progress.json; the next one with the same text and settings goes on after
-    them. The store is the same, byte for byte, however often the work was interrupted and whatever the
+    them. The store is the same, byte for byte, however often the work was interrupted and for any
     number of `workers`, or of `ranks` (workers.py), which work instead of them where given.
     `progress(documents, tokens, tokens_per_second)` is called as work is done.
 

@@ -303,7 +303,7 @@ class JsonTokenizer(Tokenizer):
         self._tokenizer = tokenizers.Tokenizer.from_str(file.without_special_tokens().model_dump_json())
         self._added = {token.content for token in file.added_tokens}
         for token in self._added.difference(file.special_tokens):
-            if self._tokenizer.token_to_id(token) != ids[token]:  # the library counts on by itself
+            if self._tokenizer.token_to_id(token) != ids[token]:  # the library chose other ids
                 raise UserError(f"{self.path}: added_tokens: {token!r:.60} is not in the order of the ids")
         self.vocab_size = len(ids)
         self.mask_id = mask_id(self.vocab_size)

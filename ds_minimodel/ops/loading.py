@@ -107,7 +107,7 @@ def _load_triton() -> str:
         from . import attention_triton  # noqa: F401
 
         driver.active.get_current_device()  # builds what starts kernels, which takes a C compiler
-    except Exception as error:  # whatever a part of it that is missing raises
+    except Exception as error:  # a part of it that is missing may raise anything
         return f"Triton does not load: {' '.join(str(error).split())[:200] or type(error).__name__}"
     return ""
 

@@ -81,7 +81,7 @@ class Record(Stored):
 
     @property
     def identity(self) -> str:
-        """What children know the job by. A job made again to the same artifacts keeps it, whatever its logs."""
+        """What children know the job by. A job made again to the same artifacts keeps it, even with other logs."""
         made = {"artifacts": self.artifacts} if self.complete else {}
         return sha256_of_json({"inputs": self.inputs, "complete": self.complete, **made})
 
@@ -300,8 +300,8 @@ def begin(job: Job) -> bool:
         return False
     if os.path.lexists(job.folder) and not path.is_file():
         raise UserError(
-            f"{job.folder}: its record {path.name} is missing, so nobody knows what it "
-            "was made from; delete or rename the folder"
+            f"{job.folder}: its record {path.name} is missing, so what it was made "
+            "from is not known; delete or rename the folder"
         )
     _write(job, Record(inputs=_inputs(job, to_be_read=True), complete=False, text=text))
     return True

@@ -498,7 +498,7 @@ def _flat(name: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(annotation, UnionType):
         annotation = get_args(annotation)[0]
     section = annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
-    if section is not None and value is None:  # not named, so all in it is as it is by itself
+    if section is not None and value is None:  # not named, so none of its keys is given
         value = dict.fromkeys(section.model_fields)
     if not isinstance(value, Mapping):
         yield name, value

@@ -98,7 +98,7 @@ Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
-    """(value, composed tree) of a YAML document; YAMLError for whatever is wrong with it."""
+    """(value, composed tree) of a YAML document; YAMLError where anything is wrong with it."""
     loader = Yaml12(text)
     try:
         tree = loader.get_single_node()

@@ -156,7 +156,7 @@ def _markdown(text: str) -> str:
 
 
 def to_html(title: str, blocks: Iterable[Block]) -> str:
-    """Page as one HTML file with its figures inside; what is too wide for a screen scrolls by itself."""
+    """Page as one HTML file with its figures inside; what is too wide for a screen scrolls within the page."""
     blocks = list(blocks)
     body = "\n".join(_html(block, number) for number, block in enumerate(blocks))
     links = "\n".join(

@@ -29,7 +29,7 @@ class Predictor(ManyLanguages):
     "sentence2", … A body answers "text" with <mask> in it by the likeliest pieces of each. "language" may be left
     out where there is one.
 
-    The body's weights are in memory once, whatever the number of languages; each adds its embeddings. A task
+    The body's weights are in memory once for any number of languages; each adds its embeddings. A task
     model is finetuned as a whole, so that another task is another Predictor.
     """
 

@@ -134,7 +134,7 @@ def micro_batches(sampler: Sampler, run: Run, world: World) -> Batches:
     """A function of the step: this rank's micro-batches of it, as torch tensors.
 
     `sampler.rows(first, last)` gives the samples with these global numbers; step s takes the numbers
-    [s * batch_size, (s + 1) * batch_size), whatever the number of ranks and the size of a micro-batch.
+    [s * batch_size, (s + 1) * batch_size), for any number of ranks and any size of a micro-batch.
     """
     data, batch_size = world.data, run.execution.batch_size
     micro, accumulation = world.replicated(lambda: run.execution.split(data.size))

@@ -102,7 +102,7 @@ def read_table(
     forms: what its columns may be called; the first row decides. labels: the task's labels
     in order of their ids; where None, those of this file, sorted. Labels are matched by name, numbers
     by their digits. language: of the rows that are kept, in a file that mixes languages.
-    Raises UserError with file and line for whatever is missing, damaged or not of the task.
+    Raises UserError with file and line where something is missing, damaged or not of the task.
     """
     columns: Columns | None = None
     examples: list[tuple[int, list[str], str]] = []  # (line, texts, label)

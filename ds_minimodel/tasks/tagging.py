@@ -264,7 +264,7 @@ def _with_beginnings(sentence: list[tuple[int, str, str]], path: str | Path) -> 
 def encode_words(tokenizer: Tokenizer, records: Sentences, max_length: int) -> TaggedTokens:
     """`<s>`, the pieces of the words, `</s>`; a word's first piece has its target, all other tokens none.
 
-    Each word is encoded by itself, as after a space; one without a piece is `<unk>` (`</s>` where there is none). A
+    Each word is encoded alone, as after a space; one without a piece is `<unk>` (`</s>` where there is none). A
     sentence that is too long is cut after the last whole word that fits (of a first word that does not, after the last
     piece).
     """

@@ -178,8 +178,6 @@ def _present(out_folder: Path, set_name: str) -> dict | None:
     if manifest.get("kind") != KIND:
         raise UserError(f"{out_folder}: holds something else than a sample; give another folder with --out")
     held = manifest["set"]
-    if held in LARGE_SETS and "find" not in manifest["tasks"]:
-        held = f"{held} of before, with other tasks"
     if held != set_name:
         raise UserError(
             f"{out_folder}: holds the set {held}, not {set_name}; give another folder with --out, or delete this one"

@@ -281,7 +281,7 @@ def test_one_rank_copies_its_gradients(still):
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_a_norm_is_taken_for_nobody(still, stage):
+def test_a_norm_is_taken_that_nothing_reads(still, stage):
     engine = build(stage, "bf16")
     with mock.patch.object(engine.optimizer, "scaled_global_norm", wraps=engine.optimizer.scaled_global_norm) as norm:
         step(engine)

@@ -169,10 +169,6 @@ def test_a_folder_with_other_contents_is_left_alone(tmp_path, sample):
     assert (tmp_path / "mine/thesis.txt").read_text() == "precious"
     with pytest.raises(UserError, match="holds the set quickstart, not repro"):
         fetch(sample[0], "repro")
-    manifest = json.loads((sample[0] / "manifest.json").read_text())
-    (sample[0] / "manifest.json").write_text(json.dumps(manifest | {"set": "repro"}))
-    with pytest.raises(UserError, match="holds the set repro of before, with other tasks, not repro"):
-        fetch(sample[0], "repro")
 
 
 def test_a_required_package_that_is_unknown(archive, help_packages, tmp_path):

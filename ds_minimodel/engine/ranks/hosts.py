@@ -33,7 +33,7 @@ SSH_OPTIONS = (
     "ServerAliveCountMax=3",
 )
 SURVEY_TIMEOUT = 60  # seconds for a host to answer with its facts: Python may start from a slow disk
-GRACE = 60  # seconds for the other hosts to end by themselves after one has failed
+GRACE = 60  # seconds for the other hosts to end on their own after one has failed
 
 # Beginnings of the names of variables that go with the ranks to their hosts.
 EXPORTED = (

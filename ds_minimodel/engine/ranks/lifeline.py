@@ -17,7 +17,7 @@ from typing import cast
 import torch.distributed as dist
 
 IDLE, INTERVAL, PROBES = 10, 5, 3  # seconds of silence, seconds between probes, probes without an answer
-GRACE = 60  # seconds to end in, after another rank ended by itself
+GRACE = 60  # seconds to end in, after another rank ended without being lost
 _RANK, _GOODBYE = struct.Struct("!I"), b"."
 
 
@@ -25,7 +25,7 @@ def end_with_lost_ranks(rank: int, group: dist.ProcessGroup | None) -> None:
     """From now on end this process, with one line and exit code 1, when another rank is lost.
 
     Lost is who is killed or whose host or network goes down: noticed at once where a process was killed, else
-    after IDLE + INTERVAL * PROBES seconds. Who ends by itself, well or with an error, is no longer waited for
+    after IDLE + INTERVAL * PROBES seconds. Who ends on its own, well or with an error, is no longer waited for
     after GRACE seconds. group: a process group of all ranks on a host backend.
     """
     address, size = os.environ["MASTER_ADDR"], dist.get_world_size()

@@ -14,7 +14,7 @@ from ds_minimodel.engine.run import Run
 
 NEVER = 10**9
 # At most so many elements are reduced at once, or gathered ahead of their use. DeepSpeed's own 500 million are
-# allocated whatever trains: 1 GB of memory, 2 in fp32.
+# allocated even where few parameters train: 1 GB of memory, 2 in fp32.
 BUCKET = 50_000_000
 KEPT_LIVE = 10**9  # elements that stage 3 keeps gathered between the passes: its stage3_max_live_parameters
 # ZeRO stages at which a part of the state may lie in host memory. DeepSpeed takes the optimizer's at stage 1 too, which
@@ -79,8 +79,8 @@ def deepspeed_config(run: Run, world_size: int, zero: dict | None = None) -> dic
     in_place = accumulates_in_place(precision, stage, accumulation)
     offloads = _is_offloaded(run.deepspeed, "offload_optimizer")
     if stage in (1, 2) and precision != "fp32" and not clip and not in_place and not offloads:
-        # Else DeepSpeed takes the norm of all gradients, in double precision, for nobody. In fp32 it looks there for
-        # gradients that are not finite.
+        # Else DeepSpeed takes the norm of all gradients, in double precision, and nothing reads it. In fp32 it looks
+        # there for gradients that are not finite.
         config["zero_optimization"]["compute_grad_norm"] = False
     if precision == "bf16":
         config["bf16"] = {"enabled": True}
@@ -109,7 +109,7 @@ def _add(config: dict[str, Any], run: Run) -> None:
             place = place.setdefault(section, {})
         place[last] = value
     if not config.get("comms_logger", {}).get("enabled"):
-        config.pop("comms_logger", None)  # DeepSpeed takes the section for an order, whatever is in it
+        config.pop("comms_logger", None)  # DeepSpeed takes any such section for an order to log
 
 
 def check_agreement(run: Run, replicas: int) -> None:
