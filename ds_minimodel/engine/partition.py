@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ds_minimodel.engine.ranks.world import World
     from ds_minimodel.engine.run import Run
 
-NO_FILE = ZeroMemory()
+_NO_FILE = ZeroMemory()
 
 
 class Setup(NamedTuple):
@@ -53,7 +53,7 @@ class Setup(NamedTuple):
     ranks_per_node: int
     device_memory: int
     tensor_parallel: int = 1
-    zero: ZeroMemory = NO_FILE
+    zero: ZeroMemory = _NO_FILE
 
     @property
     def replicas(self) -> int:

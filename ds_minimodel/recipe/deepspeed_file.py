@@ -2,8 +2,8 @@
 
 The recipe owns batches, precision, ZeRO stage, optimizer and schedule: such keys may stand in the file where they agree
 (engine/zero/config.py compares them). Of the others declared here some hold as the file has them, and some may only say
-what holds without them. A key that is not declared is refused: it would change what the recipe, the plan of memory and
-traffic or the checkpoints decide. "auto", which other libraries fill in, is as good as absent.
+what holds without them. A key that is not declared is refused: it would change what the recipe, the partition of a run
+or the checkpoints decide. "auto", which other libraries fill in, is as good as absent.
 """
 
 import json
@@ -201,8 +201,8 @@ def read_deepspeed_file(path: str | Path) -> DeepSpeedFile:
         faults = [*_faults(error, tree)]
         left = f" and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
         raise UserError(
-            f"{path}: not taken: {', '.join(faults[:MOST_FAULTS])}{left}; the recipe, the plan and the checkpoints "
-            "decide what is not listed in docs/launch.md: remove these keys"
+            f"{path}: not taken: {', '.join(faults[:MOST_FAULTS])}{left}; the recipe, the partition and the "
+            "checkpoints decide what is not listed in docs/launch.md: remove these keys"
         ) from None
 
 
