@@ -2,6 +2,7 @@
 # Kills training and saving at random, damages checkpoints, and counts what is lost (must be 0).
 #   scripts/faults.sh [MINUTES [SEED]]              one training run after another; benchmarks/faults.json
 #   scripts/faults.sh --pipelines [KILLS [SEED]]    whole runs of all systems on two ranks; benchmarks/faults_pipelines.json
+#   scripts/faults.sh --ends [MINUTES [BUSY]]       ends of two ranks beside BUSY busy processes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh
@@ -10,5 +11,6 @@ export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
 case "${1:-}" in
     --pipelines) python -m tests.faults.pipeline --kills "${2:-100}" --seed "${3:-1}" \
         --report benchmarks/faults_pipelines.json ;;
+    --ends) python -m tests.faults.ends "${2:-5}" "${3:-8}" ;;
     *) python tests/faults/harness.py --minutes "${1:-15}" --seed "${2:-1}" --report benchmarks/faults.json ;;
 esac

@@ -21,6 +21,7 @@ SLOW = (
     "data/test_ranks.py",
     "engine/test_checkpoint.py",
     "engine/test_costs.py",
+    "engine/test_ends.py",
     "engine/test_launch.py",
     "engine/test_launchers.py",
     "engine/test_parity.py",

@@ -1,5 +1,6 @@
 """The ranks that train together, whoever started their processes: ourselves, deepspeed, torchrun or mpirun."""
 
+import atexit
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -114,6 +115,7 @@ def join_ranks(tensor_parallel: int = 1) -> World:
         except dist.DistError as error:
             place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             raise UserError(f"the ranks do not meet at {place} ({str(error).partition(chr(10))[0]})") from None
+        atexit.register(start.end_distributed)  # runs after the goodbye of lifeline.py
     device = start.device(int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import logging
 import warnings
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 def configure() -> None:
     """Load DeepSpeed, quiet, and without its shared-memory collectives. Before `init_distributed`."""
     import deepspeed
+    import torch.distributed.nn  # noqa: F401  (loaded later, its functions would hold the group that there is by then)
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # torch says at every step of ZeRO 3 that the collectives that DeepSpeed calls have new names.
@@ -47,6 +49,21 @@ def init_distributed() -> None:
     import deepspeed
 
     deepspeed.init_distributed(verbose=False)
+
+
+def end_distributed() -> None:
+    """End the process groups and their threads, if there are any; to be called while Python still runs.
+
+    A thread of gloo's lets go of a collective's tensors some time after those who wait for it have gone on, and needs
+    Python for that: where Python has begun to end by then, it aborts the process, whose work is done
+    (pytorch#190489). DeepSpeed holds groups of its own, which must go for their threads to end.
+    """
+    import deepspeed
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        deepspeed.comm.destroy_process_group()
+        gc.collect()  # engines, which are cycles, hold groups too
 
 
 def device(local_rank: int) -> torch.device:

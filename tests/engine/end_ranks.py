@@ -1,0 +1,38 @@
+"""Ranks that train and end as those of a command do, and then print which threads of libraries are left.
+
+Usage: end_ranks.py FOLDER done|mistake
+"""
+
+import argparse
+import atexit
+import sys
+import threading
+from pathlib import Path
+from unittest import mock
+
+from synthetic import run_config, train
+
+from ds_minimodel.cli import main as command_line
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.engine.ranks.world import join_ranks
+
+
+def work(options):
+    atexit.register(name_threads)  # called after those of join_ranks
+    world = join_ranks()
+    train(world, options.folder, run_config(zero_stage=1, checkpoint_every=2))
+    if options.end == "mistake":
+        raise UserError("a mistake that both ranks find")
+
+
+def name_threads():
+    known = {str(thread.native_id) for thread in threading.enumerate()}
+    tasks = [path for path in Path("/proc/self/task").iterdir() if path.name not in known]
+    print(f"left: {[(path / 'comm').read_text().strip() for path in tasks]}", flush=True)
+
+
+if __name__ == "__main__":
+    folder, end = [word for word in sys.argv[1:] if not word.startswith("-")]
+    options = argparse.Namespace(run=work, folder=Path(folder), end=end)
+    with mock.patch.object(command_line, "parse", lambda _: options):
+        command_line.main([])
