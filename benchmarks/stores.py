@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ds_minimodel.data.mlm import MlmSampler
+
 from benchmarks.processes import Contestant, Failed
 from benchmarks.record import table
 from ds_minimodel.common.files import MANIFEST, sha256_of_file, write_json
 from ds_minimodel.data.blocks import BlockTable
-from ds_minimodel.data.mlm import MlmSampler
 from ds_minimodel.data.store import TokenStore, id_type, shard_name, write_checksums, write_shard
 from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.planning.calibration import CLOCKS

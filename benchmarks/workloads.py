@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ds_minimodel.bodies import BodyConfig
 from ds_minimodel.common.vocabulary import NUM_SPECIAL, mask_id
 from ds_minimodel.costs import Cost, Work, finetune_flops, step_flops
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
-from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, to_tensors
 from ds_minimodel.model.mini import is_layer_from
+from ds_minimodel.model.models import LanguageModel, SequenceClassifier, to_tensors
 from ds_minimodel.model.parameters import train_only
-from ds_minimodel.model.transformer import BodyConfig
-from ds_minimodel.recipe.schema import Finetune, MaskedLm, Recipe
+from ds_minimodel.recipe.schema import Finetune, Recipe, Training
 from ds_minimodel.steps.adapt import trains_in_adapt
 from ds_minimodel.steps.training import training_run
 from ds_minimodel.tasks.batches import join
@@ -49,18 +49,12 @@ class Workload:
 
     def cost(self) -> Cost:
         """FLOPs of a step on one rank, by the paper's formulas and as executed."""
-        work = Work(
-            self.body.hidden_size,
-            self.body.ffn_size,
-            self.vocab_size,
-            round(self.tokens / self.batch_size),
-            self.num_read * self.batch_size / self.tokens,
-            self.batch_size,
-        )
+        length = self.tokens / self.batch_size
+        work = Work(self.body, self.vocab_size, round(length), self.num_read / length, self.batch_size)
         if self.name == "finetune":
-            return finetune_flops(work, self.body.num_layers, NUM_LABELS, reads_start=True)
+            return finetune_flops(work, NUM_LABELS, reads_start=True)
         step = "adapt" if self.name.startswith("adapt-") else self.name
-        return step_flops(step, work, self.body.head_depths, self.frozen_layers)
+        return step_flops(step, work, (self.body.num_layers,), self.frozen_layers)
 
 
 def workload(
@@ -79,20 +73,10 @@ def workload(
     }[step]
     section = {"pretrain": recipe.pretrain, "build-mini": recipe.build_mini}.get(step, recipe.adapt)
     length = seq_length or (128 if step == "finetune" else section.seq_length)
-    model = recipe.model
-    body = BodyConfig(
-        num_layers,
-        model.hidden_size,
-        model.num_heads,
-        model.ffn_size,
-        model.max_positions,
-        () if step == "finetune" else (num_layers,),
-        model.dropout,
-        model.attention_dropout,
-    )
+    body = recipe.body_config.with_layers(num_layers)
     least = shortest if shortest and step == "finetune" else length
     batch_size = max(1, 2 * tokens // (least + length))
-    num_read = 1 if step == "finetune" else round(section.mask_prob * length)
+    num_read = 1 if step == "finetune" else round(recipe.trained_by.share_read(section) * length)
     return Workload(step, body, recipe.tokenizer.vocab_size, batch_size, length, num_read, depth, least)
 
 
@@ -107,13 +91,13 @@ def trains(work: Workload, recipe: Recipe) -> Callable[[str], bool]:
     return lambda name: trains_in_adapt(name, recipe.adapt)
 
 
-def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | MaskedLanguageModel:
+def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | LanguageModel:
     """Model of the step, random weights, frozen as the step freezes it."""
     torch.manual_seed(recipe.seed)
-    module: SequenceClassifier | MaskedLanguageModel = (
+    module: SequenceClassifier | LanguageModel = (
         SequenceClassifier(work.body, work.vocab_size, NUM_LABELS)
         if work.name == "finetune"
-        else MaskedLanguageModel(work.body, work.vocab_size)
+        else LanguageModel(work.body, work.vocab_size, (work.body.num_layers,), recipe.trained_by)
     )
     train_only(module, trains(work, recipe))
     return module
@@ -139,7 +123,7 @@ def make_batch(work: Workload, number: int) -> dict:
 
 def resolved_run(work: Workload, recipe: Recipe, world: World) -> Run:
     """Run specification of the step, as the pipeline makes it; one micro-batch a rank."""
-    sections: dict[str, MaskedLm | Finetune] = {
+    sections: dict[str, Training | Finetune] = {
         "pretrain": recipe.pretrain,
         "build-mini": recipe.build_mini,
         "finetune": recipe.finetune,

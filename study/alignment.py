@@ -25,11 +25,11 @@ from ds_minimodel.api import Embedder, Recipe, load_body, load_pack, plugged_mod
 from ds_minimodel.common.errors import exit_code
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.engine.ranks.world import join_ranks
-from ds_minimodel.model.heads import to_tensors
+from ds_minimodel.model.models import to_tensors
 from ds_minimodel.recipe.jobs import Layout
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.results.units import name_of
-from ds_minimodel.steps.training import masked_lm_sampler, snapshot_folder
+from ds_minimodel.steps.training import snapshot_folder, text_sampler
 from ds_minimodel.systems import System
 from ds_minimodel.tasks.metrics import neighbour_accuracy
 from ds_minimodel.tasks.retrieval import unit
@@ -42,7 +42,7 @@ def loss(recipe: Recipe, system: System, language: str) -> float:
     layout, section = Layout(recipe.workdir), recipe.adapt
     body = load_body(layout.pretrain(system) / "body")
     model = plugged_module(body, load_pack(layout.adapt(system, language) / "pack", body.space))
-    sampler = masked_lm_sampler(recipe, section, layout, language, join_ranks())
+    sampler = text_sampler(recipe, section, layout, language, join_ranks())
     first, size = section.steps * section.batch_size, section.batch_size
     batches = [to_tensors(sampler.rows(start, start + size)) for start in range(first, first + BATCHES * size, size)]
     with torch.no_grad():

@@ -1,11 +1,11 @@
 """Recipes in one line: the paper's sizes but for what is given."""
 
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.schema import PaperRecipe
 
 
 def recipe_of(systems, targets=("de",), source="en", **sections):
     """A Recipe of `systems`; sections: those of the recipe that differ from the defaults, which are the paper's."""
-    return Recipe.model_validate(
+    return PaperRecipe.model_validate(
         {
             "workdir": "runs/test",
             "systems": list(systems),

@@ -3,13 +3,14 @@
 import pytest
 
 from ds_minimodel import costs as flops
+from ds_minimodel.bodies import products_of
+from ds_minimodel.bodies.roberta import RobertaConfig
 from ds_minimodel.recipe.costs import recipe_costs
 
 from .recipes import recipe_of
 
-PAPER = flops.Work(
-    hidden_size=768, ffn_size=3072, vocab_size=50000, seq_length=512, mask_prob=0.15, batch_size=2048, steps=125000
-)
+BODY = RobertaConfig()  # the paper's
+PAPER = flops.Work(BODY, vocab_size=50000, seq_length=512, share_read=0.15, batch_size=2048, steps=125000)
 
 
 def paper_costs(systems, **sections):
@@ -74,8 +75,9 @@ def test_depth_schedule_weighs_depths_by_their_share():
 
 @pytest.mark.parametrize("num_layers, ratio", [(4, 1.17), (12, 1.06)])
 def test_narrowed_last_layer_saves_a_seventh_of_a_four_layer_step(num_layers, ratio):
-    whole = flops.executed_layer(PAPER, PAPER.seq_length, passes_back=True)
-    last = flops.executed_layer(PAPER, PAPER.num_read, passes_back=True)
+    layer = products_of(BODY).layers[0]
+    whole = flops.executed_layer(PAPER, layer, PAPER.seq_length, passes_back=True)
+    last = flops.executed_layer(PAPER, layer, PAPER.num_read, passes_back=True)
     executed = flops.executed_adapt(PAPER, num_layers) / PAPER.num_sequences
     assert (executed + whole - last) / executed == pytest.approx(ratio, abs=0.005)
 
@@ -91,8 +93,8 @@ def test_step_flops_is_one_update_of_the_recipe():
 
 
 def test_finetuning_reads_one_position_for_classes_and_all_for_answers():
-    work = flops.Work(hidden_size=768, ffn_size=3072, vocab_size=50000, seq_length=128, mask_prob=0)
-    classes = flops.finetune_flops(work, 12, num_outputs=3, reads_start=True)
-    answers = flops.finetune_flops(work, 12, num_outputs=2, reads_start=False)
+    work = flops.Work(BODY, vocab_size=50000, seq_length=128, share_read=0)
+    classes = flops.finetune_flops(work, num_outputs=3, reads_start=True)
+    answers = flops.finetune_flops(work, num_outputs=2, reads_start=False)
     assert classes.executed < classes.formula
     assert answers.executed == answers.formula

@@ -5,11 +5,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ds_minimodel import costs as flops
-from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.tasks import KINDS
+from tests.small_models import masked_lm, roberta
 
-WORK = flops.Work(hidden_size=16, ffn_size=40, vocab_size=50, seq_length=20, mask_prob=0.15, batch_size=2)
+WORK = flops.Work(roberta(3, 16, 2, 40, 20), vocab_size=50, seq_length=20, share_read=0.15, batch_size=2)
 TOKENS = torch.arange(40).reshape(2, 20) + 4
 KEYS = torch.tensor([1, 2], dtype=torch.int32)
 MASKED = {
@@ -20,8 +19,8 @@ MASKED = {
 }
 
 
-def config(num_layers, *head_depths):
-    return BodyConfig(num_layers, WORK.hidden_size, 2, WORK.ffn_size, WORK.seq_length, head_depths)
+def model(*head_depths):
+    return masked_lm(WORK.body.with_layers(max(head_depths)), WORK.vocab_size, *head_depths)
 
 
 def linear_cross_entropy_flops(x_shape, weight_shape, *_, **__):
@@ -66,13 +65,13 @@ def counted(module, batch, trains):
     ],
 )
 def test_masked_language_model_steps(step, depths, frozen_layers, trains):
-    module = MaskedLanguageModel(config(max(depths), *depths), WORK.vocab_size)
+    module = model(*depths)
     expected = flops.step_flops(step, WORK, depths, frozen_layers).executed
     assert counted(module, MASKED, trains) == pytest.approx(expected, rel=1e-12)
 
 
 def test_layers_above_the_depth_in_use_cost_nothing():
-    module = MaskedLanguageModel(config(4, 2, 4), WORK.vocab_size)
+    module = model(2, 4)
     total = counted(module, {**MASKED, "depth": 2}, lambda name: name.startswith("pack."))
     assert total == pytest.approx(flops.step_flops("adapt", WORK, [2]).executed)
 
@@ -87,7 +86,7 @@ ONE_A_TOKEN = {"targets": torch.zeros_like(TOKENS)}
     [("pair", list("abc"), FIRST_READ), ("qa", None, SPANS), ("tagging", list("abcde"), ONE_A_TOKEN)],
 )
 def test_finetuning(kind, labels, targets):
-    module, num_outputs = KINDS[kind].module(config(3), WORK.vocab_size, labels), KINDS[kind].num_outputs(labels)
+    module, num_outputs = KINDS[kind].module(WORK.body, WORK.vocab_size, labels), KINDS[kind].num_outputs(labels)
     batch = {"tokens": TOKENS, "sample_keys": KEYS, **targets}
-    expected = flops.finetune_flops(WORK, 3, num_outputs, KINDS[kind].reads_start).executed
+    expected = flops.finetune_flops(WORK, num_outputs, KINDS[kind].reads_start).executed
     assert counted(module, batch, lambda name: not name.startswith("pack.")) == expected

@@ -12,7 +12,7 @@ from benchmarks import __main__ as benchmarks
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.files import write_json, write_manifest
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.schema import PaperRecipe
 from ds_minimodel.recipe.yaml12 import Yaml12
 from ds_minimodel.results.comparison import settings_of
 from ds_minimodel.results.run_results import RunResults
@@ -29,14 +29,7 @@ REST = {
     "languages": "{source: en, targets: [de]}",
     "data": "{text: {en: en.txt, de: de.txt}}",
 }
-BASE = {
-    "num_layers": 12,
-    "hidden_size": 768,
-    "num_heads": 12,
-    "ffn_size": 3072,
-    "max_positions": 512,
-    "head_depths": [12],
-}
+BASE = {"architecture": {"kind": "roberta"}, "head_depths": [12], "objective": "masked-lm"}
 
 
 @pytest.mark.parametrize("page, command", COMMANDS)
@@ -124,11 +117,11 @@ def test_shell_scripts_import_what_is_there():
 def test_recipes_load(page, text, tmp_path, monkeypatch):
     """Whole ones as they stand, parts in the place where they belong."""
     monkeypatch.chdir(tmp_path)
-    write_json(tmp_path / "models/roberta/body/config.json", {"architecture": BASE})
+    write_json(tmp_path / "models/roberta/body/config.json", BASE)
     write_json(tmp_path / "models/roberta/pack/tokenizer.json", {})
     write_manifest(tmp_path / "models/roberta/pack", kind="language-pack", language="en", rows=50265)
     keys = yaml.load(text, Yaml12).keys()
-    if not keys <= Recipe.model_fields.keys():
+    if not keys <= PaperRecipe.model_fields.keys():
         text, keys = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4), {"finetune"}
     rest = "".join(f"{key}: {value}\n" for key, value in REST.items() if key not in keys)
     (tmp_path / "recipe.yaml").write_text(text + rest, encoding="utf-8")
@@ -163,7 +156,7 @@ def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
 
 # --- docs/recipes.md against the typed recipe ---
 
-SCHEMA = Recipe.model_json_schema()
+SCHEMA = PaperRecipe.model_json_schema()
 BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`", "null": "none"}
 

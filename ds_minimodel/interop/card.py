@@ -17,13 +17,14 @@ import yaml
 
 from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_model
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
-from ds_minimodel.interop.configuration import hub_name
 from ds_minimodel.model.artifacts import BodyManifest, PackManifest
 from ds_minimodel.results.curves import ScoreRow
 from ds_minimodel.results.run_results import SCORES_FILE
 from ds_minimodel.systems import SYSTEMS
 
 CARD = "README.md"
+# A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
+_HUB_NAME = re.compile(r"(?!.*checkpoint-[0-9]+$)[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _LICENSE = re.compile(r"^license:[ \t]*([A-Za-z0-9][\w.+-]{0,60})[ \t]*$", re.MULTILINE)
 _MOST_CARD_BYTES = 1 << 20
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}")  # of ISO 639, which the Hub takes in a card's front matter
@@ -58,6 +59,11 @@ def license_of(folder: Path) -> str | None:
         return None
     found = _LICENSE.search(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
     return found[1] if found else None
+
+
+def hub_name(value: object) -> str | None:
+    """`value` where it has the form of a model's name on the Hub, such as roberta-base or FacebookAI/roberta-base."""
+    return value if isinstance(value, str) and _HUB_NAME.fullmatch(value) else None
 
 
 def model_card(pack: Path, artifact: Path | None = None, export: Export | None = None) -> str:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ds_minimodel.bodies import BODIES, BodyConfig
+from ds_minimodel.bodies.hugging_face import Architecture
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import NameInside, Stored, atomic_folder, read_model, write_json
-from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
-from ds_minimodel.interop import names
-from ds_minimodel.interop.architectures import Architecture, architecture_of
-from ds_minimodel.interop.card import CARD, Export, license_of, model_card
-from ds_minimodel.interop.configuration import config_json, read_config
+from ds_minimodel.common.vocabulary import BOS, EOS, PAD, UNKNOWN_LANGUAGE
+from ds_minimodel.interop.card import CARD, Export, hub_name, license_of, model_card
 from ds_minimodel.interop.imported import refuse_existing, save_imported
 from ds_minimodel.interop.vocabularies import read_vocabulary, tokenizer_of_pack, write_tokenizer
 from ds_minimodel.model.artifacts import BodyArtifact, check_fit, load_body, load_pack
-from ds_minimodel.model.transformer import FIRST_POSITION
+from ds_minimodel.model.models import LanguageModel
+from ds_minimodel.model.parameters import tensors_under
+from ds_minimodel.objectives import OBJECTIVES
 from ds_minimodel.tasks import task_of
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
@@ -32,7 +34,7 @@ _PIPELINES = {  # of the Hub, by how the name of a class ends
     "ForQuestionAnswering": "question-answering",
 }
 _INDEX = ".index.json"  # after either's name: which part holds which tensor
-_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # of the first BERTs
+_ADVICE = "an import keeps what RoBERTa, XLM-R, CamemBERT and BERT have, and nothing else"
 
 
 def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE) -> None:
@@ -46,33 +48,57 @@ def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGU
     """
     folder = Path(folder)
     refuse_existing(out)
-    config, vocab_size, architecture, base_model = read_config(folder)
-    vocabulary = read_vocabulary(folder, architecture)
+    architecture, config, vocab_size, base_model = read_config(folder)
+    vocabulary = read_vocabulary(folder, architecture, config.separators)
     if len(vocabulary.order) != vocab_size:
         raise UserError(
             f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer "
             f"{len(vocabulary.order)} ids; resize the embeddings to the tokenizer"
         )
     tensors, where = read_weights(folder)
-    _remove_unused(tensors, architecture, where)
-    only_type = torch.zeros(1, config.hidden_size)
-    if config.token_types == 1:
-        name = architecture.name(names.TYPES)
-        only_type = names.as_fp32(tensors.pop(name, only_type), name, (1, config.hidden_size), where)
-    found = names.parameter_names(architecture, config.num_layers, names.masked_lm_head(config.num_layers))
-    ours = names.from_foreign(tensors, config, vocab_size, found, where, architecture.first_position)
-    ours["body.positions"][FIRST_POSITION:] += only_type
+    head_depths, objective = (config.num_layers,), BODIES[config.kind].objective
+    with torch.device("meta"):
+        module = LanguageModel(config, vocab_size, head_depths, OBJECTIVES[objective])
+    shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    ours = architecture.from_theirs(tensors, config, shapes, where)
+    body = BodyArtifact(config, head_depths, tensors_under(ours, "body."), space="", objective=objective)
     origin = {"license": license_of(folder), "base_model": base_model}
-    save_imported(out, config, ours, vocabulary, language, folder.name, **origin)
+    save_imported(out, body, tensors_under(ours, "pack."), vocabulary, language, folder.name, **origin)
+
+
+class _ConfigFile(Stored):
+    """Of config.json what every model type has."""
+
+    model_type: str
+    architectures: Annotated[list[str], Field(min_length=1)] | None = None
+    # Of what the library read that wrote the file: a name on the Hub, or a folder.
+    name_or_path: Annotated[object, Field(alias="_name_or_path")] = None
+
+
+def read_config(folder: str | Path) -> tuple[Architecture, BodyConfig, int, str | None]:
+    """Of a Hugging Face folder (Architecture, BodyConfig, vocabulary's size, name).
+
+    name: the model's on the Hub, None where config.json does not say it. Raises UserError where the architecture is
+    another or has a setting that the body does not have.
+    """
+    path = Path(folder) / "config.json"
+    file = read_model(path, _ConfigFile, _ADVICE)
+    served = {own.model_type: own for kind in BODIES.values() for own in kind.hugging_face()}
+    if file.model_type not in served:
+        *first, last = served
+        raise UserError(f"{path}: model_type {file.model_type:.40}; import-hf takes {', '.join(first)} and {last}")
+    architecture = served[file.model_type]
+    config, vocab_size = architecture.config(read_model(path, architecture.config_file, _ADVICE), path)
+    return architecture, config, vocab_size, hub_name(file.name_or_path)
 
 
 def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = None, depth: int | None = None) -> None:
     """Write a body, mini-model or task model with a language pack as a Hugging Face folder.
 
-    A body becomes RobertaForMaskedLM, or BertForMaskedLM where it has token types, with its head of `depth` (default:
+    A body becomes RobertaForMaskedLM, or BertForMaskedLM where it is BERT's, with its head of `depth` (default:
     the deepest) and the layers below it; a task model the class of its kind (tasks/), such as
-    RobertaForSequenceClassification. pack: default the folder
-    `pack` beside the artifact. Raises UserError where a part is missing or does not fit.
+    RobertaForSequenceClassification. pack: default the folder `pack` beside the artifact. Raises UserError where a part
+    is missing or does not fit, or that library has no such bodies.
     """
     artifact, out = Path(artifact), Path(out)
     refuse_existing(out)
@@ -80,10 +106,16 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
     if not pack.is_dir():
         raise UserError(f"{pack}: no such language pack; give one with --pack")
     body = load_body(artifact)
+    architectures = BODIES[body.config.kind].hugging_face()
+    if not architectures:
+        raise UserError(
+            f"{artifact}: Hugging Face's library has no bodies of kind {body.config.kind}; nothing is written"
+        )
+    architecture = architectures[0]
     language = load_pack(pack, body.space)
     check_fit(pack, language, body)
     if body.task is None:
-        task, head, num_layers, extra = _as_masked_lm(artifact, body, depth)
+        task, head, num_layers, extra = _as_language_model(artifact, body, architecture, depth)
         tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
     else:
         if depth is not None:
@@ -92,30 +124,40 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
         tensors = dict(body.tensors)
     for name, tensor in language.tensors.items():
         tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
-    architecture, separators = architecture_of(body.config), body.config.separators
-    theirs = names.to_hugging_face(tensors, names.parameter_names(architecture, num_layers, head), architecture)
-    vocab_size = len(language.tensors["tokens"])
+    config = body.config.with_layers(num_layers)
+    theirs = architecture.to_theirs(tensors, config, head)
+    vocab_size, separators = len(language.tensors["tokens"]), config.separators
     tokenizer, special = tokenizer_of_pack(pack, separators)
     if tokenizer.get_vocab_size() != vocab_size:
         raise UserError(
             f"{pack}: its vocabulary has {tokenizer.get_vocab_size()} pieces, its embeddings {vocab_size} rows"
         )
     with atomic_folder(out) as temporary:
-        config = config_json(architecture, task, body.config, num_layers, vocab_size, **extra)
-        write_json(temporary / "config.json", config)
+        facts = {
+            "architectures": [architecture.classes + task],
+            **architecture.config_json(config, vocab_size),
+            "bos_token_id": BOS,
+            "pad_token_id": PAD,
+            "eos_token_id": EOS,
+            "dtype": "float32",
+            **extra,
+        }
+        write_json(temporary / "config.json", facts)
         save_file(theirs, temporary / SAFETENSORS, metadata={"format": "pt"})
-        write_tokenizer(temporary, tokenizer, special, body.config.max_positions, separators)
+        write_tokenizer(temporary, tokenizer, special, config.max_positions, separators)
         task_name = (body.task or {}).get("name")
         export = Export(architecture.classes + task, num_layers, _PIPELINES.get(task), task_name)
         (temporary / CARD).write_text(model_card(pack, artifact, export), encoding="utf-8")
 
 
-def _as_masked_lm(artifact: Path, body: BodyArtifact, depth: int | None) -> tuple[str, dict[str, str], int, dict]:
-    depths = body.config.head_depths
+def _as_language_model(
+    artifact: Path, body: BodyArtifact, architecture: Architecture, depth: int | None
+) -> tuple[str, dict[str, str], int, dict]:
+    depths = body.head_depths
     depth = max(depths, default=0) if depth is None else depth
     if depth not in depths:
         raise UserError(f"{artifact}: no masked-LM head of depth {depth}; it has heads of {list(depths)}")
-    return "ForMaskedLM", names.masked_lm_head(depth), depth, {}
+    return "ForMaskedLM", architecture.language_model_head(depth), depth, {}
 
 
 def _as_task(artifact: Path, body: BodyArtifact) -> tuple[str, dict[str, str], int, dict]:
@@ -161,25 +203,17 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # what torch's unpickler raises depends on the bytes that are wrong
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{path}: damaged, or not a file of weights ({reason})") from None
-    return names.state_dict(values, path)
+    return _state_dict(values, path)
 
 
-def _remove_unused(tensors: dict[str, Tensor], architecture: Architecture, where: Path) -> None:
-    """Give old names their present form, and take copies and what a masked LM does not use out of `tensors`."""
-    for name in [name for name in tensors if name.startswith(architecture.unused)]:
-        del tensors[name]
-    for name in list(tensors):
-        for old, new in _OLD_NAMES.items():
-            if name.endswith(old):
-                present = name.removesuffix(old) + new
-                if present in tensors:
-                    raise UserError(f"{where}: {name!r:.80} comes twice, under its old name and its new one")
-                tensors[present] = tensors.pop(name)
-    copies = {"lm_head.decoder.weight": names.TOKENS, "lm_head.decoder.bias": "lm_head.bias"}
-    for copy, original in copies.items():
-        copy, original = architecture.name(copy), architecture.name(original)
-        tensor = tensors.pop(copy, None)
-        if tensor is not None and not names.same(tensor, tensors.setdefault(original, tensor)):
-            raise UserError(
-                f"{where}: {copy} differs from {original}; output embeddings of their own are not supported"
-            )
+def _state_dict(values: Mapping[Any, Any], where: Path) -> dict[str, Tensor]:
+    """What a file of weights held, as tensors by name; UserError where it is something else.
+
+    A view that repeats its numbers, of any size from a small file, is something else too.
+    """
+    for name, tensor in values.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise UserError(f"{where}: {name!r:.80} is not a dense tensor")
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise UserError(f"{where}: {name!r:.80} of shape {tuple(tensor.shape)} has fewer numbers than that")
+    return dict(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -12,7 +13,6 @@ from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.interop.vocabularies import Vocabulary
 from ds_minimodel.model.artifacts import PACK_WEIGHTS, BodyArtifact, save_body, space_of
-from ds_minimodel.model.transformer import BodyConfig
 
 
 def refuse_existing(out: str | Path) -> None:
@@ -23,8 +23,8 @@ def refuse_existing(out: str | Path) -> None:
 
 def save_imported(
     out: str | Path,
-    config: BodyConfig,
-    tensors: dict[str, Tensor],
+    body: BodyArtifact,
+    pack: dict[str, Tensor],
     vocabulary: Vocabulary,
     language: str,
     source: str,
@@ -32,16 +32,15 @@ def save_imported(
 ) -> None:
     """Write out/body and out/pack, both or neither.
 
-    tensors: fp32 under the names of MaskedLanguageModel, rows by the foreign ids. source: name of what was
+    body: of no space yet. pack: its tensors, rows by the foreign ids. source: name of what was
     imported. origin: its license and its name on the Hub (base_model), None where they are not known.
     """
-    body = {name.removeprefix("body."): tensor for name, tensor in tensors.items() if name.startswith("body.")}
-    pack = {name: tensors[f"pack.{name}"][vocabulary.order] for name in ("tokens", "bias")}
-    space = space_of(body, pack)
+    pack = {name: tensor[vocabulary.order] for name, tensor in pack.items()}
+    space = space_of(body.tensors, pack)
     known = {key: value for key, value in origin.items() if value is not None}
     facts = {"imported_from": source, "steps": 0, "eflops": 0.0} | known
     with atomic_folder(out) as folder:
-        save_body(folder / "body", BodyArtifact(config, body, space), "body", **facts)
+        save_body(folder / "body", replace(body, space=space), "body", **facts)
         (folder / "pack").mkdir()
         save_file(pack, folder / "pack" / PACK_WEIGHTS)
         (folder / "pack" / vocabulary.file_name).write_bytes(vocabulary.data)

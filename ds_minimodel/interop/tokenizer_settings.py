@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+from ds_minimodel.bodies import BODIES
+from ds_minimodel.bodies.hugging_face import Architecture
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Stored, read_model
 from ds_minimodel.common.vocabulary import BOS, EOS, PAD, UNK
@@ -29,12 +31,11 @@ from ds_minimodel.data.tokenizer_json import (
     UnigramFile,
     WordPieceFile,
 )
-from ds_minimodel.interop.architectures import ARCHITECTURES, Architecture
-from ds_minimodel.model.transformer import separators
 
 _OWN_CLASSES = {
     f"{architecture.tokenizer}Tokenizer{fast}": architecture.tokenizer
-    for architecture in ARCHITECTURES.values()
+    for kind in BODIES.values()
+    for architecture in kind.hugging_face()
     for fast in ("", "Fast")
 }
 _WORD_PIECE_CLASS = "Bert"  # the own class whose vocabulary is WordPiece
@@ -134,7 +135,7 @@ class TokenizerSettings:
     named: list[tuple[Path, _Named, int | None]]
 
     @classmethod
-    def of(cls, folder: Path, architecture: Architecture, kind: str) -> TokenizerSettings:
+    def of(cls, folder: Path, architecture: Architecture, separators: int, kind: str) -> TokenizerSettings:
         """The settings in `folder` of a vocabulary of this kind; UserError for one that could not be kept."""
         where = folder / "tokenizer_config.json"
         config = _read(where)
@@ -173,9 +174,7 @@ class TokenizerSettings:
             strip_accents=config.strip_accents,
             lowercase=config.do_lower_case,
         )
-        return cls(
-            where, own_class, special, separators(architecture.token_types), config.add_prefix_space, normalizer, named
-        )
+        return cls(where, own_class, special, separators, config.add_prefix_space, normalizer, named)
 
     def added(self, in_file: Sequence[AddedToken], ids: dict[str, int]) -> list[AddedToken]:
         """Tokens beside the five that texts are cut at before the vocabulary is asked, by id; `ids` gets theirs.

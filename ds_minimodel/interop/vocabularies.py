@@ -27,6 +27,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from ds_minimodel.bodies.hugging_face import Architecture
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import BOS, EOS, MASK, NUM_SPECIAL, PAD, SPECIAL, UNK
@@ -54,7 +55,6 @@ from ds_minimodel.data.tokenizer_json import (
     read_unigram,
 )
 from ds_minimodel.data.tokenizer_json import AddedToken as FileToken
-from ds_minimodel.interop.architectures import Architecture
 from ds_minimodel.interop.tokenizer_settings import TokenizerSettings, check_spaces
 
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
@@ -78,13 +78,13 @@ class Vocabulary:
     order: list[int]
 
 
-def read_vocabulary(folder: Path, architecture: Architecture) -> Vocabulary:
+def read_vocabulary(folder: Path, architecture: Architecture, separators: int) -> Vocabulary:
     """The Vocabulary of a Hugging Face folder; UserError where it has none or one that cannot be kept as it is."""
     path, model_path, pieces_path, words_path = (
         folder / name for name in (JSON_FILE, SENTENCEPIECE_FILE, "vocab.json", "vocab.txt")
     )
     if os.path.lexists(model_path):
-        settings = TokenizerSettings.of(folder, architecture, "Unigram")
+        settings = TokenizerSettings.of(folder, architecture, separators, "Unigram")
         found = _unigram_from_transformers_model(model_path, settings)
         if not os.path.lexists(path):
             return found.vocabulary(model_path)
@@ -96,7 +96,7 @@ def read_vocabulary(folder: Path, architecture: Architecture) -> Vocabulary:
         kind = kind_of(path)
         if kind not in READERS:
             raise UserError(f"{path}: a {kind:.40} vocabulary; import-hf takes {', '.join(READERS)}")
-        settings = TokenizerSettings.of(folder, architecture, kind)
+        settings = TokenizerSettings.of(folder, architecture, separators, kind)
         if kind == "Unigram":
             return _unigram_from_tokenizer_json(path, settings).vocabulary(path)
         file, ids = READERS[kind](path)
@@ -109,7 +109,7 @@ def read_vocabulary(folder: Path, architecture: Architecture) -> Vocabulary:
         settings.check_frame(file.post_processor, ids, path)
         return _json_in_our_order(file, ids, settings.added(file.added_tokens, ids), path)
     if os.path.lexists(words_path):
-        settings, ids = TokenizerSettings.of(folder, architecture, "WordPiece"), _words(words_path)
+        settings, ids = TokenizerSettings.of(folder, architecture, separators, "WordPiece"), _words(words_path)
         added = settings.added((), ids)
         model = WordPiece(unk_token="[UNK]", vocab=ids)
         words = WordPieceFile(
@@ -117,7 +117,7 @@ def read_vocabulary(folder: Path, architecture: Architecture) -> Vocabulary:
         )
         return _json_in_our_order(words, ids, added, words_path)
     if os.path.lexists(pieces_path) and os.path.lexists(folder / "merges.txt"):
-        settings = TokenizerSettings.of(folder, architecture, "BPE")
+        settings = TokenizerSettings.of(folder, architecture, separators, "BPE")
         ids = files.read_model(pieces_path, Ids, ADVICE)
         splitter = ByteLevel(type="ByteLevel", add_prefix_space=bool(settings.prefix))
         bpe = bpe_from_merges(ids, folder / "merges.txt")

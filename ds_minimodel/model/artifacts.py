@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ds_minimodel.bodies import BodyConfig, BodyConfigOfKind, make_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
     MANIFEST,
@@ -35,10 +36,10 @@ from ds_minimodel.common.files import (
     write_json,
     write_manifest,
 )
-from ds_minimodel.common.random import DropoutSites
+from ds_minimodel.common.sections import OneOf
 from ds_minimodel.common.vocabulary import VocabularyManifest
 from ds_minimodel.model.parameters import load_into
-from ds_minimodel.model.transformer import Body, BodyConfig
+from ds_minimodel.objectives import OBJECTIVES
 from ds_minimodel.parallel import full_shape, own_part
 
 BODY_WEIGHTS = "model.safetensors"
@@ -46,58 +47,6 @@ PACK_WEIGHTS = "embeddings.safetensors"
 
 
 _MAKE_AGAIN = "put it back from a copy, or delete its folder and run the step again"
-
-Layers = Annotated[int, Field(ge=1, le=1000)]
-Size = Annotated[int, Field(ge=1, le=2**24)]
-Rate = Annotated[float, Field(ge=0, lt=1)]
-Epsilon = Annotated[float, Field(gt=0, le=0.01)]
-TokenTypes = Annotated[int, Field(ge=1, le=2)]
-
-
-class Architecture(Stored):
-    """A BodyConfig in config.json."""
-
-    num_layers: Layers
-    hidden_size: Size
-    num_heads: Size
-    ffn_size: Size
-    max_positions: Size
-    head_depths: list[Size]
-    dropout: Rate
-    attention_dropout: Rate
-    norm_eps: Epsilon = BodyConfig.norm_eps
-    token_types: TokenTypes = BodyConfig.token_types
-
-    @model_validator(mode="after")
-    def _sizes_agree(self) -> Self:
-        fault = architecture_fault(self.config())
-        if fault:
-            raise ValueError(fault)
-        return self
-
-    def config(self) -> BodyConfig:
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        return BodyConfig(**{**values, "head_depths": tuple(self.head_depths)})
-
-    @classmethod
-    def to_json(cls, config: BodyConfig) -> dict[str, Any]:
-        """What config.json holds: without RoBERTa's epsilon and one token type, which it did not use to name."""
-        optional = {name: field.default for name, field in cls.model_fields.items() if not field.is_required()}
-        return {name: value for name, value in asdict(config).items() if value != optional.get(name, ...)}
-
-
-def architecture_fault(config: BodyConfig, heads: str = "num_heads", layers: str = "num_layers") -> str | None:
-    """What sizes of a body that are each possible are not together; None where nothing is wrong.
-
-    heads, layers: keys of these numbers in the file that they were read from.
-    """
-    if config.hidden_size % config.num_heads:
-        return f"{heads} {config.num_heads} does not divide hidden_size {config.hidden_size}"
-    if not DropoutSites.fit(config.num_layers, config.num_heads):
-        return f"{heads} {config.num_heads} in each of {layers} {config.num_layers} are too many"
-    if list(config.head_depths) != sorted({*config.head_depths} & {*range(1, config.num_layers + 1)}):
-        return f"head_depths {list(config.head_depths)!s:.60} are not rising: there are {config.num_layers} layers"
-    return None
 
 
 class TaskOfModel(Stored):
@@ -108,11 +57,20 @@ class TaskOfModel(Stored):
 
 
 class BodyFile(Stored):
-    """config.json of a body."""
+    """config.json of a body. objective: what its heads were trained with. architecture: BodyConfig of its kind."""
 
-    architecture: Architecture
+    architecture: BodyConfigOfKind
+    head_depths: list[Count]
+    objective: Annotated[str, OneOf(OBJECTIVES)]
     space: str
     task: TaskOfModel | None
+
+    @model_validator(mode="after")
+    def _depths_are_the_bodys(self) -> Self:
+        layers = self.architecture.num_layers
+        if self.head_depths != sorted({*self.head_depths} & {*range(1, layers + 1)}):
+            raise ValueError(f"head_depths {self.head_depths!s:.60} are not rising: there are {layers} layers")
+        return self
 
 
 class BodyManifest(Manifest):
@@ -141,12 +99,17 @@ class PackManifest(VocabularyManifest):
 
 @dataclass
 class BodyArtifact:
-    """A body. `tensors` has the names of the module's state dict; `task` is set on task models."""
+    """A body with heads after `head_depths` layers, trained with `objective`; `task` is set on task models.
+
+    tensors: by the names of the module's state dict.
+    """
 
     config: BodyConfig
+    head_depths: tuple[int, ...]
     tensors: dict[str, Tensor]
     space: str
     task: dict | None = None
+    objective: str = "masked-lm"
 
 
 @dataclass
@@ -186,7 +149,13 @@ def space_of(*tensor_dicts: dict[str, Tensor]) -> str:
 def save_body(folder: str | Path, artifact: BodyArtifact, kind: str, **facts: Any) -> None:
     """Write a body (`kind`: body, mini-model or task-model); `facts` go into the manifest."""
     with atomic_folder(folder) as temporary:
-        config = {"architecture": Architecture.to_json(artifact.config), "space": artifact.space, "task": artifact.task}
+        config = {
+            "architecture": artifact.config.model_dump(),
+            "head_depths": artifact.head_depths,
+            "objective": artifact.objective,
+            "space": artifact.space,
+            "task": artifact.task,
+        }
         write_json(temporary / "config.json", config)
         _save(artifact.tensors, temporary / BODY_WEIGHTS)
         write_manifest(temporary, kind=kind, space=artifact.space, **facts)
@@ -199,16 +168,17 @@ def load_body(folder: str | Path) -> BodyArtifact:
     file = read_model(folder / "config.json", BodyFile, _MAKE_AGAIN)
     if file.space != manifest.space or (file.task is None) == (manifest.kind == "task-model"):
         raise UserError(f"{folder}: config.json and {MANIFEST} say another space or kind; {_MAKE_AGAIN}")
-    tensors, config = _load(folder / BODY_WEIGHTS), file.architecture.config()
-    _check_body(folder, config, tensors, "" if file.task is None else "body.")
+    tensors = _load(folder / BODY_WEIGHTS)
+    _check_body(folder, file, tensors, "" if file.task is None else "body.")
     task = None if file.task is None else file.task.model_dump()
-    return BodyArtifact(config, tensors, file.space, task)
+    return BodyArtifact(file.architecture, tuple(file.head_depths), tensors, file.space, task, file.objective)
 
 
-def _check_body(folder: Path, config: BodyConfig, tensors: dict[str, Tensor], prefix: str) -> None:
-    """UserError where the weights are not those of a body of this `config`, so that nothing is made of its sizes."""
+def _check_body(folder: Path, file: BodyFile, tensors: dict[str, Tensor], prefix: str) -> None:
+    """UserError where the weights are not those that `file` describes, so that nothing is made of its sizes."""
     with torch.device("meta"):
-        expected = {prefix + name: tensor.shape for name, tensor in Body(config).state_dict().items()}
+        body = make_body(file.architecture, file.head_depths)
+        expected = {prefix + name: tensor.shape for name, tensor in body.state_dict().items()}
     found = {name: tensor.shape for name, tensor in tensors.items() if name.startswith(prefix)}
     for name in sorted({*expected, *found}):
         if expected.get(name) != found.get(name):

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.model.transformer import INIT_STD
 
 Pack = Mapping[str, Tensor]  # tokens (V, H), bias (V)
 

@@ -10,26 +10,21 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ds_minimodel.bodies import BodyConfig, make_body
 from ds_minimodel.model.artifacts import BodyArtifact
-from ds_minimodel.model.transformer import Body, BodyConfig
 
 
-def without_heads(config: BodyConfig) -> BodyConfig:
-    """The same architecture without masked-LM heads, as a task's model has it."""
-    return replace(config, head_depths=())
-
-
-def part_of(body: BodyArtifact, config: BodyConfig) -> dict[str, Tensor]:
-    """The tensors of `body` that one of `config` has, such as fewer layers or no masked-LM heads, by its names."""
+def tensors_of(body: BodyArtifact, config: BodyConfig) -> dict[str, Tensor]:
+    """The tensors of `body` that one of `config` without heads has, such as one of fewer layers."""
     with torch.device("meta"):
-        names = Body(config).state_dict().keys()
+        names = make_body(config).state_dict().keys()
     return {name: body.tensors[name] for name in names}
 
 
 def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:
     """The bottom `depth` layers of `body` with the head that reads there, as a body of its own."""
     keep = {name: tensor for name, tensor in body.tensors.items() if _belongs(name, depth)}
-    return BodyArtifact(replace(body.config, num_layers=depth, head_depths=(depth,)), keep, body.space)
+    return replace(body, config=body.config.with_layers(depth), head_depths=(depth,), tensors=keep)
 
 
 def with_new_layers(body: BodyArtifact, depth: int, new_layers: int, seed: int) -> BodyArtifact:
@@ -37,18 +32,18 @@ def with_new_layers(body: BodyArtifact, depth: int, new_layers: int, seed: int) 
 
     The random layers are a function of `seed`. Returns a body of depth + new_layers layers.
     """
-    head_depth = max(body.config.head_depths)
+    head_depth = max(body.head_depths)
     total = depth + new_layers
-    config = replace(body.config, num_layers=total, head_depths=(total,))
+    config = body.config.with_layers(total)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        tensors = Body(config).state_dict()
+        tensors = make_body(config, (total,)).state_dict()
     for name in tensors:
         if name.startswith("heads."):
             tensors[name] = body.tensors[name.replace(f"heads.{total}.", f"heads.{head_depth}.", 1)]
         elif not is_layer_from(name, depth):
             tensors[name] = body.tensors[name]
-    return BodyArtifact(config, tensors, body.space)
+    return replace(body, config=config, head_depths=(total,), tensors=tensors)
 
 
 def is_layer_from(name: str, first: int) -> bool:

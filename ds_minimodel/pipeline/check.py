@@ -11,7 +11,7 @@ from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.engine.zero.config import disagreements, refuse_disagreements
 from ds_minimodel.pipeline.order import Step
 from ds_minimodel.recipe.jobs import refuse_if_stale
-from ds_minimodel.recipe.schema import MaskedLm, OptimizerSection, Recipe
+from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
 from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.prepare import check_text
@@ -29,7 +29,7 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     check_text(recipe)
     check_tasks(recipe)
-    for section in _masked_lm_steps(recipe).values():
+    for section in _text_steps(recipe).values():
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
     check_deepspeed_file(recipe, replicas)
@@ -44,9 +44,9 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     return left
 
 
-def _masked_lm_steps(recipe: Recipe) -> dict[str, MaskedLm]:
-    """{step: section} of the masked-LM steps that the recipe has."""
-    steps: dict[str, MaskedLm] = {} if recipe.base else {"pretrain": recipe.pretrain}
+def _text_steps(recipe: Recipe) -> dict[str, Training]:
+    """{step: section} of the steps on text that the recipe has."""
+    steps: dict[str, Training] = {} if recipe.base else {"pretrain": recipe.pretrain}
     return steps | ({"build-mini": recipe.build_mini} if recipe.builds_minis else {}) | {"adapt": recipe.adapt}
 
 
@@ -61,7 +61,7 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     unknown = [f"engine.precision: {part}" for part in ("fp16", "bf16", "sums")] if engine.precision == "auto" else []
     forms: dict[str, tuple[OptimizerSection, Schedule, int, int, list[str]]] = {
         step: (section, Schedule(section.steps, section.lr, section.warmup_steps), section.batch_size, 0, unknown)
-        for step, section in _masked_lm_steps(recipe).items()
+        for step, section in _text_steps(recipe).items()
     }
     for task in finetune.finetuned_tasks:
         batch_size, micro = fill_batch(finetune.of(task, "batch_size"), engine.micro_batch_size, replicas)

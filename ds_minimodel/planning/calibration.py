@@ -23,14 +23,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from ds_minimodel.bodies.roberta import RobertaConfig
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.partition import Setup, machine_memory, memory_of, partition_of
 from ds_minimodel.engine.ranks.rendezvous import free_port
 from ds_minimodel.engine.run import Accounting, Run
 from ds_minimodel.engine.schedule import Schedule
-from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.model.models import LanguageModel
+from ds_minimodel.objectives import OBJECTIVES
 from ds_minimodel.ops.cpu import configure_cpu, has_bf16_products
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.planning.devices import Device, Link, Measured, Overhead
@@ -145,7 +146,8 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
 def passes(size: ModelSize, dtype: torch.dtype, device: torch.device) -> Callable[[], None]:
     """A function that passes forward and backward through a model of two layers, all of which trains."""
     batch, length, width, heads, vocabulary = size
-    module = MaskedLanguageModel(BodyConfig(2, width, heads, 4 * width, length, (2,)), vocabulary).to(device, dtype)
+    config = RobertaConfig(num_layers=2, hidden_size=width, num_heads=heads, ffn_size=4 * width, max_positions=length)
+    module = LanguageModel(config, vocabulary, (2,), OBJECTIVES["masked-lm"]).to(device, dtype)
     tokens = torch.randint(vocabulary, (batch, length), device=device)
     read = torch.arange(max(1, int(MASKED * length)), device=device).repeat(batch, 1)
     keys = torch.arange(batch, dtype=torch.int32, device=device)

@@ -103,7 +103,7 @@ class Planner:
 
 
 def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int | None = None) -> list[Row]:
-    """Rows as JSON, one for each masked-LM step of each system of the recipe.
+    """Rows as JSON, one for each step on text of each system of the recipe.
 
     device_name: of devices.named. ranks_per_node: all, up to 8, where not given. "time" is None where nothing is known
     of the device. UserError for ranks that do not divide a batch, or that engine.tensor_parallel does not divide.
@@ -116,7 +116,7 @@ def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int
 
     def planner_of(step: PlannedStep, depth: int | None) -> Planner:
         """Steps of the same architecture, in which the same trains, share one."""
-        key = step.name, step.module.body.config, depth
+        key = step.name, step.module.body.config, step.module.body.head_depths, depth
         if key not in planners:
             batches = planned_batches(recipe, replace(step, depth=depth))
             planners[key] = Planner(step.module, lambda micro: batches(micro)[0], precision, device)
@@ -150,6 +150,7 @@ def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int
                 **{key: value for key, value in setup._asdict().items() if key not in ("zero", "ranks")},
                 "world_size": world_size,
                 "ranks_per_node": ranks_per_node,
+                "without_kernels": BODIES[recipe.model.kind].without_kernels,
                 "micro_batch_size": setup.split.micro,
                 **plan.record(),
                 "smallest_zero_stage": planner.smallest_stage(setup),

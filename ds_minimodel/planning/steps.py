@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
+from ds_minimodel.bodies import make_body
+from ds_minimodel.bodies.body import shard
 from ds_minimodel.model.artifacts import BodyArtifact
-from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.tensor_parallel import shard
-from ds_minimodel.model.transformer import Body
+from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.parallel import Group
-from ds_minimodel.recipe.schema import MaskedLm, Recipe
+from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.steps.adapt import adapt_depths, adapted_model, is_scheduled
 from ds_minimodel.steps.build_mini import mini_model
 from ds_minimodel.steps.pretrain import pretrained_model
-from ds_minimodel.steps.training import body_config
+from ds_minimodel.steps.training import body_of
 
 Batch = dict[str, Any]
 
@@ -31,19 +31,19 @@ class PlannedStep:
 
     system: str
     name: str
-    section: MaskedLm
-    module: MaskedLanguageModel
+    section: Training
+    module: LanguageModel
     depth: int | None = None
     phases: tuple[tuple[int | None, float], ...] = ((None, 1.0),)
 
 
 def planned_steps(recipe: Recipe) -> list[PlannedStep]:
-    """Each masked-LM step of each system of a recipe."""
+    """Each step of each system of a recipe that trains on text."""
     found = []
     with torch.device("meta"):
         for system in recipe.chosen_systems:
-            config = body_config(recipe, system)
-            body = BodyArtifact(config, Body(config).state_dict(), space="")
+            config, depths = body_of(recipe, system)
+            body = BodyArtifact(config, depths, make_body(config, depths).state_dict(), space="")
             if recipe.base is None:
                 found.append(PlannedStep(system.name, "pretrain", recipe.pretrain, pretrained_model(recipe, system)))
             if system.builds_mini:
@@ -66,13 +66,9 @@ def planned_batches(recipe: Recipe, step: PlannedStep) -> Callable[[int], list[B
 
     def batches(micro: int) -> list[Batch]:
         section = step.section
-        read = micro, int(section.mask_prob * section.seq_length) + 1  # the most that a row may have masked
-        batch: Batch = {
-            "tokens": _integers((micro, section.seq_length)),
-            "sample_keys": _integers((micro,), torch.int32),
-            "read": _integers(read),
-            "targets": _integers(read),
-        }
+        shapes = recipe.trained_by.shapes(section, section.seq_length)
+        batch: Batch = {name: _integers((micro, *shape)) for name, shape in shapes.items()}
+        batch["sample_keys"] = _integers((micro,), torch.int32)
         if recipe.data.blocks != "complete":
             batch["lengths"] = _integers((micro,), torch.int32)
         if step.depth is not None:

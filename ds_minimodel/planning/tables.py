@@ -37,6 +37,8 @@ def _steps(rows: Sequence[Row]) -> Table:
             f"{first['tensor_parallel']} ranks hold one replica between them; the activations that they "
             "exchange are not in what is sent."
         )
+    if first["without_kernels"]:
+        notes.append(f"By torch's own operators, without kernels here: {', '.join(first['without_kernels'])}.")
     kinds = [*KINDS_OF_BYTES, *(["host"] if any(row["memory"]["host"] for row in rows) else [])]
     cells = [
         [

@@ -2,40 +2,31 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
+from ds_minimodel.bodies import BodyConfig, BodyConfigOfKind
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Manifest, Stored, read_artifact, read_model
 
 
 @dataclass(frozen=True)
 class Base:
-    """Facts of a recipe's base.
+    """Facts of a recipe's base: its body's architecture and objective, its pack's language and number of pieces."""
 
-    model: the architecture, by the keys of the recipe's section `model`. further: what its body has that a recipe does
-    not choose (norm_eps, token_types), where it is not as in RoBERTa. vocab_size: rows of its pack's embeddings.
-    """
-
-    model: dict[str, Any]
-    further: dict[str, Any]
+    config: BodyConfig
+    objective: str
     language: str
     vocab_size: int
 
 
-class _Architecture(Stored):
-    """Part of config.json of which the recipe's section `model` is made, which checks the other sizes."""
+class _Body(Stored):
+    """Of config.json what a recipe takes over."""
 
-    num_layers: int
+    architecture: BodyConfigOfKind
     head_depths: list[int]
-
-
-_FURTHER = ("norm_eps", "token_types")
-
-
-class _Config(Stored):
-    architecture: _Architecture
+    objective: str
 
 
 class _Pack(Manifest):
@@ -53,13 +44,11 @@ def read_base(folder: str | Path) -> Base:
         raise UserError(
             f"base: {folder} does not hold the folders body and pack; make them with `ds-minimodel import-hf`"
         )
-    model = read_model(body / "config.json", _Config, "import the model again").architecture.model_dump()
-    depths = model.pop("head_depths")
-    if depths != [model["num_layers"]]:
+    held = read_model(body / "config.json", _Body, "import the model again")
+    layers = held.architecture.num_layers
+    if held.head_depths != [layers]:
         raise UserError(
-            f"base: {body} has masked-LM heads after {depths} layers; a base has one, after its last "
-            f"({model['num_layers']})"
+            f"base: {body} has heads after {held.head_depths} layers; a base has one, after its last ({layers})"
         )
-    further = {key: model.pop(key) for key in _FURTHER if key in model}
     manifest = read_artifact(pack, _Pack)
-    return Base(model, further, manifest.language, manifest.rows)
+    return Base(held.architecture, held.objective, manifest.language, manifest.rows)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ds_minimodel.costs import EFLOP, EFLOPS_PER_V100_DAY, Cost, Work, step_flops
-from ds_minimodel.recipe.schema import MaskedLm, Recipe
+from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.systems import System
 
 
@@ -46,14 +46,12 @@ def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
     return costs
 
 
-def step_work(recipe: Recipe, section: MaskedLm, vocab_size: int, steps: int = 1) -> Work:
-    """The Work of `steps` optimizer steps of a masked-LM section of the recipe."""
-    model = recipe.model
-    return Work(
-        model.hidden_size, model.ffn_size, vocab_size, section.seq_length, section.mask_prob, section.batch_size, steps
-    )
+def step_work(recipe: Recipe, section: Training, vocab_size: int, steps: int = 1) -> Work:
+    """The Work of `steps` optimizer steps of a section of the recipe that trains on text."""
+    share = recipe.trained_by.share_read(section)
+    return Work(recipe.body_config, vocab_size, section.seq_length, share, section.batch_size, steps)
 
 
-def whole_work(recipe: Recipe, section: MaskedLm, vocab_size: int) -> Work:
+def whole_work(recipe: Recipe, section: Training, vocab_size: int) -> Work:
     """The Work of all its steps."""
     return step_work(recipe, section, vocab_size, section.steps)

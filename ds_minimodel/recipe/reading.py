@@ -4,13 +4,16 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
+from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.recipe.base import read_base
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.objectives import OBJECTIVES
+from ds_minimodel.recipe.base import Base, read_base
+from ds_minimodel.recipe.schema import Recipe, recipe_class
 from ds_minimodel.recipe.yaml12 import MOST_BYTES, apply_override, problem_of, read_yaml, refusal
 
 _PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # a shell's <(…), which has a writer
@@ -33,10 +36,20 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
         apply_override(values, override)
     base = read_base(values["base"]) if isinstance(values.get("base"), str) else None
+    schema = _class_of(values, base)
     try:
-        return Recipe.model_validate(values, context={"base": base})
+        return schema.model_validate(values, context={"base": base})
     except ValidationError as error:
-        raise UserError(refusal(path, tree, error, Recipe, overrides)) from None
+        raise UserError(refusal(path, tree, error, schema, overrides)) from None
+
+
+def _class_of(values: dict[str, Any], base: Base | None) -> type[Recipe]:
+    """The class of a recipe, by the names in it; where one is none that there is, a class that refuses it."""
+    model = values.get("model")
+    name = model.get("kind") if isinstance(model, dict) else None
+    kind = BODIES.get(base.config.kind if base else str(name), BODIES["roberta"])
+    objective = OBJECTIVES.get(base.objective if base else str(values.get("objective")), OBJECTIVES[kind.objective])
+    return recipe_class(kind, objective)
 
 
 def _text_of(path: str | Path) -> str:

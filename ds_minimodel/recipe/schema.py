@@ -4,6 +4,7 @@ Configuration flows one way, recipe -> plan -> DeepSpeed JSON. A recipe is froze
 a wrong type or values that contradict each other are refused with file, line and key.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, get_args
@@ -16,11 +17,14 @@ from pydantic import (
     PrivateAttr,
     Strict,
     ValidationInfo,
+    create_model,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticKnownError
 
+from ds_minimodel.bodies import BODIES
+from ds_minimodel.bodies.kind import BodyConfig, BodyKind
 from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.common.sections import (
     DECIDES_NOTHING,
@@ -44,6 +48,7 @@ from ds_minimodel.common.sections import (
     decides,
 )
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, FromFile
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
@@ -91,26 +96,10 @@ class Data(Section):
         return {language: [files] if isinstance(files, str) else files for language, files in text.items()}
 
 
-class Model(Section):
-    num_layers: Few = 12
-    hidden_size: Size = 768
-    num_heads: Few = 12
-    ffn_size: Size = 3072
-    max_positions: Length = 512
-    dropout: Probability = 0.1
-    attention_dropout: Probability = 0.1
-    initialisation: Annotated[Literal["random", "neighbours"], RECORDED_ELSEWHERE] = "random"  # of a body, in step 1
+class Model(BodyConfig):
+    """The body: the keys of its kind (bodies/), and how one starts in step 1."""
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> "Model":
-        if self.hidden_size % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} does not divide hidden_size {self.hidden_size}")
-        return self
-
-    def recorded(self) -> dict[str, Any]:
-        """As of a Section; the initialisation where it is not random, the only one that there was once."""
-        own = {} if self.initialisation == "random" else {"initialisation": self.initialisation}
-        return super().recorded() | own
+    initialisation: str = "random"
 
 
 class Mini(Section):
@@ -129,18 +118,17 @@ class OptimizerSection(Section):
     clip: NonNegativeFloat = 0.0  # gradient norm; 0: no clipping
 
 
-class MaskedLm(OptimizerSection):
-    """One training run with the masked-language-model loss."""
+class Training(OptimizerSection):
+    """One training run on text; the objective has further keys (objectives/)."""
 
     steps: PositiveInt = 125_000
     batch_size: Size = 2048  # sequences an optimizer step, over all ranks
     seq_length: Length = 512
     lr: PositiveFloat = 7e-4
     warmup_steps: NonNegativeInt = 10_000
-    mask_prob: Share = 0.15
 
     @model_validator(mode="after")
-    def _warmup_ends(self) -> "MaskedLm":
+    def _warmup_ends(self) -> Self:
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be below steps {self.steps}")
         return self
@@ -149,7 +137,7 @@ class MaskedLm(OptimizerSection):
 MOST_SNAPSHOTS = 10**5
 
 
-class Adapt(MaskedLm):
+class Adapt(Training):
     initialisation: Annotated[str, OneOf(INITIALISATIONS), RECORDED_ELSEWHERE] = "overlap"
     word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}  # language -> static vectors (fastText's .vec)
     dictionaries: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}  # target -> word pairs that turn the vectors
@@ -321,7 +309,10 @@ class Checkpoint(Section):
 
 
 class Recipe(Section):
-    """A whole recipe. One with a base is validated with that Base as its context, {"base": Base} (reading.py)."""
+    """A whole recipe, of the class that `recipe_class` makes for its kind of body and its objective.
+
+    One with a base is validated with that Base as its context, {"base": Base} (reading.py).
+    """
 
     workdir: Annotated[str, AfterValidator(check_workdir), DECIDES_NOTHING]
     seed: Annotated[Seed, Decides(compared=False)] = 1  # reports average over it
@@ -330,11 +321,12 @@ class Recipe(Section):
     base: Annotated[str | None, DECIDES_NOTHING] = None  # folder of body and pack; where given, nothing is pretrained
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
-    model: Model = Model()
+    objective: Annotated[str, OneOf(OBJECTIVES), RECORDED_ELSEWHERE]  # of the kind of body where not given
+    model: Model
     mini: Mini = Mini()
-    pretrain: MaskedLm = MaskedLm()
-    build_mini: MaskedLm = MaskedLm()
-    adapt: Adapt = Adapt()
+    pretrain: Training
+    build_mini: Training
+    adapt: Adapt
     finetune: Finetune = Finetune()
     engine: Engine = Engine()
     checkpoint: Annotated[Checkpoint, DECIDES_NOTHING] = Checkpoint()
@@ -364,9 +356,15 @@ class Recipe(Section):
         return self.tokenizer.vocab_size if self._base is None else self._base.vocab_size
 
     @property
-    def further_architecture(self) -> dict[str, Any]:
-        """What a base's body has that the section `model` does not name (Base.further)."""
-        return {} if self._base is None else self._base.further
+    def body_config(self) -> BodyConfig:
+        """The body as the section `model` has it, with all of its layers."""
+        config = BODIES[self.model.kind].config
+        return config.model_validate(self.model.model_dump(include=set(config.model_fields)))
+
+    @property
+    def trained_by(self) -> Objective:
+        """The declaration of the objective."""
+        return OBJECTIVES[self.objective]
 
     @property
     def languages_of_text(self) -> list[str]:
@@ -380,15 +378,18 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _model_is_the_bases(cls, values: Any, info: ValidationInfo) -> Any:
-        """The section `model` of a recipe with a base; what is given of it must agree."""
+        """The section `model` and the objective of a recipe with a base; what is given of them must agree."""
         base = (info.context or {}).get("base")
         given = values.get("model", {}) if isinstance(values, dict) else None
         if base is None or not isinstance(given, dict):
             return values
-        for key in base.model.keys() & given.keys():
-            if given[key] != base.model[key]:
-                raise ValueError(f"model.{key} {given[key]} is not the base's {base.model[key]}; leave the key out")
-        return {**values, "model": {**given, **base.model}}
+        bases = base.config.model_dump()
+        for key in bases.keys() & given.keys():
+            if given[key] != bases[key]:
+                raise ValueError(f"model.{key} {given[key]} is not the base's {bases[key]}; leave the key out")
+        if values.get("objective", base.objective) != base.objective:
+            raise ValueError(f"objective {values['objective']} is not the base's {base.objective}; leave the key out")
+        return {**values, "model": {**given, **bases}, "objective": base.objective}
 
     @model_validator(mode="after")
     def _base_serves(self) -> "Recipe":
@@ -441,11 +442,10 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> "Recipe":
-        for key in ("num_heads", "ffn_size"):
-            if getattr(self.model, key) % self.engine.tensor_parallel:
+        for key, size in self.model.split_sizes.items():
+            if size % self.engine.tensor_parallel:
                 raise ValueError(
-                    f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide model.{key} "
-                    f"{getattr(self.model, key)}"
+                    f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide model.{key} {size}"
                 )
         model, mini = self.model, self.mini
         layers = max(model.num_layers, mini.depth + mini.new_layers if self.builds_minis else 0)
@@ -488,9 +488,34 @@ class Recipe(Section):
         return self
 
 
+@functools.cache
+def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
+    """The Recipe whose section `model` has the keys of a kind of body, and whose steps have those of an objective."""
+
+    def section(base: type[Section], own: type[Section], **fields: Any) -> type[Section]:
+        return create_model(base.__name__, __base__=(base, own), __module__=__name__, **fields)
+
+    starts = Literal["random", *kind.starts]  # type: ignore[valid-type]
+    model = section(
+        Model, kind.config, kind=(Annotated[str, OneOf(BODIES)], kind.name), initialisation=(starts, "random")
+    )
+    training, adapt = section(Training, objective.settings), section(Adapt, objective.settings)
+    fields: dict[str, Any] = {
+        "objective": (Annotated[str, OneOf(OBJECTIVES), RECORDED_ELSEWHERE], objective.name),
+        "model": (model, model()),
+        "pretrain": (training, training()),
+        "build_mini": (training, training()),
+        "adapt": (adapt, adapt()),
+    }
+    return create_model("Recipe", __base__=Recipe, __module__=__name__, **fields)
+
+
+PaperRecipe = recipe_class(BODIES["roberta"], OBJECTIVES["masked-lm"])  # the defaults are the paper's
+
+
 def compared_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """{dotted key: value} of all in a recipe, as JSON, that decides results and is compared between runs."""
-    return dict(_flat("", recipe, Recipe))
+    return dict(_flat("", recipe, PaperRecipe))
 
 
 def _flat(name: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any]]:

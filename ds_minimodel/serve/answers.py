@@ -14,7 +14,7 @@ from ds_minimodel import ops
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import MASK
 from ds_minimodel.data.tokenizer import Tokenizer
-from ds_minimodel.model.heads import MaskedLanguageModel, TaskModel, encode, to_tensors
+from ds_minimodel.model.models import Model, TaskModel, encode, to_tensors
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches, join
 from ds_minimodel.tasks.kind import FinetunedKind, Logits, Request
 from ds_minimodel.tasks.tables import text_field
@@ -71,11 +71,11 @@ class TaskAnswerer(Answerer):
 
 
 class MaskAnswerer(Answerer):
-    """A body with masked-LM heads: for each <mask> the `top` likeliest pieces of the head at `depth`."""
+    """A body with heads, trained to fill masks: for each <mask> the `top` likeliest pieces of the head at `depth`."""
 
     fields = ("text",)
 
-    def __init__(self, model: MaskedLanguageModel, depth: int, top: int, max_length: int):
+    def __init__(self, model: Model, depth: int, top: int, max_length: int):
         self.model, self.depth, self.top, self.max_length = model, depth, top, max_length
 
     def check_request(self, request: Request, tokenizer: Tokenizer, where: str) -> None:

@@ -17,8 +17,8 @@ from ds_minimodel.common.files import atomic_write
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.model.artifacts import load_body
-from ds_minimodel.model.heads import SentenceEncoder
-from ds_minimodel.model.mini import part_of, without_heads
+from ds_minimodel.model.mini import tensors_of
+from ds_minimodel.model.models import SentenceEncoder
 from ds_minimodel.model.parameters import load_into, tensors_under
 from ds_minimodel.serve.answers import batches
 from ds_minimodel.serve.many_languages import ManyLanguages
@@ -58,10 +58,10 @@ class Embedder(ManyLanguages):
         num_layers = artifact.config.num_layers
         if depth is not None and not 1 <= depth <= num_layers:
             raise UserError(f"--depth {depth}: {model_folder} has {num_layers} layers; give 1 to {num_layers}")
-        config = replace(without_heads(artifact.config), num_layers=depth or num_layers)
+        config = artifact.config.with_layers(depth or num_layers)
         body = replace(artifact, tensors=tensors_under(artifact.tensors, "body.")) if artifact.task else artifact
         module = SentenceEncoder(config, 2)
-        load_into(module, part_of(body, config), "body.")
+        load_into(module, tensors_of(body, config), "body.")
         super().__init__(module, artifact, pack_folders, precision)
         self.pool, self.size, self.max_length = pool, config.hidden_size, config.max_positions
 

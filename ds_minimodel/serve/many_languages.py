@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from ds_minimodel.bodies.body import LanguagePack
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_artifact
 from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.model.artifacts import BodyArtifact, PackManifest
-from ds_minimodel.model.transformer import LanguagePack
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.serve.packs import open_pack

@@ -9,8 +9,9 @@ from ds_minimodel.common.files import atomic_folder, read_manifest
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.model import artifacts
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, check_fit, check_space, load_body, load_pack
-from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import load_into
+from ds_minimodel.objectives import OBJECTIVES
 from ds_minimodel.tasks import task_of
 
 _NAMED = ("kind", "language", "space", "vocab_size", "special", "rows", "steps", "eflops", "files")
@@ -57,7 +58,7 @@ def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Pa
         shutil.copytree(pack_folder, temporary / "pack")
 
 
-def plugged_module(body: BodyArtifact, pack: PackArtifact) -> MaskedLanguageModel:
+def plugged_module(body: BodyArtifact, pack: PackArtifact) -> LanguageModel:
     """The module of a body or mini-model with a pack plugged in, in evaluation mode; UserError where they do not fit.
 
     Both stay as they are.
@@ -65,7 +66,8 @@ def plugged_module(body: BodyArtifact, pack: PackArtifact) -> MaskedLanguageMode
     if body.task is not None:
         raise UserError("a task model has a head of its own: Predictor asks it, Embedder gives its vectors")
     check_space(f"the pack of {pack.language}", pack.space, body.space)
-    model = MaskedLanguageModel(body.config, len(pack.tensors["tokens"]))
+    objective = OBJECTIVES[body.objective]
+    model = LanguageModel(body.config, len(pack.tensors["tokens"]), body.head_depths, objective)
     load_into(model, body.tensors, "body.")
     artifacts.plug(model, pack)
     return model.eval()

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_task_model
-from ds_minimodel.model.heads import MaskedLanguageModel
+from ds_minimodel.model.models import Model
 from ds_minimodel.model.parameters import load_into
-from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.serve.answers import Answer, MaskAnswerer, TaskAnswerer, check_request
 from ds_minimodel.serve.many_languages import ManyLanguages
 from ds_minimodel.tasks import task_of
@@ -61,8 +60,8 @@ class Predictor(ManyLanguages):
         """The Answerer of a model with a pack of two pieces, which the languages' packs replace."""
         config = artifact.config
         if artifact.task is None:
-            depth = _depth(folder, config, depth)
-            model = MaskedLanguageModel(config, 2)
+            depth = _depth(folder, artifact.head_depths, depth)
+            model = Model(config, 2, artifact.head_depths)
             load_into(model, artifact.tensors, "body.")
             return MaskAnswerer(model, depth, top, config.max_positions)
         if depth is not None:
@@ -95,10 +94,10 @@ class Predictor(ManyLanguages):
         return found
 
 
-def _depth(folder: str | Path, config: BodyConfig, depth: int | None) -> int:
+def _depth(folder: str | Path, head_depths: Sequence[int], depth: int | None) -> int:
     """The depth of the head to ask; UserError where there is none."""
-    if not config.head_depths:
-        raise UserError(f"{folder}: a body without a masked-LM head; nothing can be predicted")
-    if depth is None or depth in config.head_depths:
-        return depth or config.head_depths[-1]
-    raise UserError(f"{folder}: no head at depth {depth}; there are heads at {', '.join(map(str, config.head_depths))}")
+    if not head_depths:
+        raise UserError(f"{folder}: a body without a head; nothing can be predicted")
+    if depth is None or depth in head_depths:
+        return depth or head_depths[-1]
+    raise UserError(f"{folder}: no head at depth {depth}; there are heads at {', '.join(map(str, head_depths))}")

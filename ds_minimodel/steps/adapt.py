@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.costs import Cost
 from ds_minimodel.engine.loop import train
@@ -21,21 +22,21 @@ from ds_minimodel.model.artifacts import (
     plug,
     save_pack,
 )
-from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import prefix
+from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import Tensors, load_into, train_only
-from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.steps.first_pack import first_pack, initial_inputs
 from ds_minimodel.steps.training import (
     Batches,
     finished_checkpoints,
-    masked_lm_cost,
-    masked_lm_run,
-    masked_lm_sampler,
+    language_model,
     micro_batches,
     snapshot_folder,
+    text_cost,
+    text_run,
+    text_sampler,
 )
 from ds_minimodel.systems import System
 
@@ -49,7 +50,7 @@ class FirstManifest(PackManifest):
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     source, found = recipe.languages.source, []
-    shared = {"seed": recipe.seed, "adapt": recipe.adapt.recorded()}
+    shared = {"seed": recipe.seed, "objective": recipe.objective, "adapt": recipe.adapt.recorded()}
     shared |= recipe.data.recorded() | recipe.engine.recorded()
     for system in recipe.chosen_systems:
         inputs = shared | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
@@ -71,11 +72,11 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
 
 def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world: World) -> None:
     section, folder = recipe.adapt, layout.adapt(system, language)
-    sampler = masked_lm_sampler(recipe, section, layout, language, world)
-    vocab_size = sampler.store.vocab_size
+    sampler = text_sampler(recipe, section, layout, language, world)
+    vocab_size = sampler.reader.store.vocab_size
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
     source_folder = layout.pretrain(system) / "pack"
-    run = masked_lm_run(recipe, section, world, _phases(recipe, system, vocab_size))
+    run = text_run(recipe, section, world, _phases(recipe, system, vocab_size))
     frozen, module = adapted_model(recipe, load_body(body_folder), system, vocab_size)
     facts: dict[str, Any] = {
         "initialisation": section.initialisation,
@@ -142,7 +143,7 @@ def _save_first(
 
 def adapted_model(
     recipe: Recipe, body: BodyArtifact, system: System, vocab_size: int
-) -> tuple[BodyArtifact, MaskedLanguageModel]:
+) -> tuple[BodyArtifact, LanguageModel]:
     """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack of `vocab_size`.
 
     body: the mini-model of step 1b where the system builds one, else the system's body, of which the layers up to
@@ -152,7 +153,7 @@ def adapted_model(
     if not is_scheduled(recipe, system):
         ((depth, _),) = adapt_depths(recipe, system)
         frozen = prefix(body, depth)
-    module = MaskedLanguageModel(frozen.config, vocab_size)
+    module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size)
     load_into(module, frozen.tensors, "body.")
     train_only(module, lambda name: trains_in_adapt(name, recipe.adapt))
     return frozen, module
@@ -181,8 +182,7 @@ def _phases(recipe: Recipe, system: System, vocab_size: int) -> list[tuple[int, 
     """(steps, Cost of one step) for each depth that step 2 trains at."""
     section = recipe.adapt
     costs = {
-        depth: masked_lm_cost(recipe, section, vocab_size, "adapt", (depth,))
-        for depth, _ in adapt_depths(recipe, system)
+        depth: text_cost(recipe, section, vocab_size, "adapt", (depth,)) for depth, _ in adapt_depths(recipe, system)
     }
     if not is_scheduled(recipe, system):
         return [(section.steps, cost) for cost in costs.values()]

@@ -1,22 +1,24 @@
 """Step 1b (MiniPost): train new layers between the bottom of the body and its head, on the source language."""
 
+from dataclasses import replace
 from functools import partial
 
+from ds_minimodel.bodies.body import shard
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
-from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
+from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import load_into, tensors_under, train_only
-from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import (
     finished_checkpoints,
-    masked_lm_cost,
-    masked_lm_run,
-    masked_lm_sampler,
+    language_model,
     micro_batches,
+    text_cost,
+    text_run,
+    text_sampler,
 )
 from ds_minimodel.systems import System
 
@@ -25,6 +27,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     source = recipe.languages.source
     inputs = {
         "seed": recipe.seed,
+        "objective": recipe.objective,
         "build_mini": recipe.build_mini.recorded(),
         "mini": {"depth": recipe.mini.depth, "new_layers": recipe.mini.new_layers},
         **recipe.data.recorded(),
@@ -43,11 +46,11 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     ]
 
 
-def mini_model(recipe: Recipe, body: BodyArtifact) -> tuple[BodyArtifact, MaskedLanguageModel]:
+def mini_model(recipe: Recipe, body: BodyArtifact) -> tuple[BodyArtifact, LanguageModel]:
     """The mini-model with untrained new layers over a body, and the model of step 1b, in which they alone train."""
     depth = recipe.mini.depth
     mini = with_new_layers(body, depth, recipe.mini.new_layers, recipe.seed)
-    module = MaskedLanguageModel(mini.config, recipe.source_vocab_size)
+    module = language_model(recipe, mini.config, mini.head_depths, recipe.source_vocab_size)
     load_into(module, mini.tensors, "body.")
     train_only(module, lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth))
     return mini, module
@@ -55,19 +58,17 @@ def mini_model(recipe: Recipe, body: BodyArtifact) -> tuple[BodyArtifact, Masked
 
 def _build(recipe: Recipe, layout: Layout, system: System, world: World) -> None:
     section, source, folder = recipe.build_mini, recipe.languages.source, layout.build_mini(system)
-    sampler = masked_lm_sampler(recipe, section, layout, source, world)
+    sampler = text_sampler(recipe, section, layout, source, world)
     body = load_body(layout.pretrain(system) / "body")
     pack = load_pack(layout.pretrain(system) / "pack", body.space)
     mini, module = mini_model(recipe, body)
     load_into(module, pack.tensors, "pack.")
     shard(module, world.tensor)
-    cost = masked_lm_cost(
-        recipe, section, recipe.source_vocab_size, "build-mini", mini.config.head_depths, recipe.mini.depth
-    )
-    run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
+    cost = text_cost(recipe, section, recipe.source_vocab_size, "build-mini", mini.head_depths, recipe.mini.depth)
+    run = text_run(recipe, section, world, [(section.steps, cost)])
     batches = micro_batches(sampler, run, world)
     weights = train(module, batches, run, world, folder / "run", f"build-mini {system.name}", inputs_hash(folder))
-    trained = BodyArtifact(mini.config, {**mini.tensors, **tensors_under(weights, "body.")}, mini.space)
+    trained = replace(mini, tensors={**mini.tensors, **tensors_under(weights, "body.")})
     world.from_main(
         lambda: save_body(
             folder / "mini",

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
+from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug
-from ds_minimodel.model.heads import TaskModel, to_tensors
-from ds_minimodel.model.mini import part_of
+from ds_minimodel.model.mini import tensors_of
+from ds_minimodel.model.models import TaskModel, to_tensors
 from ds_minimodel.model.parameters import load_into
-from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.jobs import Job, Layout
 from ds_minimodel.recipe.schema import Recipe, Task
@@ -130,7 +130,7 @@ def _module(recipe: Recipe, task: Task, folder: Path, model: BodyArtifact, world
     else:
         config = kind.body_config(task, model.config)
         module = kind.module(config, vocab_size, None)
-        load_into(module, part_of(model, config), "body.")
+        load_into(module, tensors_of(model, config), "body.")
     shard(module, world.tensor)
     return module.eval().to(world.device, DTYPES[resolve_precision(recipe.engine.precision, world.device)])
 

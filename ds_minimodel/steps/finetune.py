@@ -1,18 +1,19 @@
 """Step 3: finetune each body on each task in the source language, embeddings frozen -> a task model a seed."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 
+from ds_minimodel.bodies.body import shard
 from ds_minimodel.costs import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
-from ds_minimodel.model.mini import part_of
+from ds_minimodel.model.artifacts import identity, load_body, load_pack, save_body
+from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.parameters import load_into, train_only
-from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import finetune_seeds, finished_checkpoints, micro_batches, task_inputs, training_run
@@ -59,15 +60,15 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
     config = kind.body_config(task, body.config)
     torch.manual_seed(seed)
     module = kind.module(config, tokenizer.vocab_size, labels)
-    load_into(module, part_of(body, config), "body.")
+    load_into(module, tensors_of(body, config), "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
     shard(module, world.tensor)
 
     steps = sampler.updates_per_epoch * section.of(name, "epochs")
     mean_length = round(float(examples.lengths.mean()))
-    work = Work(config.hidden_size, config.ffn_size, tokenizer.vocab_size, mean_length, 0.0, batch_size)
-    cost = finetune_flops(work, config.num_layers, kind.num_outputs(labels), kind.reads_start)
+    work = Work(config, tokenizer.vocab_size, mean_length, 0.0, batch_size)
+    cost = finetune_flops(work, kind.num_outputs(labels), kind.reads_start)
     run = training_run(
         recipe,
         section,
@@ -90,7 +91,9 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
         f"finetune {system.body_name} {name} seed {seed}",
         inputs_hash(folder),
     )
-    trained = BodyArtifact(config, weights, body.space, {"name": name, "kind": task.kind, "labels": labels})
+    trained = replace(
+        body, config=config, head_depths=(), tensors=weights, task={"name": name, "kind": task.kind, "labels": labels}
+    )
     world.from_main(
         lambda: save_body(
             folder / "model",

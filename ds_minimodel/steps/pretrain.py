@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from ds_minimodel.bodies import BODIES
+from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import atomic_folder
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
@@ -19,19 +21,18 @@ from ds_minimodel.model.artifacts import (
     save_pack,
     space_of,
 )
-from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.neighbours import start_at_neighbours
+from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import tensors_under
-from ds_minimodel.model.tensor_parallel import shard
 from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import (
-    body_config,
+    body_of,
     finished_checkpoints,
-    masked_lm_cost,
-    masked_lm_run,
-    masked_lm_sampler,
+    language_model,
     micro_batches,
+    text_cost,
+    text_run,
+    text_sampler,
 )
 from ds_minimodel.systems import System
 
@@ -46,12 +47,12 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
         return [
             Job(out, inputs, (layout.tokenizer(source),), lambda world: world.from_main(partial(_take_over, base, out)))
         ]
-    shared = {"seed": recipe.seed, "pretrain": recipe.pretrain.recorded()}
+    shared = {"seed": recipe.seed, "objective": recipe.objective, "pretrain": recipe.pretrain.recorded()}
     shared |= recipe.data.recorded() | recipe.engine.recorded()
     return [
         Job(
             layout.pretrain(body),
-            {**shared, "model": recipe.model.recorded(), "head_depths": list(body_config(recipe, body).head_depths)},
+            {**shared, "model": recipe.model.recorded(), "head_depths": list(body_of(recipe, body)[1])},
             (layout.tokenizer(source), layout.tokens(source)),
             partial(_pretrain, recipe, layout, body),
             finished_checkpoints(layout.pretrain(body)),
@@ -60,11 +61,11 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     ]
 
 
-def pretrained_model(recipe: Recipe, body: System) -> MaskedLanguageModel:
+def pretrained_model(recipe: Recipe, body: System) -> LanguageModel:
     """The model of step 1 as it starts; all of its weights train."""
-    module = MaskedLanguageModel(body_config(recipe, body), recipe.source_vocab_size)
-    if recipe.model.initialisation == "neighbours":
-        start_at_neighbours(module.body)
+    module = language_model(recipe, *body_of(recipe, body), recipe.source_vocab_size)
+    if recipe.model.initialisation != "random":
+        BODIES[recipe.model.kind].start(module.body, recipe.model.initialisation)
     return module
 
 
@@ -78,13 +79,13 @@ def _take_over(base: Path, out: Path) -> None:
 
 def _pretrain(recipe: Recipe, layout: Layout, body: System, world: World) -> None:
     section, source, folder = recipe.pretrain, recipe.languages.source, layout.pretrain(body)
-    sampler = masked_lm_sampler(recipe, section, layout, source, world)
+    sampler = text_sampler(recipe, section, layout, source, world)
     torch.manual_seed(recipe.seed)
     module = pretrained_model(recipe, body)
-    config = module.body.config
+    config, depths = module.body.config, module.body.head_depths
     shard(module, world.tensor)
-    cost = masked_lm_cost(recipe, section, recipe.source_vocab_size, "pretrain", config.head_depths)
-    run = masked_lm_run(recipe, section, world, [(section.steps, cost)])
+    cost = text_cost(recipe, section, recipe.source_vocab_size, "pretrain", depths)
+    run = text_run(recipe, section, world, [(section.steps, cost)])
     batches = micro_batches(sampler, run, world)
     weights = train(module, batches, run, world, folder / "run", f"pretrain {body.name}", inputs_hash(folder))
 
@@ -93,7 +94,8 @@ def _pretrain(recipe: Recipe, layout: Layout, body: System, world: World) -> Non
         space = space_of(body_tensors, pack_tensors)
         steps = run.schedule.steps
         eflops = run.accounting.eflops_until(steps)
-        save_body(folder / "body", BodyArtifact(config, body_tensors, space), "body", steps=steps, eflops=eflops)
+        trained = BodyArtifact(config, depths, body_tensors, space, objective=recipe.objective)
+        save_body(folder / "body", trained, "body", steps=steps, eflops=eflops)
         save_pack(
             folder / "pack",
             PackArtifact(source, pack_tensors, space, steps, eflops),

@@ -5,11 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from ds_minimodel.bodies import BodyConfig
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import sha256_of_file
 from ds_minimodel.costs import Cost, step_flops
 from ds_minimodel.data.blocks import BlockTable
-from ds_minimodel.data.mlm import MlmSampler
+from ds_minimodel.data.samples import SampleReader
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy, drop_all_but_milestones
@@ -18,39 +19,33 @@ from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Accounting, Optimizer, Phases, Run
 from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.engine.zero.config import check_agreement
-from ds_minimodel.model.heads import to_tensors
-from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.model.models import LanguageModel, to_tensors
+from ds_minimodel.objectives import Sampler
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.costs import step_work
 from ds_minimodel.recipe.jobs import Layout
-from ds_minimodel.recipe.schema import MaskedLm, OptimizerSection, Recipe
+from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED
 
 Batches = Callable[[int], list[dict[str, Any]]]  # step -> this rank's micro-batches
 
 
-class Sampler(Protocol):
-    """Samples by their global numbers."""
+class Samples(Protocol):
+    """Batches by the global numbers of their samples."""
 
     def rows(self, first: int, last: int) -> dict[str, Any]: ...
 
 
-def body_config(recipe: Recipe, system: System) -> BodyConfig:
-    """Architecture of a system's body with its masked-LM heads."""
-    model = recipe.model
-    depths = system.head_depths(model.num_layers, recipe.mini)
-    return BodyConfig(
-        depths[-1],
-        model.hidden_size,
-        model.num_heads,
-        model.ffn_size,
-        model.max_positions,
-        depths,
-        model.dropout,
-        model.attention_dropout,
-        **recipe.further_architecture,
-    )
+def body_of(recipe: Recipe, system: System) -> tuple[BodyConfig, tuple[int, ...]]:
+    """(architecture of a system's body, numbers of layers after which it has heads)."""
+    depths = system.head_depths(recipe.model.num_layers, recipe.mini)
+    return recipe.body_config.with_layers(depths[-1]), depths
+
+
+def language_model(recipe: Recipe, config: BodyConfig, head_depths: Sequence[int], vocab_size: int) -> LanguageModel:
+    """A fresh model of the recipe's objective."""
+    return LanguageModel(config, vocab_size, head_depths, recipe.trained_by)
 
 
 def finetune_seeds(recipe: Recipe) -> range:
@@ -99,17 +94,17 @@ def training_run(
     return run
 
 
-def masked_lm_sampler(recipe: Recipe, section: MaskedLm, layout: Layout, language: str, world: World) -> MlmSampler:
-    """Samples of a masked-LM step on one language's text."""
+def text_sampler(recipe: Recipe, section: Training, layout: Layout, language: str, world: World) -> Sampler:
+    """Samples of a step that trains on one language's text."""
     tokenizer = open_tokenizer(layout.tokenizer(language))
     store = TokenStore(layout.tokens(language), tokenizer.sha256)
     table = partial(BlockTable, store, recipe.data.blocks, section.seq_length)
     world.from_main(lambda: len(table()))  # builds it; the other ranks, on the same disk, only open it
-    return MlmSampler(store, table(), section.mask_prob, recipe.seed)
+    return Sampler(SampleReader(store, table(), recipe.seed), recipe.trained_by, section)
 
 
-def masked_lm_run(recipe: Recipe, section: MaskedLm, world: World, phases: Sequence[tuple[int, Cost]]) -> Run:
-    """The Run of a masked-LM step. `phases`: (steps, Cost of one step) each."""
+def text_run(recipe: Recipe, section: Training, world: World, phases: Sequence[tuple[int, Cost]]) -> Run:
+    """The Run of a step that trains on text. `phases`: (steps, Cost of one step) each."""
     return training_run(
         recipe,
         section,
@@ -123,14 +118,14 @@ def masked_lm_run(recipe: Recipe, section: MaskedLm, world: World, phases: Seque
     )
 
 
-def masked_lm_cost(
-    recipe: Recipe, section: MaskedLm, vocab_size: int, step: str, depths: Sequence[int], frozen_layers: int = 0
+def text_cost(
+    recipe: Recipe, section: Training, vocab_size: int, step: str, depths: Sequence[int], frozen_layers: int = 0
 ) -> Cost:
-    """Cost of one optimizer step of a masked-LM step of the pipeline."""
+    """Cost of one optimizer step of a step that trains on text."""
     return step_flops(step, step_work(recipe, section, vocab_size), depths, frozen_layers)
 
 
-def micro_batches(sampler: Sampler, run: Run, world: World) -> Batches:
+def micro_batches(sampler: Samples, run: Run, world: World) -> Batches:
     """A function of the step: this rank's micro-batches of it, as torch tensors.
 
     `sampler.rows(first, last)` gives the samples with these global numbers; step s takes the numbers

@@ -14,9 +14,9 @@ from ds_minimodel.tasks.metrics import score_classification
 from ds_minimodel.tasks.tables import SENTENCE, Columns, Records, columns_named, read_table
 
 if TYPE_CHECKING:
+    from ds_minimodel.bodies import BodyConfig
     from ds_minimodel.data.tokenizer import Tokenizer
-    from ds_minimodel.model.heads import TaskModel
-    from ds_minimodel.model.transformer import BodyConfig
+    from ds_minimodel.model.models import TaskModel
 
 
 class Classification(FinetunedKind[Records, Encoded]):
@@ -46,7 +46,7 @@ class Classification(FinetunedKind[Records, Encoded]):
         return Encoded(encode_table(tokenizer, records, max_length, separators))
 
     def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
-        from ds_minimodel.model.heads import SequenceClassifier
+        from ds_minimodel.model.models import SequenceClassifier
 
         return SequenceClassifier(config, vocab_size, self.num_outputs(labels))
 

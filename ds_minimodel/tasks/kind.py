@@ -21,9 +21,9 @@ from ds_minimodel.tasks.tables import text_field
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from ds_minimodel.bodies import BodyConfig
     from ds_minimodel.data.tokenizer import Tokenizer
-    from ds_minimodel.model.heads import TaskModel
-    from ds_minimodel.model.transformer import BodyConfig
+    from ds_minimodel.model.models import TaskModel
 
 Request = Mapping[str, object]  # a JSON object
 Logits = Iterable[tuple[np.ndarray, np.ndarray]]  # (index (B,), fp32 outputs of the module's `logits`) of each batch
@@ -95,14 +95,12 @@ class TaskKind(ABC, Generic[R, E]):
     # --- Model ---
 
     def body_config(self, task: TaskSettings, config: BodyConfig) -> BodyConfig:
-        """What the task's model has of a body of `config`: all but the masked-LM heads."""
-        from ds_minimodel.model.mini import without_heads
-
-        return without_heads(config)
+        """The body that the task's model has of one of `config`."""
+        return config
 
     @abstractmethod
     def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
-        """The model, where it has a head with a fresh one, over a body of `config`, which has no masked-LM heads."""
+        """The model, where it has a head with a fresh one, over a body of `config` without heads."""
 
     # --- Scores ---
 

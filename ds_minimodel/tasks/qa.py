@@ -22,9 +22,9 @@ from ds_minimodel.tasks.metrics import score_qa
 from ds_minimodel.tasks.tables import parse_json, read_text, shown, text_field
 
 if TYPE_CHECKING:
+    from ds_minimodel.bodies import BodyConfig
     from ds_minimodel.data.tokenizer import Tokenizer
-    from ds_minimodel.model.heads import TaskModel
-    from ds_minimodel.model.transformer import BodyConfig
+    from ds_minimodel.model.models import TaskModel
 
 _FORM = "SQuAD 1.1 has data > paragraphs > qas > answers"
 _WINDOW = 384  # tokens of a question and a piece of its context where a model answers requests
@@ -71,7 +71,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
         return encode_questions(tokenizer, records, max_length, keys.question_length, keys.stride)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
-        from ds_minimodel.model.heads import SpanExtractor
+        from ds_minimodel.model.models import SpanExtractor
 
         return SpanExtractor(config, vocab_size)
 

@@ -23,9 +23,9 @@ from ds_minimodel.tasks.metrics import neighbour_accuracy
 from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
+    from ds_minimodel.bodies import BodyConfig
     from ds_minimodel.data.tokenizer import Tokenizer
-    from ds_minimodel.model.heads import TaskModel
-    from ds_minimodel.model.transformer import BodyConfig
+    from ds_minimodel.model.models import TaskModel
 
 Pool = Literal["mean", "first"]
 
@@ -75,10 +75,10 @@ class Retrieval(TaskKind[Bitext, Encoded]):
 
     def body_config(self, task: TaskSettings, config: BodyConfig) -> BodyConfig:
         depth = min(_keys_of(task).depth or config.num_layers, config.num_layers)
-        return replace(super().body_config(task, config), num_layers=depth)
+        return config.with_layers(depth)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
-        from ds_minimodel.model.heads import SentenceEncoder
+        from ds_minimodel.model.models import SentenceEncoder
 
         return SentenceEncoder(config, vocab_size)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 from measure import measure_step
-from synthetic import BODY, STEPS, TRAINS, Sampler, model, run_config, same, signal_self
+from synthetic import DEPTHS, STEPS, TRAINS, Sampler, model, run_config, same, signal_self
 
 from ds_minimodel.common.files import write_json
 from ds_minimodel.engine import loop
@@ -61,7 +61,7 @@ def measure(world, what, run):
 def rising(run, world):
     """Batches of a run that trains over the mini-model first and over the whole body then."""
     batches = micro_batches(Sampler, run, world)
-    shallow, deep = BODY.head_depths
+    shallow, deep = DEPTHS
     return lambda step: [{**batch, "depth": shallow if step < SWITCH else deep} for batch in batches(step)]
 
 

@@ -16,13 +16,12 @@ from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.run import Accounting, Optimizer, Run
 from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.engine.zero import engine as zero_engine
-from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import train_only
-from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.steps.training import micro_batches
+from tests.small_models import masked_lm, roberta
 
 STEPS, BATCH_SIZE, SEQ_LENGTH, VOCAB_SIZE = 6, 8, 16, 64
-BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=2, ffn_size=64, max_positions=SEQ_LENGTH, head_depths=(1, 3))
+BODY, DEPTHS = roberta(3, 32, 2, 64, SEQ_LENGTH), (1, 3)
 # What trains in step 1, in step 2 and in step 1b.
 TRAINS = {
     "pretrain": lambda name: True,
@@ -98,7 +97,7 @@ def changed(run, **changes):
 
 def model(what="pretrain", seed=0):
     torch.manual_seed(seed)
-    module = MaskedLanguageModel(BODY, VOCAB_SIZE)
+    module = masked_lm(BODY, VOCAB_SIZE, *DEPTHS)
     train_only(module, TRAINS[what])
     return module
 

@@ -18,18 +18,18 @@ from synthetic import run_config as six_steps
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import parallel
+from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.ranks.world import join_ranks
-from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor, to_tensors
+from ds_minimodel.model.models import SequenceClassifier, SpanExtractor, to_tensors
 from ds_minimodel.model.parameters import train_only
-from ds_minimodel.model.tensor_parallel import shard
-from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.parallel import cross_entropy
 from ds_minimodel.steps.training import micro_batches
+from tests.small_models import masked_lm, roberta
 
 VOCAB_SIZE = 67  # four ranks have 16, 17, 17 and 17 rows
-BODY = BodyConfig(num_layers=3, hidden_size=32, num_heads=4, ffn_size=64, max_positions=SEQ_LENGTH, head_depths=(1, 3))
+BODY, DEPTHS = roberta(3, 32, 4, 64, SEQ_LENGTH), (1, 3)
 DROPOUT, NO_DROPOUT = {"dropout": 0.2, "attention_dropout": 0.3}, {"dropout": 0.0, "attention_dropout": 0.0}
 # Large eps: else Adam would hide a wrong norm of the gradients, as it does not see their scale.
 CLIPPED = {"clip": 0.02, "eps": 1.0, "lr": 0.5}
@@ -63,7 +63,7 @@ class AtDepth1(Sampler):
 
 def model(what, dropout, seed=0):
     torch.manual_seed(seed)
-    module = MaskedLanguageModel(replace(BODY, **(DROPOUT if dropout else NO_DROPOUT)), VOCAB_SIZE)
+    module = masked_lm(BODY.model_copy(update=DROPOUT if dropout else NO_DROPOUT), VOCAB_SIZE, *DEPTHS)
     train_only(module, TRAINS[what.split()[0]])
     return module
 
@@ -130,17 +130,17 @@ def task_batch():
 def modules():
     """{name: (module, batch)} in double precision, with large weights, which hide no mistake."""
     torch.manual_seed(0)
-    config, batch = replace(BODY, **DROPOUT), to_tensors(Sampler.rows(0, 4))
-    bare, answers = replace(config, head_depths=()), torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
+    config, batch = BODY.model_copy(update=DROPOUT), to_tensors(Sampler.rows(0, 4))
+    answers = torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
     chosen = {
-        "masked LM": (MaskedLanguageModel(config, VOCAB_SIZE), batch),
+        "masked LM": (masked_lm(config, VOCAB_SIZE, *DEPTHS), batch),
         "masked LM, padded": (
-            MaskedLanguageModel(config, VOCAB_SIZE),
+            masked_lm(config, VOCAB_SIZE, *DEPTHS),
             {**batch, "lengths": torch.tensor([16, 9, 12, 5], dtype=torch.int32)},
         ),
-        "classifier": (SequenceClassifier(bare, VOCAB_SIZE, 3), task_batch()),
+        "classifier": (SequenceClassifier(config, VOCAB_SIZE, 3), task_batch()),
         "questions": (
-            SpanExtractor(bare, VOCAB_SIZE),
+            SpanExtractor(config, VOCAB_SIZE),
             {name: value for name, value in {**task_batch(), "targets": answers}.items() if name != "read"},
         ),
     }

@@ -25,14 +25,13 @@ from ds_minimodel.common.vocabulary import BOS, EOS, PAD
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, save_body
-from ds_minimodel.model.heads import MaskedLanguageModel, encode, to_tensors
-from ds_minimodel.model.mini import without_heads
+from ds_minimodel.model.models import encode, to_tensors
 from ds_minimodel.model.parameters import load_into
-from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.recipe.base import read_base
 from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import join
+from tests.small_models import masked_lm
 
 from .conftest import ODD_TEXTS, SIZES, TEXTS, randomise
 from .test_refusals import refused
@@ -178,7 +177,7 @@ def test_logits(base):
     same = {key: value for key, value in batch.items() if key != "input_ids"}
     mask = batch["attention_mask"].bool()
     body, pack = load_body(ours / "body"), load_pack(ours / "pack")
-    model = MaskedLanguageModel(body.config, len(pack.tensors["tokens"])).eval()
+    model = masked_lm(body.config, len(pack.tensors["tokens"])).eval()
     load_into(model, body.tensors, "body.")
     load_into(model, pack.tensors, "pack.")
     rows = [row[real].numpy() for row, real in zip(batch["input_ids"], mask)]
@@ -208,11 +207,11 @@ def bert(text_file, tmp_path_factory):
 def save_task_model(ours, kind, labels, folder):
     """A task model over an imported body, with a fresh head."""
     body, pack = load_body(ours / "body"), load_pack(ours / "pack")
-    module = KINDS[kind].module(without_heads(body.config), len(pack.tensors["tokens"]), labels)
+    module = KINDS[kind].module(body.config, len(pack.tensors["tokens"]), labels)
     randomise(module, seed=5)
     own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}
     task = {"name": "t", "kind": kind, "labels": labels}
-    save_body(folder, BodyArtifact(without_heads(body.config), own, body.space, task), "task-model")
+    save_body(folder, BodyArtifact(body.config, (), own, body.space, task), "task-model")
 
 
 def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
@@ -252,7 +251,7 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
 def test_finetuning_trains_both_token_types(bert):
     """With the padding left out and with it: the same gradients, and none where a text stands alone."""
     body, pack = load_body(bert[1] / "body"), load_pack(bert[1] / "pack")
-    module = KINDS["pair"].module(without_heads(body.config), len(pack.tensors["tokens"]), ["no", "yes"]).eval()
+    module = KINDS["pair"].module(body.config, len(pack.tensors["tokens"]), ["no", "yes"]).eval()
     load_into(module, {key: body.tensors[key] for key in body.tensors if not key.startswith("heads.")}, "body.")
     load_into(module, pack.tensors, "pack.")
     rows = [np.array([0, 7, 8, 2, 9, 2]), np.array([0, 7, 2, *range(20, 40), 2])]
@@ -270,11 +269,10 @@ def test_finetuning_trains_both_token_types(bert):
 
 
 def test_a_recipe_starts_from_it(bert):
-    """What the body has that a recipe does not choose comes along."""
-    base = read_base(bert[1])
-    assert base.further == {"norm_eps": 1e-12, "token_types": 2} and "norm_eps" not in base.model
-    config = load_body(bert[1] / "body").config
-    assert BodyConfig(**base.model, **base.further, head_depths=config.head_depths) == config
+    """Its kind and what it has otherwise than a fresh body of that kind come along."""
+    config = read_base(bert[1]).config
+    assert (config.kind, config.norm_eps, config.token_types) == ("bert", 1e-12, 2)
+    assert config == load_body(bert[1] / "body").config
 
 
 def test_the_names_that_the_first_berts_have(bert, tmp_path):
@@ -392,13 +390,3 @@ def test_a_vocab_txt_that_is_not_the_one(bert, tmp_path):
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.txt").write_text("[PAD]\nother\nother\n")
     refused(folder, tmp_path / "out", "a piece comes twice")
-
-
-def test_a_roberta_keeps_its_file_form(xlm_r, bert, tmp_path):
-    """config.json names epsilon and token types only where they are not RoBERTa's."""
-    import_hf(xlm_r, tmp_path / "in")
-    roberta, own = (json.loads((folder / "body/config.json").read_text()) for folder in (tmp_path / "in", bert[1]))
-    assert own["architecture"].keys() - roberta["architecture"].keys() == {"norm_eps", "token_types"}
-    assert (
-        roberta["architecture"].keys() <= own["architecture"].keys() and "types" in load_body(bert[1] / "body").tensors
-    )

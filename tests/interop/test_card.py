@@ -76,10 +76,9 @@ def test_of_a_run(workdir, tmp_path):
     body = load_body(workdir / "pretrain/bl_base/body")
     names = {name: tensor for name, tensor in body.tensors.items() if not name.startswith("heads.")}
     task = {"name": "qa", "kind": "qa", "labels": None}
-    config = type(body.config)(3, 16, 2, 24, 64)
     own = {f"body.{name}": tensor for name, tensor in names.items()}
     own |= {"out.weight": names["positions"][:2].clone(), "out.bias": names["positions"][0, :2].clone()}
-    save_body(tmp_path / "model", type(body)(config, own, body.space, task), "task-model")
+    save_body(tmp_path / "model", type(body)(body.config, (), own, body.space, task), "task-model")
     export_hf(tmp_path / "model", tmp_path / "task", workdir / "adapt/minipost/de/pack")
     card, _ = card_of(tmp_path / "task")
     assert card["pipeline_tag"] == "question-answering"

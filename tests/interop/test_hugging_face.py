@@ -27,10 +27,10 @@ from ds_minimodel.model.artifacts import (
     save_pack,
     space_of,
 )
-from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor
 from ds_minimodel.model.mini import prefix, with_new_layers
-from ds_minimodel.model.transformer import BodyConfig
+from ds_minimodel.model.models import SequenceClassifier, SpanExtractor
 from ds_minimodel.serve.predictor import Predictor
+from tests.small_models import masked_lm, roberta
 
 from .conftest import ODD_TEXTS, TEXTS, VOCAB_SIZE, randomise
 
@@ -56,7 +56,7 @@ def encode(tokenizer, texts):
 
 def logits_of_ours(body, pack, tokens, lengths, depth):
     """(B, S, V) of a body's head."""
-    model = MaskedLanguageModel(body.config, len(pack.tensors["tokens"])).eval()
+    model = masked_lm(body.config, len(pack.tensors["tokens"]), *body.head_depths).eval()
     model.load_state_dict(
         {f"body.{name}": tensor for name, tensor in body.tensors.items()}
         | {f"pack.{name}": tensor for name, tensor in pack.tensors.items()}
@@ -114,11 +114,11 @@ def test_the_same_ids_of_many_lines(imported):
 
 def test_answers_are_those_of_the_exported_model(imported, tmp_path):
     """Of every request to the rounding of fp32, which is what a CPU answers in unless told otherwise."""
-    config, pack = BodyConfig(2, 16, 2, 24, 64), load_pack(imported[1] / "pack")
+    config, pack = roberta(2, 16, 2, 24, 64), load_pack(imported[1] / "pack")
     module = randomise(SequenceClassifier(config, len(pack.tensors["tokens"]), 3), seed=4)
     own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}
     task = {"name": "t", "kind": "classification", "labels": ["a", "b", "c"]}
-    save_body(tmp_path / "model", BodyArtifact(config, own, pack.space, task), "task-model")
+    save_body(tmp_path / "model", BodyArtifact(config, (), own, pack.space, task), "task-model")
     export_hf(tmp_path / "model", tmp_path / "out", imported[1] / "pack")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     tokenizer, lines = AutoTokenizer.from_pretrained(tmp_path / "out"), [line[:40] for line in varied_lines(200)]
@@ -192,9 +192,9 @@ def test_masks_are_asked_for_as_hugging_face_does(imported, tmp_path):
 def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, depth):
     import_hf(xlm_r, tmp_path / "in")
     pack, source = load_pack(tmp_path / "in/pack"), load_body(tmp_path / "in/body")
-    config = BodyConfig(3, 16, 2, 24, 64, (1, 3))
-    module = randomise(MaskedLanguageModel(config, VOCAB_SIZE))
-    both = BodyArtifact(config, module.body.state_dict(), source.space)
+    config = roberta(3, 16, 2, 24, 64)
+    module = randomise(masked_lm(config, VOCAB_SIZE, 1, 3))
+    both = BodyArtifact(config, (1, 3), module.body.state_dict(), source.space)
     for name, body in (("both", both), ("mini", with_new_layers(source, 1, 1, seed=0)), ("prefix", prefix(both, 1))):
         save_body(tmp_path / name, body, "mini-model")
         depth_here = depth if name == "both" else body.config.num_layers
@@ -212,7 +212,7 @@ def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, depth):
 @pytest.fixture(params=["classification", "pair", "qa"])
 def task_model(request, imported, tmp_path):
     """(our module, folder of the task model, folder of another language's pack that brings its own positions)."""
-    config = BodyConfig(2, 16, 2, 24, 64)
+    config = roberta(2, 16, 2, 24, 64)
     labels = None if request.param == "qa" else ["entailment", "neutral", "contradiction"]
     vocab_size = open_tokenizer(imported[1] / "pack").vocab_size
     module = SpanExtractor(config, vocab_size) if labels is None else SequenceClassifier(config, vocab_size, 3)
@@ -221,7 +221,7 @@ def task_model(request, imported, tmp_path):
     space = space_of(own)
     save_body(
         tmp_path / "model",
-        BodyArtifact(config, own, space, {"name": "t", "kind": request.param, "labels": labels}),
+        BodyArtifact(config, (), own, space, {"name": "t", "kind": request.param, "labels": labels}),
         "task-model",
     )
     draw = torch.Generator().manual_seed(1)

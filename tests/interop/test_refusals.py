@@ -19,11 +19,11 @@ from transformers import (
     XLMRobertaXLConfig,
 )
 
+from ds_minimodel.bodies.roberta.hugging_face import TYPES
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
-from ds_minimodel.interop.names import TYPES
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, save_body
 
 from .conftest import TEXTS
@@ -83,7 +83,6 @@ def change(path, **values):
         ("pruned_heads", {"0": [1]}),
         ("architectures", "RobertaForMaskedLM"),
         ("architectures", []),
-        ("id2label", ["a", "b"]),
         ("model_type", ["roberta"]),
     ],
 )
@@ -387,7 +386,7 @@ def test_exports(xlm_r, tmp_path):
     import_hf(xlm_r, tmp_path / "in")
     body = load_body(tmp_path / "in/body")
     save_body(tmp_path / "alone", body, "body")
-    save_body(tmp_path / "stranger", BodyArtifact(body.config, body.tensors, "0" * 16), "body")
+    save_body(tmp_path / "stranger", BodyArtifact(body.config, body.head_depths, body.tensors, "0" * 16), "body")
     for arguments, words in [
         ((tmp_path / "alone", tmp_path / "out"), "--pack"),
         ((tmp_path / "in/body", tmp_path / "out", None, 2), "no masked-LM head of depth 2"),

@@ -3,8 +3,8 @@
 import torch
 from transformers import RobertaConfig
 
+from ds_minimodel.bodies.roberta.model import FIRST_POSITION
 from ds_minimodel.common.vocabulary import PAD
-from ds_minimodel.model.transformer import FIRST_POSITION
 
 LAYER = {
     "attention_out": "attention.output.dense",

@@ -3,14 +3,14 @@
 import torch
 
 from ds_minimodel.common.vocabulary import IGNORED, PAD
-from ds_minimodel.model.transformer import BodyConfig
+from tests.small_models import roberta
 
 VOCAB_SIZE = 40
 LENGTHS = (11, 8, 5, 9)
 
 
-def body_config(num_layers=3, head_depths=(3,), dropout=0.0, attention_dropout=0.0):
-    return BodyConfig(num_layers, 16, 2, 24, 14, head_depths, dropout, attention_dropout)
+def body_config(num_layers=3, dropout=0.0, attention_dropout=0.0):
+    return roberta(num_layers, 16, 2, 24, 14, dropout, attention_dropout)
 
 
 def randomise(module, seed=0):

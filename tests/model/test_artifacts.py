@@ -19,19 +19,19 @@ from ds_minimodel.model.artifacts import (
     save_pack,
     space_of,
 )
-from ds_minimodel.model.heads import MaskedLanguageModel
+from tests.small_models import masked_lm
 
 TOKENIZER = b"stands for a SentencePiece model"
 
 
 @pytest.fixture
 def model():
-    return randomise(MaskedLanguageModel(body_config(3, (2, 3), 0.1, 0.2), VOCAB_SIZE))
+    return randomise(masked_lm(body_config(3, 0.1, 0.2), VOCAB_SIZE, 2, 3))
 
 
 @pytest.fixture
 def body(model):
-    return BodyArtifact(model.body.config, model.body.state_dict(), "space-1")
+    return BodyArtifact(model.body.config, model.body.head_depths, model.body.state_dict(), "space-1")
 
 
 @pytest.fixture
@@ -58,7 +58,8 @@ def assert_equal(got, expected):
 
 def test_round_trip(saved, body, pack):
     loaded = load_body(saved / "body")
-    assert (loaded.config, loaded.space, loaded.task) == (body.config, body.space, body.task)
+    assert (loaded.config, loaded.head_depths, loaded.space) == (body.config, body.head_depths, body.space)
+    assert (loaded.task, loaded.objective) == (body.task, body.objective)
     assert_equal(loaded.tensors, body.tensors)
     plugged = load_pack(saved / "pack", "space-1")
     assert (plugged.language, plugged.space) == ("de", "space-1")
@@ -69,7 +70,7 @@ def test_round_trip(saved, body, pack):
 def test_a_task_model_is_named_by_its_task(tmp_path, body):
     task = {"kind": "pair", "labels": ["no", "yes"], "name": "nli"}
     tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()} | {"out.bias": torch.zeros(2)}
-    save_body(tmp_path / "model", BodyArtifact(body.config, tensors, "space-1", task), "task-model")
+    save_body(tmp_path / "model", BodyArtifact(body.config, body.head_depths, tensors, "space-1", task), "task-model")
     loaded = load_body(tmp_path / "model")
     assert loaded.task == task
     assert_equal(loaded.tensors, tensors)
@@ -132,22 +133,23 @@ def test_what_is_no_pack_or_no_body_is_refused(saved):
 @pytest.mark.parametrize(
     "change, key",
     [
-        ({"num_layers": 10**9}, "architecture.num_layers: Input should be less than or equal to 1000"),
+        ({"num_layers": 10**9}, "architecture: num_layers: Input should be at most 10,000"),
+        ({"kind": "gpt"}, "architecture: kind 'gpt': there are roberta, bert"),
         ({"num_layers": 4}, "layers.3.attention_norm.bias is of shape .16,. by config.json, none in model.safetensors"),
         ({"max_positions": 2**23}, "positions is of shape"),
-        ({"hidden_size": 10**9}, "architecture.hidden_size"),
-        ({"num_heads": True}, "architecture.num_heads: Input should be a valid integer"),
+        ({"hidden_size": 10**9}, "architecture: hidden_size"),
+        ({"num_heads": True}, "architecture: num_heads: Input should be a valid integer"),
         ({"num_heads": 3}, "num_heads 3 does not divide hidden_size"),
-        ({"dropout": 1.5}, "architecture.dropout"),
-        ({"dropout": None}, "architecture.dropout"),
-        ({"head_depths": "1"}, "architecture.head_depths"),
+        ({"dropout": 1.5}, "architecture: dropout"),
+        ({"dropout": None}, "architecture: dropout"),
+        ({"head_depths": "1"}, "head_depths: Input should be a valid list"),
         ({"head_depths": [9]}, "there are 3 layers"),
     ],
 )
 def test_sizes_that_the_weights_have_not_are_refused_before_anything_is_made(saved, change, key):
     path, manifest = saved / "body/config.json", read_manifest(saved / "body")
     config = json.loads(path.read_text())
-    config["architecture"] |= change
+    (config if "head_depths" in change else config["architecture"]).update(change)
     path.write_text(json.dumps(config))
     del manifest["files"]
     write_manifest(saved / "body", **manifest)
@@ -234,7 +236,7 @@ def test_the_space_is_the_identity_of_the_weights(body, pack):
 
 
 def test_a_plugged_pack_takes_the_place_of_the_models_own(model, pack):
-    other = randomise(MaskedLanguageModel(model.body.config, VOCAB_SIZE), seed=9)
+    other = randomise(masked_lm(model.body.config, VOCAB_SIZE, 2, 3), seed=9)
     pack.tensors["body.positions"] = model.body.positions.detach() + 1
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
     plug(other, pack)

@@ -7,10 +7,9 @@ from model_cases import LENGTHS, VOCAB_SIZE, assert_same, body_config, losses_an
 from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification, RobertaForTokenClassification
 
 from ds_minimodel import ops
+from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.common.vocabulary import IGNORED, PAD
-from ds_minimodel.model.heads import SequenceClassifier, SpanExtractor, TokenClassifier
-from ds_minimodel.model.mini import without_heads
-from ds_minimodel.model.transformer import INIT_STD
+from ds_minimodel.model.models import SequenceClassifier, SpanExtractor, TokenClassifier
 
 NUM_LABELS = 3
 CLASSIFIER_HEAD = (("dense", "classifier.dense"), ("out", "classifier.out_proj"))
@@ -47,7 +46,7 @@ HEAD_NAMES = ["classifier", "span extractor", "token classifier"]
 
 
 def make(kind, *settings, **dropout):
-    return randomise(kind(without_heads(body_config(**dropout)), VOCAB_SIZE, *settings)).double()
+    return randomise(kind(body_config(**dropout), VOCAB_SIZE, *settings)).double()
 
 
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
@@ -143,6 +142,6 @@ def test_the_token_classifiers_dropout_is_one_more():
 
 def test_new_heads_start_small():
     torch.manual_seed(0)
-    model = SequenceClassifier(without_heads(body_config()), VOCAB_SIZE, NUM_LABELS)
+    model = SequenceClassifier(body_config(), VOCAB_SIZE, NUM_LABELS)
     assert abs(model.dense.weight.std() / INIT_STD - 1) < 0.2 and (model.dense.bias == 0).all()
     assert 0 < model.out.weight.std() < 2 * INIT_STD and (model.out.bias == 0).all()

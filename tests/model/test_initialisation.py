@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.model.initialisation import Pieces, focus, low_rank, mean, ofa, overlap, random, sparsemax, wechsel
-from ds_minimodel.model.transformer import INIT_STD
 
 PAD = 1
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]

@@ -17,9 +17,9 @@ def train(everywhere):
     import torch
     from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
 
-    from ds_minimodel.model.heads import MaskedLanguageModel
+    from tests.small_models import masked_lm
 
-    model = randomise(MaskedLanguageModel(body_config(dropout=0.1, attention_dropout=0.1), VOCAB_SIZE)).train()
+    model = randomise(masked_lm(body_config(dropout=0.1, attention_dropout=0.1), VOCAB_SIZE)).train()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith("pack."))
     optimizer = torch.optim.AdamW([model.pack.tokens, model.pack.bias], lr=1e-2)

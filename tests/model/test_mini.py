@@ -4,23 +4,23 @@ import pytest
 import torch
 from model_cases import VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, randomise
 
+from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.model.artifacts import BodyArtifact
-from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.mini import is_layer_from, prefix, with_new_layers
-from ds_minimodel.model.transformer import INIT_STD
+from tests.small_models import masked_lm
 
 
-def make_model(config):
-    return randomise(MaskedLanguageModel(config, VOCAB_SIZE))
+def make_model(num_layers, *head_depths):
+    return randomise(masked_lm(body_config(num_layers), VOCAB_SIZE, *head_depths))
 
 
 def artifact_of(model):
-    return BodyArtifact(model.body.config, model.body.state_dict(), "space")
+    return BodyArtifact(model.body.config, model.body.head_depths, model.body.state_dict(), "space")
 
 
 def model_of(artifact, pack):
     """A model with the body of `artifact`, every tensor of which must fit, and no other."""
-    model = MaskedLanguageModel(artifact.config, VOCAB_SIZE)
+    model = masked_lm(artifact.config, VOCAB_SIZE, *artifact.head_depths)
     model.body.load_state_dict(artifact.tensors)
     model.pack.load_state_dict(pack.state_dict())
     return model
@@ -28,9 +28,9 @@ def model_of(artifact, pack):
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_a_prefix_gives_the_loss_of_the_head_at_its_depth(depth):
-    body = make_model(body_config(4, (1, 2, 4)))
+    body = make_model(4, 1, 2, 4)
     mini = prefix(artifact_of(body), depth)
-    assert (mini.config.num_layers, mini.config.head_depths, mini.space) == (depth, (depth,), "space")
+    assert (mini.config.num_layers, mini.head_depths, mini.space) == (depth, (depth,), "space")
     batch = mlm_batch()
     whole = body(batch)[(1, 2, 4).index(depth)]
     torch.testing.assert_close(model_of(mini, body.pack)(batch)[0], whole, rtol=1e-6, atol=0)
@@ -43,9 +43,9 @@ def test_a_prefix_gives_the_loss_of_the_head_at_its_depth(depth):
 
 
 def test_new_layers_lie_between_the_bottom_of_the_body_and_its_head():
-    body = make_model(body_config(4, (4,)))
+    body = make_model(4, 4)
     mini = with_new_layers(artifact_of(body), 2, 3, seed=1)
-    assert (mini.config.num_layers, mini.config.head_depths, mini.space) == (5, (5,), "space")
+    assert (mini.config.num_layers, mini.head_depths, mini.space) == (5, (5,), "space")
     model_of(mini, body.pack)
     old = body.body.state_dict()
     for name, tensor in mini.tensors.items():
@@ -60,7 +60,7 @@ def test_new_layers_lie_between_the_bottom_of_the_body_and_its_head():
 
 
 def test_new_layers_are_a_function_of_the_seed_and_leave_the_generator_alone():
-    body = artifact_of(make_model(body_config(4, (4,))))
+    body = artifact_of(make_model(4, 4))
     torch.manual_seed(5)
     undisturbed = torch.rand(3)
     torch.manual_seed(5)

@@ -3,16 +3,15 @@
 import pytest
 import torch
 
+from ds_minimodel.bodies.roberta.model import FIRST_POSITION
+from ds_minimodel.bodies.roberta.neighbours import OFFSETS, start_at_neighbours
 from ds_minimodel.common.vocabulary import PAD
-from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.neighbours import OFFSETS, start_at_neighbours
-from ds_minimodel.model.transformer import FIRST_POSITION, BodyConfig
+from tests.small_models import masked_lm, roberta
 
 
 def model(hidden_size=64, num_heads=4, vocab_size=60, start=True):
     torch.manual_seed(1)
-    config = BodyConfig(2, hidden_size, num_heads, 2 * hidden_size, 40, (2,), 0.0, 0.0)
-    module = MaskedLanguageModel(config, vocab_size)
+    module = masked_lm(roberta(2, hidden_size, num_heads, 2 * hidden_size, 40, 0.0, 0.0), vocab_size)
     if start:
         start_at_neighbours(module.body)
     return module

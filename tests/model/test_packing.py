@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from ds_minimodel import ops
+from ds_minimodel.bodies.packing import Packing
 from ds_minimodel.common.vocabulary import IGNORED, PAD
-from ds_minimodel.model.heads import MaskedLanguageModel, SequenceClassifier, SpanExtractor, TokenClassifier
-from ds_minimodel.model.packing import Packing
+from ds_minimodel.model.models import SequenceClassifier, SpanExtractor, TokenClassifier
 from ds_minimodel.ops.cpu import has_bf16_products
+from tests.small_models import masked_lm
 
 from .model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
 
@@ -41,8 +42,8 @@ def tags(batch):
 
 
 CASES = {
-    "mlm at several depths": (lambda config: MaskedLanguageModel(config, VOCAB_SIZE), lambda batch: batch),
-    "mlm everywhere": (lambda config: MaskedLanguageModel(config, VOCAB_SIZE), read_everywhere),
+    "mlm at several depths": (lambda config: masked_lm(config, VOCAB_SIZE, 1, 3), lambda batch: batch),
+    "mlm everywhere": (lambda config: masked_lm(config, VOCAB_SIZE, 1, 3), read_everywhere),
     "classification": (lambda config: SequenceClassifier(config, VOCAB_SIZE, 3), start),
     "spans": (lambda config: SpanExtractor(config, VOCAB_SIZE), spans),
     "tagging": (lambda config: TokenClassifier(config, VOCAB_SIZE, 3), tags),
@@ -55,8 +56,7 @@ CASES = {
 def test_losses_and_gradients_are_those_of_the_padded_batch(case, dropout, extra_rows, monkeypatch):
     monkeypatch.setattr("ds_minimodel.ops.rows_for_few_shapes", lambda num_rows, _: num_rows + extra_rows)
     build, view = CASES[case]
-    depths = (1, 3) if case.startswith("mlm") else ()
-    model = randomise(build(body_config(head_depths=depths, dropout=dropout, attention_dropout=dropout))).double()
+    model = randomise(build(body_config(dropout=dropout, attention_dropout=dropout))).double()
     batch = view(mlm_batch())
     results = []
     for form in (batch, packed(batch)):
@@ -72,7 +72,7 @@ def test_losses_and_gradients_are_those_of_the_padded_batch(case, dropout, extra
 
 def test_no_layer_sees_the_padding():
     """Every product but those of attention has one row a real token (or a position read)."""
-    model = randomise(SequenceClassifier(body_config(head_depths=()), VOCAB_SIZE, 3))
+    model = randomise(SequenceClassifier(body_config(), VOCAB_SIZE, 3))
     batch = packed(start(mlm_batch()))
     seen = []
     for layer in model.body.layers:
@@ -108,7 +108,7 @@ def test_shapes_are_few_where_each_is_compiled(monkeypatch):
 COUNTED = """
 import torch
 from ds_minimodel import ops
-from ds_minimodel.model.packing import Packing
+from ds_minimodel.bodies.packing import Packing
 weight = torch.randn(256, 128, dtype=torch.bfloat16)
 for num_tokens in range(1030, 1130):
     packing = Packing(torch.arange(num_tokens), 1, 1130, ops.rows_for_few_shapes(num_tokens, weight))

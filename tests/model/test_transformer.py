@@ -16,16 +16,18 @@ from model_cases import (
 from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
+from ds_minimodel.bodies.body import INIT_STD
+from ds_minimodel.bodies.roberta.model import FIRST_POSITION
 from ds_minimodel.common.vocabulary import IGNORED, PAD
-from ds_minimodel.model.heads import MaskedLanguageModel, encode
-from ds_minimodel.model.transformer import FIRST_POSITION, INIT_STD
+from ds_minimodel.model.models import encode
 from ds_minimodel.planning.tracing import saving_to
+from tests.small_models import masked_lm
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}  # float32: compiled kernels where built
 
 
-def make_model(config, dtype=torch.float64):
-    return randomise(MaskedLanguageModel(config, VOCAB_SIZE)).to(dtype)
+def make_model(config, *head_depths, dtype=torch.float64):
+    return randomise(masked_lm(config, VOCAB_SIZE, *head_depths)).to(dtype)
 
 
 def hugging_face_losses_and_gradients(ours, batch, depth):
@@ -41,7 +43,7 @@ def hugging_face_losses_and_gradients(ours, batch, depth):
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
 def test_equals_roberta(dtype, padded):
-    model, batch = make_model(body_config(), dtype), mlm_batch(padded)
+    model, batch = make_model(body_config(), dtype=dtype), mlm_batch(padded)
     logits, expected = hugging_face_losses_and_gradients(model, batch, 3)
     # Hugging Face computes every position in every layer; we compute the last layer where it is read.
     assert_same(losses_and_gradients(model, batch), expected, TOLERANCE[dtype])
@@ -56,7 +58,7 @@ def test_equals_roberta(dtype, padded):
 
 
 def test_every_head_is_the_roberta_that_ends_at_its_depth():
-    model, batch = make_model(body_config(head_depths=(1, 2, 3))), mlm_batch()
+    model, batch = make_model(body_config(), 1, 2, 3), mlm_batch()
     expected = [hugging_face_losses_and_gradients(model, batch, depth)[1] for depth in (1, 2, 3)]
     gradients = {}
     for _, part in expected:
@@ -108,7 +110,7 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
 
 @pytest.fixture
 def noisy():
-    return make_model(body_config(head_depths=(2, 3), dropout=0.2, attention_dropout=0.3))
+    return make_model(body_config(dropout=0.2, attention_dropout=0.3), 2, 3)
 
 
 def test_dropout_does_not_depend_on_the_split_of_a_batch_nor_on_its_padding(noisy):
@@ -143,7 +145,7 @@ def test_dropout_is_a_function_of_the_keys_and_off_in_evaluation(dropout, attent
 
 def test_initialisation_is_fairseqs():
     torch.manual_seed(0)
-    model = MaskedLanguageModel(body_config(), 400)
+    model = masked_lm(body_config(), 400)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
             assert (parameter == 1).all(), name
@@ -189,7 +191,7 @@ def test_no_graph_is_built_below_the_lowest_layer_that_trains():
     """Step 1b: a frozen prefix costs its forward pass only, however deep it is."""
     batch, saved = mlm_batch(), []
     for prefix in (0, 1, 4):
-        model = make_model(body_config(prefix + 2, (prefix + 2,), dropout=0.2, attention_dropout=0.3))
+        model = make_model(body_config(prefix + 2, dropout=0.2, attention_dropout=0.3))
         trains(model, lambda name: name.startswith("body.layers.") and int(name.split(".")[2]) >= prefix)
         below = []
         model.body.layers[prefix].register_forward_pre_hook(lambda layer, inputs: below.append(inputs[0]))

@@ -9,8 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
-from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.transformer import BodyConfig
+from tests.small_models import masked_lm, roberta
 
 # Operators whose result, or its shape, the host has to wait for.
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "is_nonzero", "equal"}
@@ -67,9 +66,8 @@ def batch_of(*, padded, packed):
 @pytest.mark.parametrize("padded, packed", [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("dtype, capability", [(torch.float16, (7, 0)), (torch.bfloat16, (8, 0))])
 def test_step_stays_on_the_device(dtype, capability, padded, packed):
-    config = BodyConfig(3, 64, 2, 128, 32, (2, 3))
     with torch.device("meta"), ops.meta_stands_for("cuda", capability):
-        model = MaskedLanguageModel(config, 50).to(dtype)
+        model = masked_lm(roberta(3, 64, 2, 128, 32), 50, 2, 3).to(dtype)
         loss = step(model, batch_of(padded=padded, packed=packed))
     assert loss.device.type == "meta"
     assert all(parameter.grad is not None for parameter in model.body.layers.parameters())

@@ -11,12 +11,12 @@ import torch.distributed as dist
 from synthetic import BODY, Sampler, model
 
 from ds_minimodel import ops
+from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.costs import Work, step_flops
 from ds_minimodel.engine.partition import Setup
-from ds_minimodel.model.heads import to_tensors
-from ds_minimodel.model.tensor_parallel import shard
+from ds_minimodel.model.models import to_tensors
 from ds_minimodel.parallel.group import Group
 from ds_minimodel.planning.devices import GPUS, Device, Link, Measured, Overhead, named, rate_at
 from ds_minimodel.planning.forecast import flops_of, seconds_of_step
@@ -80,7 +80,7 @@ def test_traced_flops_are_those_that_costs_counts(device, step, depths):
     module, one = model(step), {**batch(8), "depth": 3} if step == "adapt" else batch(8)
     traced = flops_of(trace(on_meta(module, torch.float32), one, True, device).operators)
     size, length = one["tokens"].shape
-    work = Work(BODY.hidden_size, BODY.ffn_size, 64, length, one["read"].shape[1] / length, size)
+    work = Work(BODY, 64, length, one["read"].shape[1] / length, size)
     assert traced == pytest.approx(step_flops(step, work, depths).executed)
 
 
@@ -146,7 +146,7 @@ def test_a_device_that_was_not_measured_has_a_lower_bound():
     device, one = GPUS["a100-80g"], batch(16)
     planner = Planner(model("pretrain"), batch, "bf16", device)
     least, parts = planner.seconds(planner.plan(SETUP._replace(micro_batch_size=16)))
-    work = Work(BODY.hidden_size, BODY.ffn_size, 64, one["tokens"].shape[1], one["read"].shape[1] / 16, 64)
+    work = Work(BODY, 64, one["tokens"].shape[1], one["read"].shape[1] / 16, 64)
     assert least == pytest.approx(step_flops("pretrain", work, (1, 3)).executed / 312e12) and not parts
 
 

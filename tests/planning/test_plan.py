@@ -8,7 +8,7 @@ from measure import saved_bytes
 from synthetic import BATCH_SIZE, Sampler, model
 
 from ds_minimodel.engine.partition import Setup, partition_of
-from ds_minimodel.model.heads import to_tensors
+from ds_minimodel.model.models import to_tensors
 from ds_minimodel.planning.devices import named
 from ds_minimodel.planning.memory import IN_NODE, ring
 from ds_minimodel.planning.plans import Planner
@@ -38,14 +38,12 @@ def test_what_is_below_all_that_trains_keeps_nothing():
     """All that autograd keeps of step 1b comes after the frozen layers below: as much as without them."""
     module = model("build-mini")
     del module.body.heads["1"]
-    module.body.config = module.body.config.__class__(**{**vars(module.body.config), "head_depths": (3,)})
+    module.body.head_depths = (3,)
     kept = saved_bytes(module, batch())
     extra = copy.deepcopy(module.body.layers[0])
     module.body.layers.insert(0, extra)
     module.body.heads["4"] = module.body.heads.pop("3")
-    module.body.config = module.body.config.__class__(
-        **{**vars(module.body.config), "num_layers": 4, "head_depths": (4,)}
-    )
+    module.body.head_depths = (4,)
     assert saved_bytes(module, batch()) == kept
 
 

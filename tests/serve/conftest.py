@@ -1,6 +1,6 @@
 """A body with two heads, task models over it and packs of two languages, with random weights."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -8,11 +8,10 @@ import torch
 
 from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack
-from ds_minimodel.model.heads import MaskedLanguageModel
-from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.tasks import KINDS
+from tests.small_models import masked_lm, roberta
 
-CONFIG = BodyConfig(3, 16, 2, 32, 48, (1, 3), 0.1, 0.1)
+CONFIG, DEPTHS = roberta(3, 16, 2, 32, 48), (1, 3)
 LABELS = ["no", "perhaps", "yes"]
 # (language, text, size of the vocabulary)
 TEXT = [
@@ -42,20 +41,18 @@ def random(module, seed):
 
 def make_family(root, space):
     """body, classification, pair and qa task models, and packs de and zh; zh replaces the body's positions."""
-    tensors = random(MaskedLanguageModel(CONFIG, 2), 1)
+    tensors = random(masked_lm(CONFIG, 2, *DEPTHS), 1)
     body = {name.removeprefix("body."): tensor for name, tensor in tensors.items() if name.startswith("body.")}
-    save_body(root / "body", BodyArtifact(CONFIG, body, space), "body")
-    config = replace(CONFIG, head_depths=())
+    save_body(root / "body", BodyArtifact(CONFIG, DEPTHS, body, space), "body")
     for kind in ("classification", "pair", "qa"):
         labels = None if kind == "qa" else LABELS
         own = {
             name: tensor
-            for name, tensor in random(KINDS[kind].module(config, 2, labels), 2).items()
+            for name, tensor in random(KINDS[kind].module(CONFIG, 2, labels), 2).items()
             if not name.startswith("pack.")
         }
-        save_body(
-            root / kind, BodyArtifact(config, own, space, {"name": kind, "kind": kind, "labels": labels}), "task-model"
-        )
+        task = {"name": kind, "kind": kind, "labels": labels}
+        save_body(root / kind, BodyArtifact(CONFIG, (), own, space, task), "task-model")
     for seed, (language, text, size) in enumerate(TEXT, 3):
         (root / f"{language}.txt").write_text((text + "\n") * 50, encoding="utf-8")
         train_tokenizer([root / f"{language}.txt"], root / f"{language}.tok", size, 1.0, 1000)

@@ -6,11 +6,11 @@ import torch
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.model.artifacts import load_body, load_pack, plug
-from ds_minimodel.model.heads import MaskedLanguageModel
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.serve.many_languages import beside
 from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.tasks import KINDS
+from tests.small_models import masked_lm
 
 from .conftest import LABELS
 
@@ -27,7 +27,7 @@ def plain_model(family, name, language):
         model = KINDS[name].module(artifact.config, rows, artifact.task["labels"])
         load_into(model, artifact.tensors)
     else:
-        model = MaskedLanguageModel(artifact.config, rows)
+        model = masked_lm(artifact.config, rows, *artifact.head_depths)
         load_into(model, artifact.tensors, "body.")
     plug(model, pack)
     return model.eval(), open_tokenizer(family.root / language)

@@ -1,4 +1,4 @@
-"""What a kind of task is, is said in tasks/ alone; and what job records hold of a task stays."""
+"""What a kind of task is, is said in tasks/ alone."""
 
 import ast
 from pathlib import Path

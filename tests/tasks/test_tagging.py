@@ -15,7 +15,6 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.tokenizer import open_tokenizer, trained_layout
 from ds_minimodel.interop.hugging_face import export_hf
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack, space_of
-from ds_minimodel.model.transformer import BodyConfig
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import TaskSampler, evaluation_batches
 from ds_minimodel.tasks.tagging import (
@@ -27,6 +26,7 @@ from ds_minimodel.tasks.tagging import (
     score_entities,
     score_tags,
 )
+from tests.small_models import roberta
 
 from ..pipeline.conftest import make_world, run
 
@@ -284,14 +284,14 @@ def random_model(folder, tokenizer_folder, labels):
     """A task model in `folder`/model, beside it its pack; our module."""
     torch.manual_seed(0)
     vocab_size = open_tokenizer(tokenizer_folder).vocab_size
-    module = TAGGING.module(BodyConfig(2, 16, 2, 24, 64), vocab_size, labels).eval()
+    module = TAGGING.module(roberta(2, 16, 2, 24, 64), vocab_size, labels).eval()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     tensors = module.state_dict()
     body = {name: tensor for name, tensor in tensors.items() if not name.startswith("pack.")}
     pack = {name.removeprefix("pack."): tensor for name, tensor in tensors.items() if name.startswith("pack.")}
     space, named = space_of(tensors), {"name": "t", "kind": "tagging", "labels": labels}
-    save_body(folder / "model", BodyArtifact(module.body.config, body, space, named), "task-model")
+    save_body(folder / "model", BodyArtifact(module.body.config, (), body, space, named), "task-model")
     save_pack(folder / "pack", PackArtifact("xx", pack, space), tokenizer_folder)
     return module
 

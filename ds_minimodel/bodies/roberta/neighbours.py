@@ -10,7 +10,8 @@ from typing import cast
 
 import torch
 
-from ds_minimodel.model.transformer import FIRST_POSITION, Body, Layer
+from ds_minimodel.bodies.body import Body
+from ds_minimodel.bodies.roberta.model import FIRST_POSITION, Layer, RobertaBody
 
 OFFSETS = (-1, 1, -2, 2)  # where the first heads look, in tokens; heads beyond these start as all others
 POSITION_STD = 0.04  # twice that of pieces, so that position decides where a head looks
@@ -25,6 +26,7 @@ def start_at_neighbours(body: Body) -> None:
     into those of p + o, so keys that are queries turned by it score highest at offset o. Draws from torch's default
     generator.
     """
+    assert isinstance(body, RobertaBody)
     layer, hidden = cast(Layer, body.layers[0]), body.config.hidden_size
     waves = torch.logspace(math.log10(2), math.log10(LONGEST_WAVE), (hidden + 1) // 2)
     angles = torch.outer(torch.arange(body.config.max_positions), 2 * math.pi / waves)

@@ -1,4 +1,4 @@
-"""Masked language modelling: batches do not depend on slicing, masks follow fairseq's numbers."""
+"""Samples under masked language modelling: batches do not depend on slicing, masks follow fairseq's numbers."""
 
 import numpy as np
 import pytest
@@ -6,15 +6,20 @@ import pytest
 from ds_minimodel.common.random import permute, sample_key
 from ds_minimodel.common.vocabulary import BOS, EOS, IGNORED, NUM_SPECIAL, PAD
 from ds_minimodel.data.blocks import BlockTable
-from ds_minimodel.data.mlm import MlmSampler, choose_positions, replacements
+from ds_minimodel.data.samples import SampleReader
+from ds_minimodel.objectives import OBJECTIVES, Sampler
+from ds_minimodel.objectives.masked_lm import Settings, choose_positions, replacements
 
 SEQ_LENGTH = 30
 
 
 @pytest.fixture(scope="module", params=["complete", "complete_doc"])
 def sampler(request, store):
-    blocks = BlockTable(store, request.param, SEQ_LENGTH)
-    return MlmSampler(store, blocks, mask_prob=0.15, seed=5)
+    return sampler_of(store, BlockTable(store, request.param, SEQ_LENGTH), seed=5)
+
+
+def sampler_of(store, blocks, seed):
+    return Sampler(SampleReader(store, blocks, seed), OBJECTIVES["masked-lm"], Settings(mask_prob=0.15))
 
 
 def samples(batch):
@@ -51,17 +56,17 @@ def test_shapes_and_types(sampler):
 
 
 def test_rows_are_blocks_after_bos(sampler, store):
-    last = len(sampler.blocks)
+    last = len(sampler.reader.blocks)
     batch = sampler.rows(last - 10, last + 10)  # over the end of an epoch
     numbers = [int(permute(n % last, last, 5, n // last)) for n in range(last - 10, last + 10)]
     for row, number in enumerate(numbers):
-        start, size = (int(part[0]) for part in sampler.blocks.spans(np.array([number])))
+        start, size = (int(part[0]) for part in sampler.reader.blocks.spans(np.array([number])))
         assert originals(batch)[row, : size + 1].tolist() == [BOS, *store.read(start, start + size)]
         assert batch["sample_keys"][row] == sample_key(5, (last - 10 + row) // last, number).view(np.int32)
 
 
 def test_samples_do_not_depend_on_the_slice(sampler):
-    last = len(sampler.blocks)
+    last = len(sampler.reader.blocks)
     whole = list(samples(sampler.rows(last - 20, last + 20)))
     for size in (1, 7, 40):
         parts = [
@@ -73,9 +78,9 @@ def test_samples_do_not_depend_on_the_slice(sampler):
 
 
 def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(sampler):
-    last = len(sampler.blocks)
-    starts, lengths = sampler.blocks.spans(np.arange(len(sampler.blocks)))
-    blocks = sorted(sampler.store.read(start, start + size).tolist() for start, size in zip(starts, lengths))
+    last = len(sampler.reader.blocks)
+    starts, lengths = sampler.reader.blocks.spans(np.arange(len(sampler.reader.blocks)))
+    blocks = sorted(sampler.reader.store.read(start, start + size).tolist() for start, size in zip(starts, lengths))
     epochs = [sampler.rows(epoch * last, (epoch + 1) * last) for epoch in range(2)]
     for batch in epochs:
         rows = [row[1:length].tolist() for row, length in zip(originals(batch), batch["lengths"])]
@@ -92,8 +97,8 @@ def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(s
 
 
 def test_the_same_seed_gives_the_same_batch_and_another_seed_another(sampler):
-    again = MlmSampler(sampler.store, sampler.blocks, 0.15, seed=5).rows(0, 24)
-    other = MlmSampler(sampler.store, sampler.blocks, 0.15, seed=6).rows(0, 24)
+    again = sampler_of(sampler.reader.store, sampler.reader.blocks, seed=5).rows(0, 24)
+    other = sampler_of(sampler.reader.store, sampler.reader.blocks, seed=6).rows(0, 24)
     assert all(np.array_equal(again[name], sampler.rows(0, 24)[name]) for name in again)
     assert list(samples(again)) != list(samples(other))
 

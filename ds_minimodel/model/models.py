@@ -1,9 +1,9 @@
 """Trainable models: a body with a language and a loss. `forward(batch)` gives sums of losses.
 
-A batch is a dict of tensors (shapes as in transformer.py): tokens (B,S), lengths (B), read (B,M), targets,
-sample_keys (B), second (B) where rows hold two texts, and real (T) where the padding is to be left out (packing.py).
-The sums are divided by the global count of loss terms in the training loop, so that the result does not depend on how a
-batch is split.
+A batch is a dict of tensors (shapes as in bodies/body.py): tokens (B,S), lengths (B), read (B,M), targets,
+sample_keys (B), second (B) where rows hold two texts, and real (T) where the padding is to be left out
+(bodies/packing.py). The sums are divided by the global count of loss terms in the training loop, so that the result
+does not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
+from ds_minimodel.bodies import BodyConfig, make_body
+from ds_minimodel.bodies.body import Body, LanguagePack, Linear, init_weights
+from ds_minimodel.bodies.packing import Packing
 from ds_minimodel.common.vocabulary import IGNORED, PAD
-from ds_minimodel.model.packing import Packing
-from ds_minimodel.model.transformer import Body, BodyConfig, LanguagePack, Linear, init_weights
+from ds_minimodel.objectives import Objective
 
 Batch = Mapping[str, Any]
 
@@ -49,40 +51,45 @@ def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, An
     return tensors
 
 
-class MaskedLanguageModel(nn.Module):
-    """Body and language pack under the masked-language-model loss of every head (or of one depth)."""
+class Model(nn.Module):
+    """A language pack and a body with heads at `head_depths`."""
 
-    def __init__(self, body_config: BodyConfig, vocab_size: int):
+    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int] = ()):
         super().__init__()
-        self.pack = LanguagePack(vocab_size, body_config.hidden_size)
-        self.body = Body(body_config)
-        self.loss_names = [f"depth_{depth}" for depth in body_config.head_depths]
+        self.pack = LanguagePack(vocab_size, config.hidden_size)
+        self.body = make_body(config, head_depths)
+
+
+class LanguageModel(Model):
+    """Body and language pack under the loss of an objective, at every head or at one depth."""
+
+    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], objective: Objective):
+        super().__init__(config, vocab_size, head_depths)
+        self.objective = objective
+        self.loss_names = [f"depth_{depth}" for depth in head_depths]
 
     def forward(self, batch: Batch) -> Tensor:
-        """Sum of cross-entropy over the targets for each head -> (heads,) fp32.
+        """Sum of the losses of the batch for each head -> (heads,) fp32.
 
         batch["depth"], where given, selects the one head of that depth and the layers below it.
         """
-        depths = (batch["depth"],) if "depth" in batch else self.body.config.head_depths
-        targets_P = batch["targets"].flatten()
+        depths = (batch["depth"],) if "depth" in batch else self.body.head_depths
         hidden, table = encode(self.pack, self.body, batch, depths)
         return torch.stack(
             [
-                self.pack.cross_entropy(self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, targets_P)
+                self.objective.loss(self.pack, self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, batch)
                 for depth, x_BMH in zip(depths, hidden, strict=True)
             ]
         )
 
 
-class TaskModel(nn.Module):
+class TaskModel(Model):
     """Body and language pack under a task's head, a module of its own; its loss is a sum over what has a target."""
 
     loss_names = ["loss"]
 
-    def __init__(self, body_config: BodyConfig, vocab_size: int):
-        super().__init__()
-        self.pack = LanguagePack(vocab_size, body_config.hidden_size)
-        self.body = Body(body_config)
+    def __init__(self, config: BodyConfig, vocab_size: int):
+        super().__init__(config, vocab_size)
 
     def logits(self, batch: Batch) -> Tensor:
         """Scores of the head, (B, labels) or (B, S, outputs)."""
@@ -107,10 +114,10 @@ class SentenceEncoder(TaskModel):
 class SequenceClassifier(TaskModel):
     """Classification of a sentence or a pair from `<s>` (RoBERTa's head)."""
 
-    def __init__(self, body_config: BodyConfig, vocab_size: int, num_labels: int):
-        super().__init__(body_config, vocab_size)
-        self.dense = Linear(body_config.hidden_size, body_config.hidden_size)
-        self.out = Linear(body_config.hidden_size, num_labels)
+    def __init__(self, config: BodyConfig, vocab_size: int, num_labels: int):
+        super().__init__(config, vocab_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.out = Linear(config.hidden_size, num_labels)
         self.apply(init_weights)
 
     def logits(self, batch: Batch) -> Tensor:
@@ -131,9 +138,9 @@ class SequenceClassifier(TaskModel):
 class TokenClassifier(TaskModel):
     """Classification of tokens: a score for each label at every position (RoBERTa's head)."""
 
-    def __init__(self, body_config: BodyConfig, vocab_size: int, num_labels: int):
-        super().__init__(body_config, vocab_size)
-        self.out = nn.Linear(body_config.hidden_size, num_labels)
+    def __init__(self, config: BodyConfig, vocab_size: int, num_labels: int):
+        super().__init__(config, vocab_size)
+        self.out = nn.Linear(config.hidden_size, num_labels)
         self.apply(init_weights)
 
     def logits(self, batch: Batch) -> Tensor:
@@ -154,9 +161,9 @@ class TokenClassifier(TaskModel):
 class SpanExtractor(TaskModel):
     """Extractive question answering: a start and an end score for every token."""
 
-    def __init__(self, body_config: BodyConfig, vocab_size: int):
-        super().__init__(body_config, vocab_size)
-        self.out = nn.Linear(body_config.hidden_size, 2)
+    def __init__(self, config: BodyConfig, vocab_size: int):
+        super().__init__(config, vocab_size)
+        self.out = nn.Linear(config.hidden_size, 2)
         self.apply(init_weights)
 
     def logits(self, batch: Batch) -> Tensor:

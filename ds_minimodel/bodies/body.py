@@ -1,0 +1,194 @@
+"""What the bodies of every kind are made of: the stack of layers, dropout without state, and how a part is split.
+
+Each part has a `group` of ranks over which it is split, by default one of this rank alone; `shard` splits it. Sizes
+below are then those of this rank's part.
+
+Shapes: B batch, S sequence, M positions read, Q queries, H hidden, N heads, D = H/N, F feed-forward,
+V vocabulary, P rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ds_minimodel import ops, parallel
+from ds_minimodel.bodies.kind import BodyConfig
+from ds_minimodel.bodies.packing import Packing
+from ds_minimodel.common.vocabulary import PAD
+
+INIT_STD = 0.02
+
+
+class Dropout:
+    """Dropout of one forward pass: every bit is a function of (sample key, site, position, element).
+
+    sample_keys_B: int32, a key for each sample; None without dropout. So the bits do not depend on how a batch is
+    split over ranks and micro-batches, nor on which positions a layer computes. p, attention_p: rates.
+    """
+
+    def __init__(self, sample_keys_B: Tensor | None, p: float = 0.0, attention_p: float = 0.0):
+        self.sample_keys_B, self.p, self.attention_p = sample_keys_B, p, attention_p
+
+    def row_keys(self, site: int, positions: Tensor) -> Tensor | None:
+        """Row keys (B, S) of dropout `site` at `positions` (S,) or (B, M); None without dropout."""
+        return self._row_keys(self.p, site, positions)
+
+    def attention_row_keys(self, sites: range, positions: Tensor) -> Tensor | None:
+        """Row keys (B, N, Q) of the attention probabilities, one of `sites` for each head; None without dropout."""
+        return self._row_keys(self.attention_p, sites, positions)
+
+    def _row_keys(self, p: float, site: int | range, positions: Tensor) -> Tensor | None:
+        if not p:
+            return None
+        assert self.sample_keys_B is not None, "a batch that trains with dropout needs sample_keys"
+        return ops.row_keys(self.sample_keys_B, site, positions)
+
+    def of_tokens(self, row_T: Tensor) -> Dropout:
+        """The same dropout for tokens that are rows of their own; `row_T` is the sample of each."""
+        if self.sample_keys_B is None:
+            return self
+        return Dropout(self.sample_keys_B[row_T], self.p, self.attention_p)
+
+
+NO_DROPOUT = Dropout(None)  # evaluation
+
+
+def zero_padding_row(table: Tensor) -> Tensor:
+    """Set row <pad> of a table of embeddings or positions (rows, H) to zero, in place; returns the table."""
+    with torch.no_grad():
+        table[PAD] = 0
+    return table
+
+
+def gather_rows(x_BSH: Tensor, read_BM: Tensor) -> Tensor:
+    """Rows of each sequence at the positions `read_BM` -> (B, M, H)."""
+    return x_BSH.gather(1, read_BM[..., None].expand(-1, -1, x_BSH.shape[-1]))
+
+
+def same(x: Tensor) -> Tensor:
+    """`x`: what pads a batch that is not packed."""
+    return x
+
+
+def init_weights(module: nn.Module) -> None:
+    """fairseq's initialisation of linear layers: N(0, 0.02), biases 0."""
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, 0, INIT_STD)
+        nn.init.zeros_(module.bias)
+
+
+class Linear(nn.Linear):
+    """nn.Linear by ops.linear, which is fast in bf16 on every CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, self.bias)
+
+
+class Part(nn.Module, ABC):
+    """A module that can be split over the ranks of a tensor-parallel group."""
+
+    group = parallel.SOLO
+
+    @abstractmethod
+    def split(self, group: parallel.Group) -> None:
+        """Cut the parameters, in place, to what this rank of `group` holds."""
+
+
+def shard(module: nn.Module, group: parallel.Group) -> None:
+    """Cut `module`, in place, to the part that this rank of `group` computes; set weights and requires_grad before.
+
+    Whole on every rank, with the same values and gradients, stays what no Part cuts: norms, positions, biases that are
+    added after a sum over ranks, and the heads of tasks, which read one vector a sample or have few outputs. The sizes
+    that BodyConfig.split_sizes names must be divisible by the group's; the vocabulary need not be.
+    """
+    if group.size == 1:
+        return
+    for part in module.modules():
+        if isinstance(part, Part):
+            part.split(group)
+            part.group = group
+
+
+class LanguagePack(Part):
+    """A language: token embeddings, tied as output projection, and its own output bias."""
+
+    def __init__(self, vocab_size: int, hidden_size: int):
+        super().__init__()
+        self.tokens = nn.Parameter(zero_padding_row(torch.empty(vocab_size, hidden_size).normal_(0, INIT_STD)))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.rows = range(vocab_size)
+
+    def split(self, group: parallel.Group) -> None:
+        self.rows = group.share(len(self.bias))
+        for name in ("tokens", "bias"):
+            parallel.shard_parameter(self, name, group, dim=0)
+
+    def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings of the tokens -> (B, S, H); and the table as output projection, for `cross_entropy`."""
+        if self.group.size == 1:
+            return ops.embedding(tokens_BS, self.tokens, PAD)
+        return parallel.embedding(tokens_BS, self.tokens, self.rows, PAD, self.group), self.tokens
+
+    def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
+        """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
+        if self.group.size == 1:
+            return ops.linear_cross_entropy(x_PH, table, self.bias, targets_P)
+        return parallel.linear_cross_entropy(x_PH, table, self.bias, targets_P, self.rows, self.group)
+
+
+class Body(nn.Module, ABC):
+    """All of a model but its language pack: what turns embeddings into hidden states, and the heads that read them.
+
+    A kind's body sets `layers`, each called as Layer of roberta/model.py is, and `heads`, modules by depth that map
+    hidden states (P, H) to what the output projection of a pack is applied to, (P, H).
+    """
+
+    layers: nn.ModuleList
+    heads: nn.ModuleDict
+
+    def __init__(self, config: BodyConfig, head_depths: Sequence[int] = ()):
+        super().__init__()
+        self.config, self.head_depths = config, tuple(head_depths)
+
+    @abstractmethod
+    def embed(self, embedded_BSH: Tensor, dropout: Dropout, packing: Packing | None, second_B: Tensor | None) -> Tensor:
+        """What the lowest layer reads, of token embeddings; arguments as of `forward`."""
+
+    def dropout(self, sample_keys_B: Tensor | None) -> Dropout:
+        """Dropout for one forward pass in the module's present mode (training or evaluation)."""
+        if not self.training:
+            return NO_DROPOUT
+        return Dropout(sample_keys_B, self.config.dropout, self.config.attention_dropout)
+
+    def forward(
+        self,
+        embedded_BSH: Tensor,
+        lengths_B: Tensor | None,
+        dropout: Dropout,
+        read_BM: Tensor | None = None,
+        depths: Sequence[int] | None = None,
+        packing: Packing | None = None,
+        second_B: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Hidden states at the positions read, a tuple of (B, M, H) for each of `depths`.
+
+        embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is padded.
+        read_BM: positions wanted, None for all (then (B, S, H)). depths: rising; None: the last layer.
+        Layers above the deepest are not run, and that one only at the positions read. packing: then
+        embedded_BSH is (T, 1, H), the real tokens alone (packing.py); what is returned is the same, but zero
+        at padding. second_B: position from which on a row has token type 1; None where all have type 0.
+        """
+        depths = depths or (len(self.layers),)
+        x_BSH = self.embed(embedded_BSH, dropout, packing, second_B)
+        pad = packing.pad if packing else same
+        hidden = []
+        for depth, layer in enumerate(self.layers[: depths[-1] - 1], 1):
+            x_BSH = layer(x_BSH, lengths_B, dropout, None, packing)
+            if depth in depths:
+                hidden.append(pad(x_BSH) if read_BM is None else gather_rows(pad(x_BSH), read_BM))
+        x_BSH = self.layers[depths[-1] - 1](x_BSH, lengths_B, dropout, read_BM, packing)
+        return (*hidden, pad(x_BSH) if read_BM is None else x_BSH)

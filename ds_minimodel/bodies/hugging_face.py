@@ -1,0 +1,101 @@
+"""Bodies as Hugging Face's library writes them: what a kind declares of that, and what all of them need for it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ds_minimodel.bodies.kind import BodyConfig
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import Stored
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Architecture(ABC):
+    """One of Hugging Face's model types that a kind of body serves.
+
+    model_type: in config.json. classes: how the names of its model classes begin. tokenizer: the same of its own
+    tokenizer class. Our names are those of a LanguageModel's parameters; a language-model head is module
+    `body.heads.DEPTH`, the head of a task lies beside `body`.
+    """
+
+    model_type: str
+    classes: str
+    tokenizer: str
+
+    @property
+    @abstractmethod
+    def config_file(self) -> type[Stored]:
+        """What of config.json decides the model; what is not served is no value of it."""
+
+    @abstractmethod
+    def config(self, file: Any, where: Path) -> tuple[BodyConfig, int]:
+        """(configuration, number of ids) of the `config_file` that `where` holds; UserError where sizes disagree."""
+
+    @abstractmethod
+    def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
+        """The content of config.json for a body, but for the class of the model."""
+
+    @abstractmethod
+    def from_theirs(
+        self, tensors: dict[str, Tensor], config: BodyConfig, shapes: Shapes, where: Path
+    ) -> dict[str, Tensor]:
+        """A language model's state dict under our names, in fp32, its head at the body's last layer.
+
+        shapes: of our parameters. where: the file, for messages. UserError where a tensor is missing, of another shape
+        or without a counterpart.
+        """
+
+    @abstractmethod
+    def to_theirs(self, tensors: dict[str, Tensor], config: BodyConfig, head: Mapping[str, str]) -> dict[str, Tensor]:
+        """Our state dict under their names. head: modules of the model's head -> those of Hugging Face's RoBERTa."""
+
+    @abstractmethod
+    def language_model_head(self, depth: int) -> dict[str, str]:
+        """Modules of the head that reads after `depth` layers -> those of Hugging Face's RoBERTa."""
+
+
+def converted(
+    tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]], shapes: Shapes, where: Path, served: str
+) -> dict[str, Tensor]:
+    """Tensors under our names; names: each of ours -> those of theirs that it is when these are concatenated.
+
+    shapes: of the concatenated ones. served: in a message, whose language model the file must hold.
+    """
+    rest, ours = dict(tensors), {}
+    for name, parts in names.items():
+        expected = (shapes[name][0] // len(parts), *shapes[name][1:])
+        chunks = []
+        for part in parts:
+            if part not in rest:
+                raise UserError(f"{where}: no tensor {part}; it must hold a masked language model of {served}")
+            chunks.append(as_fp32(rest.pop(part), part, expected, where))
+        ours[name] = torch.cat(chunks)
+    if rest:
+        raise UserError(
+            f"{where}: {sorted(rest)[0]!r:.120} has no counterpart here; it must hold a masked language model of "
+            f"{served} without additions"
+        )
+    return ours
+
+
+def as_fp32(tensor: Tensor, name: str, shape: tuple[int, ...], where: Path) -> Tensor:
+    """A foreign weight as fp32; UserError where it is of another shape, not finite, or not a number fp32 has."""
+    if tensor.shape != shape:
+        raise UserError(f"{where}: {name} has shape {tuple(tensor.shape)}, the configuration gives {shape}")
+    if not tensor.is_floating_point():
+        raise UserError(f"{where}: {name} is {tensor.dtype}, not of floating point")
+    as_float = tensor.float()
+    if not as_float.isfinite().all():
+        raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
+    if not torch.equal(as_float.to(tensor.dtype), tensor):
+        raise UserError(f"{where}: {name} is {tensor.dtype} and holds numbers that fp32 has not; convert it first")
+    return as_float

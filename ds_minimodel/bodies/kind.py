@@ -1,0 +1,117 @@
+"""The declaration of a kind of body: all that the package asks of RoBERTa, BERT …
+
+A kind is one subclass of BodyKind and one entry of BODIES (bodies/__init__.py). Its configuration is declared once: the
+section `model` of the recipe, config.json of an artifact, an import and a plan are read by it. The recipe is read
+without torch, so this file and a kind's declaration import torch, and the module of the body, in the methods that need
+them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+
+from pydantic import model_validator
+
+from ds_minimodel.common.random import DropoutSites
+from ds_minimodel.common.sections import Few, Length, Probability, Section, Size
+
+if TYPE_CHECKING:
+    from ds_minimodel.bodies.body import Body
+    from ds_minimodel.bodies.hugging_face import Architecture
+
+
+class BodyConfig(Section):
+    """Sizes of a body, with the paper's as defaults; the keys that every kind has."""
+
+    kind: str
+    num_layers: Few = 12
+    hidden_size: Size = 768
+    num_heads: Few = 12
+    ffn_size: Size = 3072
+    max_positions: Length = 512
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.1
+
+    # How many </s> stand between the two texts of a pair; where it is one, the second text has token type 1.
+    separators: ClassVar[int] = 2
+
+    @model_validator(mode="after")
+    def _sizes_agree(self) -> Self:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"num_heads {self.num_heads} does not divide hidden_size {self.hidden_size}")
+        if not DropoutSites.fit(self.num_layers, self.num_heads):
+            raise ValueError(f"{self.num_layers} layers of {self.num_heads} heads have too many dropouts to number")
+        return self
+
+    @property
+    def dropout_sites(self) -> DropoutSites:
+        """The numbers of the dropouts of this body and of a task's head on it."""
+        return DropoutSites(self.num_layers, self.num_heads)
+
+    @property
+    def split_sizes(self) -> Mapping[str, int]:
+        """{key: size} that the number of tensor-parallel ranks must divide."""
+        return {"num_heads": self.num_heads, "ffn_size": self.ffn_size}
+
+    def with_layers(self, num_layers: int) -> Self:
+        """The same body with another number of layers."""
+        return self.model_copy(update={"num_layers": num_layers})
+
+
+class LayerProducts(NamedTuple):
+    """FLOPs of one layer's products of matrices, forward; 2mnp for an m x n by an n x p matrix.
+
+    key: at each position, read or not (keys and values). query: at each position whose output is computed, before
+    attention. output: there, after attention. pair: of each such position with each key that it sees (scores, and the
+    sum of values). reach: keys that a position sees at most, itself among them; None: all of its sequence.
+    """
+
+    key: float
+    query: float
+    output: float
+    pair: float
+    reach: int | None = None
+
+
+class BodyProducts(NamedTuple):
+    """FLOPs of a body's products: of its layers from the lowest on, and of a head for a position that it reads, all but
+    the output matrix."""
+
+    layers: tuple[LayerProducts, ...]
+    head: float
+
+
+class BodyKind(ABC):
+    """One kind of body: its configuration, modules, costs, and its names in other libraries.
+
+    name: in recipes (model.kind) and config.json. objective: what it is trained with where the recipe names none.
+    without_kernels: what of it runs by torch's own operators, in words, since this package has no kernels for it.
+    starts: names of the ways in which a fresh body may start beside `random` (model.initialisation).
+    """
+
+    name: ClassVar[str]
+    config: ClassVar[type[BodyConfig]]
+    objective: ClassVar[str] = "masked-lm"
+    without_kernels: ClassVar[tuple[str, ...]] = ()
+    starts: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
+        """A fresh body with language-model heads after `head_depths` layers, drawn from torch's default generator."""
+
+    @abstractmethod
+    def products(self, config: BodyConfig) -> BodyProducts:
+        """The products that a pass through a body of this configuration makes."""
+
+    def start(self, body: Body, name: str) -> None:
+        """Give a fresh body the starting values of `name`, one of `starts`."""
+        raise NotImplementedError
+
+    def hugging_face(self) -> Sequence[Architecture]:
+        """The model types of Hugging Face's library that are such bodies; the first is what a body is exported as.
+
+        Empty for a kind that it does not have.
+        """
+        return ()

@@ -1,0 +1,78 @@
+"""RoBERTa and BERT: encoders with post-LN layers, learned positions and exact GELU.
+
+Numerics follow fairseq's RoBERTa. BERT differs in the epsilon of its norms and in token types, vectors that tell
+the two texts of a pair apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ds_minimodel.bodies.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
+
+if TYPE_CHECKING:
+    from ds_minimodel.bodies.body import Body
+    from ds_minimodel.bodies.hugging_face import Architecture
+
+
+class RobertaConfig(BodyConfig):
+    """Sizes of a RoBERTa."""
+
+    kind: Literal["roberta"] = "roberta"
+    norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
+
+    token_types: ClassVar[int] = 1  # with one there is no vector for it, since positions can hold it
+
+
+class BertConfig(RobertaConfig):
+    """Sizes of a BERT."""
+
+    kind: Literal["bert"] = "bert"  # type: ignore[assignment]
+    norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-12
+
+    token_types: ClassVar[int] = 2
+    separators: ClassVar[int] = 1
+
+
+class Roberta(BodyKind):
+    """RoBERTa's and XLM-R's body."""
+
+    name = "roberta"
+    config: ClassVar[type[BodyConfig]] = RobertaConfig
+    starts = ("neighbours",)
+
+    def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
+        from ds_minimodel.bodies.roberta.model import RobertaBody
+
+        assert isinstance(config, RobertaConfig)
+        return RobertaBody(config, head_depths)
+
+    def products(self, config: BodyConfig) -> BodyProducts:
+        h, f = config.hidden_size, config.ffn_size
+        layer = LayerProducts(key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h)
+        return BodyProducts((layer,) * config.num_layers, head=2 * h * h)
+
+    def start(self, body: Body, name: str) -> None:
+        from ds_minimodel.bodies.roberta.neighbours import start_at_neighbours
+
+        start_at_neighbours(body)
+
+    def hugging_face(self) -> Sequence[Architecture]:
+        from ds_minimodel.bodies.roberta.hugging_face import ROBERTA
+
+        return ROBERTA
+
+
+class Bert(Roberta):
+    """BERT's body."""
+
+    name = "bert"
+    config = BertConfig
+
+    def hugging_face(self) -> Sequence[Architecture]:
+        from ds_minimodel.bodies.roberta.hugging_face import BERT
+
+        return BERT

@@ -1,0 +1,85 @@
+"""The declaration of a training objective: all that the package asks of masked language modelling …
+
+An objective is one subclass of Objective in one file beside this one, and one entry of OBJECTIVES (__init__.py).
+Samplers, training steps, plans and costs read it; none of them asks which one it is.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ds_minimodel.common.sections import Section
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ds_minimodel.bodies.body import LanguagePack
+    from ds_minimodel.data.samples import SampleReader, Samples
+
+
+class HeldOut(NamedTuple):
+    """The loss on text that nothing was trained on. nats: of a token. bits: of a byte of the tokens that are read."""
+
+    nats: float
+    bits: float
+
+
+class Objective(ABC):
+    """What a body is trained to do on text.
+
+    name: in recipes (`objective`) and config.json. settings: its own keys of the recipe's sections pretrain, build_mini
+    and adapt. needs: special tokens that a vocabulary must have, as Vocabulary names them.
+    """
+
+    name: ClassVar[str]
+    settings: ClassVar[type[Section]]
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def batch(self, samples: Samples, vocab_size: int, settings: Section) -> dict[str, Any]:
+        """What is learned from samples of a text, as numpy arrays that model/models.py names.
+
+        tokens (B, S), which may be those of the samples, changed in place; read (B, M), where not all positions are
+        read; targets, IGNORED where there is none; count, the number of loss terms.
+        """
+
+    @abstractmethod
+    def share_read(self, settings: Section) -> float:
+        """Share of a sequence's positions that the heads read, on average."""
+
+    @abstractmethod
+    def shapes(self, settings: Section, seq_length: int) -> Mapping[str, tuple[int, ...]]:
+        """{name: shape of one row} of `batch` for full sequences, of the form that costs most; all are int64.
+
+        Plans are made of it.
+        """
+
+    def loss(self, pack: LanguagePack, x_PH: Tensor, table: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """Sum of the losses of a batch at one head, a float32 scalar.
+
+        x_PH: the head's output at the positions read, row after row. table: the pack's output projection.
+        """
+        return pack.cross_entropy(x_PH, table, batch["targets"].flatten())
+
+    def held_out(self, losses: float, terms: int, num_bytes: int) -> HeldOut:
+        """The scores of held-out text. losses: sum over its loss terms. num_bytes: of the text that these stand for."""
+        return HeldOut(losses / max(1, terms), losses / max(1, num_bytes) / math.log(2))
+
+
+class Sampler:
+    """Batches of an objective on a text, as functions of the samples' global numbers."""
+
+    def __init__(self, reader: SampleReader, objective: Objective, settings: Section):
+        self.reader, self.objective, self.settings = reader, objective, settings
+
+    def rows(self, first: int, last: int) -> dict[str, Any]:
+        """The batch of the samples [first, last): Objective.batch with lengths (B,) and sample_keys (B,) int32."""
+        samples = self.reader.read(first, last)
+        keys = samples.keys.view(np.int32)
+        batch = self.objective.batch(samples, self.reader.store.vocab_size, self.settings)
+        return {**batch, "lengths": samples.lengths.astype(np.int32), "sample_keys": keys}

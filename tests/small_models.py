@@ -1,0 +1,24 @@
+"""Small RoBERTas, bare or under masked language modelling."""
+
+from ds_minimodel.bodies.roberta import RobertaConfig
+from ds_minimodel.model.models import LanguageModel
+from ds_minimodel.objectives import OBJECTIVES
+
+MASKED_LM = OBJECTIVES["masked-lm"]
+
+
+def roberta(num_layers, hidden_size, num_heads, ffn_size, max_positions, dropout=0.1, attention_dropout=0.1):
+    return RobertaConfig(
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        ffn_size=ffn_size,
+        max_positions=max_positions,
+        dropout=dropout,
+        attention_dropout=attention_dropout,
+    )
+
+
+def masked_lm(config, vocab_size, *head_depths):
+    """A LanguageModel of a configuration with heads after `head_depths` layers, by default after the last."""
+    return LanguageModel(config, vocab_size, head_depths or (config.num_layers,), MASKED_LM)
