@@ -7,6 +7,7 @@ import shutil
 import torch
 
 from ds_minimodel import __version__
+from ds_minimodel.bodies import BODIES
 from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.ops.loading import OPS, backend
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
@@ -52,6 +53,9 @@ def report() -> str:
     device = "cuda" if devices else "cpu"
     dtype = DTYPES[resolve_precision("auto", torch.device(device))]
     lines += [f"op {name}: {backend(name, device, dtype)}" for name in OPS]
+    for kind in BODIES.values():
+        others = f"; by torch's own operators: {', '.join(kind.without_kernels)}" if kind.without_kernels else ""
+        lines.append(f"body {kind.name}: by the operators above{others}")
     lines += [f"launcher {name}: {shutil.which(name) or 'not found'}" for name in LAUNCHERS]
     return "\n".join(lines)
 

@@ -1,0 +1,145 @@
+"""`ds-minimodel` with a kind of body and an objective that are declared here and nowhere else.
+
+The body normalises before a branch, by the root mean square, knows positions as sinusoids that are added, and has no
+kernels of its own; the objective restores swapped neighbours. Arguments are a command's; after `ranks` they are a recipe
+and overrides, whose steps the ranks of one launch do together.
+"""
+
+import sys
+from typing import Literal
+
+import torch
+from tests.pipeline.tensor_ranks import do_steps
+from torch import nn
+from torch.nn import functional as F
+
+from ds_minimodel import ops, parallel
+from ds_minimodel.bodies import BODIES
+from ds_minimodel.bodies.body import Body, Linear, Part, gather_rows, init_weights, same
+from ds_minimodel.bodies.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
+from ds_minimodel.cli.main import main
+from ds_minimodel.common.random import draws, stream_key
+from ds_minimodel.common.sections import Section
+from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.objectives import OBJECTIVES, Objective
+
+# --- A kind of body ---
+
+
+class ToyConfig(BodyConfig):
+    kind: Literal["toy"] = "toy"
+    longest_wave: float = 100.0
+
+
+class Norm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return F.rms_norm(x, x.shape[-1:], self.weight, 1e-6)
+
+
+class ToyLayer(Part):
+    def __init__(self, config, index):
+        super().__init__()
+        self.num_heads, self.head_size = config.num_heads, config.hidden_size // config.num_heads
+        self.sites = config.dropout_sites.layer(index)
+        self.attention_norm, self.ffn_norm = Norm(config.hidden_size), Norm(config.hidden_size)
+        self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
+        self.attention_out = Linear(config.hidden_size, config.hidden_size)
+        self.ffn_in = Linear(config.hidden_size, config.ffn_size)
+        self.ffn_out = Linear(config.ffn_size, config.hidden_size)
+
+    def split(self, group):
+        heads = group.share(self.num_heads)
+        self.num_heads = len(heads)
+        self.sites = self.sites._replace(heads=self.sites.heads[heads.start : heads.stop])
+        for name in ("weight", "bias"):
+            parallel.shard_parameter(self.qkv, name, group, dim=0, sections=3)
+            parallel.shard_parameter(self.ffn_in, name, group, dim=0)
+        parallel.shard_parameter(self.attention_out, "weight", group, dim=1)
+        parallel.shard_parameter(self.ffn_out, "weight", group, dim=1)
+
+    def forward(self, x, lengths, dropout, read=None, packing=None):
+        pad = packing.pad if packing else same
+        projected = pad(self.qkv(parallel.copy(self.attention_norm(x), self.group)))
+        positions = torch.arange(projected.shape[1], device=x.device)
+        keys = dropout.attention_row_keys(self.sites.heads, positions)
+        context = ops.attention(projected, self.num_heads, lengths, dropout.attention_p, keys)
+        x, positions, dropped = pad(x), positions.expand(len(projected), -1), dropout
+        if read is not None:
+            x, context, positions = gather_rows(x, read), gather_rows(context, read), read
+        elif packing:
+            x, context = packing.pack(x), packing.pack(context)
+            positions, dropped = packing.position_R1, dropout.of_tokens(packing.row_R)
+        out = parallel.row_linear(self.attention_out, context, self.group)
+        x = x + ops.dropout(out, dropout.p, dropped.row_keys(self.sites.attention_out, positions))
+        inner = F.relu(self.ffn_in(parallel.copy(self.ffn_norm(x), self.group)))
+        out = parallel.row_linear(self.ffn_out, inner, self.group)
+        return x + ops.dropout(out, dropout.p, dropped.row_keys(self.sites.ffn_out, positions))
+
+
+class ToyBody(Body):
+    def __init__(self, config, head_depths=()):
+        super().__init__(config, head_depths)
+        self.layers = nn.ModuleList(ToyLayer(config, index) for index in range(config.num_layers))
+        self.heads = nn.ModuleDict({str(depth): Norm(config.hidden_size) for depth in head_depths})
+        self.apply(init_weights)
+
+    def embed(self, embedded, dropout, packing, second):
+        positions = packing.position_R1 if packing else torch.arange(embedded.shape[1], device=embedded.device)[None]
+        waves = torch.logspace(0, 2, self.config.hidden_size, device=embedded.device) * self.config.longest_wave / 100
+        return embedded + 0.02 * (positions[..., None] / waves).sin().to(embedded.dtype)
+
+
+class Toy(BodyKind):
+    name, config, objective = "toy", ToyConfig, "unswap"
+    without_kernels = ("root-mean-square norm", "ReLU")
+
+    def body(self, config, head_depths=()):
+        return ToyBody(config, head_depths)
+
+    def products(self, config):
+        h, f = config.hidden_size, config.ffn_size
+        layer = LayerProducts(key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h)
+        return BodyProducts((layer,) * config.num_layers, head=0)
+
+
+# --- An objective ---
+
+
+class Unswap(Objective):
+    """A quarter of the neighbours change places; the body says what stood where."""
+
+    name, settings = "unswap", Section
+
+    def batch(self, samples, vocabulary, settings):
+        tokens, lengths, keys = samples
+        count = max(1, tokens.shape[1] // 8)
+        read = 2 * (draws(stream_key(keys, 0x30000), 0, count) % (tokens.shape[1] // 2)).astype("int64")
+        read.sort(axis=1)
+        inside = (read + 1 < lengths[:, None]) & (read != -1)
+        inside[:, 1:] &= read[:, 1:] != read[:, :-1]
+        rows, slots = inside.nonzero()
+        places = read[rows, slots]
+        targets = tokens[:, :count] * 0 + IGNORED
+        targets[rows, slots] = tokens[rows, places]
+        tokens[rows, places], tokens[rows, places + 1] = tokens[rows, places + 1], tokens[rows, places].copy()
+        return {"tokens": tokens, "read": read, "targets": targets, "count": len(rows)}
+
+    def share_read(self, settings):
+        return 1 / 8
+
+    def shapes(self, settings, seq_length):
+        return {"tokens": (seq_length,), "read": (seq_length // 8,), "targets": (seq_length // 8,)}
+
+
+BODIES["toy"], OBJECTIVES["unswap"] = Toy(), Unswap()
+
+if __name__ == "__main__":
+    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("--local_rank")]
+    if arguments[0] == "ranks":
+        do_steps(arguments[1], arguments[2:])
+    else:
+        main(arguments)
