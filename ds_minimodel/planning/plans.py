@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import replicas_of
 from ds_minimodel.engine.partition import ParameterInfo, Partition, Setup, partition_of

@@ -1,15 +1,14 @@
 """`ds-minimodel` with a kind of body and an objective that are declared here and nowhere else.
 
 The body normalises before a branch, by the root mean square, knows positions as sinusoids that are added, and has no
-kernels of its own; the objective restores swapped neighbours. Arguments are a command's; after `ranks` they are a recipe
-and overrides, whose steps the ranks of one launch do together.
+kernels of its own; the objective restores swapped neighbours. Arguments are a command's, or `ranks`, a recipe and
+overrides, whose steps the ranks of one launch do together.
 """
 
 import sys
 from typing import Literal
 
 import torch
-from tests.pipeline.tensor_ranks import do_steps
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,6 +21,7 @@ from ds_minimodel.common.random import draws, stream_key
 from ds_minimodel.common.sections import Section
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.objectives import OBJECTIVES, Objective
+from tests.pipeline.tensor_ranks import do_steps
 
 # --- A kind of body ---
 

@@ -11,7 +11,6 @@ from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.reading import load_recipe
 
 
-
 def do_steps(path, overrides):
     recipe = load_recipe(path, overrides)
     world = join_ranks(recipe.engine.tensor_parallel)

@@ -58,7 +58,9 @@ def test_costs_plan_and_doctor_read_the_declaration(tmp_path):
 def test_they_train_to_a_report(workdir):
     config = json.loads((workdir / "pretrain/bl_base/body/config.json").read_text())
     assert (config["architecture"]["kind"], config["objective"]) == ("toy", "unswap")
-    losses = [json.loads(line)["loss"] for line in (workdir / "pretrain/bl_base/run/metrics.jsonl").read_text().split()]
+    losses = [
+        json.loads(line)["loss"] for line in (workdir / "pretrain/bl_base/run/metrics.jsonl").read_text().splitlines()
+    ]
     assert losses[-1] < losses[0]
     rows = json.loads((workdir / "report/scores.json").read_text())
     assert {(row["system"], row["task"], row["step"]) for row in rows} == {
@@ -73,7 +75,9 @@ def test_a_killed_run_goes_on_with_the_same_bits(workdir, tmp_path):
     checkpoints = tmp_path / "run/pretrain/bl_base/run/checkpoints"
     stop_when(start("pretrain", recipe, *OVERRIDES), lambda: len([*checkpoints.glob("step-*")]) > 1, signal.SIGKILL)
     newcomers("pretrain", recipe, *OVERRIDES)
-    whole, found = (load_file(folder / "pretrain/bl_base/body/model.safetensors") for folder in (workdir, tmp_path / "run"))
+    whole, found = (
+        load_file(folder / "pretrain/bl_base/body/model.safetensors") for folder in (workdir, tmp_path / "run")
+    )
     assert all(found[name].equal(tensor) for name, tensor in whole.items())
 
 
@@ -90,12 +94,14 @@ def test_two_ranks_that_hold_one_replica_train_the_same(workdir, start_ranks, tm
     assert found.keys() == whole.keys()
     for file, tensors in whole.items():
         for name, tensor in tensors.items():
-            assert_close(found[file][name], tensor, rtol=0, atol=2e-4, msg=lambda text, at=f"{file} {name}": f"{at}: {text}")
+            assert_close(
+                found[file][name], tensor, rtol=0, atol=2e-4, msg=lambda text, at=f"{file} {name}": f"{at}: {text}"
+            )
 
 
 def test_a_library_that_does_not_have_the_kind_gets_no_export(workdir, tmp_path):
     error = newcomers("export-hf", workdir / "pretrain/bl_base/body", tmp_path / "out", code=2)
-    assert error.count("\n") == 1 and "has no body of kind toy" in error and not (tmp_path / "out").exists()
+    assert error.count("\n") == 1 and "has no bodies of kind toy" in error and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
