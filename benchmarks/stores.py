@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ds_minimodel.data.mlm import MlmSampler
-
 from benchmarks.processes import Contestant, Failed
 from benchmarks.record import table
 from ds_minimodel.common.files import MANIFEST, sha256_of_file, write_json
 from ds_minimodel.data.blocks import BlockTable
+from ds_minimodel.data.samples import SampleReader
 from ds_minimodel.data.store import TokenStore, id_type, shard_name, write_checksums, write_shard
 from ds_minimodel.data.tokenizer import trained_layout
+from ds_minimodel.objectives import OBJECTIVES, Sampler
 from ds_minimodel.planning.calibration import CLOCKS
 from ds_minimodel.results.render import Table
 
@@ -86,7 +86,8 @@ def time_store(folder: str, clock: str) -> dict[str, Any]:
     opened = now()
     blocks = BlockTable(store, "none", LENGTH)
     built = now()
-    sampler, batches = MlmSampler(store, blocks, 0.15, 1), []
+    objective, batches = OBJECTIVES["masked-lm"], []
+    sampler = Sampler(SampleReader(store, blocks, 1), objective, objective.settings())
     for number in range(BATCHES):
         begin = now()
         sampler.rows(number * SAMPLE_BATCH, (number + 1) * SAMPLE_BATCH)
