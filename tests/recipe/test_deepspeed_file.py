@@ -87,7 +87,7 @@ def test_all_keys_that_are_not_taken_are_named_at_once(written):
         read_deepspeed_file(written(settings))
     line = str(refusal.value)
     assert "fp16.loss_scale (line 4: Input should be 0), zero_optimization.zenflow (line 8), compile (line 2); " in line
-    with pytest.raises(UserError, match=r"unknown19 \(line 21\) and 5 more; the recipe, the plan"):
+    with pytest.raises(UserError, match=r"unknown19 \(line 21\) and 5 more; the recipe, the partition"):
         read_deepspeed_file(written({f"unknown{number}": 1 for number in range(25)}))
 
 
