@@ -1,17 +1,16 @@
 """Training steps at growing vocabulary, length, depth, width and number of ranks."""
 
 import argparse
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.processes import Contestant, time_in_turns
 from benchmarks.record import table
-from benchmarks.workloads import workload
-from ds_minimodel.recipe.reading import load_recipe
+from benchmarks.workloads import small_model
 from ds_minimodel.results.render import Table
 
 PAGE = """How the cost of a step grows
@@ -43,48 +42,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each point of an axis and step."""
     for axis in options.axes:
-        points = {(step, x): task_of({**BASE, axis: x}, step) for step in STEPS for x in AXES[axis][: options.points]}
+        running, works = {}, {}
         with ExitStack() as stack:
-            running = {
-                key: stack.enter_context(
-                    Contestant(
-                        f"{axis}-{key[1]}", ranks=key[1] if axis == "ranks" else 1, time_limit=options.time_limit
-                    )
-                )
-                for key in points
-            }
-            works = {
-                key: {"contestant": "ds_minimodel", "zero_stage": 1, "tokens": options.tokens, **task}
-                for key, task in points.items()
-            }
+            for step, x in itertools.product(STEPS, AXES[axis][: options.points]):
+                at = {**BASE, axis: x}
+                contestant = Contestant(f"{axis}-{x}", ranks=at["ranks"], time_limit=options.time_limit)
+                running[step, x] = stack.enter_context(contestant)
+                works[step, x] = {
+                    **small_model(at["depth"], at["width"], at["vocabulary"]),
+                    "contestant": "ds_minimodel",
+                    "precision": "fp32",
+                    "zero_stage": 1,
+                    "step": step,
+                    "tokens": options.tokens,
+                    "seq_length": at["length"],
+                }
             found = time_in_turns(running, works, options.repeats, options.clock)
         for (step, x), one in found.items():
-            if "error" in one:
-                yield {"name": f"{step}, {axis} {x}", **one}
-                continue
-            task, ranks = points[step, x], x if axis == "ranks" else 1
-            recipe = load_recipe(task["recipe"], task["overrides"])
-            work = workload(recipe, step, options.tokens, task["seq_length"])
-            flops = ranks * work.cost().executed
-            yield {"axis": axis, "x": x, "step": step, "tokens": ranks * work.tokens, "flops": flops, **one}
-
-
-def task_of(sizes: dict[str, int], step: str) -> dict[str, Any]:
-    """What a contestant is to train, at a point's sizes."""
-    depth, width = sizes["depth"], sizes["width"]
-    half = max(1, depth // 2)
-    model = f"{{num_layers: {depth}, hidden_size: {width}, num_heads: {max(1, width // 64)}, ffn_size: {4 * width}, "
-    return {
-        "step": step,
-        "recipe": str(Path(__file__).resolve().parents[1] / "recipes/paper.yaml"),
-        "overrides": [
-            f"model={model}max_positions: {max(AXES['length'])}}}",
-            f"mini={{depth: {half}, new_layers: {max(1, depth // 4)}, depths: [{half}, {depth}]}}",
-            f"tokenizer.vocab_size={sizes['vocabulary']}",
-        ],
-        "precision": "fp32",
-        "seq_length": sizes["length"],
-    }
+            yield {"name": f"{step}, {axis} {x}", "axis": axis, "x": x, "step": step, **one}
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:

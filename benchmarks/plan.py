@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.processes import ROOT, Contestant, time_in_turns
 from benchmarks.record import table
-from benchmarks.workloads import make_batch, our_module, workload
+from benchmarks.workloads import make_batch, our_module, small_model, workload
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.partition import Setup
 from ds_minimodel.ops.cpu import has_bf16_products
@@ -46,7 +46,7 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for ranks, precision in itertools.product(options.ranks, precisions):
         with Contestant("plan", ranks=ranks, time_limit=options.time_limit) as contestant:
             for layers, step in itertools.product(options.layers, STEPS):
-                task = task_of(layers, precision)
+                task = small_model(layers, WIDTH, VOCABULARY) | {"precision": precision, "zero_stage": ZERO_STAGE}
                 work = {"contestant": "ds_minimodel", "step": step, "tokens": TOKENS, "seq_length": LENGTH, **task}
                 found = time_in_turns({step: contestant}, {step: work}, options.repeats, options.clock)[step]
                 if "error" in found:
@@ -70,22 +70,6 @@ def device_of(calibrated: str | None, clock: str) -> Device:
         if device.measured is None:
             raise UserError(f"--device {file}: nothing was measured of it; name a file of ds-minimodel calibrate")
         return device
-
-
-def task_of(layers: int, precision: str) -> dict[str, Any]:
-    """Recipe and engine of a model of so many layers."""
-    model = f"{{num_layers: {layers}, hidden_size: {WIDTH}, num_heads: 4, ffn_size: {4 * WIDTH}, max_positions: 512}}"
-    half = layers // 2
-    return {
-        "recipe": str(ROOT / "recipes/paper.yaml"),
-        "overrides": [
-            f"model={model}",
-            f"mini={{depth: {half}, new_layers: {max(1, layers // 4)}, depths: [{half}, {layers}]}}",
-            f"tokenizer.vocab_size={VOCABULARY}",
-        ],
-        "precision": precision,
-        "zero_stage": ZERO_STAGE,
-    }
 
 
 def forecast_of(task: dict[str, Any], step: str, ranks: int, device: Device) -> dict[str, Any]:

@@ -105,7 +105,8 @@ def time_in_turns(
 
     works: arguments of training.start for each key. In every repeat each contestant takes its turn, and `between` is
     called once. A turn is two steps, of which the second is timed: in training no step comes after half a minute in
-    which others used the machine. A contestant that fails takes no further part.
+    which others used the machine. A contestant that fails takes no further part. The summary has tokens and FLOPs of a
+    step of all ranks, too.
     """
     found: dict[Any, dict[str, Any]] = {}
     answers: dict[Any, list[list[dict[str, float]]]] = {key: [] for key in contestants}
@@ -128,9 +129,12 @@ def time_in_turns(
         for key in contestants:
             answers[key].append(ask(key, training.take_steps, count=2, clock=clock) or [])
     for key in contestants:
-        memory = ask(key, training.peak_memory)
-        if memory:
-            found[key] = summary(answers[key]) | {"memory_bytes": max(memory)}
+        sizes = ask(key, training.sizes)
+        if sizes:
+            found[key] = summary(answers[key]) | {
+                "memory_bytes": max(rank["memory_bytes"] for rank in sizes),
+                **{name: sum(rank[name] for rank in sizes) for name in ("tokens", "flops")},
+            }
     return {key: found[key] for key in contestants}
 
 

@@ -5,7 +5,6 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from benchmarks import device
 from benchmarks.processes import Contestant, Failed, time_in_turns
 from benchmarks.record import table
 from benchmarks.training import IN_ENGINE, PEERS
-from benchmarks.workloads import STEPS, Workload, workload
+from benchmarks.workloads import PAPER, STEPS, Workload, workload
 from ds_minimodel.engine.ranks.launch import CPU
 from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.recipe.reading import load_recipe
@@ -33,8 +32,7 @@ hf-deepspeed: SDPA in our engine."""
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     on_gpu = torch.cuda.is_available()
-    paper = Path(__file__).resolve().parents[1] / "recipes/paper.yaml"
-    parser.add_argument("--recipe", default=str(paper), help="its sizes; default: recipes/paper.yaml")
+    parser.add_argument("--recipe", default=PAPER, help="its sizes; default: recipes/paper.yaml")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="replace values of the recipe")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="default: all")
     parser.add_argument(

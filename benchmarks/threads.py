@@ -2,21 +2,20 @@
 
 import argparse
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.processes import Contestant, time_in_turns
 from benchmarks.record import table
-from benchmarks.workloads import workload
+from benchmarks.workloads import small_model
 from ds_minimodel.engine.ranks.launch import cpu_settings
 from ds_minimodel.ops.precision import resolve_precision
-from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.results.render import Table
 
 PAGE = """Threads, ranks and spins
@@ -31,8 +30,9 @@ whether others keep cores busy."""
 
 CORES = os.cpu_count() or 1
 WORKS = ("pretrain", "finetune", "evaluate")  # the last was measured by an earlier version
-# size: (layers, width, heads, vocabulary, tokens of a step on all ranks)
-SIZES = {"small": (4, 128, 2, 3000, 2048), "large": (4, 768, 12, 16_000, 1024)}
+# size: (layers, width, vocabulary, tokens of a step on all ranks)
+SIZES = {"small": (4, 128, 3000, 2048), "large": (4, 768, 16_000, 1024)}
+LENGTHS = {"pretrain": {"seq_length": 64}, "finetune": {"seq_length": 40, "shortest": 8}}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,41 +45,34 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each size, with and without a busy core, and setting."""
     precision = resolve_precision("auto", torch.device("cpu"))
     settings = [(1, 1, None), *((CORES, 1, spins) for spins in (*options.spins, None)), (1, CORES, None)]
-    recipe = str(Path(__file__).resolve().parents[1] / "recipes/paper.yaml")
-    for size in options.sizes:
-        layers, width, heads, vocabulary, tokens = SIZES[size]
-        model = f"{{num_layers: {layers}, hidden_size: {width}, num_heads: {heads}, ffn_size: {4 * width}}}"
-        overrides = [f"model={model}", f"mini={{depth: {layers // 2}}}", f"tokenizer.vocab_size={vocabulary}"]
-        lengths = {"pretrain": {"seq_length": 64}, "finetune": {"seq_length": 40, "shortest": 8}}
-        for beside in (False, True):
-            rates: dict[tuple[int, int, int | None], dict[str, float]] = {setting: {} for setting in settings}
-            for step, of_step in lengths.items():
-                with busy_core() if beside else contextlib.nullcontext(), contextlib.ExitStack() as stack:
-                    running, works = {}, {}
-                    for threads, ranks, spins in settings:
-                        own = cpu_settings() | ({} if spins is None else {"GOMP_SPINCOUNT": str(spins)})
-                        of_rank = {"step": step, "tokens": tokens // ranks, **of_step}
-                        running[threads, ranks, spins] = stack.enter_context(
-                            Contestant(f"{threads}-{ranks}-{spins}", threads, ranks, own, options.time_limit)
-                        )
-                        works[threads, ranks, spins] = {
-                            "contestant": "ds_minimodel",
-                            "recipe": recipe,
-                            "overrides": overrides,
-                            "precision": precision,
-                            "zero_stage": int(ranks > 1),
-                            **of_rank,
-                        }
-                    for setting, one in time_in_turns(running, works, options.repeats, options.clock).items():
-                        if "error" in one:
-                            yield {"name": f"{step}, {size}, {setting}", **one}
-                        else:
-                            sizes = {**of_step, "tokens": tokens // setting[1]}
-                            of_rank_tokens = workload(load_recipe(recipe, overrides), step, **sizes).tokens
-                            rates[setting][step] = setting[1] * of_rank_tokens / one["seconds"]
-            for (threads, ranks, spins), found in rates.items():
-                setting = {"size": size, "busy": beside, "threads": threads, "ranks": ranks, "spins": spins}
-                yield {**setting, "tokens_per_second": found}
+    for size, busy in itertools.product(options.sizes, (False, True)):
+        *model, tokens = SIZES[size]
+        rates: dict[tuple[int, int, int | None], dict[str, float]] = {setting: {} for setting in settings}
+        for step, lengths in LENGTHS.items():
+            with busy_core() if busy else contextlib.nullcontext(), contextlib.ExitStack() as stack:
+                running, works = {}, {}
+                for threads, ranks, spins in settings:
+                    own = cpu_settings() | ({} if spins is None else {"GOMP_SPINCOUNT": str(spins)})
+                    contestant = Contestant(f"{threads}-{ranks}-{spins}", threads, ranks, own, options.time_limit)
+                    running[threads, ranks, spins] = stack.enter_context(contestant)
+                    works[threads, ranks, spins] = {
+                        **small_model(*model),
+                        "contestant": "ds_minimodel",
+                        "precision": precision,
+                        "zero_stage": int(ranks > 1),
+                        "step": step,
+                        "tokens": tokens // ranks,
+                        **lengths,
+                    }
+                found = time_in_turns(running, works, options.repeats, options.clock)
+            for setting, one in found.items():
+                if "error" in one:
+                    yield {"name": f"{step}, {size}, {setting}", **one}
+                else:
+                    rates[setting][step] = one["tokens"] / one["seconds"]
+        for (threads, ranks, spins), of_one in rates.items():
+            setting = {"size": size, "busy": busy, "threads": threads, "ranks": ranks, "spins": spins}
+            yield {**setting, "tokens_per_second": of_one}
 
 
 @contextlib.contextmanager

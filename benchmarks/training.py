@@ -33,10 +33,10 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Trained:
-    """What this process trains: a step, how many were taken, and what ends it."""
+    """What this process trains: a step of a workload, how many were taken, and what ends it."""
 
-    def __init__(self, step: Step, end: Callable[[], object]) -> None:
-        self.step, self.end, self.number = step, end, 0
+    def __init__(self, work: Workload, step: Step, end: Callable[[], object] = lambda: None) -> None:
+        self.work, self.step, self.end, self.number = work, step, end, 0
 
 
 _trained: Trained | None = None
@@ -70,11 +70,12 @@ def take_steps(count: int, clock: str) -> dict[str, float]:
     return {"seconds": seconds, "loss": float(loss)}
 
 
-def peak_memory() -> int:
-    """Bytes that this process has held at the most, on a GPU its tensors."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def sizes() -> dict[str, float]:
+    """Tokens and executed FLOPs of a step here, and bytes that this process has held at most, on a GPU its tensors."""
+    assert _trained, "start comes first"
+    on_gpu = torch.cuda.is_available()
+    memory = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"memory_bytes": memory, "tokens": _trained.work.tokens, "flops": _trained.work.cost().executed}
 
 
 def _contestant(name: str, work: Workload, recipe: Recipe) -> Trained:
@@ -87,7 +88,7 @@ def _contestant(name: str, work: Workload, recipe: Recipe) -> Trained:
         if not torch.cuda.is_available():
             configure_cpu()
         model.compile()
-    return Trained(_as_documented(model, work, recipe), lambda: None)
+    return Trained(work, _as_documented(model, work, recipe))
 
 
 def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
@@ -176,7 +177,7 @@ def _in_engine(module: nn.Module, work: Workload, recipe: Recipe) -> Trained:
         (sums,) = optimizer_step(engine, [batch], count, run, world, number)
         return sums.mean() / batch["count"]
 
-    return Trained(step, lambda: destroy(engine))
+    return Trained(work, step, lambda: destroy(engine))
 
 
 def _as_documented(model: nn.Module, work: Workload, recipe: Recipe) -> Step:

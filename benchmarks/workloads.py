@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from ds_minimodel.steps.adapt import trains_in_adapt
 from ds_minimodel.steps.training import training_run
 from ds_minimodel.tasks.batches import join
 
+PAPER = str(Path(__file__).resolve().parents[1] / "recipes/paper.yaml")
 STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "finetune")
 NUM_LABELS = 3  # natural language inference
 MANY_STEPS = 10**6  # of the learning rate's schedule: a benchmark never reaches its end
@@ -78,6 +81,15 @@ def workload(
     batch_size = max(1, 2 * tokens // (least + length))
     num_read = 1 if step == "finetune" else round(recipe.trained_by.share_read(section) * length)
     return Workload(step, body, recipe.tokenizer.vocab_size, batch_size, length, num_read, depth, least)
+
+
+def small_model(layers: int, width: int, vocabulary: int) -> dict[str, Any]:
+    """{"recipe", "overrides"} of a model with heads of 64 and a mini-model of half its layers."""
+    half = max(1, layers // 2)
+    model = f"num_layers: {layers}, hidden_size: {width}, num_heads: {max(1, width // 64)}, ffn_size: {4 * width}"
+    mini = f"depth: {half}, new_layers: {max(1, layers // 4)}, depths: [{half}, {layers}]"
+    overrides = [f"model={{{model}, max_positions: 512}}", f"mini={{{mini}}}", f"tokenizer.vocab_size={vocabulary}"]
+    return {"recipe": PAPER, "overrides": overrides}
 
 
 def trains(work: Workload, recipe: Recipe) -> Callable[[str], bool]:

@@ -5,7 +5,7 @@ moments or in the middle of a save, damages its checkpoints in between, and at l
 must be those of an undisturbed run, bit for bit; each damage must be named; each start must be from the newest
 good state.
 
-Usage: harness.py --minutes 15 --report benchmarks/faults.json [--seed N]
+Usage: harness.py --minutes 15 --report runs/faults.json [--seed N]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Kills whole pipelines at random: `run --ranks 2` of all five systems must end with the bits of an undisturbed run.
 
-    python -m tests.faults.pipeline --kills 100 --report benchmarks/faults_pipelines.json [--seed N]
+    python -m tests.faults.pipeline --kills 100 --report runs/faults_pipelines.json [--seed N]
 
 For one ZeRO stage after another a run is started, ended in the middle of a step, and started again, until it is
 complete. All that it leaves but the times in its records must be what the undisturbed run of that stage left, no
