@@ -169,7 +169,7 @@ class _Place:
         found: dict[str, list[float]] = defaultdict(list)
         if self.root is None:
             return found
-        for path in sorted(self.root.glob(f"evaluate/{self.system}/*/*/{SCORES_FILE}")):
+        for path in sorted(self.root.glob(f"evaluate/{self.system}/*/*/*/{SCORES_FILE}")):
             for row in read_model(path, list[ScoreRow], "run the step `evaluate` again"):
                 is_own = row.language == pack.language and row.step == (pack.steps if self.is_adapted else 0)
                 if is_own and task in (None, row.task):

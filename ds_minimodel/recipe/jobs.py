@@ -116,9 +116,13 @@ class Layout:
         """Folder of a task model of the body that the system adapts."""
         return self.root / FINETUNE / system.body_name / task / f"seed-{seed}"
 
-    def evaluate(self, system: System | None, language: str, task: str) -> Path:
-        """Folder of a system's scores on a task in a language; without a system those of the task's references."""
-        return self.root / EVALUATE / (system.name if system else "baselines") / language / task
+    def evaluate(self, system: System, language: str, task: str, seed: int) -> Path:
+        """Folder of a system's scores on a task in a language, with the task model of a seed."""
+        return self.root / EVALUATE / system.name / language / task / f"seed-{seed}"
+
+    def references(self, language: str, task: str) -> Path:
+        """Folder of the scores of a task's references in a language."""
+        return self.root / EVALUATE / "baselines" / language / task
 
     def report(self) -> Path:
         return self.root / "report"

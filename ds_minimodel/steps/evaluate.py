@@ -6,7 +6,7 @@ source language is scored with its own pack. A kind of task that is not finetune
 
 from collections.abc import Callable
 from functools import partial
-from itertools import groupby, product
+from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ds_minimodel.recipe.jobs import Job, Layout
 from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.results.curves import Row
 from ds_minimodel.results.run_results import SCORES_FILE
-from ds_minimodel.steps.training import finetune_seeds, snapshot_folder, task_inputs
+from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches
@@ -35,43 +35,42 @@ from ds_minimodel.tasks.kind import Logits
 
 
 def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
-    """Jobs that score a system on a task in a language."""
+    """Jobs that score a system on a task in a language with the task model of a seed."""
     found: list[Job] = []
     source = recipe.languages.source
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
-        models = _models(recipe, layout, system, name)
         of_source = (layout.pretrain(system), layout.tokenizer(source)) if KINDS[task.kind].has_translations else ()
-        for language in recipe.languages_of_task(name):
+        for language, seed in product(recipe.languages_of_task(name), seeds_of_task(recipe, name)):
             inputs = {
                 "task": task_inputs(recipe, name, task.test_files(language)),
                 "language": language,
-                "seeds": list(models),
+                "seed": seed,
                 **recipe.engine.recorded(),
             }
             parents = (
-                *(folder.parent for folder in models.values()),
+                _model(recipe, layout, system, name, seed).parent,
                 *([] if language == source else [layout.adapt(system, language)]),
                 layout.tokenizer(language),
                 *of_source,
             )
-            folder = layout.evaluate(system, language, name)
-            make = partial(_evaluate, recipe, layout, system, name, language, folder)
+            folder = layout.evaluate(system, language, name, seed)
+            make = partial(_evaluate, recipe, layout, system, name, language, seed, folder)
             found.append(Job(folder, inputs, parents, make))
     return found
 
 
-def _models(recipe: Recipe, layout: Layout, system: System, name: str) -> dict[int, Path]:
-    """{seed: folder} of what a task is scored with: its task models, or the body where it is not finetuned."""
+def _model(recipe: Recipe, layout: Layout, system: System, name: str, seed: int) -> Path:
+    """Folder of what a task is scored with: a task model, or the body where it is not finetuned."""
     if name in recipe.finetune.finetuned_tasks:
-        return {seed: layout.finetune(system, name, seed) / "model" for seed in finetune_seeds(recipe)}
-    return {recipe.seed: layout.pretrain(system) / "body"}
+        return layout.finetune(system, name, seed) / "model"
+    return layout.pretrain(system) / "body"
 
 
 def _evaluate(
-    recipe: Recipe, layout: Layout, system: System, name: str, language: str, out: Path, world: World
+    recipe: Recipe, layout: Layout, system: System, name: str, language: str, seed: int, out: Path, world: World
 ) -> None:
-    shares = world.gather(partial(_score_packs, recipe, layout, system, name, language, world))
-    rows = sorted((row for share in shares for row in share), key=lambda row: (row["seed"], row["step"]))
+    shares = world.gather(partial(_score_packs, recipe, layout, system, name, language, seed, world))
+    rows = sorted((row for share in shares for row in share), key=itemgetter("step"))
 
     def save() -> None:
         with atomic_folder(out) as folder:
@@ -81,42 +80,41 @@ def _evaluate(
     world.from_main(save)
 
 
-def _score_packs(recipe: Recipe, layout: Layout, system: System, name: str, language: str, world: World) -> list[Row]:
-    """Score rows of this replica's share of a language's packs under each model of a task."""
-    task = recipe.finetune.tasks[name]
+def _score_packs(
+    recipe: Recipe, layout: Layout, system: System, name: str, language: str, seed: int, world: World
+) -> list[Row]:
+    """Score rows of this replica's share of a language's packs under a task's model."""
+    share = _packs(recipe, layout, system, language)[world.data.rank :: world.data.size]
+    of_job = f"evaluate {system.name} {language} {name} seed {seed}"
+    progress = Progress(of_job, len(share), "scores", quiet=not world.is_main)
+    if not share:
+        return []
+    task, model_folder = recipe.finetune.tasks[name], _model(recipe, layout, system, name, seed)
     kind, max_length = KINDS[task.kind], recipe.finetune.of(name, "max_length")
-    models = _models(recipe, layout, system, name)
-    packs = product(models, _packs(recipe, layout, system, language))
-    share = list(packs)[world.data.rank :: world.data.size]
-    progress = Progress(f"evaluate {system.name} {name} {language}", len(share), "scores", quiet=not world.is_main)
-    tokenizer = open_tokenizer(layout.tokenizer(language))
+    tokenizer, model = open_tokenizer(layout.tokenizer(language)), load_body(model_folder)
+    module_of = partial(_module, recipe, task, model_folder, model, world)
+    records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
+    outputs = partial(_in_source_language, recipe, layout, system, name, module_of, model.space)
+    records = kind.with_source(records, outputs)
+    encoded = kind.encode(tokenizer, records, task, max_length, model.config.separators)
+    module = module_of(tokenizer.vocab_size)
     in_source = language == recipe.languages.source
     rows: list[Row] = []
-    records = encoded = None
-    for seed, of_seed in groupby(share, key=itemgetter(0)):
-        model = load_body(models[seed])
-        module_of = partial(_module, recipe, task, models[seed], model, world)
-        if encoded is None:
-            records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
-            outputs = partial(_in_source_language, recipe, layout, system, name, module_of, model.space)
-            records = kind.with_source(records, outputs)
-            encoded = kind.encode(tokenizer, records, task, max_length, model.config.separators)
-        module = module_of(tokenizer.vocab_size)
-        for _, (folder, step) in of_seed:
-            pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
-            plug(module, pack)
-            rows.append(
-                {
-                    "system": system.name,
-                    "task": name,
-                    "language": language,
-                    "seed": seed,
-                    "step": 0 if in_source else pack.steps,
-                    "eflops": 0.0 if in_source else pack.eflops,
-                    **kind.score(task, language, records, encoded, _logits(module, encoded.examples)),
-                }
-            )
-            progress.update(len(rows))
+    for folder, step in share:
+        pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
+        plug(module, pack)
+        rows.append(
+            {
+                "system": system.name,
+                "task": name,
+                "language": language,
+                "seed": seed,
+                "step": 0 if in_source else pack.steps,
+                "eflops": 0.0 if in_source else pack.eflops,
+                **kind.score(task, language, records, encoded, _logits(module, encoded.examples)),
+            }
+        )
+        progress.update(len(rows))
     progress.close()
     return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
 

@@ -16,7 +16,7 @@ from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.steps.training import finetune_seeds, finished_checkpoints, micro_batches, task_inputs, training_run
+from ds_minimodel.steps.training import finished_checkpoints, micro_batches, seeds_of_task, task_inputs, training_run
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED, KINDS
 from ds_minimodel.tasks.batches import TaskSampler
@@ -36,7 +36,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
         parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
         for name, task in recipe.finetune.finetuned_tasks.items():
             inputs = shared | {"task": task_inputs(recipe, name, [task.train])}
-            for seed in finetune_seeds(recipe):
+            for seed in seeds_of_task(recipe, name):
                 folder = layout.finetune(body, name, seed)
                 make = partial(_finetune, recipe, layout, body, name, seed)
                 found.append(Job(folder, {**inputs, "seed": seed}, parents, make, finished_checkpoints(folder)))

@@ -6,6 +6,7 @@ Its jobs score each task's references, which need no language model; the page is
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import LossRow, read_losses
 from ds_minimodel.results.page import write_report
 from ds_minimodel.results.run_results import SCORES_FILE, RunResults, read_run_results
-from ds_minimodel.steps.training import task_inputs
+from ds_minimodel.steps.training import seeds_of_task, task_inputs
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED, KINDS
 
@@ -77,7 +78,7 @@ def _references(recipe: Recipe, layout: Layout) -> Iterator[tuple[Path, str, str
     for name, task in recipe.finetune.tasks.items():
         for language in task.test:
             if language in recipe.languages.targets:
-                yield layout.evaluate(None, language, name), name, language
+                yield layout.references(language, name), name, language
 
 
 def _score_references(recipe: Recipe, name: str, language: str, out: Path, _world: None) -> None:
@@ -136,8 +137,8 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
         references += [row.model_dump() for row in rows_there]
     for system in recipe.chosen_systems:
         for name in recipe.finetune.tasks:
-            for language in sorted(recipe.languages_of_task(name)):
-                scores += _scores_in(layout.evaluate(system, language, name), system, name, language)
+            for language, seed in product(sorted(recipe.languages_of_task(name)), seeds_of_task(recipe, name)):
+                scores += _scores_in(layout.evaluate(system, language, name, seed), system, name, language, seed)
     paths = [record_of(job.folder) for job in needed]
     records = {str(path.relative_to(layout.root)): sha256_of_json(read_json(path)) for path in paths}
     return RunResults(
@@ -154,13 +155,15 @@ def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResult
     )
 
 
-def _scores_in(folder: Path, system: System, task: str, language: str) -> list[Row]:
+def _scores_in(folder: Path, system: System, task: str, language: str, seed: int) -> list[Row]:
     read_artifact(folder, _Scores, verify=True)
     path = folder / SCORES_FILE
     rows = read_model(path, list[ScoreRow], _EVALUATE)
-    of_job = (system.name, task, language)
-    if any((row.system, row.task, row.language) != of_job for row in rows):
-        raise UserError(f"{path}: scores of another system, task or language than {' '.join(of_job)}; {_EVALUATE}")
+    of_job = (system.name, task, language, seed)
+    if any((row.system, row.task, row.language, row.seed) != of_job for row in rows):
+        raise UserError(
+            f"{path}: scores of another system, task, language or seed than {' '.join(map(str, of_job))}; {_EVALUATE}"
+        )
     return [row.model_dump() for row in rows]
 
 

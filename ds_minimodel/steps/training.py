@@ -48,9 +48,10 @@ def language_model(recipe: Recipe, config: BodyConfig, head_depths: Sequence[int
     return LanguageModel(config, vocab_size, head_depths, recipe.trained_by)
 
 
-def finetune_seeds(recipe: Recipe) -> range:
-    """Seeds of the independent finetuning runs."""
-    return range(recipe.seed, recipe.seed + recipe.finetune.seeds)
+def seeds_of_task(recipe: Recipe, name: str) -> range:
+    """Seeds of the models that a task is scored with: of its finetuning, or the body's where it is not finetuned."""
+    count = recipe.finetune.seeds if name in recipe.finetune.finetuned_tasks else 1
+    return range(recipe.seed, recipe.seed + count)
 
 
 def snapshot_folder(folder: Path, step: int) -> Path:

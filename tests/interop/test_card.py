@@ -46,7 +46,7 @@ def workdir(imported, tmp_path):
         for task, seed, step, score in [("topic", 1, 150, 9.0), ("topic", 1, 300, 60.0), ("topic", 2, 300, 61.0)]
     ]
     qa = [{**rows[1], "task": "qa", "score": 35.5}, {**rows[1], "task": "qa", "language": "fr"}]
-    for path, part in (("de/topic", rows), ("de/qa", qa)):
+    for path, part in (("de/topic/seed-1", rows), ("de/qa/seed-1", qa)):
         (work / "evaluate/minipost" / path).mkdir(parents=True)
         (work / "evaluate/minipost" / path / "scores.json").write_text(json.dumps(part))
     return work
@@ -123,7 +123,7 @@ def test_cards_that_name_no_license(xlm_r, tmp_path, text):
 
 
 def test_damaged_scores(workdir, tmp_path):
-    (workdir / "evaluate/minipost/de/topic/scores.json").write_text('[{"task": 1}]')
+    (workdir / "evaluate/minipost/de/topic/seed-1/scores.json").write_text('[{"task": 1}]')
     with pytest.raises(UserError, match="scores.json"):
         export_hf(workdir / "pretrain/bl_base/body", tmp_path / "out", workdir / "adapt/minipost/de/pack")
     assert not (tmp_path / "out").exists()

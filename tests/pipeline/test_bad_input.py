@@ -117,10 +117,10 @@ def test_a_report_over_runs_that_are_not_there_not_finished_or_stale(world, tmp_
     other = recipe.parent / "other"
     shutil.copytree(recipe.parent / "run", other)
     assert "two runs are called run" in refused("report", recipe, "--with", tmp_path / "copy/run")
-    record = other / "evaluate/bl_base/xx/topic.job.json"
+    record = other / "evaluate/bl_base/xx/topic/seed-3.job.json"
     record.write_text(record.read_text().replace('"complete": true', '"complete": false'))
     line = refused("report", recipe, "--with", other)
-    assert "older than its results (evaluate/bl_base/xx/topic.job.json" in line
+    assert "older than its results (evaluate/bl_base/xx/topic/seed-3.job.json" in line
     assert not (recipe.parent / "run/report-joint").exists()
 
 

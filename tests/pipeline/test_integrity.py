@@ -12,7 +12,7 @@ import pytest
 from .conftest import copy_of, refused, run
 
 BODY, PACK = "pretrain/minijoint/body", "adapt/minijoint/xx/pack"
-MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/topic"
+MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/topic/seed-3"
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_a_pack_replaced_by_its_own_first_snapshot(finished):
 
 def test_scores_of_another_system(finished):
     workdir = finished.parent / "run"
-    with replaced(workdir / SCORES, workdir / "evaluate/bl_base/xx/topic"):
+    with replaced(workdir / SCORES, workdir / "evaluate/bl_base/xx/topic/seed-3"):
         for command in ("run", "evaluate", "report"):
             refused_naming(finished, workdir / SCORES, command, finished)
 
@@ -319,11 +319,11 @@ SWAPS = [
     ("adapt/minijoint/xx/snapshots/step-00000000", "adapt/minijoint/xx/snapshots/step-00000004", "adapt"),
     ("finetune/minijoint/topic/seed-3/model", "finetune/minijoint/topic/seed-4/model", "evaluate"),
     ("finetune/minijoint/qa/seed-3/model", MODEL, "finetune"),
-    ("evaluate/minijoint/xx/qa", SCORES, "report"),
+    ("evaluate/minijoint/xx/topic/seed-4", SCORES, "report"),
     ("evaluate/baselines/xx/qa", "evaluate/baselines/xx/topic", "report"),
     ("build-mini/minipost/mini", "pretrain/bl_base/body", "adapt"),
     ("adapt/bl_base/xx.job.json", "adapt/minijoint/xx.job.json", "adapt"),
-    ("evaluate/bl_base/xx/topic.job.json", f"{SCORES}.job.json", "report"),
+    ("evaluate/bl_base/xx/topic/seed-3.job.json", f"{SCORES}.job.json", "report"),
     ("tokens/en.job.json", "tokens/xx.job.json", "prepare"),
     ("adapt/bl_base/xx/run/metrics.jsonl", "adapt/minijoint/xx/run/metrics.jsonl", "report"),
 ]

@@ -47,7 +47,7 @@ def test_scores_status_and_report(recipe, capsys):
     assert not (workdir / "finetune").exists()
     lines = {language: (data / f"lines.{language}").read_text().split("\n") for language in ("en", "xx")}
     for system, body in BODIES.items():
-        rows = json.loads((workdir / f"evaluate/{system}/xx/lines/scores.json").read_text())
+        rows = json.loads((workdir / f"evaluate/{system}/xx/lines/seed-3/scores.json").read_text())
         assert [(row["seed"], row["step"]) for row in rows] == [(3, 0), (3, 4), (3, 8)]
         folder, pack = workdir / f"pretrain/{body}", workdir / f"adapt/{system}/xx/pack"
         embedder = Embedder(folder / "body", {"en": folder / "pack", "xx": pack}, depth=2)
@@ -62,5 +62,5 @@ def test_scores_status_and_report(recipe, capsys):
     with open(data / "lines.en", "a") as file:
         file.write("s")  # of another content
     found = {name: row["state"] for name, row in states(capsys, recipe).items() if "evaluate" in name}
-    stale = {f"evaluate/{system}/xx/lines": "stale" for system in SYSTEMS}
+    stale = {f"evaluate/{system}/xx/lines/seed-3": "stale" for system in SYSTEMS}
     assert found == {**stale, "evaluate/baselines/xx/lines": "stale"}

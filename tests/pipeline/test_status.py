@@ -17,7 +17,7 @@ from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.jobs import State, state_of
 from ds_minimodel.recipe.reading import load_recipe
 
-from .conftest import copy_of, refused
+from .conftest import copy_of, refused, run
 
 
 def do(capsys, *arguments):
@@ -48,7 +48,7 @@ def test_a_finished_run_is_complete_and_nothing_is_written(recipe, capsys):
     before = everything(recipe.parent)
     jobs = states(capsys, recipe)
     assert {row["state"] for row in jobs.values()} == {"complete"}
-    assert {"tokenizer/en", "adapt/minijoint/xx", "evaluate/minijoint/xx/qa"} < jobs.keys()
+    assert {"tokenizer/en", "adapt/minijoint/xx", "evaluate/minijoint/xx/qa/seed-3"} < jobs.keys()
     assert everything(recipe.parent) == before
     page = do(capsys, "status", recipe, "--watch", "1")  # ends by itself, because all is complete
     assert f"{len(jobs)} jobs: {len(jobs)} complete" in page
@@ -77,7 +77,7 @@ def test_a_workdir_that_is_not_there_is_pending_and_stays_away(recipe, capsys):
 def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
     workdir = recipe.parent / "run"
     assert states(capsys, recipe, "build_mini.lr=1e-3")["build-mini/minipost"]["why"] == "build_mini.lr: 0.002 -> 0.001"
-    (workdir / "evaluate/minijoint/xx/qa/scores.json").write_text("[]")
+    (workdir / "evaluate/minijoint/xx/qa/seed-3/scores.json").write_text("[]")
     folder = workdir / "pretrain/bl_base"
     (workdir / "tokens/xx.job.json").unlink()
     record = json.loads((workdir / "pretrain/bl_base.job.json").read_text())
@@ -90,7 +90,7 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
         "pretrain/bl_small": ("complete", ""),
         "tokens/xx": ("damaged", "its record is missing"),
         "adapt/bl_base/xx": ("stale", f"{folder}: missing or not finished"),
-        "evaluate/minijoint/xx/qa": ("damaged", "scores.json: missing or of another size"),
+        "evaluate/minijoint/xx/qa/seed-3": ("damaged", "scores.json: missing or of another size"),
     }
     for name, (state, why) in expected.items():
         assert jobs[name]["state"] == state and why in jobs[name]["why"]
@@ -193,8 +193,24 @@ def test_a_language_that_is_added_is_scored_alone(recipe):
     recipe.write_text(text.replace("targets: [xx]", "targets: [xx, yy]"))
     systems = ("bl_base", "bl_small", "minijoint", "minipost", "multijoint")
     alone = [f"evaluate/baselines/yy/{task}" for task in ("topic", "qa")]
-    expected = [f"evaluate/{system}/yy/{task}" for system in systems for task in ("topic", "qa")] + alone
-    assert jobs_left(recipe) == expected
+    seeds = [f"{task}/seed-{seed}" for task in ("topic", "qa") for seed in (3, 4)]
+    assert jobs_left(recipe) == [f"evaluate/{system}/yy/{seed}" for system in systems for seed in seeds] + alone
+
+
+def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
+    """What is there counts, what is missing is made, what is too much stays on disk and out of the report."""
+    made = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")
+    for seeds, left in ((3, ["finetune/bl_base/topic/seed-5", "evaluate/bl_base/xx/qa/seed-5"]), (1, []), (3, [])):
+        keys = ("systems=[bl_base, multijoint]", f"finetune.seeds={seeds}")
+        jobs = {name: row["state"] for name, row in states(capsys, recipe, *keys).items()}
+        pending = {name for name, state in jobs.items() if state != "complete"}
+        assert pending >= set(left) and all(name.endswith("seed-5") and left for name in pending)
+        code, _, err = run("run", recipe, *keys)
+        assert code == 0, err
+        rows = json.loads((recipe.parent / "run/report/scores.json").read_text())
+        assert {row["seed"] for row in rows} == set(range(3, 3 + seeds))
+    now = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")
+    assert all(now[path] == when for path, when in made.items() if path.is_file() and path.suffix != ".lock")
 
 
 @pytest.mark.parametrize("command", ["status", "clean", "flops", "plan"])
@@ -214,7 +230,7 @@ def test_clean_leaves_alone_what_is_not_its_own(recipe, capsys):
     ):
         path.parent.mkdir(parents=True)
         path.write_text("precious")
-    scores = workdir / "evaluate/bl_base/xx/topic/scores.json"
+    scores = workdir / "evaluate/bl_base/xx/topic/seed-3/scores.json"
     scores.write_bytes(b" " * scores.stat().st_size)
     with open(workdir / "evaluate/minipost/xx/other.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -261,6 +277,6 @@ def test_clean_names_and_then_removes_and_all_stays_complete(recipe, capsys):
     assert not [path for path in left if ".old-" in path.name or path.name.startswith("step-")]
     assert {row["state"] for row in states(capsys, recipe).values()} == {"complete"}
     assert do(capsys, "clean", recipe, "--yes") == "nothing to remove\n"
-    (workdir / "evaluate/minijoint/xx/topic.job.json").unlink()
-    (workdir / "evaluate/minijoint/xx/topic").rename(recipe.parent / "topic")
+    (workdir / "evaluate/minijoint/xx/topic/seed-3.job.json").unlink()
+    (workdir / "evaluate/minijoint/xx/topic/seed-3").rename(recipe.parent / "topic")
     assert "snapshots/step-00000000: removed by `ds-minimodel clean`" in refused("evaluate", recipe)

@@ -376,7 +376,7 @@ def test_finetune_evaluate_report_and_predict(tmp_path):
         [
             row
             for language in ("en", "xx")
-            for row in json.loads((workdir / f"evaluate/bl_base/{language}/{name}/scores.json").read_text())
+            for row in json.loads((workdir / f"evaluate/bl_base/{language}/{name}/seed-3/scores.json").read_text())
         ]
         for name in ("names", "parts")
     )

@@ -45,7 +45,9 @@ from .generators import CASES, describe, outcome
 from .streams import make_file, stream_outcome
 
 ROOT = Path(__file__).parents[2]
-SCORED = [f"evaluate/{system}/xx/{task}" for system in ("bl_base", "minijoint", "minipost") for task in ("topic", "qa")]
+SCORED = [
+    f"evaluate/{system}/xx/{task}/seed-3" for system in ("bl_base", "minijoint", "minipost") for task in ("topic", "qa")
+]
 OUTSIDE = "outside"  # what links lead to
 PATIENCE = 120  # seconds for one command
 CHECKPOINTS = ("xlm-r", "xlm-r-json", "roberta", "roberta-json")
