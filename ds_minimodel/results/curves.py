@@ -38,12 +38,13 @@ class ScoreRow(Stored):
 
 
 class BaselineRow(Stored):
-    """Score of a reference in a file."""
+    """Score of a reference in a file, or the reason why there is none."""
 
     baseline: str
     task: str
     language: str
-    score: Percent
+    score: Percent | None
+    reason: str | None = None
 
 
 def further_columns(rows: Iterable[Row]) -> list[str]:

@@ -43,7 +43,7 @@ class RunResults:
     tests    {task: {"metric": name of its score, "is_finetuned", "files": {language: identity of the test data}}}
     scores   rows of curves.py, all languages, the source language too
     costs    rows of recipe_costs (recipe/costs.py)
-    baselines  rows {"baseline", "task", "language", "score"}
+    baselines  rows {"baseline", "task", "language", "score"}, with "reason" where the score is None
     losses   rows of losses.py
     facts    {label: text} about device and versions
     records  {path below the workdir: hash} of the records of all jobs that this was made from

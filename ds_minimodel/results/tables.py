@@ -107,7 +107,7 @@ def final_scores_table(
     metric: str,
     curves: Curves,
     costs: Iterable[Row],
-    baselines: Iterable[Row] = (),
+    baselines: Sequence[Row] = (),
     is_finetuned: bool = True,
 ) -> Table:
     """Table 2 for one task: training cost, and the score at training completion in each language.
@@ -151,8 +151,17 @@ def final_scores_table(
         ["System", flops.name, days.name, *columns],
         rows,
         references + unadapted,
-        [_completion_note(task, curves, is_finetuned)],
+        [_completion_note(task, curves, is_finetuned), *_reasons(task, baselines)],
     )
+
+
+def _reasons(task: str, baselines: Iterable[Row]) -> list[str]:
+    """Notes that say why references have no score."""
+    found: dict[str, list[str]] = {}
+    for row in baselines:
+        if row["task"] == task and row["score"] is None:
+            found.setdefault(f"{row['baseline']}: {row['reason']}", []).append(row["language"])
+    return [f"No score of {reason} ({', '.join(languages)})." for reason, languages in found.items()]
 
 
 def _completion_note(task: str, curves: Curves, is_finetuned: bool) -> str:
@@ -177,7 +186,8 @@ def _baseline_rows(task: str, columns: Sequence[str], baselines: Iterable[Row]) 
     by_name: dict[str, dict[str, float]] = {}
     for row in baselines:
         if row["task"] == task:
-            by_name.setdefault(row["baseline"], {})[row["language"]] = row["score"]
+            of_name = by_name.setdefault(row["baseline"], {})
+            of_name |= {} if row["score"] is None else {row["language"]: row["score"]}
     for name, scores in by_name.items():
         languages = [language for language in columns if language != AVERAGE]
         if all(language in scores for language in languages):

@@ -85,9 +85,9 @@ def _score_references(recipe: Recipe, name: str, language: str, out: Path, _worl
     task = recipe.finetune.tasks[name]
     scores = KINDS[task.kind].references(task, {language: task.test[language]}, recipe.languages.source)
     rows = [
-        {"baseline": reference, "task": name, "language": language, "score": score}
-        for reference, by_language in scores.items()
-        for language, score in (by_language or {}).items()
+        {"baseline": reference, "task": name, "language": language}
+        | ({"score": None, "reason": found} if isinstance(found, str) else {"score": found[language]})
+        for reference, found in scores.items()
     ]
     with atomic_folder(out) as folder:
         write_json(folder / BASELINES_FILE, rows)

@@ -68,13 +68,13 @@ class Classification(FinetunedKind[Records, Encoded]):
 
     def references(
         self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | None]:
+    ) -> dict[str, dict[str, float] | str]:
         """Accuracies of the majority class and of TF-IDF."""
         labels = self.labels(task, source)
         train = self.read(task.train, task, source, labels)
         return self._references(train, {name: self.read(path, task, name, labels) for name, path in tests.items()})
 
-    def _references(self, train: Records, tests: Mapping[str, Records]) -> dict[str, dict[str, float] | None]:
+    def _references(self, train: Records, tests: Mapping[str, Records]) -> dict[str, dict[str, float] | str]:
         from ds_minimodel.tasks import references
 
         targets = train.targets.tolist()

@@ -119,8 +119,8 @@ class TaskKind(ABC, Generic[R, E]):
     @abstractmethod
     def references(
         self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | None]:
-        """{name: {language: score}} of methods without a language model; None where one is not installed.
+    ) -> dict[str, dict[str, float] | str]:
+        """{name: {language: score}} of methods without a language model; the reason where one can't be had.
 
         tests: {language: file}. They learn from the training file, where there is one, in the language `source`.
         """

@@ -92,7 +92,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
 
     def references(
         self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | None]:
+    ) -> dict[str, dict[str, float] | str]:
         """F1 of answering with the sentence most like the question."""
         from ds_minimodel.tasks import references
 

@@ -1,7 +1,7 @@
 """Scores that need no language model: majority class, TF-IDF, lexical overlap. All in percent, deterministic.
 
 Each learns from the source language's training examples, where there are any, and is scored zero-shot in every test
-language.
+language. Where one can't be made, its place has the reason, a str.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -37,11 +37,28 @@ except ImportError:  # the extra `report`; without it the scores that need it ar
 
 STEM_LETTERS = 5  # words count as the same when their first letters are: a rough stemmer
 Label = TypeVar("Label", int, str)
+Made = TypeVar("Made")
+Scores = dict[str, float] | str  # language -> score, or why there is none
 Tests = Mapping[str, tuple[Sequence[Any], Sequence[Label]]]  # language -> (inputs, labels)
 _WORD = re.compile(r"\w+")
 _HAN = re.compile("[\u3400-\u9fff]")
 # Where a sentence ends: Latin marks before a space, Chinese ones anywhere.
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；])\s*")
+
+
+def _or_reason(make: Callable[..., Made]) -> Callable[..., Made | str]:
+    """What `make` returns, by scikit-learn, or why it can't."""
+
+    @wraps(make)
+    def made(*arguments: Any) -> Made | str:
+        if LogisticRegression is None:
+            return "scikit-learn is not installed"
+        try:
+            return make(*arguments)
+        except ValueError:  # of a vectoriser that finds no words, of a regression that finds one label
+            return "too few texts, words or labels to learn from"
+
+    return made
 
 
 def majority_accuracies(train_labels: Iterable[Label], tests: Tests[Label]) -> dict[str, float]:
@@ -54,42 +71,39 @@ def majority_accuracies(train_labels: Iterable[Label], tests: Tests[Label]) -> d
     return {language: _accuracy([majority] * len(labels), labels) for language, (_, labels) in tests.items()}
 
 
+@_or_reason
 def tfidf_accuracies(
     train_texts: Sequence[str], train_labels: Sequence[Label], tests: Tests[Label]
-) -> dict[str, float] | None:
+) -> dict[str, float]:
     """{language: accuracy of logistic regression on TF-IDF of words and of 2 to 4 letters}.
 
-    texts: strings. tests: {language: (texts, labels)}. None without scikit-learn.
+    texts: strings. tests: {language: (texts, labels)}.
     """
-    if LogisticRegression is None:
-        return None
     return _scores(_tfidf(tuple(train_texts), tuple(train_labels)), tests)
 
 
+@_or_reason
 def letter_similarities(
     texts: Sequence[str], others: Sequence[str]
-) -> tuple[Callable[[slice], np.ndarray], Callable[[slice], np.ndarray]] | None:
+) -> tuple[Callable[[slice], np.ndarray], Callable[[slice], np.ndarray]]:
     """Cosines of some `texts` to all `others`, and of some `others` to all `texts`, by TF-IDF of 2 to 4 letters.
 
-    The weights are those of both together. None without scikit-learn.
+    The weights are those of both together.
     """
-    if LogisticRegression is None:
-        return None
     letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True, dtype=np.float32)
     both = letters.fit_transform([*texts, *others])
     one, other = both[: len(texts)], both[len(texts) :]
     return lambda rows: (one[rows] @ other.T).toarray(), lambda rows: (other[rows] @ one.T).toarray()
 
 
+@_or_reason
 def overlap_accuracies(
     train_pairs: Sequence[tuple[str, str]], train_labels: Sequence[Label], tests: Tests[Label]
-) -> dict[str, float] | None:
+) -> dict[str, float]:
     """{language: accuracy of logistic regression on how much the two texts of a pair share}.
 
-    pairs: (text, text). tests: {language: (pairs, labels)}. None without scikit-learn.
+    pairs: (text, text). tests: {language: (pairs, labels)}.
     """
-    if LogisticRegression is None:
-        return None
     features = {
         language: ([overlap_features(*pair) for pair in pairs], labels) for language, (pairs, labels) in tests.items()
     }

@@ -93,18 +93,21 @@ class Retrieval(TaskKind[Bitext, Encoded]):
 
     def references(
         self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | None]:
+    ) -> dict[str, dict[str, float] | str]:
         """A guess among all, and the nearest by TF-IDF of letters."""
         from ds_minimodel.tasks import references
 
-        chance, letters = {}, {}
+        chance: dict[str, float] = {}
+        letters: dict[str, float] | str = {}
         for language, path in tests.items():
             records = self.read(path, task, language, None)
             chance[language] = _chance(records)
             similarity = references.letter_similarities(records.sentences, records.translations)
-            if similarity is not None:
+            if isinstance(similarity, str) or isinstance(letters, str):
+                letters = similarity if isinstance(similarity, str) else letters
+            else:
                 letters[language] = _both(*similarity, records)["score"]
-        return {"chance": chance, "TF-IDF of letters": letters or None}
+        return {"chance": chance, "TF-IDF of letters": letters}
 
 
 def _keys_of(task: TaskSettings) -> RetrievalKeys:

@@ -91,7 +91,7 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
 
     def references(
         self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | None]:
+    ) -> dict[str, dict[str, float] | str]:
         """The training file's most frequent tag for every word; for each word that it has, the word's own."""
         labels = self.labels(task, source)
         train = read_tagged(task.train, labels)
@@ -101,7 +101,7 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
                 by_word.setdefault(word, Counter())[target] += 1
         majority = _most_frequent(sum(by_word.values(), Counter()))
         of_word = {word: _most_frequent(counts) for word, counts in by_word.items()}
-        found: dict[str, dict[str, float] | None] = {}
+        found: dict[str, dict[str, float] | str] = {}
         for name, known in (("majority", {}), ("majority of each word", of_word)):
             scores: dict[str, float] = {}
             for language, path in tests.items():

@@ -61,6 +61,9 @@ def test_final_scores_are_table_2():
         for task in ("paws-x", "another")
         for language in LANGUAGES[:3]
     ]
+    baselines.append(
+        {"baseline": "TF-IDF", "task": "paws-x", "language": "de", "score": None, "reason": "too few words"}
+    )
     table = tables.final_scores_table("paws-x", "accuracy", curves_of(paws_x_rows()), COSTS, baselines)
     assert [row[0].text for row in table.rows] == ["BL_BASE", "BL_SMALL", "MiniPost", "MiniJoint"]
     assert [cell.text for cell in column(table, "EFLOPs").values()] == ["54.1", "21.1", "29.3", "21.1"]
@@ -72,10 +75,12 @@ def test_final_scores_are_table_2():
     assert column(table, "zh")["MiniJoint"].best and not column(table, "zh")["BL_BASE"].best
     references = column(table, "de", table.references)
     assert references["majority"].text == "55.0" and references["BL_BASE, unadapted"].text == "50.0"
+    assert references["TF-IDF"] == EMPTY
     assert column(table, "avg", table.references)["majority"] == EMPTY, "zh has no majority score"
     assert table.title == "Table 2 (paws-x): performance at training completion, accuracy"
     assert table.notes == [
-        "Bold: the best. After 125,000 updates of step 2; cost of step 2 for one language. One finetuning seed."
+        "Bold: the best. After 125,000 updates of step 2; cost of step 2 for one language. One finetuning seed.",
+        "No score of TF-IDF: too few words (de).",
     ]
 
 

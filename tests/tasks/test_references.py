@@ -66,8 +66,20 @@ def test_overlap_tells_pairs_that_share_words():
 
 def test_without_scikit_learn_there_is_no_score(monkeypatch):
     monkeypatch.setattr(references, "LogisticRegression", None)
-    assert references.tfidf_accuracies(["a"], ["x"], {}) is None
-    assert references.overlap_accuracies([("a", "b")], ["x"], {}) is None
+    assert references.tfidf_accuracies(["a"], ["x"], {}) == "scikit-learn is not installed"
+    assert references.overlap_accuracies([("a", "b")], ["x"], {}) == "scikit-learn is not installed"
+
+
+def test_what_cannot_be_learnt_from_has_a_reason_in_the_place_of_scores():
+    """One label, few examples, texts without words."""
+    pytest.importorskip("sklearn")
+    reason = "too few texts, words or labels to learn from"
+    texts, labels = topic_examples(40)
+    assert references.tfidf_accuracies(texts, ["one"] * 40, {}) == reason
+    assert references.tfidf_accuracies(texts[:2], labels[:2], {}) == reason
+    assert references.tfidf_accuracies(["!", "?"] * 20, labels, {}) == reason
+    assert references.overlap_accuracies([("a", "b")] * 4, ["x"] * 4, {}) == reason
+    assert references.letter_similarities(["", " "], ["", " "]) == reason
 
 
 @pytest.mark.parametrize(
