@@ -23,13 +23,18 @@ class Architecture(ABC):
     """One of Hugging Face's model types that a kind of body serves.
 
     model_type: in config.json. classes: how the names of its model classes begin. tokenizer: the same of its own
-    tokenizer class. Our names are those of a LanguageModel's parameters; a language-model head is module
-    `body.heads.DEPTH`, the head of a task lies beside `body`.
+    tokenizer class. pad_id: of the padding token, where positions count from it. Our names are those of a
+    LanguageModel's parameters; a language-model head is module `body.heads.DEPTH`, the head of a task lies beside
+    `body`.
     """
 
     model_type: str
     classes: str
     tokenizer: str
+
+    @property
+    def pad_id(self) -> int | None:
+        return None
 
     @property
     @abstractmethod

@@ -34,8 +34,8 @@ class BodyConfig(Section):
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.1
 
-    # How many </s> stand between the two texts of a pair; where it is one, the second text has token type 1.
-    separators: ClassVar[int] = 2
+    separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair
+    token_types: ClassVar[int] = 1  # vectors that tell them apart; with one there is none, since positions can hold it
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:

@@ -1,49 +1,51 @@
-"""Tokenizers: text to the ids of one language's vocabulary, SentencePiece unigram, byte-level BPE or WordPiece."""
+"""Tokenizers: text to the ids of one language's vocabulary, by SentencePiece or by Hugging Face's library."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import os
 import re
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
 import sentencepiece
 import tokenizers
+from pydantic import Field, field_validator
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import (
-    BOS,
-    EOS,
-    MASK,
-    PAD,
-    SPECIAL,
-    UNK,
-    Vocabulary,
-    VocabularyManifest,
-    mask_id,
-    special_ids,
-)
+from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.data.reader import find_files, read_documents
-from ds_minimodel.data.tokenizer_json import READERS, kind_of
 
 UNIGRAM_FILE = "tokenizer.model"
 JSON_FILE = "tokenizer.json"
 WORD_START = "▁"  # how a piece spells the space before a word
+# Special tokens of the vocabularies that are trained here: the first ids in fairseq's order, and the last one.
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+MASK = "<mask>"
+
+
+def trained_layout(vocab_size: int) -> Vocabulary:
+    """The vocabulary of this many ids that is trained here."""
+    bos, pad, eos, unk = range(len(SPECIAL))
+    return Vocabulary(vocab_size, bos=bos, pad=pad, eos=eos, unk=unk, mask=vocab_size - 1)
 
 
 class Tokenizer(ABC):
     """Text to ids and back. vocabulary: its ids, and which are special. sha256: of the vocabulary's file.
 
-    No text can become a special id: "<s>" or "<mask>" in it are ordinary characters.
+    No text can become a special id but the one of what is unknown: "<s>" or "<mask>" in it are ordinary characters.
+    mask: how the vocabulary spells its mask token, where it has one. mask_takes_space: the white space before it too.
     """
 
     file_name: str
-    vocab_size: int
-    mask_id: int
-    mask: str | None = MASK  # how the vocabulary spells its mask token
+    mask: str | None = MASK
+    mask_takes_space = True
 
     def __init__(self, folder: str | Path):
         """Open the vocabulary in `folder`; UserError where its file is not the one that the manifest names."""
@@ -60,12 +62,12 @@ class Tokenizer(ABC):
                 "delete the folder and make it again"
             )
 
-    def _check(self, held: Vocabulary) -> None:
-        """UserError where the vocabulary that the file holds is not the one of the manifest."""
-        if held != self.vocabulary:
+    def _check_size(self, size: int) -> None:
+        """UserError where the vocabulary that the file holds is not of the manifest's size."""
+        if size != self.vocabulary.size:
             raise UserError(
-                f"{self.path}: has {held.size} ids, of which {held.special} are special, where {files.MANIFEST} says "
-                f"{self.vocabulary.size} and {self.vocabulary.special}: it is the vocabulary of another folder"
+                f"{self.path}: has {size} ids, where {files.MANIFEST} says {self.vocabulary.size}: it is the "
+                "vocabulary of another folder"
             )
 
     @abstractmethod
@@ -79,19 +81,24 @@ class Tokenizer(ABC):
         White space before a word belongs to no piece; pieces that one character is made of share it.
         """
 
-    @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; <s>, <pad>, </s> and <mask> are left out."""
+        """Text of ids; special ones but that of what is unknown are left out."""
+        left_out = {*self.vocabulary.special_ids} - {self.vocabulary.unk}
+        return self._decode([id for id in map(int, ids) if id not in left_out])
+
+    @abstractmethod
+    def _decode(self, ids: list[int]) -> str:
+        """Text of ids that are not special."""
 
     @abstractmethod
     def pieces(self) -> list[str]:
-        """The string of each id, vocab_size in all, each different: text, with ▁ for a space.
+        """The string of each id, each different: text, with ▁ for a space, and special tokens as they are spelt.
 
-        Both kinds spell them the same way, so that the pieces that two vocabularies share are found by their strings.
+        All kinds spell text the same way, so that the pieces that two vocabularies share are found by their strings.
         """
 
 
-# SentencePiece's unigram vocabularies, trained here or XLM-R's. <mask> stands after the last piece of the model.
+# SentencePiece's unigram vocabularies, which are trained here. <mask> stands after the last piece of the model.
 
 _MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limit is 4192
 
@@ -108,12 +115,10 @@ class UnigramTokenizer(Tokenizer):
         except (RuntimeError, OSError) as error:
             raise UserError(f"{self.path}: not a SentencePiece model ({str(error).partition(chr(10))[0]})") from None
         model = self._model
+        self._check_size(model.get_piece_size() + 1)
         found = model.bos_id(), model.pad_id(), model.eos_id(), model.unk_id()
-        if found != (BOS, PAD, EOS, UNK):
+        if found != tuple(range(len(SPECIAL))) or self.vocabulary != trained_layout(self.vocabulary.size):
             raise UserError(f"{self.path}: its {' '.join(SPECIAL)} have the ids {found}; another library made it")
-        self.mask_id = self._model.get_piece_size()
-        self.vocab_size = self.mask_id + 1
-        self._check(trained_layout(self.vocab_size))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self._model.encode(texts, num_threads=1)
@@ -131,16 +136,11 @@ class UnigramTokenizer(Tokenizer):
             spans.append((start, end))
         return encoded["ids"], spans
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._model.decode([int(id) for id in ids if UNK <= id < self.mask_id])
+    def _decode(self, ids: list[int]) -> str:
+        return self._model.decode(ids)
 
     def pieces(self) -> list[str]:
-        return [self._model.id_to_piece(id) for id in range(self.mask_id)] + [MASK]
-
-
-def trained_layout(vocab_size: int) -> Vocabulary:
-    """The vocabulary of this many ids that is trained here: fairseq's order, with <mask> last."""
-    return Vocabulary(vocab_size, bos=0, pad=1, eos=2, unk=3, mask=vocab_size - 1)
+        return [self._model.id_to_piece(id) for id in range(self._model.get_piece_size())] + [MASK]
 
 
 def train_tokenizer(
@@ -154,7 +154,7 @@ def train_tokenizer(
 
     Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
     """
-    lines = _Lines(text)
+    lines, layout = _Lines(text), trained_layout(vocab_size)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -166,10 +166,10 @@ def train_tokenizer(
             input_sentence_size=input_sentences,
             shuffle_input_sentence=True,
             max_sentence_length=_MAX_LINE_BYTES,
-            bos_id=BOS,
-            pad_id=PAD,
-            eos_id=EOS,
-            unk_id=UNK,
+            bos_id=layout.bos,
+            pad_id=layout.pad,
+            eos_id=layout.eos,
+            unk_id=layout.unk,
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -182,7 +182,7 @@ def train_tokenizer(
         files.write_manifest(
             folder,
             kind="tokenizer",
-            **trained_layout(vocab_size).facts(),
+            **layout.facts(),
             character_coverage=character_coverage,
             input_sentences=input_sentences,
             text=[[path.name, path.stat().st_size] for path in find_files(text)],
@@ -230,11 +230,192 @@ def _explain(message: str, text: Sequence[str | Path], vocab_size: int) -> UserE
     return UserError(f"{where}: SentencePiece cannot train on this text ({message})")
 
 
-# RoBERTa's byte-level BPE. In its file a piece is a string of stand-ins for bytes, one character each.
+# Vocabularies of Hugging Face's library, which imported models bring. Their file is kept as it came, and that library
+# runs it.
+
+_MODELS = "BPE", "Unigram", "WordPiece"
+
+
+class JsonTokenizer(Tokenizer):
+    """A vocabulary of Hugging Face's library: BPE, WordPiece or unigram.
+
+    Added tokens that are not special are found in a text before the vocabulary is asked, as that library does.
+    """
+
+    file_name = JSON_FILE
+
+    def __init__(self, folder: str | Path):
+        super().__init__(folder)
+        # One thread, as SentencePiece's here: text is prepared by as many processes as there are cores.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self._file = TokenizerJson(self.path)
+        self._tokenizer = self._file.runner(self.vocabulary)
+        self._check_size(self._file.size)
+        self.mask = None if self.vocabulary.mask is None else self._file.strings[self.vocabulary.mask]
+        self.mask_takes_space = self.mask in self._file.taking_space
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        spans = []
+        for (start, end), token in zip(encoding.offsets, encoding.tokens, strict=True):
+            while start < end and text[start].isspace():
+                start += 1
+            spans.append((start, start if token == WORD_START else end))
+        return encoding.ids, spans
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)  # halves of characters show as �
+
+    def pieces(self) -> list[str]:
+        special = {id: self._file.strings[id] for id in self.vocabulary.special_ids}
+        found = {string: id for id, string in special.items()}
+        for id in range(self.vocabulary.size):
+            if id not in special:
+                piece = self._file.spell(id)
+                found[f"<id {id}>" if piece in found else piece] = id
+        return sorted(found, key=found.__getitem__)
+
+
+class _AddedToken(files.Stored):
+    id: Annotated[int, Field(ge=0, lt=1 << 24)]
+    content: Annotated[str, Field(min_length=1)]
+    special: bool = False
+    lstrip: bool = False
+
+
+class _Model(files.Stored):
+    """kind: BPE, Unigram, WordPiece or another; older files do not say it."""
+
+    type: str | None = None
+    vocab: dict[str, Annotated[int, Field(ge=0, lt=1 << 24)]] | list[Annotated[tuple[str, float], files.OF_LIST]]
+    dropout: float | None = None
+    merges: object = None
+    unk_id: object = None
+
+    @property
+    def kind(self) -> str:
+        return self.type or (
+            "BPE" if self.merges is not None else "Unigram" if self.unk_id is not None else "WordPiece"
+        )
+
+    @field_validator("dropout")
+    @classmethod
+    def _is_certain(cls, value: float | None) -> float | None:
+        if value:
+            raise ValueError("merges that are dropped at random cannot be kept; set it to null")
+        return value
+
+
+class _File(files.Stored):
+    added_tokens: list[_AddedToken] = []
+    model: _Model
+
+
+class TokenizerJson:
+    """A tokenizer.json. strings: {id: string} of all ids. size: of the vocabulary. kind: of its model. taking_space:
+    added tokens that take the white space before them.
+
+    It may be damaged, or be made to do harm; UserError for what that library does not take, or not to the same ids
+    each time.
+    """
+
+    def __init__(self, path: Path, content: dict[str, Any] | None = None):
+        """content: what is to be at `path`, where it is not read from there."""
+        self.path = path
+        self.content: dict[str, Any] = files.read_json(path) if content is None else content
+        file = files.as_model(
+            self.content, _File, path, "import-hf keeps tokenizers as Hugging Face's library writes them"
+        )
+        vocab, self.kind = file.model.vocab, file.model.kind
+        if self.kind not in _MODELS or (self.kind == "Unigram") != isinstance(vocab, list):
+            raise UserError(f"{path}: a {self.kind:.40} vocabulary; there are {', '.join(_MODELS)}")
+        ids = vocab if isinstance(vocab, dict) else {piece: id for id, (piece, _) in enumerate(vocab)}
+        if len(ids) < len(vocab):
+            raise UserError(f"{path}: model.vocab: a piece comes twice")
+        ids = {**ids}
+        for token in file.added_tokens:
+            if ids.setdefault(token.content, token.id) != token.id:
+                found = ids[token.content]
+                raise UserError(f"{path}: added_tokens: {token.content:.60} has id {token.id}, elsewhere {found}")
+        self.strings = {id: string for string, id in ids.items()}
+        if len(self.strings) < len(ids):
+            twice = next(string for string, id in ids.items() if self.strings[id] != string)
+            raise UserError(f"{path}: {twice!r:.60} and {self.strings[ids[twice]]!r:.60} have one id")
+        self.size = max(self.strings, default=-1) + 1
+        self._added = {token.content for token in file.added_tokens}
+        self.taking_space = {token.content for token in file.added_tokens if token.lstrip}
+        stages = json.dumps([self.content.get("pre_tokenizer"), self.content.get("decoder")])
+        self._is_byte_level = self.kind == "BPE" and '"ByteLevel"' in stages
+
+    def load(self, content: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
+        """The tokenizer that is written there, or in `content`; texts are neither cut nor filled up."""
+        whole = {**(content or self.content), "truncation": None, "padding": None}
+        with self.refusing():
+            return tokenizers.Tokenizer.from_str(json.dumps(whole, ensure_ascii=False))
+
+    def runner(self, vocabulary: Vocabulary) -> tokenizers.Tokenizer:
+        """The tokenizer by which no text becomes a special id; UserError where one does all the same."""
+        special = {id: self.strings[id] for id in vocabulary.special_ids if id in self.strings}
+        if len(special) < len(vocabulary.special_ids):
+            raise UserError(f"{self.path}: has no token of the id {min({*vocabulary.special_ids} - special.keys())}")
+        model, added = self.content["model"], self.content.get("added_tokens") or []
+        if self.kind == "Unigram":  # which finds its own in a text whatever is set; no text has a NUL
+            hidden = {*special.values()} & {piece for piece, _ in model["vocab"]}
+            vocab = [(f"\0{piece}\0" if piece in hidden else piece, score) for piece, score in model["vocab"]]
+            model, added = {**model, "vocab": vocab}, [token for token in added if token["content"] not in hidden]
+        added = [{**token, "special": token["id"] in special or token.get("special", False)} for token in added]
+        runner = self.load({**self.content, "added_tokens": added, "model": model})
+        runner.encode_special_tokens = True
+        for token in added:
+            if runner.token_to_id(token["content"]) != token["id"]:  # the library counts on from the model's
+                raise UserError(f"{self.path}: added_tokens: {token['content']!r:.60} is not in the order of the ids")
+        for id, string in special.items():
+            with self.refusing():
+                found = runner.encode_batch_fast([string, f"a {string} b", f"a{string}b"], add_special_tokens=False)
+            if id != vocabulary.unk and any(id in encoding.ids for encoding in found):
+                raise UserError(f"{self.path}: the text {string!r:.40} becomes the special id {id}")
+        return runner
+
+    def spell(self, id: int) -> str:
+        """How all vocabularies spell a piece of text."""
+        string = self.strings.get(id, f"<id {id}>")
+        if string in self._added:
+            return string.replace(" ", WORD_START)
+        if self._is_byte_level and BYTE_OF_CHARACTER.keys() >= {*string}:
+            return _spell_bytes(string)
+        return _spell_word_piece(string) if self.kind == "WordPiece" else string
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Turn an error of the library into a UserError; its panics are no Exception, and write to standard error."""
+        try:
+            with without_standard_error():
+                yield
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:
+            raise UserError(f"{self.path}: not a tokenizer ({str(error).partition(chr(10))[0]:.200})") from None
+
+
+@contextlib.contextmanager
+def without_standard_error() -> Iterator[None]:
+    """Drop what a library writes to file descriptor 2."""
+    kept = os.dup(2)
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), 2)
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The byte that each of GPT-2's printable characters stands for.
+    """The byte that each of GPT-2's printable characters stands for in a byte-level vocabulary.
 
     A printable Latin-1 character stands for its own byte, U+0100 … for the others in order.
     """
@@ -268,71 +449,6 @@ def _spell_word_piece(string: str) -> str:
     if WORD_START in string:
         return _by_bytes(string.encode())
     return string[2:] if string.startswith("##") and string != "##" else WORD_START + string
-
-
-# Vocabularies of Hugging Face's library, in its own file: imported ones that are not as SentencePiece's here.
-
-_SPELLINGS: dict[str, Callable[[str], str]] = {  # of a piece as text, by the kind of vocabulary
-    "BPE": _spell_bytes,
-    "Unigram": lambda string: string,
-    "WordPiece": _spell_word_piece,
-}
-
-
-class JsonTokenizer(Tokenizer):
-    """A byte-level BPE, BERT's WordPiece, or a unigram vocabulary with added tokens.
-
-    Tokens that were added to it are found in a text before the vocabulary is asked, as that library does.
-    """
-
-    file_name = JSON_FILE
-
-    def __init__(self, folder: str | Path):
-        super().__init__(folder)
-        # One thread, as SentencePiece's here: text is prepared by as many processes as there are cores.
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        kind = kind_of(self.path)
-        if kind not in READERS:
-            raise UserError(f"{self.path}: a {kind:.40} vocabulary; there are {', '.join(READERS)}")
-        self._spell = _SPELLINGS[kind]
-        file, ids = READERS[kind](self.path)
-        self._strings = sorted(ids, key=ids.__getitem__)
-        if [ids.get(token) for token in file.special_tokens] != special_ids(len(ids)):
-            *first, mask = file.special_tokens
-            raise UserError(f"{self.path}: {' '.join(first)} must be its first ids and {mask} its last")
-        self._tokenizer = tokenizers.Tokenizer.from_str(file.without_special_tokens().model_dump_json())
-        self._added = {token.content for token in file.added_tokens}
-        for token in self._added.difference(file.special_tokens):
-            if self._tokenizer.token_to_id(token) != ids[token]:  # the library chose other ids
-                raise UserError(f"{self.path}: added_tokens: {token!r:.60} is not in the order of the ids")
-        self.vocab_size = len(ids)
-        self.mask_id = mask_id(self.vocab_size)
-        self._check(trained_layout(self.vocab_size))
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
-
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        spans = []
-        for (start, end), token in zip(encoding.offsets, encoding.tokens, strict=True):
-            while start < end and text[start].isspace():
-                start += 1
-            spans.append((start, start if token == WORD_START else end))
-        return encoding.ids, spans
-
-    def decode(self, ids: Iterable[int]) -> str:
-        # Halves of characters show as �.
-        return self._tokenizer.decode([int(id) for id in ids if UNK < id < self.mask_id], skip_special_tokens=False)
-
-    def pieces(self) -> list[str]:
-        found = dict.fromkeys((*SPECIAL, MASK))
-        for string in self._strings[len(SPECIAL) : -1]:
-            piece = string.replace(" ", WORD_START) if string in self._added else self._spell(string)
-            found[_by_bytes(string.encode()) if piece in found else piece] = None
-        del found[MASK]
-        return [*found, MASK]
 
 
 def open_tokenizer(folder: str | Path) -> Tokenizer:

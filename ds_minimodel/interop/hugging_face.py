@@ -16,10 +16,10 @@ from ds_minimodel.bodies import BODIES, BodyConfig
 from ds_minimodel.bodies.hugging_face import Architecture
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import NameInside, Stored, atomic_folder, read_model, write_json
-from ds_minimodel.common.vocabulary import BOS, EOS, PAD, UNKNOWN_LANGUAGE
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.interop.card import CARD, Export, hub_name, license_of, model_card
 from ds_minimodel.interop.imported import refuse_existing, save_imported
-from ds_minimodel.interop.vocabularies import read_vocabulary, tokenizer_of_pack, write_tokenizer
+from ds_minimodel.interop.vocabularies import ADVICE, read_vocabulary, write_tokenizer
 from ds_minimodel.model.artifacts import BodyArtifact, check_fit, load_body, load_pack
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import tensors_under
@@ -34,26 +34,29 @@ _PIPELINES = {  # of the Hub, by how the name of a class ends
     "ForQuestionAnswering": "question-answering",
 }
 _INDEX = ".index.json"  # after either's name: which part holds which tensor
-_ADVICE = "an import keeps what RoBERTa, XLM-R, CamemBERT and BERT have, and nothing else"
 
 
 def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE) -> None:
     """Read a masked LM of RoBERTa, XLM-R, CamemBERT or BERT -> out/body and out/pack, in fp32.
 
     folder: config.json, weights (model.safetensors or pytorch_model.bin, whole or in parts with an index), and
-    sentencepiece.bpe.model, tokenizer.json, vocab.txt or vocab.json with merges.txt. Rows of the embeddings are put in
-    our order of ids, and the vector of an only token type is added to the positions: neither changes what the model
-    computes. Raises UserError where a file is missing or damaged, or the architecture or the vocabulary is not
-    supported.
+    tokenizer.json, which is kept, or what transformers makes one of. The vector of an only token type is added to the
+    positions, which does not change what the model computes. Raises UserError where a file is missing or damaged, or
+    the architecture or the tokenizer is not supported.
     """
     folder = Path(folder)
     refuse_existing(out)
     architecture, config, vocab_size, base_model = read_config(folder)
-    vocabulary = read_vocabulary(folder, architecture, config.separators)
-    if len(vocabulary.order) != vocab_size:
+    tokenizer = read_vocabulary(folder, architecture, config)
+    if tokenizer.vocabulary.size > vocab_size:
         raise UserError(
-            f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer "
-            f"{len(vocabulary.order)} ids; resize the embeddings to the tokenizer"
+            f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer {tokenizer.vocabulary.size} ids; resize "
+            "the embeddings to the tokenizer"
+        )
+    if architecture.pad_id not in (None, tokenizer.vocabulary.pad):
+        raise UserError(
+            f"{folder}: config.json has pad_token_id {architecture.pad_id}, the tokenizer {tokenizer.vocabulary.pad}; "
+            "positions count from it"
         )
     tensors, where = read_weights(folder)
     head_depths, objective = (config.num_layers,), BODIES[config.kind].objective
@@ -63,7 +66,7 @@ def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGU
     ours = architecture.from_theirs(tensors, config, shapes, where)
     body = BodyArtifact(config, head_depths, tensors_under(ours, "body."), space="", objective=objective)
     origin = {"license": license_of(folder), "base_model": base_model}
-    save_imported(out, body, tensors_under(ours, "pack."), vocabulary, language, folder.name, **origin)
+    save_imported(out, body, tensors_under(ours, "pack."), tokenizer, language, folder.name, **origin)
 
 
 class _ConfigFile(Stored):
@@ -82,13 +85,13 @@ def read_config(folder: str | Path) -> tuple[Architecture, BodyConfig, int, str 
     another or has a setting that the body does not have.
     """
     path = Path(folder) / "config.json"
-    file = read_model(path, _ConfigFile, _ADVICE)
+    file = read_model(path, _ConfigFile, ADVICE)
     served = {own.model_type: own for kind in BODIES.values() for own in kind.hugging_face()}
     if file.model_type not in served:
         *first, last = served
         raise UserError(f"{path}: model_type {file.model_type:.40}; import-hf takes {', '.join(first)} and {last}")
     architecture = served[file.model_type]
-    config, vocab_size = architecture.config(read_model(path, architecture.config_file, _ADVICE), path)
+    config, vocab_size = architecture.config(read_model(path, architecture.config_file, ADVICE), path)
     return architecture, config, vocab_size, hub_name(file.name_or_path)
 
 
@@ -126,25 +129,17 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
         tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
     config = body.config.with_layers(num_layers)
     theirs = architecture.to_theirs(tensors, config, head)
-    vocab_size, separators = len(language.tensors["tokens"]), config.separators
-    tokenizer, special = tokenizer_of_pack(pack, separators)
-    if tokenizer.get_vocab_size() != vocab_size:
-        raise UserError(
-            f"{pack}: its vocabulary has {tokenizer.get_vocab_size()} pieces, its embeddings {vocab_size} rows"
-        )
     with atomic_folder(out) as temporary:
+        vocabulary = write_tokenizer(pack, temporary, config)
         facts = {
             "architectures": [architecture.classes + task],
-            **architecture.config_json(config, vocab_size),
-            "bos_token_id": BOS,
-            "pad_token_id": PAD,
-            "eos_token_id": EOS,
+            **architecture.config_json(config, len(language.tensors["tokens"])),
+            **{f"{token}_token_id": vocabulary.special.get(token) for token in ("bos", "eos", "pad")},
             "dtype": "float32",
             **extra,
         }
         write_json(temporary / "config.json", facts)
         save_file(theirs, temporary / SAFETENSORS, metadata={"format": "pt"})
-        write_tokenizer(temporary, tokenizer, special, config.max_positions, separators)
         task_name = (body.task or {}).get("name")
         export = Export(architecture.classes + task, num_layers, _PIPELINES.get(task), task_name)
         (temporary / CARD).write_text(model_card(pack, artifact, export), encoding="utf-8")

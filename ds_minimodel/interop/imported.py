@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
-from ds_minimodel.data.tokenizer import trained_layout
-from ds_minimodel.interop.vocabularies import Vocabulary
+from ds_minimodel.data.tokenizer import JSON_FILE
+from ds_minimodel.interop.vocabularies import Kept
 from ds_minimodel.model.artifacts import PACK_WEIGHTS, BodyArtifact, save_body, space_of
 
 
@@ -25,17 +25,16 @@ def save_imported(
     out: str | Path,
     body: BodyArtifact,
     pack: dict[str, Tensor],
-    vocabulary: Vocabulary,
+    tokenizer: Kept,
     language: str,
     source: str,
     **origin: str | None,
 ) -> None:
     """Write out/body and out/pack, both or neither.
 
-    body: of no space yet. pack: its tensors, rows by the foreign ids. source: name of what was
-    imported. origin: its license and its name on the Hub (base_model), None where they are not known.
+    body: of no space yet. pack: its tensors. source: name of what was imported. origin: its license and its name on
+    the Hub (base_model), None where they are not known.
     """
-    pack = {name: tensor[vocabulary.order] for name, tensor in pack.items()}
     space = space_of(body.tensors, pack)
     known = {key: value for key, value in origin.items() if value is not None}
     facts = {"imported_from": source, "steps": 0, "eflops": 0.0} | known
@@ -43,13 +42,13 @@ def save_imported(
         save_body(folder / "body", replace(body, space=space), "body", **facts)
         (folder / "pack").mkdir()
         save_file(pack, folder / "pack" / PACK_WEIGHTS)
-        (folder / "pack" / vocabulary.file_name).write_bytes(vocabulary.data)
+        (folder / "pack" / JSON_FILE).write_bytes(tokenizer.data)
         write_manifest(
             folder / "pack",
             kind="language-pack",
             language=language,
             space=space,
-            rows=len(vocabulary.order),
-            **trained_layout(len(vocabulary.order)).facts(),
+            rows=len(pack["tokens"]),
+            **tokenizer.vocabulary.facts(),
             **facts,
         )

@@ -1,455 +1,403 @@
-"""Vocabularies of other libraries: read into the form that our packs have, and written out of it.
+"""Tokenizers of Hugging Face's folders: kept as they are, and written back; refused where two files disagree.
 
-Every vocabulary here has the special tokens at fairseq's ids (common/vocabulary.py). Of another library's, the ids
-in that order are kept beside the vocabulary's file, so that the rows of its embeddings can be put in order too.
-Tokens that were added to one come before <mask>, with the flags that say how they are found in a text; a unigram
-vocabulary with such tokens is kept as a tokenizer.json, since SentencePiece treats spaces beside them otherwise.
-
-A SentencePiece unigram model gives the same ids as the tokenizer of Hugging Face's that it becomes, but for two
-things. Hugging Face's `Precompiled` normaliser loses a mark where a letter carries two that are written apart
-(decomposed Unicode, as in NFD Vietnamese; normalise such text to NFC). And SentencePiece adds scores up in fp32, so a
-tie of two segmentations may be broken differently ("....").
+A folder may say in several files how its texts are cut, and each reader takes some of them: transformers' own class of
+a model makes a tokenizer of the vocabulary and of tokenizer_config.json, its generic class takes tokenizer.json. What
+is kept is tokenizer.json, or what transformers makes of older files. What the files state must agree, and where
+transformers is installed, it must give the same ids, of the vocabulary and of texts in many scripts (probes.py).
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
+import importlib.util
+import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import sentencepiece
 from google.protobuf.message import DecodeError
+from pydantic import BeforeValidator, Field
 from sentencepiece import sentencepiece_model_pb2
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer
 
+from ds_minimodel.bodies import BodyConfig
 from ds_minimodel.bodies.hugging_face import Architecture
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import BOS, EOS, MASK, NUM_SPECIAL, PAD, SPECIAL, UNK
-from ds_minimodel.data.tokenizer import BYTE_OF_CHARACTER, JSON_FILE, UNIGRAM_FILE, WORD_START
-from ds_minimodel.data.tokenizer_json import (
-    ADVICE,
-    READERS,
-    SPECIAL_TOKENS,
-    BertPreTokenizer,
-    Bpe,
-    ByteLevel,
-    ByteLevelFile,
-    Ids,
-    Metaspace,
-    Precompiled,
-    Splitters,
-    TokenizerFile,
-    Unigram,
-    UnigramFile,
-    WhitespaceSplit,
-    WordPiece,
-    WordPieceFile,
-    check_merges,
-    kind_of,
-    read_unigram,
-)
-from ds_minimodel.data.tokenizer_json import AddedToken as FileToken
-from ds_minimodel.interop.tokenizer_settings import TokenizerSettings, check_spaces
+from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
+from ds_minimodel.data.tokenizer import JSON_FILE, MASK, UNIGRAM_FILE, WORD_START, TokenizerJson, without_standard_error
+from ds_minimodel.interop.probes import PROBES
 
-SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
-_BOS, _PAD, _EOS, _UNK = SPECIAL
-_MODEL_SPECIAL = [_UNK, _BOS, _EOS]  # ids 0 to 2 of a SentencePiece model as XLM-R and CamemBERT have it
-# By the tokenizer's own class: pieces that transformers puts in the place of the first of a model, and how many.
-_BEFORE_PIECES: dict[str | None, tuple[list[tuple[str, float]], int]] = {
-    "Camembert": ([("<s>NOTUSED", 0.0), (_PAD, 0.0), ("</s>NOTUSED", 0.0), (_UNK, 0.0), ("<unk>NOTUSED", -100.0)], 1)
+ADVICE = "an import keeps what RoBERTa, XLM-R, CamemBERT and BERT have, and nothing else"
+_OLDER_FILES = "vocab.txt", "vocab.json", "sentencepiece.bpe.model"
+_MOST_BYTES = 1 << 28  # of one of them
+_FAIRSEQ = {"bos": "<s>", "eos": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
+_BERT = {"bos": "[CLS]", "eos": "[SEP]", "pad": "[PAD]", "unk": "[UNK]", "mask": "[MASK]"}
+# Classes of transformers that make a tokenizer of their own: (kind of vocabulary, special tokens by default). They put
+# these around texts, whatever tokenizer.json says.
+_OWN_CLASSES = {
+    "Roberta": ("BPE", _FAIRSEQ),
+    "XLMRoberta": ("Unigram", _FAIRSEQ),
+    "Camembert": ("Unigram", _FAIRSEQ),
+    "Bert": ("WordPiece", _BERT),
 }
-_AS_XLM_R = [(token, 0.0) for token in SPECIAL], len(_MODEL_SPECIAL)
+_GENERIC_CLASSES = "PreTrainedTokenizerFast", "TokenizersBackend"  # take tokenizer.json as it is
+_ROLES = {"cls_token": "bos", "sep_token": "eos", "pad_token": "pad", "unk_token": "unk", "mask_token": "mask"}
+_TEXT_ROLES = {"bos_token": "bos", "eos_token": "eos"}  # where cls_token and sep_token are not stated
 protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time
 _PIECE = protobuf.ModelProto.SentencePiece
+T = TypeVar("T")
 
 
-@dataclass
-class Vocabulary:
-    """A foreign vocabulary as our packs have it: name and bytes of its file, and its ids in our order."""
+def _token(token: Any) -> Any:
+    return token.get("content") if isinstance(token, dict) else token
 
-    file_name: str
+
+def _tokens(tokens: Any) -> Any:
+    tokens = list(tokens.values()) if isinstance(tokens, dict) else tokens
+    return [_token(token) for token in tokens] if isinstance(tokens, list) else tokens
+
+
+_Token = Annotated[str | None, BeforeValidator(_token)]
+_Tokens = Annotated[list[str] | None, BeforeValidator(_tokens)]
+
+
+class _Sampling(files.Stored):
+    enable_sampling: Literal[False] = False
+
+
+class _Settings(files.Stored):
+    """Of tokenizer_config.json and special_tokens_map.json what changes the ids of a text."""
+
+    tokenizer_class: str | None = None
+    add_prefix_space: bool | None = None
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+    bos_token: _Token = None
+    cls_token: _Token = None
+    pad_token: _Token = None
+    eos_token: _Token = None
+    sep_token: _Token = None
+    unk_token: _Token = None
+    mask_token: _Token = None
+    additional_special_tokens: _Tokens = None
+    extra_special_tokens: _Tokens = None
+    added_tokens_decoder: dict[Annotated[str, Field(pattern="^[0-9]+$")], Annotated[str, BeforeValidator(_token)]] = {}
+    sp_model_kwargs: _Sampling | None = None
+
+
+def _settings(path: Path) -> _Settings:
+    return files.read_model(path, _Settings, ADVICE) if os.path.lexists(path) else _Settings()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A foreign tokenizer as a pack keeps it: the bytes of its tokenizer.json, and which of its ids are special."""
+
     data: bytes
-    order: list[int]
+    vocabulary: Vocabulary
 
 
-def read_vocabulary(folder: Path, architecture: Architecture, separators: int) -> Vocabulary:
-    """The Vocabulary of a Hugging Face folder; UserError where it has none or one that cannot be kept as it is."""
-    path, model_path, pieces_path, words_path = (
-        folder / name for name in (JSON_FILE, SENTENCEPIECE_FILE, "vocab.json", "vocab.txt")
-    )
-    if os.path.lexists(model_path):
-        settings = TokenizerSettings.of(folder, architecture, separators, "Unigram")
-        found = _unigram_from_transformers_model(model_path, settings)
-        if not os.path.lexists(path):
-            return found.vocabulary(model_path)
-        beside = _unigram_from_tokenizer_json(path, settings)
-        if beside.facts(beside.added) != found.facts(beside.added):
-            raise UserError(f"{path}: not the vocabulary of {model_path.name} beside it; remove the wrong one")
-        return (beside if beside.added else found).vocabulary(path)
+def read_vocabulary(folder: Path, architecture: Architecture, body: BodyConfig) -> Kept:
+    """The tokenizer of a Hugging Face folder; UserError where it has none or one that cannot be kept as it is.
+
+    body: of the model, by which texts stand in a sequence.
+    """
+    path, config = folder / JSON_FILE, folder / "tokenizer_config.json"
+    settings = _settings(config)
+    name = settings.tokenizer_class or f"{architecture.tokenizer}Tokenizer"
+    own = name.removesuffix("Fast").removesuffix("Tokenizer")
+    if not _has_transformers() and own not in _OWN_CLASSES and name not in _GENERIC_CLASSES:
+        raise UserError(f"{config}: tokenizer_class {name!r:.60} is not known; install transformers, which reads it")
+    is_there = os.path.lexists(path)
+    file = TokenizerJson(path) if is_there else _made_by_transformers(folder)
+    data = path.read_bytes() if is_there else json.dumps(file.content, ensure_ascii=False).encode()
+    if own in _OWN_CLASSES and _OWN_CLASSES[own][0] != file.kind:
+        raise UserError(f"{config}: tokenizer_class: {own}Tokenizer does not read a {file.kind} vocabulary")
+    _check_older_files(folder, file)
+    vocabulary = _vocabulary(file, own, architecture, _stated(folder, file))
+    _check_settings(file, settings, own, config)
+    if not _stands_as(file, vocabulary, body):
+        processor = (file.content.get("post_processor") or {}).get("type")
+        if own not in _OWN_CLASSES or processor not in (None, "ByteLevel"):
+            ends = " and ".join(file.strings[id] for id in vocabulary.frame("a text"))
+            raise UserError(f"{path}: post_processor: texts must stand between {ends} as the model's do")
+        data = _framed(file, vocabulary, body)
+    runner = file.runner(vocabulary)
+    if is_there and _has_transformers():
+        special = [file.strings[id] for id in vocabulary.special_ids]  # which no text becomes here
+        texts = [text for text in PROBES if not any(token in text for token in special)]
+        _compare_with_transformers(file, runner, texts)
+    return Kept(data, vocabulary)
+
+
+def _stated(folder: Path, file: TokenizerJson) -> dict[str, str]:
+    """{key: token} of the special tokens that files beside the vocabulary name.
+
+    UserError where they contradict each other, or have tokens at other ids than the vocabulary.
+    """
+    ids, special = {string: id for id, string in file.strings.items()}, dict[str, str]()
+    named: list[tuple[Path, str, int | str | None]] = []
+    path = folder / "added_tokens.json"
     if os.path.lexists(path):
-        kind = kind_of(path)
-        if kind not in READERS:
-            raise UserError(f"{path}: a {kind:.40} vocabulary; import-hf takes {', '.join(READERS)}")
-        settings = TokenizerSettings.of(folder, architecture, separators, kind)
-        if kind == "Unigram":
-            return _unigram_from_tokenizer_json(path, settings).vocabulary(path)
-        file, ids = READERS[kind](path)
-        if isinstance(file, ByteLevelFile):
-            settings.check_prefix(file.pre_tokenizer.add_prefix_space, path)
-        if isinstance(file, WordPieceFile):
-            settings.check_normalizer(file, path)
-            if os.path.lexists(words_path) and _words(words_path) != file.model.vocab:
-                raise UserError(f"{path}: not the vocabulary of {words_path.name} beside it; remove the wrong one")
-        settings.check_frame(file.post_processor, ids, path)
-        return _json_in_our_order(file, ids, settings.added(file.added_tokens, ids), path)
-    if os.path.lexists(words_path):
-        settings, ids = TokenizerSettings.of(folder, architecture, separators, "WordPiece"), _words(words_path)
-        added = settings.added((), ids)
-        model = WordPiece(unk_token="[UNK]", vocab=ids)
-        words = WordPieceFile(
-            added_tokens=[], normalizer=settings.normalizer, pre_tokenizer=BertPreTokenizer(), model=model
-        )
-        return _json_in_our_order(words, ids, added, words_path)
-    if os.path.lexists(pieces_path) and os.path.lexists(folder / "merges.txt"):
-        settings = TokenizerSettings.of(folder, architecture, separators, "BPE")
-        ids = files.read_model(pieces_path, Ids, ADVICE)
-        splitter = ByteLevel(type="ByteLevel", add_prefix_space=bool(settings.prefix))
-        bpe = bpe_from_merges(ids, folder / "merges.txt")
-        return byte_level_in_our_order(bpe, ids, splitter, pieces_path, settings.added((), ids))
-    raise UserError(
-        f"{folder}: no tokenizer; it must hold {SENTENCEPIECE_FILE}, {JSON_FILE}, vocab.txt, or vocab.json and "
-        "merges.txt"
-    )
+        named += [(path, token, id) for token, id in files.read_model(path, dict[str, files.Count], ADVICE).items()]
+    for path in (folder / "tokenizer_config.json", folder / "special_tokens_map.json"):
+        stated = _settings(path)
+        named += [(path, token, id) for id, token in stated.added_tokens_decoder.items()]
+        for key in (*_ROLES, *_TEXT_ROLES):
+            token = getattr(stated, key)
+            if token is not None and special.setdefault(key, token) != token:
+                raise UserError(f"{path}: {key}: {token!r:.40} is not {special[key]!r:.40} as in tokenizer_config.json")
+            named += [(path, token, None)] if token is not None else []
+        named += [
+            (path, token, None)
+            for tokens in (stated.additional_special_tokens, stated.extra_special_tokens)
+            for token in tokens or ()
+        ]
+    for path, token, id in named:
+        if token not in ids:
+            raise UserError(f"{path}: {token!r:.60} is not in the vocabulary of {file.path.name}")
+        if id is not None and str(id) != str(ids[token]):
+            raise UserError(f"{path}: {token!r:.60} has id {id!s:.40}, in the vocabulary {ids[token]}")
+    return special
 
 
-def _words(path: Path) -> dict[str, int]:
-    """{string: id} of a vocab.txt, a piece a line."""
-    lines = _lines(path)
-    while lines and not lines[-1]:
-        lines.pop()
-    ids = {line.removesuffix("\r"): id for id, line in enumerate(lines)}
-    if len(ids) < len(lines):
-        raise UserError(f"{path}: a piece comes twice")
-    return ids
-
-
-def _lines(path: Path) -> list[str]:
+def _vocabulary(file: TokenizerJson, own: str, architecture: Architecture, stated: Mapping[str, str]) -> Vocabulary:
+    """Which ids of `file` are special. stated: as of `_stated`."""
+    ids = {string: id for id, string in file.strings.items()}
+    _, by_default = _OWN_CLASSES[own if own in _OWN_CLASSES else architecture.tokenizer]
+    spelt = {role: token for role, token in by_default.items() if own in _OWN_CLASSES or token in ids}
+    for key, role in (*_TEXT_ROLES.items(), *_ROLES.items()):
+        if key in stated and (key in _ROLES or role not in spelt):
+            spelt[role] = stated[key]
+    for role, token in spelt.items():
+        if token not in ids:
+            raise UserError(f"{file.path}: no {token} in the vocabulary, the {role} token of its class")
+    found = {role: ids[token] for role, token in spelt.items()}
+    if found.get("pad") in (found.get("bos"), found.get("eos"), found.get("unk")):
+        found.pop("pad", None)  # what ends a text fills it up too
     try:
-        return read_file(path).decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+        return Vocabulary(file.size, **found, name=str(file.path))
+    except ValueError as error:
+        raise UserError(f"{file.path}: {error}") from None
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of a vocabulary's file; UserError where that cannot be."""
+def _check_settings(file: TokenizerJson, settings: _Settings, own: str, config: Path) -> None:
+    """UserError where `file` and what its class makes of tokenizer_config.json treat texts otherwise."""
+    normalizer, splitter = file.content.get("normalizer") or {}, file.content.get("pre_tokenizer") or {}
+    expected: dict[str, Any] = {}
+    if settings.add_prefix_space is not None or own == "Roberta":
+        expected["add_prefix_space"] = bool(settings.add_prefix_space)
+    if own == "Bert":
+        expected |= {"lowercase": settings.do_lower_case, "strip_accents": settings.strip_accents}
+        expected |= {"handle_chinese_chars": settings.tokenize_chinese_chars}
+    for key, value in expected.items():
+        found = normalizer.get(key, splitter.get(key, value))
+        if found != value:
+            raise UserError(
+                f"{file.path}: {key} {json.dumps(found)}, but {config.name} makes it {json.dumps(value)}; let both say "
+                "the same"
+            )
+
+
+def _has_transformers() -> bool:
+    return importlib.util.find_spec("transformers") is not None
+
+
+def _made_by_transformers(folder: Path) -> TokenizerJson:
+    """What transformers makes of a folder without tokenizer.json; UserError where it does not."""
+    found = [folder / name for name in _OLDER_FILES if os.path.lexists(folder / name)]
+    if not found:
+        raise UserError(f"{folder}: no tokenizer; it must hold {JSON_FILE}, or {' or '.join(_OLDER_FILES)}")
+    path = found[0]
+    if not _has_transformers():
+        raise UserError(f"{folder}: has no {JSON_FILE}; install transformers, by which it is made of {path.name}")
+    for needed in [path, *([folder / "merges.txt"] if path.name == "vocab.json" else [])]:
+        _read(needed)
+    made = _by_transformers(path, lambda tokenizer: tokenizer.backend_tokenizer.to_str())
+    return TokenizerJson(path, json.loads(made))
+
+
+def _check_older_files(folder: Path, file: TokenizerJson) -> None:
+    """UserError where a piece of an older file is not one of `file`, or has another id or score there."""
+    for path in (folder / name for name in _OLDER_FILES if os.path.lexists(folder / name)):
+        data, found = _read(path), {string: float(id) for id, string in file.strings.items()}
+        older: Mapping[str, float]
+        try:
+            if path.name == "vocab.txt":
+                lines = data.decode().removesuffix("\n").split("\n")
+                older = {line.removesuffix("\r"): id for id, line in enumerate(lines)}
+            elif path.name == "vocab.json":
+                older = files.read_model(path, dict[str, int], ADVICE)
+            else:
+                model = sentencepiece.SentencePieceProcessor(model_proto=data)
+                older = {model.id_to_piece(id): model.get_score(id) for id in range(model.get_piece_size())}
+                found = dict(file.content["model"]["vocab"]) if file.kind == "Unigram" else {}
+        except (UnicodeDecodeError, RuntimeError) as error:
+            raise UserError(f"{path}: not a vocabulary ({str(error).partition(chr(10))[0]:.200})") from None
+        for piece, value in older.items():
+            if not math.isclose(found.get(piece, math.nan), value, rel_tol=1e-6):
+                raise UserError(
+                    f"{path}: {piece!r:.60} is not as in {JSON_FILE} or as transformers reads it; remove the wrong one"
+                )
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of an older file; UserError where that cannot be, as it is a pipe or larger than any vocabulary."""
     try:
-        if not path.is_file():  # a named pipe would be waited for
-            raise UserError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+        if not path.is_file() or not 0 < path.stat().st_size <= _MOST_BYTES:
+            raise UserError(f"{path}: no such file, or not a file that holds a vocabulary")
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def tokenizer_of_pack(pack: Path, separators: int) -> tuple[Tokenizer, tuple[str, ...]]:
-    """(The vocabulary of a language pack with <s> and </s> put around texts, spellings of its five special tokens).
-
-    separators: between the texts of a pair, of which the second has token type 1 where there is one separator.
-    """
-    path = pack / JSON_FILE
-    special: tuple[str, ...] = SPECIAL_TOKENS
-    if path.is_file():
-        tokenizer = Tokenizer.from_file(str(path))
-        special = READERS[kind_of(path)](path)[0].special_tokens
-    else:
-        path = pack / UNIGRAM_FILE
-        tokenizer = _unigram_to_hugging_face(path.read_bytes(), path)
-    bos, eos, type = special[BOS], special[EOS], 1 if separators == 1 else 0
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{bos} $A {eos}",
-        pair=f"{bos} $A {' '.join([eos] * separators)} $B:{type} {eos}:{type}",
-        special_tokens=[(bos, BOS), (eos, EOS)],
+def _compare_with_transformers(file: TokenizerJson, runner: Tokenizer, texts: list[str]) -> None:
+    """UserError where `file` has other ids than transformers, or its `runner` gives others of `texts`."""
+    theirs, of_theirs = _by_transformers(
+        file.path, lambda tokenizer: (tokenizer.get_vocab(), tokenizer(texts, add_special_tokens=False)["input_ids"])
     )
-    return tokenizer, special
+    ids = {string: id for id, string in file.strings.items()}
+    for token in {**theirs, **ids}:
+        if ids.get(token) != theirs.get(token):
+            raise UserError(f"{file.path}: {token!r:.60} has id {ids.get(token)}, to transformers {theirs.get(token)}")
+    with file.refusing():
+        of_ours = [encoding.ids for encoding in runner.encode_batch(texts, add_special_tokens=False)]
+    for text, our_ids, their_ids in zip(texts, of_ours, of_theirs, strict=True):
+        if our_ids != their_ids:
+            raise UserError(
+                f"{file.path}: {text!r:.60} has the ids {our_ids!s:.60} by this file, {their_ids!s:.60} as "
+                "transformers reads it with what is beside it; let both say the same"
+            )
 
 
-def write_tokenizer(
-    folder: Path, tokenizer: Tokenizer, special: Sequence[str], max_positions: int, separators: int
-) -> None:
-    """Write what `AutoTokenizer` reads; texts are cut at `max_positions` ids where a user asks for it."""
-    (folder / JSON_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
-    bos, pad, eos, unk, mask = special
+def _by_transformers(path: Path, ask: Callable[[Any], T]) -> T:
+    """What `ask` gives for the AutoTokenizer of the folder of `path`, silently; any error becomes a UserError."""
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    settings = {"local_files_only": True, "trust_remote_code": False, "split_special_tokens": True}
+    try:
+        with without_standard_error():
+            return ask(AutoTokenizer.from_pretrained(path.parent, **settings))
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # of any kind, panics of its library too
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(f"{path}: transformers cannot read it ({reason:.200})") from None
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+# How texts stand in a sequence.
+
+
+def _stands_as(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> bool:
+    """Whether a text and a pair stand in a sequence as such a body has them."""
+    (bos, eos), tokenizer = vocabulary.frame("a text"), file.load()
+    with file.refusing():
+        first, second = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
+        single, pair = tokenizer.encode("a"), tokenizer.encode("a", "b")
+    first, second = [bos, *first, eos], [*[eos] * (body.separators - 1), *second, eos]
+    types = [0] * len(first) + [1] * len(second)
+    return single.ids == first and pair.ids == [*first, *second] and (body.token_types == 1 or pair.type_ids == types)
+
+
+def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> bytes:
+    """`file` with texts put between <s> and </s> as such a body has them."""
+    (bos, eos), strings = vocabulary.frame("a text"), file.strings
+
+    def token(id: int, type: int = 0) -> dict[str, Any]:
+        return {"SpecialToken": {"id": strings[id], "type_id": type}}
+
+    second = 1 if body.token_types > 1 else 0
+    single = [token(bos), {"Sequence": {"id": "A", "type_id": 0}}, token(eos)]
+    between = [token(eos)] * (body.separators - 1)
+    processor = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, *between, {"Sequence": {"id": "B", "type_id": second}}, token(eos, second)],
+        "special_tokens": {strings[id]: {"id": strings[id], "ids": [id], "tokens": [strings[id]]} for id in (bos, eos)},
+    }
+    return file.load({**file.content, "post_processor": processor}).to_str().encode()
+
+
+# Export.
+
+
+def write_tokenizer(pack: Path, folder: Path, body: BodyConfig) -> Vocabulary:
+    """Write what `AutoTokenizer` reads for a pack; return its vocabulary.
+
+    Texts are cut at the length of the body where a user asks for it.
+    """
+    vocabulary = files.read_artifact(pack, VocabularyManifest).vocabulary(pack)
+    if (pack / JSON_FILE).is_file():
+        file, data = TokenizerJson(pack / JSON_FILE), (pack / JSON_FILE).read_bytes()
+    else:
+        file, data = _json_of_unigram(pack / UNIGRAM_FILE, vocabulary), b""
+    if not _stands_as(file, vocabulary, body):
+        data = _framed(file, vocabulary, body)
+    (folder / JSON_FILE).write_bytes(data)
+    spelt = {role: file.strings[id] for role, id in vocabulary.special.items()}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     files.write_json(
         folder / "tokenizer_config.json",
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": max_positions,
-            "bos_token": bos,
-            "cls_token": bos,
-            "eos_token": eos,
-            "sep_token": eos,
-            "pad_token": pad,
-            "unk_token": unk,
-            "mask_token": mask,
-            "model_input_names": inputs if separators == 1 else [inputs[0], inputs[2]],
+            "model_max_length": body.max_positions,
+            **{key: spelt[role] for key, role in (*_ROLES.items(), *_TEXT_ROLES.items()) if role in spelt},
+            "model_input_names": inputs if body.token_types > 1 else [inputs[0], inputs[2]],
         },
     )
+    return vocabulary
 
 
-# Order of ids.
+def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:
+    """A pack's tokenizer.model as a tokenizer.json that gives the same ids, <mask> included.
 
-
-def _our_order(ids: dict[str, int], special: Sequence[str], where: Path) -> list[int]:
-    """Ids of a Hugging Face vocabulary in the order of ours: four special tokens, the pieces, <mask>.
-
-    ids: {string: id}, all of it. special: spellings of the five special tokens. Raises UserError where one is missing
-    or ids are not 0 … n-1.
+    Two things differ. Hugging Face's `Precompiled` normaliser loses a mark where a letter carries two that are written
+    apart (decomposed Unicode, as in NFD Vietnamese; normalise such text to NFC). And SentencePiece adds scores up in
+    fp32, so a tie of two segmentations may be broken differently ("...."). Raises UserError where SentencePiece's
+    settings have no counterpart.
     """
-    for token in special:
-        if token not in ids:
-            raise UserError(f"{where}: no {token} in the vocabulary; it must have {' '.join(special)}")
-    if sorted(ids.values()) != list(range(len(ids))):
-        raise UserError(f"{where}: the ids are not 0 … {len(ids) - 1}, each once")
-    *first, mask = (ids[token] for token in special)
-    return [*first, *(id for id in range(len(ids)) if id not in {*first, mask}), mask]
-
-
-def _json_in_our_order(file: TokenizerFile, ids: dict[str, int], added: Sequence[FileToken], where: Path) -> Vocabulary:
-    """A tokenizer.json with our order of ids. ids: of all strings, those of the added tokens too.
-
-    added: beside the five special tokens. Tokens that the model itself does not have stay out of it, as a model may
-    find pieces of its own in a text; then <mask> does too, so that it comes last.
-    """
-    order = _our_order(ids, file.special_tokens, where)
-    strings = [""] * len(ids)
-    for string, id in ids.items():
-        strings[id] = string
-    ours, mask = [strings[id] for id in order], file.special_tokens[-1]
-    known = set(file.strings)
-    if isinstance(file, ByteLevelFile):
-        known_added = {token.content for token in added}
-        for string in ours[NUM_SPECIAL:-1]:
-            if string not in known_added and not BYTE_OF_CHARACTER.keys() >= set(string):
-                raise UserError(f"{where}: {string!r:.60} is not a piece of a byte-level BPE")
-    outside = [token.content for token in added if token.content not in known]
-    if outside and ours[-1 - len(outside) : -1] != outside:
-        raise UserError(f"{where}: the added token {outside[0]!r:.60} has an id below those of the vocabulary's pieces")
-    mask_takes_space = {token.content: token.lstrip for token in file.added_tokens}.get(mask, file.mask_takes_space)
-    tokenizer = Tokenizer.from_str(file.with_strings(ours[: -1 - len(outside)] if outside else ours).model_dump_json())
-    tokenizer.decoder = _DECODERS[file.model.type]
-    _add_special_tokens(tokenizer, file.special_tokens[:-1])
-    for token in added:
-        flags = token.model_dump(exclude={"id"})
-        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([AddedToken(**flags)])
-    tokenizer.add_special_tokens([AddedToken(mask, special=True, normalized=False, lstrip=mask_takes_space)])
-    assert [tokenizer.token_to_id(string) for string in ours] == [*range(len(ours))]
-    return Vocabulary(JSON_FILE, tokenizer.to_str().encode(), order)
-
-
-_DECODERS: dict[str, Any] = {
-    "BPE": decoders.ByteLevel(),
-    "Unigram": decoders.Metaspace(WORD_START, prepend_scheme="always"),
-    "WordPiece": decoders.WordPiece("##"),
-}
-
-
-def _add_special_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
-    """Let a Hugging Face tokenizer whose model has these special tokens find them in text."""
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
-
-
-# SentencePiece's unigram models.
-
-
-def _parse_unigram(data: bytes, where: Path) -> Any:
-    """The SentencePiece model (protobuf) in `data`; UserError for a kind that is not supported."""
     try:
-        model = protobuf.ModelProto.FromString(data)
+        model = protobuf.ModelProto.FromString(path.read_bytes())
     except DecodeError as error:
-        raise UserError(f"{where}: not a SentencePiece model ({error})") from None
-    kinds = {piece.type for piece in model.pieces} - {_PIECE.NORMAL, _PIECE.CONTROL, _PIECE.UNKNOWN}
-    spec = model.trainer_spec
-    if spec.model_type != protobuf.TrainerSpec.UNIGRAM or kinds or spec.treat_whitespace_as_suffix:
-        raise UserError(
-            f"{where}: only SentencePiece models of type unigram, without bytes, own symbols or spaces after "
-            "words, are supported"
-        )
-    if not all(math.isfinite(piece.score) for piece in model.pieces):
-        raise UserError(f"{where}: a score is NaN or infinite")
-    if not all(isinstance(piece.piece, str) for piece in model.pieces):  # protobuf gives bytes that it cannot decode
-        raise UserError(f"{where}: a piece is not UTF-8")
-    try:
-        if model.normalizer_spec.precompiled_charsmap:
-            normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
-    except Exception as error:  # the Rust library raises nothing narrower
-        raise UserError(f"{where}: damaged precompiled_charsmap ({error})") from None
-    return model
-
-
-def _parse_special(data: bytes, where: Path) -> Any:
-    """The SentencePiece model in `data`; UserError where its special pieces are not XLM-R's."""
-    model = _parse_unigram(data, where)
-    if [piece.piece for piece in model.pieces if piece.type != _PIECE.NORMAL] != _MODEL_SPECIAL:
-        raise UserError(f"{where}: its special pieces must be {' '.join(_MODEL_SPECIAL)}, as in XLM-R's model")
-    return model
-
-
-def unigram_pieces(data: bytes) -> list[str]:
-    """The strings of a SentencePiece model's ids."""
-    return [piece.piece for piece in protobuf.ModelProto.FromString(data).pieces]
-
-
-@dataclass
-class _Unigram:
-    """A unigram vocabulary: as a SentencePiece model, as a tokenizer.json, and what was added to it."""
-
-    model: bytes
-    file: UnigramFile
-    ids: dict[str, int]  # of all strings
-    added: list[FileToken]
-
-    def vocabulary(self, where: Path) -> Vocabulary:
-        if self.added:
-            return _json_in_our_order(self.file, self.ids, self.added, where)
-        return Vocabulary(UNIGRAM_FILE, self.model, _our_order(self.ids, SPECIAL_TOKENS, where))
-
-    def facts(self, added: Sequence[FileToken]) -> tuple[Any, ...]:
-        """What decides the ids of a text without `added` tokens."""
-        model, left_out = protobuf.ModelProto.FromString(self.model), {token.content for token in added}
-        ids = {string: id for string, id in self.ids.items() if string not in left_out}
-        pieces = {piece.piece: piece.score for piece in model.pieces if piece.piece not in left_out}
-        return pieces, ids, model.normalizer_spec.precompiled_charsmap
-
-
-def _unigram_from_transformers_model(path: Path, settings: TokenizerSettings) -> _Unigram:
-    """The sentencepiece.bpe.model of a Hugging Face folder, with the ids that the tokenizer's class gives."""
-    data = read_file(path)
-    model = _parse_special(data, path)
-    before, left_out = _BEFORE_PIECES.get(settings.own_class, _AS_XLM_R)
-    listed = [*before, *((piece.piece, piece.score) for piece in model.pieces[left_out:]), (MASK, 0.0)]
-    ids = {piece: id for id, (piece, _) in enumerate(listed)}
-    pieces = [(piece, score) for piece, score in listed if piece not in SPECIAL_TOKENS]
-    for id, (piece, _) in enumerate(listed):
-        if ids[piece] != id:
-            raise UserError(f"{path}: {piece} is a piece of text too; a special token must be nothing else")
-    ours = _unigram_model(pieces, model.normalizer_spec, path)
-    _check_cuts(ours, path)
-    settings.check_prefix(True, path)
-    charsmap = base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()
-    file = UnigramFile(
-        added_tokens=[],
-        normalizer=Precompiled(type="Precompiled", precompiled_charsmap=charsmap),
-        pre_tokenizer=Splitters(
-            type="Sequence",
-            pretokenizers=[WhitespaceSplit(type="WhitespaceSplit"), Metaspace(type="Metaspace", replacement="▁")],
-        ),
-        model=Unigram(unk_id=ids[_UNK], vocab=listed),
-    )
-    return _Unigram(ours, file, ids, settings.added((), ids))
-
-
-def _unigram_from_tokenizer_json(path: Path, settings: TokenizerSettings) -> _Unigram:
-    """A tokenizer.json's unigram model, and the same as a SentencePiece model in fairseq's order."""
-    file, ids = read_unigram(path)
-    settings.check_prefix(True, path)
-    settings.check_frame(file.post_processor, ids, path)
-    added = settings.added(file.added_tokens, ids)
-    _our_order(ids, SPECIAL_TOKENS, path)
-    spec = protobuf.NormalizerSpec(add_dummy_prefix=True, remove_extra_whitespaces=True, escape_whitespaces=True)
-    charsmap = check_spaces(file, path)
-    try:
-        spec.precompiled_charsmap = base64.b64decode(charsmap or "", validate=True)
-    except binascii.Error as error:
-        raise UserError(f"{path}: damaged precompiled_charsmap ({error})") from None
-    pieces = [(piece, score) for piece, score in file.model.vocab if piece not in SPECIAL_TOKENS]
-    data = _unigram_model(pieces, spec, path)
-    _check_cuts(data, path, at_any_white_space=len(file.splitters) > 1)
-    return _Unigram(data, file, ids, added)
-
-
-def _check_cuts(data: bytes, where: Path, at_any_white_space: bool = True) -> None:
-    """UserError where Hugging Face's tokenizer, which cuts a text into words first, gives other ids than the model."""
-    across = [piece for piece in unigram_pieces(data) if WORD_START in piece[1:]]
-    if across:
-        raise UserError(f"{where}: the piece {across[0]!r:.60} holds {WORD_START} after its start")
-    model = sentencepiece.SentencePieceProcessor(model_proto=data)
-    if at_any_white_space and model.normalize("a\tb") != f"{WORD_START}a{WORD_START}b":
-        raise UserError(f"{where}: its normaliser keeps white space, at which Hugging Face's tokenizer cuts")
-
-
-def _unigram_model(pieces: Sequence[tuple[str, float]], normalizer_spec: Any, where: Path) -> bytes:
-    """A SentencePiece model of the special tokens and `pieces`, (string, score) each, serialised."""
-    twice = {*SPECIAL, MASK} & {piece for piece, _ in pieces}
-    if twice:  # which SentencePiece does not mind
-        raise UserError(f"{where}: {min(twice)} is a piece of text too; a special token must be nothing else")
-    trainer = protobuf.TrainerSpec(
-        model_type=protobuf.TrainerSpec.UNIGRAM,
-        vocab_size=NUM_SPECIAL + len(pieces),
-        bos_id=BOS,
-        pad_id=PAD,
-        eos_id=EOS,
-        unk_id=UNK,
-    )
-    model = protobuf.ModelProto(trainer_spec=trainer, normalizer_spec=normalizer_spec)
-    for id, token in enumerate(SPECIAL):
-        model.pieces.add(piece=token, score=0, type=_PIECE.UNKNOWN if id == UNK else _PIECE.CONTROL)
-    for piece, score in pieces:
-        model.pieces.add(piece=piece, score=score)
-    data = model.SerializeToString()
-    _parse_unigram(data, where)  # a score that fp32 cannot hold has become infinite
-    try:
-        sentencepiece.SentencePieceProcessor(model_proto=data)
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{where}: SentencePiece cannot load this vocabulary ({reason})") from None
-    return data
-
-
-def _unigram_to_hugging_face(data: bytes, where: Path) -> Tokenizer:
-    """A pack's tokenizer.model as a `tokenizers.Tokenizer` that gives the same ids, <mask> included.
-
-    Raises UserError where SentencePiece's settings have no counterpart.
-    """
-    model = _parse_unigram(data, where)
-    spec = model.normalizer_spec
-    if not (spec.add_dummy_prefix and spec.remove_extra_whitespaces and spec.escape_whitespaces):
-        raise UserError(
-            f"{where}: a SentencePiece model without dummy prefix or that keeps white space cannot be exported"
-        )
-    vocabulary = [(piece.piece, piece.score) for piece in model.pieces] + [(MASK, 0.0)]
-    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=UNK, byte_fallback=False))
-    spaces = [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    charsmap = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
-    tokenizer.normalizer = normalizers.Sequence([*charsmap, *spaces])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme="always")
-    tokenizer.decoder = decoders.Metaspace(WORD_START, prepend_scheme="always")
-    _add_special_tokens(tokenizer, SPECIAL)
-    tokenizer.add_special_tokens([AddedToken(MASK, special=True, normalized=False, lstrip=True)])
-    return tokenizer
-
-
-# RoBERTa's byte-level BPE, as Hugging Face writes it.
-
-
-def bpe_from_merges(vocab: dict[str, int], path: Path) -> Bpe:
-    """The model of {string: id} and a file of merges, one pair a line."""
-    lines = _lines(path)
-    model = Bpe(vocab=vocab, merges=[line for line in lines if line and not line.startswith("#version")])
-    check_merges(model, path)
-    return model
-
-
-def byte_level_in_our_order(
-    model: Bpe, ids: dict[str, int], splitter: ByteLevel, where: Path, added: Sequence[FileToken] = ()
-) -> Vocabulary:
-    """A byte-level BPE with our order of ids. ids: of all strings, those of the added tokens too.
-
-    Raises UserError where it has not RoBERTa's special tokens, or pieces that are not bytes.
-    """
-    return _json_in_our_order(ByteLevelFile(added_tokens=[], pre_tokenizer=splitter, model=model), ids, added, where)
+        raise UserError(f"{path}: not a SentencePiece model ({error})") from None
+    spec, kinds = model.normalizer_spec, {piece.type for piece in model.pieces}
+    if (
+        not (spec.add_dummy_prefix and spec.remove_extra_whitespaces and spec.escape_whitespaces)
+        or model.trainer_spec.model_type != protobuf.TrainerSpec.UNIGRAM
+        or model.trainer_spec.treat_whitespace_as_suffix
+        or kinds - {_PIECE.NORMAL, _PIECE.CONTROL, _PIECE.UNKNOWN}
+    ):
+        raise UserError(f"{path}: a SentencePiece model of another kind than is trained here cannot be exported")
+    pieces = [*((piece.piece, piece.score) for piece in model.pieces), (MASK, 0.0)]
+    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+    spaces = [
+        {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+        for pattern, content in (("^ +| +$", ""), (" {2,}", " "))
+    ]
+    normalizers = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
+    metaspace = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "always", "split": True}
+    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+    content = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": id, "content": pieces[id][0], **flags, "lstrip": id == vocabulary.mask}
+            for id in vocabulary.special_ids
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": [*normalizers, *spaces]},
+        "pre_tokenizer": metaspace,
+        "post_processor": None,
+        "decoder": metaspace,
+        "model": {"type": "Unigram", "unk_id": vocabulary.unk, "vocab": pieces},
+    }
+    return TokenizerJson(path, content)

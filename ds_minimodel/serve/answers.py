@@ -12,8 +12,7 @@ import torch
 
 from ds_minimodel import ops
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import MASK
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.data.tokenizer import MASK, Tokenizer
 from ds_minimodel.model.models import Model, TaskModel, encode, to_tensors
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches, join
 from ds_minimodel.tasks.kind import FinetunedKind, Logits, Request
@@ -114,11 +113,11 @@ def _spelt(tokenizer: Tokenizer) -> re.Pattern[str]:
 
 
 def _with_masks(tokenizer: Tokenizer, text: str, max_length: int) -> np.ndarray:
-    """<s>, the text with the id of <mask> wherever it is spelt, </s>. A mask takes the space before it."""
+    """<s>, the text with the id of <mask> wherever it is spelt, </s>."""
     vocabulary = tokenizer.vocabulary
     (bos, eos), mask = vocabulary.frame("a prediction"), vocabulary.need("mask", "a prediction")
     *before, last = _spelt(tokenizer).split(text)
-    parts = tokenizer.encode([*(part.rstrip() for part in before), last])
+    parts = tokenizer.encode([*(part.rstrip() if tokenizer.mask_takes_space else part for part in before), last])
     ids = list(chain.from_iterable([mask, *part] for part in parts))[1:]
     if mask in ids[max_length - 2 :]:
         raise UserError(

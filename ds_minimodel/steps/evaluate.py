@@ -97,8 +97,8 @@ def _score_packs(
     outputs = partial(_in_source_language, recipe, layout, system, name, module_of, model.space)
     records = kind.with_source(records, outputs)
     encoded = kind.encode(tokenizer, records, task, max_length, model.config.separators)
-    module = module_of(tokenizer.vocab_size)
     in_source = language == recipe.languages.source
+    module = module_of(recipe.source_vocab_size if in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
     for folder, step in share:
         pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
@@ -142,10 +142,10 @@ def _in_source_language(
     space: str,
     records: Any,
 ) -> Logits:
-    """Outputs for records of a task in the source language, with its pack. module_of: by the size of a vocabulary."""
+    """Outputs for records of a task in the source language, with its pack. module_of: by the rows of a pack."""
     task, source = recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
-    module, max_length = module_of(tokenizer.vocab_size), recipe.finetune.of(name, "max_length")
+    module, max_length = module_of(recipe.source_vocab_size), recipe.finetune.of(name, "max_length")
     encoded = KINDS[task.kind].encode(tokenizer, records, task, max_length, module.body.config.separators)
     ((folder, _),) = _packs(recipe, layout, system, source)
     plug(module, load_pack(folder, space))

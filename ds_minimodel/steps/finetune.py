@@ -59,7 +59,7 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
     pack = load_pack(layout.pretrain(system) / "pack", body.space)
     config = kind.body_config(task, body.config)
     torch.manual_seed(seed)
-    module = kind.module(config, tokenizer.vocab_size, labels)
+    module = kind.module(config, recipe.source_vocab_size, labels)
     load_into(module, tensors_of(body, config), "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
@@ -67,7 +67,7 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
 
     steps = sampler.updates_per_epoch * section.of(name, "epochs")
     mean_length = round(float(examples.lengths.mean()))
-    work = Work(config, tokenizer.vocab_size, mean_length, 0.0, batch_size)
+    work = Work(config, recipe.source_vocab_size, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, kind.num_outputs(labels), kind.reads_start)
     run = training_run(
         recipe,

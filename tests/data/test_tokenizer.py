@@ -7,7 +7,6 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
-from ds_minimodel.common.vocabulary import NUM_SPECIAL, UNK
 from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
 
 SENTENCES = 100_000
@@ -20,22 +19,23 @@ def tokenizer(tokenizer_folder):
 
 def test_the_ids_are_fairseqs(tokenizer):
     pieces = tokenizer.pieces()
-    assert pieces[:NUM_SPECIAL] == ["<s>", "<pad>", "</s>", "<unk>"]
-    assert pieces[tokenizer.mask_id] == "<mask>"
-    assert len(pieces) == len(set(pieces)) == tokenizer.vocab_size == tokenizer.mask_id + 1 == 600
+    assert pieces[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert tokenizer.vocabulary.special == {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 599}
+    assert pieces[-1] == tokenizer.mask == "<mask>"
+    assert len(pieces) == len(set(pieces)) == tokenizer.vocabulary.size == 600
 
 
 def test_text_is_read_back(tokenizer, corpus):
     lines = [line for document in corpus for line in document]
     encoded = tokenizer.encode(lines)
     assert [tokenizer.decode(ids) for ids in encoded] == lines
-    assert all(NUM_SPECIAL <= id < tokenizer.mask_id for ids in encoded for id in ids)
+    assert all(4 <= id < tokenizer.vocabulary.mask for ids in encoded for id in ids)
 
 
 @pytest.mark.parametrize("special", ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
 def test_text_that_looks_special_is_ordinary(tokenizer, special):
     ids = tokenizer.encode([f"abc {special} abc {special}"])[0]
-    assert not {0, 1, 2, tokenizer.mask_id} & set(ids)
+    assert not {0, 1, 2, tokenizer.vocabulary.mask} & set(ids)
     assert len(ids) > 6
 
 
@@ -49,7 +49,7 @@ def test_training_text_that_looks_special_makes_no_double_pieces(tmp_path, text_
 
 def test_decode_leaves_special_ids_out(tokenizer):
     ids = tokenizer.encode(["abc"])[0]
-    assert tokenizer.decode([0, *ids, 2, 1, tokenizer.mask_id]) == "abc"
+    assert tokenizer.decode([0, *ids, 2, 1, tokenizer.vocabulary.mask]) == "abc"
 
 
 def test_offsets_of_plain_text_spell_the_pieces(tokenizer, corpus):
@@ -57,7 +57,7 @@ def test_offsets_of_plain_text_spell_the_pieces(tokenizer, corpus):
         ids, spans = tokenizer.encode_with_offsets(line)
         assert ids == tokenizer.encode([line])[0]
         for id, (start, end) in zip(ids, spans):
-            if id != UNK:
+            if id != tokenizer.vocabulary.unk:
                 assert line[start:end] == tokenizer.pieces()[id].replace("▁", "")
 
 
@@ -104,7 +104,7 @@ def test_largest_possible_vocabulary_is_named_and_works(tmp_path, text_file):
     assert not (tmp_path / "out").exists()
     most = int(re.search(r"at most (\d+)", str(error.value))[1])
     train_tokenizer([text_file], tmp_path / "out", most, 0.9998, SENTENCES)
-    assert open_tokenizer(tmp_path / "out").vocab_size == most
+    assert open_tokenizer(tmp_path / "out").vocabulary.size == most
     with pytest.raises(UserError, match="at most"):
         train_tokenizer([text_file], tmp_path / "more", most + 1, 0.9998, SENTENCES)
 

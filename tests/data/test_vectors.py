@@ -85,7 +85,7 @@ def test_vectors_of_pieces(tokenizer_folder, corpus, monkeypatch):
         for text in (word, f" {word}"):
             for id in set(tokenizer.encode([text])[0]):
                 uses.setdefault(id, []).append((1 / rank, vectors[rank - 1]))
-    assert 20 < len(uses) < tokenizer.vocab_size
+    assert 20 < len(uses) < tokenizer.vocabulary.size
     for id, row in enumerate(found):
         weights, rows = zip(*uses.get(id, [(1, np.zeros(5))]))
         np.testing.assert_allclose(row, np.average(rows, axis=0, weights=weights), atol=1e-6)
@@ -110,8 +110,8 @@ def trained(store, tokenizer_folder):
 def test_trained_vectors(trained, store, tokenizer_folder):
     tokenizer = open_tokenizer(tokenizer_folder)
     tokens = store.read(0, store.num_tokens)
-    counts = np.bincount(tokens[tokens != 2], minlength=tokenizer.vocab_size)
-    assert (trained.any(1) == (counts >= 10)).all() and 100 < trained.any(1).sum() < tokenizer.vocab_size
+    counts = np.bincount(tokens[tokens != 2], minlength=tokenizer.vocabulary.size)
+    assert (trained.any(1) == (counts >= 10)).all() and 100 < trained.any(1).sum() < tokenizer.vocabulary.size
     # Words of one script stand together in this text, so their vectors are alike.
     unit = trained / np.maximum(np.linalg.norm(trained, axis=1, keepdims=True), 1e-9)
     pieces = tokenizer.pieces()

@@ -21,7 +21,6 @@ from transformers import (
     CamembertTokenizer,
 )
 
-from ds_minimodel.common.vocabulary import BOS, EOS, PAD
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, save_body
@@ -38,7 +37,6 @@ from .test_refusals import refused
 
 ATOL = 1e-5
 BERT_SIZES = {**SIZES, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
-LINES = [*TEXTS, *(text for text in ODD_TEXTS if "\u0085" not in text)]
 # Found before the vocabulary is asked: as it is written, in any case, alone or within a word, with the space before it.
 ADDED = [
     "Straße",
@@ -133,35 +131,28 @@ def base(request, tmp_path_factory):
     return theirs, folder / "ours", folder / "exported"
 
 
-def order_of(old, new):
-    """Of each of `new`'s ids, `old`'s: both spell their pieces the same way."""
-    vocabularies = old.get_vocab(), new.get_vocab()
-    assert vocabularies[0].keys() == vocabularies[1].keys()
-    order = [0] * len(vocabularies[0])
-    for string, id in vocabularies[1].items():
-        order[id] = vocabularies[0][string]
-    return order
-
-
 def test_ids_and_token_types(base):
+    """Both read the file that is kept, in which no text becomes a special id: not "<e>" either."""
     theirs, ours, exported = base
-    old, new, own = (
-        AutoTokenizer.from_pretrained(theirs),
-        AutoTokenizer.from_pretrained(exported),
-        open_tokenizer(ours / "pack"),
-    )
-    order = order_of(old, new)
-    assert [order[id] for id in (BOS, PAD, EOS)] == [old.cls_token_id, old.pad_token_id, old.sep_token_id]
-    assert order[own.mask_id] == old.mask_token_id and len(set(own.pieces())) == own.vocab_size == len(old)
-    lines = [*LINES, *WITH_ADDED]
+    old, new = (AutoTokenizer.from_pretrained(folder, split_special_tokens=True) for folder in (theirs, exported))
+    own = open_tokenizer(ours / "pack")
+    assert own.vocabulary.special == {
+        "bos": old.cls_token_id,
+        "eos": old.sep_token_id,
+        "pad": old.pad_token_id,
+        "unk": old.unk_token_id,
+        "mask": old.mask_token_id,
+    }
+    assert old.get_vocab() == new.get_vocab() and len(set(own.pieces())) == own.vocabulary.size == len(old)
+    bos, eos = own.vocabulary.frame("a test")
+    lines = [*TEXTS, *ODD_TEXTS, *WITH_ADDED]
     for line, ids in zip(lines, own.encode(lines), strict=True):
-        expected = old(line)["input_ids"]
-        assert [order[id] for id in (BOS, *ids, EOS)] == expected == [order[id] for id in new(line)["input_ids"]], line
+        assert [bos, *ids, eos] == old(line)["input_ids"] == new(line)["input_ids"], line
         assert own.encode_with_offsets(line)[0] == ids
     pair, again = old("a boat", "sees Straße"), new("a boat", "sees Straße")
-    assert pair["input_ids"] == [order[id] for id in again["input_ids"]]
+    assert pair["input_ids"] == again["input_ids"]
     assert pair.get("token_type_ids") == again.get("token_type_ids")
-    texts = [line for line in LINES if line.strip()][:4]
+    texts = [line for line in TEXTS if line.strip()][:4]
     assert all(own.decode(ids) for ids in own.encode(texts))
 
 
@@ -171,23 +162,23 @@ def test_logits(base):
     old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, exported))
     before, after = (AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, exported))
     texts = [TEXTS[0][:20], TEXTS[1], "a", TEXTS[3][:9]], ["the wind", "b", TEXTS[0][:30], "Straße boat"]
-    order = order_of(old, new)
     batch = new(*texts, return_tensors="pt", padding=True, truncation=True, max_length=60)
-    moved = torch.tensor(order)[batch["input_ids"]]
-    same = {key: value for key, value in batch.items() if key != "input_ids"}
+    assert batch["input_ids"].equal(
+        old(*texts, return_tensors="pt", padding=True, truncation=True, max_length=60).input_ids
+    )
     mask = batch["attention_mask"].bool()
     body, pack = load_body(ours / "body"), load_pack(ours / "pack")
     model = masked_lm(body.config, len(pack.tensors["tokens"])).eval()
     load_into(model, body.tensors, "body.")
     load_into(model, pack.tensors, "pack.")
     rows = [row[real].numpy() for row, real in zip(batch["input_ids"], mask)]
-    types = batch.get("token_type_ids", torch.zeros_like(moved))
+    types = batch.get("token_type_ids", torch.zeros_like(batch["input_ids"]))
     second = [len(row) - int(its.sum()) for row, its in zip(rows, types)]
     examples = join(rows, [0] * 4, reads_start=False, second=second)
     packed = to_tensors(examples.batch(torch.arange(4).numpy(), [0] * 4))
     padded = {key: value for key, value in packed.items() if key != "real"}
     with torch.no_grad():
-        expected = before(moved, **same).logits[mask][:, order]
+        expected = before(**batch).logits[mask]
         torch.testing.assert_close(after(**batch).logits[mask], expected, atol=ATOL, rtol=0)
         assert "real" in packed
         for each in (packed, padded):
@@ -351,18 +342,17 @@ def test_damaged_parts(bert, tmp_path, what, words):
 @pytest.mark.parametrize(
     "name, change, words",
     [
-        ("tokenizer.json", {"normalizer": {"type": "Lowercase"}}, "normalizer"),
-        ("tokenizer.json", {"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer"),
-        ("tokenizer_config.json", {"do_lower_case": False}, "do_lower_case"),
-        ("tokenizer_config.json", {"cls_token": "<s>"}, "cls_token"),
+        ("tokenizer.json", {"normalizer": {"type": "Lowercase"}}, "has the ids"),
+        ("tokenizer.json", {"pre_tokenizer": {"type": "Whitespace"}}, "has the ids"),
+        ("tokenizer_config.json", {"do_lower_case": False}, "lowercase true, but tokenizer_config.json makes it false"),
+        ("tokenizer_config.json", {"cls_token": "<s>"}, "'<s>' is not in the vocabulary"),
         (
             "tokenizer_config.json",
             {"tokenizer_class": "RobertaTokenizer"},
-            "'RobertaTokenizer' does not read a WordPiece",
+            "RobertaTokenizer does not read a WordPiece",
         ),
-        ("tokenizer_config.json", {"extra_special_tokens": ["[never]"]}, "'[never]' has no id"),
-        ("added_tokens.json", {"[new]": 7}, "added token [new] has the id 7 of another piece"),
-        ("added_tokens.json", {"[new]": 10_000}, "has id 10000, beyond the 341 ids"),
+        ("tokenizer_config.json", {"extra_special_tokens": ["[never]"]}, "'[never]' is not in the vocabulary"),
+        ("added_tokens.json", {"[new]": 7}, "'[new]' is not in the vocabulary"),
         ("config.json", {"type_vocab_size": 1}, "type_vocab_size: only 2"),
         ("config.json", {"layer_norm_eps": 0.0}, "layer_norm_eps"),
         ("config.json", {"model_type": "distilbert"}, "takes roberta, xlm-roberta, camembert and bert"),
@@ -383,10 +373,17 @@ def test_a_camembert_whose_positions_begin_elsewhere(xlm_r, tmp_path):
     refused(folder, tmp_path / "out", "pad_token_id: only 1")
 
 
-def test_a_vocab_txt_that_is_not_the_one(bert, tmp_path):
+def test_older_files_are_read_by_transformers_or_not_at_all(text_file, tmp_path, monkeypatch):
+    folder = make_bert(text_file, tmp_path / "hf", vocab_txt=True)
+    monkeypatch.setattr("ds_minimodel.interop.vocabularies._has_transformers", lambda: False)
+    refused(folder, tmp_path / "out", "install transformers, by which it is made of vocab.txt")
+
+
+def test_without_transformers_what_the_files_state_must_agree(bert, tmp_path, monkeypatch):
     folder = shutil.copytree(bert[0], tmp_path / "hf")
-    (folder / "vocab.txt").write_text("[PAD]\nother\n")
-    refused(folder, tmp_path / "out", "not the vocabulary of vocab.txt")
-    (folder / "tokenizer.json").unlink()
-    (folder / "vocab.txt").write_text("[PAD]\nother\nother\n")
-    refused(folder, tmp_path / "out", "a piece comes twice")
+    monkeypatch.setattr("ds_minimodel.interop.vocabularies._has_transformers", lambda: False)
+    import_hf(folder, tmp_path / "same")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    for change, words in (({"strip_accents": True}, "strip_accents null"), ({"tokenizer_class": "Own"}, "'Own'")):
+        (folder / "tokenizer_config.json").write_text(json.dumps({**config, **change}))
+        refused(folder, tmp_path / "out", "tokenizer", words)

@@ -23,7 +23,7 @@ def pack(roberta, tmp_path_factory):
 def test_the_folder_says_which_kind_it_is(pack, unigram_folder, tmp_path):
     tokenizer = open_tokenizer(pack)
     assert isinstance(tokenizer, JsonTokenizer) and isinstance(open_tokenizer(unigram_folder), UnigramTokenizer)
-    assert tokenizer.mask_id == tokenizer.vocab_size - 1 and len(tokenizer.sha256) == 64
+    assert tokenizer.mask == "<mask>" and len(tokenizer.sha256) == 64
     (tmp_path / "notes.txt").write_text("no vocabulary")
     write_manifest(tmp_path)
     with pytest.raises(UserError, match="it is not a tokenizer or a language pack"):
@@ -34,8 +34,8 @@ def test_text_is_read_back_and_never_special(pack):
     tokenizer = open_tokenizer(pack)
     for text in [*TEXTS, *ODD_TEXTS, "<s> <mask> </s><pad><unk>"]:
         (ids,) = tokenizer.encode([text])
-        assert tokenizer.decode([0, *ids, 2, tokenizer.mask_id, 1]) == text
-        assert not {0, 1, 2, 3, tokenizer.mask_id} & set(ids)
+        assert tokenizer.decode([0, *ids, 2, tokenizer.vocabulary.mask, 1]) == text
+        assert not {*tokenizer.vocabulary.special_ids} & set(ids)
 
 
 def test_offsets(pack):

@@ -142,7 +142,7 @@ def test_damaged_files(folder, tmp_path, name):
 def test_damaged_tokenizer_json(folder, tmp_path):
     (folder / "sentencepiece.bpe.model").unlink()
     (folder / "tokenizer.json").write_text('{"model": {}}')
-    refused(folder, tmp_path / "out", "not a tokenizer")
+    refused(folder, tmp_path / "out", "tokenizer.json: model.vocab")
 
 
 @pytest.mark.parametrize(
@@ -185,28 +185,25 @@ STRASSE = {"id": 400, "content": "Straße", **TOKEN}
 @pytest.mark.parametrize(
     "change, words",
     [
-        (lambda file: file["added_tokens"].append({**STRASSE, "id": 401}), "the ids are not 0 … 400"),
-        (lambda file: file["added_tokens"].append({**STRASSE, "content": ""}), "is empty"),
+        (lambda file: file["added_tokens"].append({**STRASSE, "id": 401}), "not in the order of the ids"),
+        (lambda file: file["added_tokens"].append({**STRASSE, "content": ""}), "added_tokens.5.content"),
         (lambda file: file["added_tokens"].append({**STRASSE, "id": 10**12}), "added_tokens.5.id"),
         (lambda file: file["added_tokens"][4].update(id=7), "<mask> has id 7"),
-        (lambda file: file["added_tokens"][4].update(rstrip=True), "rstrip"),
         (lambda file: file["model"].update(dropout=0.1), "model.dropout"),
         (lambda file: file["model"].update(dropout="a"), "model.dropout"),
-        (lambda file: file["model"].update(continuing_subword_prefix="ééé"), "model.continuing_subword_prefix"),
-        (lambda file: file["model"].update(end_of_word_suffix="</w>"), "model.end_of_word_suffix"),
-        (lambda file: file["model"].update(unk_token="[UNK]"), "model.unk_token"),
-        (lambda file: file["model"].update(byte_fallback=True), "model.byte_fallback"),
-        (lambda file: file["model"].update(mystery=1), "model.mystery"),
-        (lambda file: file["model"]["merges"].append(["zz", "q"]), "'zz q', is not of two pieces"),
-        (lambda file: file["model"]["merges"].append("a b c"), "model.merges"),
-        (lambda file: file["model"]["vocab"].update({"!": 6}), "the ids are not 0 … 399"),
-        (lambda file: file["model"]["vocab"].update({"!": -1}), "model.vocab.!"),
-        (lambda file: file.update(normalizer={"type": "Lowercase"}), "normalizer"),
-        (lambda file: file["pre_tokenizer"].update(use_regex=False), "pre_tokenizer.use_regex"),
+        (lambda file: file["model"].update(continuing_subword_prefix="ééé"), "not a tokenizer (range end index"),
+        (lambda file: file["model"].update(end_of_word_suffix="</w>"), "as transformers reads it"),
+        (lambda file: file["model"]["merges"].append(["zz", "q"]), "Token `zz` out of vocabulary"),
+        (lambda file: file["model"]["merges"].append("a b c"), "not a tokenizer"),
+        (lambda file: file["model"]["vocab"].update({"!": 6}), "have one id"),
+        (lambda file: file["model"]["vocab"].update({"!": -1}), "model.vocab."),
+        (lambda file: file.update(normalizer={"type": "Lowercase"}), "as transformers reads it"),
         (lambda file: file["pre_tokenizer"].update(add_prefix_space=True), "add_prefix_space"),
-        (lambda file: file.update(pre_tokenizer={"type": "Whitespace"}), "pre_tokenizer"),
+        (lambda file: file.update(pre_tokenizer={"type": "Whitespace"}), "as transformers reads it"),
+        (lambda file: file.update(pre_tokenizer={"type": "FixedLength", "length": 0}), "chunk size must be non-zero"),
+        (lambda file: file.update(normalizer={"type": "Replace", "pattern": {"String": ""}, "content": "ab"}), "index"),
         (lambda file: file["post_processor"].update(cls=["<pad>", 1]), "post_processor"),
-        (lambda file: file.update(post_processor={"type": "BertProcessing", "sep": [1, 2]}), "post_processor"),
+        (lambda file: file.update(post_processor={"type": "BertProcessing", "sep": [1, 2]}), "not a tokenizer"),
     ],
 )
 def test_settings_of_a_tokenizer_that_would_be_lost(roberta_json, tmp_path, capfd, change, words):
@@ -221,20 +218,22 @@ def test_settings_of_a_tokenizer_that_would_be_lost(roberta_json, tmp_path, capf
 @pytest.mark.parametrize(
     "change, words",
     [
-        (lambda file: file["added_tokens"].append({**STRASSE, "id": 261}), "the ids are not 0 … 260"),
-        (lambda file: file["model"].update(unk_id=0), "unk_id 0"),
-        (lambda file: file["model"].update(unk_id=None), "model.unk_id"),
+        (lambda file: file["added_tokens"].append({**STRASSE, "id": 261}), "not in the order of the ids"),
+        (lambda file: file["model"].update(unk_id=0), "the text '<s>' becomes the special id 0"),
+        (lambda file: file["model"].update(unk_id=None), "`unk_id` is missing"),
         (lambda file: file["model"]["vocab"].append(["▁", -2.0]), "a piece comes twice"),
-        (lambda file: file["model"]["vocab"].append(["a▁b", -2.0]), "holds ▁ after its start"),
-        (lambda file: file["model"]["vocab"].append(["zzz", 1e300]), "NaN or infinite"),
-        (lambda file: file["model"]["vocab"].append(["zzz"]), "model.vocab.260"),
+        (lambda file: file["model"]["vocab"].append(["zzz"]), "model.vocab"),
+        (lambda file: file["model"]["vocab"][9].__setitem__(1, float("nan")), "not a tokenizer"),
         (lambda file: file["normalizer"].update(precompiled_charsmap="AAAA"), "precompiled_charsmap"),
-        (lambda file: file.update(normalizer=None), "normalizer and pre_tokenizer"),
+        (lambda file: file["normalizer"].update(precompiled_charsmap="AAAAAAAA"), "index out of bounds"),
         (
             lambda file: file.update(normalizer={"type": "Replace", "pattern": {"String": "ß"}, "content": "ss"}),
-            "normalizer and pre_tokenizer",
+            "as transformers reads it",
         ),
-        (lambda file: file["pre_tokenizer"]["pretokenizers"][1].update(prepend_scheme="never"), "prepend_scheme"),
+        (
+            lambda file: file["pre_tokenizer"]["pretokenizers"][1].update(prepend_scheme="never"),
+            "as transformers reads it",
+        ),
         (lambda file: file["post_processor"]["single"].pop(0), "post_processor"),
     ],
 )
@@ -250,23 +249,26 @@ def test_settings_of_xlm_rs_tokenizer_json(xlm_r_json, tmp_path, capfd, change, 
 @pytest.mark.parametrize(
     "name, content, words",
     [
-        ("added_tokens.json", {"Straße": 4000}, "Straße has id 4000, beyond the"),
-        ("added_tokens.json", {"<mask>": 4}, "<mask> has id 4"),
-        ("special_tokens_map.json", {"additional_special_tokens": ["Straße"]}, "added token 'Straße' has no id"),
-        ("special_tokens_map.json", {"mask_token": {"content": "[MASK]"}}, "mask_token"),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "Straße"}}}, "the id 9 of another"),
+        ("added_tokens.json", {"Straße": 4000}, "'Straße' is not in the vocabulary"),
+        ("added_tokens.json", {"<mask>": 7}, "'<mask>' has id 7"),
+        ("special_tokens_map.json", {"additional_special_tokens": ["Straße"]}, "'Straße' is not in the vocabulary"),
+        ("special_tokens_map.json", {"mask_token": {"content": "[MASK]"}}, "mask_token: '[MASK]' is not '<mask>'"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "Straße"}}}, "is not in the vocabulary"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<mask>"}}}, "'<mask>' has id 9"),
         ("tokenizer_config.json", {"added_tokens_decoder": {"a": {"content": "Straße"}}}, "added_tokens_decoder"),
-        ("tokenizer_config.json", {"extra_special_tokens": {"a": "Straße"}}, "added token 'Straße' has no id"),
-        ("tokenizer_config.json", {"cls_token": "[CLS]"}, "cls_token"),
-        ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, "tokenizer_class 'BertTokenizer'"),
+        ("tokenizer_config.json", {"extra_special_tokens": {"a": "Straße"}}, "'Straße' is not in the vocabulary"),
+        ("tokenizer_config.json", {"cls_token": "[CLS]"}, "'[CLS]' is not in the vocabulary"),
+        ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, "BertTokenizer does not read a"),
         ("tokenizer_config.json", {"add_prefix_space": "yes"}, "add_prefix_space"),
         ("tokenizer_config.json", {"sp_model_kwargs": {"enable_sampling": True}}, "enable_sampling"),
         ("tokenizer_config.json", [], "tokenizer_config.json"),
     ],
 )
-@pytest.mark.parametrize("model", ["roberta", "xlm_r"])
+@pytest.mark.parametrize("model", ["roberta_json", "xlm_r_json"])
 def test_settings_beside_a_vocabulary(request, tmp_path, model, name, content, words):
     folder = shutil.copytree(request.getfixturevalue(model), tmp_path / "hf")
+    former = json.loads((folder / name).read_text()) if (folder / name).exists() else {}
+    content = {**former, **content} if isinstance(content, dict) else content
     (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
     refused(folder, tmp_path / "out", name, words)
 
@@ -285,17 +287,15 @@ def test_add_prefix_space_must_be_said_where_hugging_face_looks_for_it(roberta_j
         settings.write_text(json.dumps({"mask_token": "<mask>", **said}))
         import_hf(folder, tmp_path / f"{number}")
         theirs, ours = AutoTokenizer.from_pretrained(folder), open_tokenizer(tmp_path / f"{number}/pack")
-        order = [ours._tokenizer.token_to_id(theirs.convert_ids_to_tokens(id)) for id in range(len(theirs))]
         for text in TEXTS:
-            assert [order[id] for id in theirs(text)["input_ids"]] == [0, *ours.encode([text])[0], 2]
+            assert theirs(text)["input_ids"] == [0, *ours.encode([text])[0], 2]
 
 
 @pytest.mark.parametrize(
     "change, words",
     [
-        (lambda model: model.normalizer_spec.ClearField("precompiled_charsmap"), "keeps white space"),
-        (lambda model: setattr(model.pieces[9], "piece", "<pad>"), "<pad> is a piece of text too"),
-        (lambda model: setattr(model.pieces[9], "piece", "<mask>"), "<mask> is a piece of text too"),
+        (lambda model: setattr(model.pieces[9], "piece", "<pad>"), "a piece comes twice"),
+        (lambda model: setattr(model.pieces[9], "piece", "<mask>"), "a piece comes twice"),
     ],
 )
 def test_sentencepiece_models_that_hugging_face_reads_otherwise(folder, tmp_path, change, words):
@@ -312,12 +312,12 @@ def test_a_sentencepiece_model_whose_piece_is_not_utf_8(folder, tmp_path):
     data = path.read_bytes()
     name = protobuf.ModelProto.FromString(data).pieces[9].piece.encode()
     path.write_bytes(data.replace(b"\n" + bytes([len(name)]) + name, b"\n" + bytes([len(name)]) + b"\xc1" * len(name)))
-    with pytest.raises(UserError, match="a piece is not UTF-8"):
+    with pytest.raises(UserError, match="sentencepiece.bpe.model: transformers cannot read it"):
         import_hf(folder, tmp_path / "out")
 
 
 def test_two_vocabularies_that_differ(xlm_r, xlm_r_json, tmp_path):
-    """transformers takes tokenizer.json where there is one; ours is the SentencePiece model, so they must agree."""
+    """transformers takes tokenizer.json where there is one; other libraries may not, so they must agree."""
     folder = shutil.copytree(xlm_r, tmp_path / "hf")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(xlm_r_json / name, folder / name)
@@ -325,7 +325,7 @@ def test_two_vocabularies_that_differ(xlm_r, xlm_r_json, tmp_path):
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"]["vocab"][9][1] -= 1
     (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False))
-    refused(folder, tmp_path / "out", "tokenizer.json: not the vocabulary of sentencepiece.bpe.model")
+    refused(folder, tmp_path / "out", "sentencepiece.bpe.model", "is not as in tokenizer.json")
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "sentencepiece.bpe.model"])

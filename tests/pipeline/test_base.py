@@ -61,7 +61,7 @@ def test_the_plan_of_step_1b_is_for_the_vocabulary_of_the_base(recipe, tmp_path)
     base = read_base(tmp_path / "base")
     for step, vocab_size in (("build-mini", base.vocab_size), ("adapt", 60)):
         (pack,) = (part for part in rows[step]["modules"] if part["name"] == "pack")
-        assert pack["parameters"] == vocab_size * (base.model["hidden_size"] + 1)
+        assert pack["parameters"] == vocab_size * (base.config.hidden_size + 1)
 
 
 def test_to_zero_shot_scores(recipe, tmp_path):
@@ -83,7 +83,7 @@ def test_to_zero_shot_scores(recipe, tmp_path):
 
 def assert_shared_rows_are_the_bases(base, workdir, target):
     vocabularies = [open_tokenizer(workdir / "tokenizer" / language) for language in ("en", target)]
-    assert vocabularies[0].sha256 == open_tokenizer(base / "pack").sha256 and vocabularies[1].vocab_size == 60
+    assert vocabularies[0].sha256 == open_tokenizer(base / "pack").sha256 and vocabularies[1].vocabulary.size == 60
     first = load_file(workdir / "adapt/minipost" / target / "snapshots/step-00000000/embeddings.safetensors")["tokens"]
     source = load_file(base / "pack/embeddings.safetensors")["tokens"]
     pieces = [vocabulary.pieces() for vocabulary in vocabularies]

@@ -56,7 +56,7 @@ def make_family(root, space):
     for seed, (language, text, size) in enumerate(TEXT, 3):
         (root / f"{language}.txt").write_text((text + "\n") * 50, encoding="utf-8")
         train_tokenizer([root / f"{language}.txt"], root / f"{language}.tok", size, 1.0, 1000)
-        rows = open_tokenizer(root / f"{language}.tok").vocab_size
+        rows = open_tokenizer(root / f"{language}.tok").vocabulary.size
         generator = torch.Generator().manual_seed(seed)
         tensors = {
             name: torch.randn(*shape, generator=generator)

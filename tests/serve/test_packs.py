@@ -58,7 +58,7 @@ def test_a_vocabulary_of_another_pack(family, pack):
     facts = read_json(pack / MANIFEST)
     del facts["files"]
     write_manifest(pack, **facts)
-    with pytest.raises(UserError, match="tokenizer.model: has 31 ids, .* where manifest.json says 33"):
+    with pytest.raises(UserError, match="tokenizer.model: has 31 ids, where manifest.json says 33"):
         check_pack(pack, family.body)
 
 

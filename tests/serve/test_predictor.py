@@ -96,11 +96,11 @@ def test_masks_are_filled_by_the_head_at_a_depth(family, depth):
     )
     model, tokenizer = plain_model(family, "body", "de")
     parts = tokenizer.encode(["der", "läuft über die", "Wiese"])
-    ids = [0, *parts[0], tokenizer.mask_id, *parts[1], tokenizer.mask_id, *parts[2], 2]
+    ids = [0, *parts[0], tokenizer.vocabulary.mask, *parts[1], tokenizer.vocabulary.mask, *parts[2], 2]
     with torch.no_grad():
         (x_BSH,) = model.body(model.pack(torch.tensor([ids]))[0], None, model.body.dropout(None), None, (depth,))
         shares = (model.body.heads[str(depth)](x_BSH[0]) @ model.pack.tokens.T + model.pack.bias).softmax(-1)
-    places = [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
+    places = [place for place, id in enumerate(ids) if id == tokenizer.vocabulary.mask]
     assert len(short["masks"]) == 1 and len(answer["masks"]) == 2
     for place, found in zip(places, answer["masks"], strict=True):
         expected, best = shares[place].topk(3)

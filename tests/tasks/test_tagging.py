@@ -283,7 +283,7 @@ def test_references_and_metric(tmp_path):
 def random_model(folder, tokenizer_folder, labels):
     """A task model in `folder`/model, beside it its pack; our module."""
     torch.manual_seed(0)
-    vocab_size = open_tokenizer(tokenizer_folder).vocab_size
+    vocab_size = open_tokenizer(tokenizer_folder).vocabulary.size
     module = TAGGING.module(roberta(2, 16, 2, 24, 64), vocab_size, labels).eval()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.4)

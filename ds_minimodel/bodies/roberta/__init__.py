@@ -24,8 +24,6 @@ class RobertaConfig(BodyConfig):
     kind: Literal["roberta"] = "roberta"
     norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
 
-    token_types: ClassVar[int] = 1  # with one there is no vector for it, since positions can hold it
-
 
 class BertConfig(RobertaConfig):
     """Sizes of a BERT."""

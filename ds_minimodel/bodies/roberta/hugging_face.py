@@ -49,9 +49,7 @@ class ConfigFile(Stored):
     is_decoder: Literal[False] = False
     add_cross_attention: Literal[False] = False
     tie_word_embeddings: Literal[True] = True
-    bos_token_id: int | None = 0
     pad_token_id: int | None = 1
-    eos_token_id: int | None = 2
     pruned_heads: Annotated[dict[str, Any], Field(max_length=0)] = {}
     vocab_size: Size
     num_hidden_layers: Few
@@ -78,13 +76,17 @@ class RobertaArchitecture(Architecture):
     unused: tuple[str, ...] = ("roberta.pooler.", "roberta.embeddings.position_ids")
 
     @property
+    def pad_id(self) -> int | None:
+        return self.first_position - 1 if self.first_position else None
+
+    @property
     def config_file(self) -> type[Stored]:
         return ConfigFile
 
     def config(self, file: Any, where: Path) -> tuple[BodyConfig, int]:
         fixed = {"type_vocab_size": self.own.token_types}
-        if self.first_position:
-            fixed["pad_token_id"] = self.first_position - 1  # their positions count on from it
+        if self.pad_id is not None:
+            fixed["pad_token_id"] = self.pad_id
         for key, value in fixed.items():
             if getattr(file, key) != value:
                 raise UserError(f"{where}: {key}: only {value} is supported, not {getattr(file, key)}")
