@@ -16,8 +16,8 @@ def add_arguments(commands: Commands) -> None:
         "--set",
         default="quickstart",
         choices=SETS,
-        help="quickstart: one source, one task, en and de; repro: all sources, three tasks; "
-        "study: all sources, larger tasks",
+        help="quickstart: one source, one task, en and de; repro and study: all sources, four tasks, "
+        "in five and in six languages",
     )
     parser.add_argument("--out", default="data/sample", metavar="FOLDER")
     parser.add_argument("--languages", metavar="L,L", help="language codes (default: those of the set)")
