@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -34,3 +36,22 @@ def test_an_error_is_raised_in_its_items_turn(workers):
 def test_a_killed_worker_is_reported():
     with pytest.raises(UserError, match="a worker process was killed"):
         list(ordered_map(os._exit, [1], 2))
+
+
+def test_a_script_without_a_guard_is_run_once(tmp_path):
+    """Workers import what they call, not the script that started them, and print to standard error."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from ds_minimodel.data.workers import ordered_map\n"
+        "print('once')\n"
+        "print(*ordered_map(print, [1, 2, 3], 2), *ordered_map(abs, [-1, -2], 2))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "once\nNone None None 1 2\n")
+    assert sorted(done.stderr.split()) == ["1", "2", "3"]
+
+
+def test_an_error_of_a_worker_says_where_it_was():
+    with pytest.raises(ValueError) as raised:
+        list(ordered_map(int, ["x"], 2))
+    assert "in a worker process:\nTraceback" in raised.value.__notes__[0]

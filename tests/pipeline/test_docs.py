@@ -12,15 +12,14 @@ import sys
 
 import numpy as np
 import pytest
-import torch
+import yaml
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ds_minimodel import api
 from ds_minimodel.cli.main import main
 from ds_minimodel.engine.ranks.rendezvous import free_port
 
-from ..docs import PAGES, ROOT, blocks, commands, name_of, prose
+from ..docs import PAGES, ROOT, blocks, commands, name_of, text_of
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from ..serve.conftest import make_family
 from ..serve.hub_server import hub  # noqa: F401
@@ -44,7 +43,7 @@ ON_HOSTS = find(r"(ds-minimodel pretrain|bash scripts/launch/).* ?HOSTS.*", "doc
 ELSEWHERE = {  # command -> what runs it
     r"bash scripts/quickstart\.sh": "a person: it installs, and fetches from Debian",
     r"bash scripts/test\.sh( --fast| -k \w+)?": "CI, and so this test",
-    r"bash scripts/faults\.sh MINUTES": "its harness: tests/faults/test_faults.py",
+    r"bash scripts/faults\.sh (--ends )?MINUTES": "its harness: tests/faults/test_faults.py",
     r"bash scripts/torture\.sh MINUTES": "its generators at fixed seeds: tests/torture",
     r"bash scripts/gpu_check\.sh.*": "conftest.py makes the world with it",
     r"python -m benchmarks .*": "tests/benchmarks/test_benchmarks.py",
@@ -108,6 +107,20 @@ def do(arguments, folder, capsys):
     return out
 
 
+def run_script(code, folder):
+    """What a page's Python prints as a reader runs it: a script in a file, by a Python of its own."""
+    (folder / "script.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture
 def folder(tmp_path, roberta):  # noqa: F811
     """What a reader has: checkpoints, and text, tasks and word vectors of two languages (made up)."""
@@ -150,9 +163,9 @@ def test_extending_a_model(folder, capsys):
         (task, "de", step) for task in ("topic", "qa") for step in (0, 4)
     }
     assert_shared_rows_are_the_bases(folder / "models/roberta", folder / "runs/extend", "de")
-    tokenizer = AutoTokenizer.from_pretrained(folder / "out/topic-de")
-    model = AutoModelForSequenceClassification.from_pretrained(folder / "out/topic-de")
-    assert torch.isfinite(model(**tokenizer("a b", return_tensors="pt")).logits).all()
+    (code,) = blocks("docs/hugging-face.md", "python")
+    asks = 'print(model(**tokenizer("a b", return_tensors="pt")).logits.isfinite().all().item())'
+    assert run_script(code + asks, folder).endswith("True\n")
     go_through("docs/initialisation.md")
     manifest = json.loads((folder / "runs/extend/adapt/minipost/de/pack/manifest.json").read_text())
     assert manifest["initialisation"] == "wechsel"
@@ -183,9 +196,7 @@ def test_the_tutorial(folder, monkeypatch, capsys):
     assert printed["predict"].count('"label"') == 2
     assert "| MiniPost |" in (folder / "runs/german/report/report.md").read_text()
     (code,) = blocks("docs/tutorial.md", "python")
-    monkeypatch.chdir(folder)
-    exec(compile(code, "tutorial.md", "exec"), {})
-    assert "'label':" in capsys.readouterr().out
+    assert "'label':" in run_script(code, folder)
 
 
 def test_commands_on_recipes(world, tmp_path, capsys):
@@ -235,33 +246,49 @@ def test_packs(tmp_path, monkeypatch, capsys, hub):  # noqa: F811
     assert [array.shape for array in vectors] == [(2, 16), (1, 16)]
 
 
-def test_the_code_on_python(world, tmp_path, monkeypatch, capsys):
-    """Every line of docs/api.md, on the world in the place of the quickstart."""
+def test_the_code_on_python(world, tmp_path):
+    """All of docs/api.md as one script, on the world in the place of the quickstart."""
     copy = copy_of(world, tmp_path)
     (tmp_path / "runs").mkdir()
     (copy.parent / "run").rename(tmp_path / "runs/quickstart")
     (tmp_path / "recipes").mkdir()
     text = copy.read_text().replace(f"{copy.parent}/run", "runs/quickstart")
     (tmp_path / "recipes/quickstart.yaml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    for code in blocks("docs/api.md", "python"):
-        for theirs, ours in (("/de", "/xx"), ('"de"', '"xx"'), ("depth=2, top", "depth=1, top"), ("seed-1", "seed-3")):
-            code = code.replace(theirs, ours)
-        exec(compile(code, "api.md", "exec"), names)
-    printed = capsys.readouterr().out
+    code = "\n".join(blocks("docs/api.md", "python"))
+    for theirs, ours in (("/de", "/xx"), ('"de"', '"xx"'), ("depth=2, top", "depth=1, top"), ("seed-1", "seed-3")):
+        code = code.replace(theirs, ours)
+    printed = run_script(code, tmp_path)
     for text in ("3 True xx 8", "(2, 32) float32", "'masks': [[{'piece'", "'label':", "150 ", "minijoint adapt "):
         assert text in printed, text
     assert printed.endswith("adapt.steps=many: Input should be a valid integer\n")
-    assert set(api.__all__) <= {*names, "BodyArtifact", "PackArtifact", "Recipe"}
-    assert all(f"`{name}`" in prose("docs/api.md") for name in ("BodyArtifact", "PackArtifact", "Recipe"))
+    assert all(re.search(rf"import .*\b{name}\b|`{name}`", text_of("docs/api.md")) for name in api.__all__)
 
 
-def test_the_code_on_token_stores(world, monkeypatch, capsys):
+def test_a_run_in_python_from_nothing(tmp_path):
+    """The last script of docs/api.md in a folder with nothing but the recipe and the text: its workers start too."""
+    data = tmp_path / "data"
+    data.mkdir()
+    recipe = yaml.safe_load(make_world(data).read_text())
+    recipe |= {"workdir": "runs/quickstart", "systems": ["minijoint"], "finetune": {"tasks": {}}}
+    recipe["data"]["workers"] = 2
+    del recipe["adapt"]["depth_schedule"]
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/quickstart.yaml").write_text(yaml.safe_dump(recipe))
+    printed = run_script(blocks("docs/api.md", "python")[-1], tmp_path)
+    assert printed.count("['minijoint'] ") == 1 and "adapt.steps=many: " in printed
+    assert (tmp_path / "runs/quickstart/report/scores.json").exists()
+
+
+def test_the_code_on_token_stores(world, tmp_path):
     (code,) = blocks("docs/data.md", "python")
     code = code.replace("runs/quickstart/tokens/de", str(world.parent / "run/tokens/xx"))
-    exec(compile(code, "data.md", "exec"), {})
-    assert capsys.readouterr().out.startswith("150 ")
+    assert run_script(code, tmp_path).startswith("150 ")
+
+
+def test_no_pages_code_is_left_out():
+    assert {name_of(page) for page in PAGES if blocks(name_of(page), "python")} == {
+        f"docs/{name}.md" for name in ("api", "data", "hugging-face", "tutorial")
+    }
 
 
 BODIES = ("bl_base", "bl_small", "minijoint", "multijoint")
