@@ -15,6 +15,10 @@ from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.engine.ranks.launch import check_environment, rank_of_environment
 
 USER_ERROR, FAILURE = 2, 1
+_SAID_BY_LIBRARIES = {  # in errors of any kind: what the user can do
+    "Invalid log settings": "TORCH_LOGS holds a setting that torch does not know; unset or mend it",
+    "Too many open files": "too many open files for `ulimit -n`; raise it, for example to 1024, and run again",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -52,12 +56,17 @@ def _clear_errors() -> Iterator[None]:
     """Turn errors without a message of their own, of files that cannot be used or of memory, into a UserError."""
     try:
         yield
-    except OSError as error:
-        if error.filename is None:
-            raise
-        raise UserError(f"{os.fsdecode(error.filename)}: {error.strerror}; mend this and run again") from error
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", str(error)):
+    except UserError:
+        raise
+    except Exception as error:
+        for text, advice in _SAID_BY_LIBRARIES.items():
+            if text in str(error):
+                raise UserError(advice) from error
+        if isinstance(error, OSError) and error.filename is not None:
+            raise UserError(f"{os.fsdecode(error.filename)}: {error.strerror}; mend this and run again") from error
+        if not isinstance(error, MemoryError) and not (
+            isinstance(error, RuntimeError) and re.search("out of memory|can't allocate memory", str(error))
+        ):
             raise
         raise UserError(
             f"out of memory ({str(error).partition(chr(10))[0]}); lower engine.micro_batch_size or the model's sizes; "

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +122,8 @@ def piece_vectors(tokenizer: Tokenizer, words: WordVectors) -> Floats:
 
 def _open(path: str | Path) -> TextIO:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UserError(f"{path}: a folder, a pipe or a device; check the path in the recipe")
         return open(path, encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check the path in the recipe") from None
@@ -126,7 +131,7 @@ def _open(path: str | Path) -> TextIO:
 
 def _header(line: str, path: str | Path) -> tuple[int, int]:
     fields = line.split()
-    if len(fields) != 2 or not all(field.isdigit() for field in fields) or "0" in fields:
+    if len(fields) != 2 or not all(re.fullmatch("[1-9][0-9]{0,8}", field) for field in fields):
         raise UserError(
             f"{path}:1: {line.strip()[:40]!r} is not the header of fastText's text form, `words dimensions`"
         )

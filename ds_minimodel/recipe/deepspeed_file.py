@@ -7,6 +7,8 @@ or the checkpoints decide. "auto", which other libraries fill in, is as good as 
 """
 
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,6 +221,8 @@ def _faults(error: ValidationError, tree: yaml.Node | None) -> Iterator[str]:
 
 def _parsed(path: str | Path) -> tuple[dict[str, Any], yaml.Node | None]:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UserError(f"engine.deepspeed: {path}: a folder, a pipe or a device; name a DeepSpeed JSON")
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)
         text = data.decode()

@@ -26,6 +26,7 @@ from ds_minimodel.results.units import ComputeUnit, in_order, name_of, system_of
 from ds_minimodel.systems import BASELINE, SYSTEMS
 
 RC_PARAMS: dict[Any, Any] = {
+    "text.parse_math": False,  # a language may have a $ in its name
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "axes.spines.top": False,

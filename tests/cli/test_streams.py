@@ -71,12 +71,41 @@ def test_a_locale_that_is_not_utf_8(shell):
         ("OMPI_COMM_WORLD_SIZE", "1.5"),
         ("OMPI_COMM_WORLD_RANK", "٣"),
         ("DS_ACCELERATOR", "abacus"),
+        ("TORCH_DISTRIBUTED_DEBUG", "nonsense"),
+        ("GLOO_SOCKET_IFNAME", "lo,nonsense0"),
     ],
 )
 def test_variables_that_no_launcher_sets_so(shell, name, value):
     done = shell("$FLOPS", **{name: value})
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith(f"ds-minimodel: {name}=") and done.stderr.count("\n") == 1
+
+
+def test_nonsense_for_libraries_ends_no_command_with_a_traceback(shell):
+    done = shell(f"{sys.executable} -m ds_minimodel pretrain recipe.yaml", TORCH_LOGS="nonsense", MPLBACKEND="nonsense")
+    assert done.returncode == 2 and done.stderr.startswith("ds-minimodel: TORCH_LOGS holds ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_current_folder_that_is_gone(shell):
+    done = shell(f"mkdir gone; cd gone; rmdir ../gone; {sys.executable} -m ds_minimodel pretrain recipe.yaml")
+    assert done.returncode == 2 and done.stderr.startswith("ds-minimodel: the current folder is gone; ")
+
+
+def test_too_few_open_files(shell):
+    done = shell(f"ulimit -n 10; {sys.executable} -m ds_minimodel pretrain recipe.yaml")
+    assert done.returncode == 2 and done.stderr.startswith("ds-minimodel: ") and "ulimit -n" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_rank_that_waits_for_others_says_so():
+    """RANK and WORLD_SIZE may be left over from another program."""
+    code = "from ds_minimodel.engine.ranks import world; world.PATIENCE = 0.1; world.join_ranks(1)"
+    ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
+    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **ranks}, stderr=subprocess.PIPE) as process:
+        line = next(line for line in process.stderr if line.startswith(b"ds-minimodel: "))
+        process.kill()
+    assert b"RANK=0 of WORLD_SIZE=2 still waits for the other ranks at 127.0.0.1:29577" in line
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ds_minimodel.data.vectors import (
     read_vectors,
     train_piece_vectors,
 )
+from ds_minimodel.recipe.deepspeed_file import read_deepspeed_file
 
 
 def write(path, text):
@@ -40,6 +41,7 @@ def test_a_file_of_vectors(tmp_path, monkeypatch):
     [
         ("", "en.vec:1: '' is not the header"),
         ("the 1 2\n", "en.vec:1: 'the 1 2' is not the header"),
+        ("²  ²\n", "en.vec:1: '²  ²' is not the header"),
         ("2 0\na 1\n", "en.vec:1: '2 0' is not the header"),
         ("2 2\na 1 2\nb 3\n", "en.vec:3:"),
         ("2 2\na 1 2\nb 3 x\n", "en.vec:3:"),
@@ -51,6 +53,13 @@ def test_malformed_vectors(tmp_path, text, words):
     with pytest.raises(UserError) as error:
         read_vectors(write(tmp_path / "en.vec", text))
     assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for read in (read_header, read_vectors, read_dictionary, read_deepspeed_file):
+        with pytest.raises(UserError, match="a folder, a pipe or a device"):
+            read(tmp_path / "pipe")
 
 
 def test_dictionaries(tmp_path):

@@ -142,6 +142,11 @@ def test_what_a_run_lacks_is_left_out_with_a_line(tmp_path):
     assert "Figure 4, Tables A3 and A4" in left_out(tmp_path / "xquad") and "Table A5" in left_out(tmp_path / "xquad")
 
 
+def test_names_are_no_formulas(tmp_path):
+    write_report(tmp_path / "report", [some_run(languages=("$x{$", "tr"))])
+    assert "$x{$" in (tmp_path / "report/report.md").read_text()
+
+
 def test_a_failing_report_leaves_the_old_one(tmp_path, monkeypatch):
     folder = tmp_path / "report"
     write_report(folder, [some_run()])

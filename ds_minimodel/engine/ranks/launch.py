@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -41,6 +42,8 @@ _LEAST = {
     **dict.fromkeys(("WORLD_SIZE", "MASTER_PORT", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", *_RANKS_HERE), 1),
     "LOCAL_RANK": -1,  # what some set for "no launcher"
 }
+# What others can be that libraries end at with a traceback.
+_CHOICES = {"DS_ACCELERATOR": ("cpu", "cuda"), "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO", "DETAIL")}
 _MEETING = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets beside RANK
 
 THIS_PROGRAM = ("--module", "ds_minimodel")
@@ -56,13 +59,21 @@ def launched() -> bool:
 
 
 def check_environment() -> None:
-    """UserError where a variable that launchers set holds what none of them would."""
+    """UserError where a variable of launchers or libraries holds what none takes, or the current folder is gone."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UserError("the current folder is gone; change to one that is there") from None
     for name, least in _LEAST.items():
         text = os.environ.get(name)
         if text is not None and (not re.fullmatch(r"-?[0-9]{1,9}", text) or int(text) < least):
             raise UserError(f"{name}={text}: launchers set this variable to a number from {least} on; unset or mend it")
-    if os.environ.get("DS_ACCELERATOR", "cpu") not in ("cpu", "cuda"):
-        raise UserError(f"DS_ACCELERATOR={os.environ['DS_ACCELERATOR']}: it is cpu or cuda; unset or mend it")
+    interfaces = [name for _, name in socket.if_nameindex()]
+    for name, known in {**_CHOICES, "GLOO_SOCKET_IFNAME": interfaces}.items():
+        text = os.environ.get(name)
+        if text is not None and not {*text.split("," if known is interfaces else None)} <= {*known}:
+            raise UserError(f"{name}={text}: it is {' or '.join(known)}; unset or mend it")
+    os.environ["MPLBACKEND"] = "agg"  # nothing is shown on a screen, and matplotlib does not load with nonsense there
 
 
 def check_meeting() -> None:

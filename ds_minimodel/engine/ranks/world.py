@@ -2,6 +2,8 @@
 
 import atexit
 import os
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,6 +21,7 @@ from ds_minimodel.engine.zero import start
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.parallel import SOLO, Group, split_world
 
+PATIENCE = 60.0  # seconds for the ranks to meet, before one says that it waits
 # For collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
 HOST_TIMEOUT = timedelta(days=7)
 
@@ -110,11 +113,17 @@ def join_ranks(tensor_parallel: int = 1) -> World:
             if "RANK" in os.environ:
                 check_meeting()
             prepare_rendezvous()
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        rank_and_size = f"RANK={os.environ.get('RANK')} of WORLD_SIZE={os.environ.get('WORLD_SIZE')}"
+        waiting = threading.Timer(PATIENCE, _say_who_waits, [rank_and_size, place])
+        waiting.daemon = True
+        waiting.start()
         try:
             start.init_distributed()
         except dist.DistError as error:
-            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             raise UserError(f"the ranks do not meet at {place} ({str(error).partition(chr(10))[0]})") from None
+        finally:
+            waiting.cancel()
         atexit.register(start.end_distributed)  # runs after the goodbye of lifeline.py
     device = start.device(int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":
@@ -129,3 +138,12 @@ def join_ranks(tensor_parallel: int = 1) -> World:
     world.replicated(lambda: replicas_of(size, tensor_parallel))
     data, tensor = split_world(rank, size, tensor_parallel)
     return replace(world, data=data, tensor=tensor)
+
+
+def _say_who_waits(rank: str, place: str) -> None:
+    print(
+        f"ds-minimodel: {rank} still waits for the other ranks at {place}; where no launcher has started this, unset "
+        "RANK and WORLD_SIZE",
+        file=sys.stderr,
+        flush=True,
+    )
