@@ -206,9 +206,11 @@ def finetune_flops(work: Work, num_outputs: int, reads_start: bool) -> Cost:
     """
     h, num_layers = work.body.hidden_size, work.body.num_layers
     if reads_start:
-        num_queries, head = 1, 2 * h * (h + num_outputs)
+        num_queries, head = 1, 2.0 * h * (h + num_outputs)
     else:
-        num_queries, head = work.seq_length, 2 * work.seq_length * h * num_outputs
+        num_queries, head = work.seq_length, 2.0 * work.seq_length * h * num_outputs
+        if work.body.tasks_read_head:
+            head += work.seq_length * products_of(work.body).head
     stack = _executed_stack(work, work.layers(num_layers), num_queries, trains=True)
     return Cost(
         3 * work.num_sequences * (_all_layers(work, num_layers) + head), work.num_sequences * (stack + 3 * head)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import PlainValidator, ValidationError
 
 from ds_minimodel.bodies.kind import BodyConfig, BodyKind, BodyProducts
+from ds_minimodel.bodies.modernbert import ModernBert
 from ds_minimodel.bodies.roberta import Bert, Roberta
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BODIES", "BodyConfig", "BodyConfigOfKind", "BodyKind", "BodyProducts", "make_body", "products_of"]
 
-BODIES: dict[str, BodyKind] = {kind.name: kind for kind in (Roberta(), Bert())}
+BODIES: dict[str, BodyKind] = {kind.name: kind for kind in (Roberta(), Bert(), ModernBert())}
 
 
 def _config_of_kind(value: object) -> BodyConfig:

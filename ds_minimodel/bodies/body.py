@@ -158,6 +158,10 @@ class Body(nn.Module, ABC):
     def embed(self, embedded_BSH: Tensor, dropout: Dropout, packing: Packing | None, second_B: Tensor | None) -> Tensor:
         """What the lowest layer reads, of token embeddings; arguments as of `forward`."""
 
+    def finish(self, x_BSH: Tensor) -> Tensor:
+        """The hidden states of the last layer as those of the whole body, such as normalised ones."""
+        return x_BSH
+
     def dropout(self, sample_keys_B: Tensor | None) -> Dropout:
         """Dropout for one forward pass in the module's present mode (training or evaluation)."""
         if not self.training:

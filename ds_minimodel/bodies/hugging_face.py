@@ -92,6 +92,11 @@ def converted(
     return ours
 
 
+def same_tensors(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have one type, one shape and the same numbers."""
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+
+
 def as_fp32(tensor: Tensor, name: str, shape: tuple[int, ...], where: Path) -> Tensor:
     """A foreign weight as fp32; UserError where it is of another shape, not finite, or not a number fp32 has."""
     if tensor.shape != shape:

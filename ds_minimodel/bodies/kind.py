@@ -36,6 +36,7 @@ class BodyConfig(Section):
 
     separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair
     token_types: ClassVar[int] = 1  # vectors that tell them apart; with one there is none, since positions can hold it
+    tasks_read_head: ClassVar[bool] = False  # whether a task's scores are of the last head's outputs, not of its inputs
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:
@@ -54,6 +55,11 @@ class BodyConfig(Section):
     def split_sizes(self) -> Mapping[str, int]:
         """{key: size} that the number of tensor-parallel ranks must divide."""
         return {"num_heads": self.num_heads, "ffn_size": self.ffn_size}
+
+    @property
+    def task_depths(self) -> tuple[int, ...]:
+        """Depths at which a task's model has heads of the body's."""
+        return (self.num_layers,) if self.tasks_read_head else ()
 
     def with_layers(self, num_layers: int) -> Self:
         """The same body with another number of layers."""

@@ -15,10 +15,14 @@ from ds_minimodel.model.artifacts import BodyArtifact
 
 
 def tensors_of(body: BodyArtifact, config: BodyConfig) -> dict[str, Tensor]:
-    """The tensors of `body` that one of `config` without heads has, such as one of fewer layers."""
+    """The tensors of `body` that a task's body of `config` has, which may be of fewer layers.
+
+    Its head, where it has one, is the body's at that depth, or the deepest where there is none.
+    """
     with torch.device("meta"):
-        names = make_body(config).state_dict().keys()
-    return {name: body.tensors[name] for name in names}
+        names = make_body(config, config.task_depths).state_dict().keys()
+    depth = config.num_layers if config.num_layers in body.head_depths else max(body.head_depths, default=0)
+    return {name: body.tensors[name.replace(f"heads.{config.num_layers}.", f"heads.{depth}.", 1)] for name in names}
 
 
 def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:

@@ -89,11 +89,18 @@ class TaskModel(Model):
     loss_names = ["loss"]
 
     def __init__(self, config: BodyConfig, vocab_size: int):
-        super().__init__(config, vocab_size)
+        super().__init__(config, vocab_size, config.task_depths)
 
     def logits(self, batch: Batch) -> Tensor:
         """Scores of the head, (B, labels) or (B, S, outputs)."""
         raise NotImplementedError
+
+    def read(self, batch: Batch) -> Tensor:
+        """What the scores are of, (B, M, H): hidden states, or what the body's last head makes of them."""
+        (x_BMH,), _ = encode(self.pack, self.body, batch)
+        for depth in self.body.head_depths:
+            x_BMH = self.body.heads[str(depth)](x_BMH)
+        return x_BMH
 
 
 class SentenceEncoder(TaskModel):
@@ -102,6 +109,7 @@ class SentenceEncoder(TaskModel):
     def logits(self, batch: Batch) -> Tensor:
         """(B, H) fp32: at the one position that the batch reads, else the mean over the tokens."""
         (x_BSH,), _ = encode(self.pack, self.body, batch)
+        x_BSH = self.body.finish(x_BSH)
         if "read" in batch:
             return x_BSH[:, 0].float()
         if batch.get("lengths") is None:
@@ -112,20 +120,21 @@ class SentenceEncoder(TaskModel):
 
 
 class SequenceClassifier(TaskModel):
-    """Classification of a sentence or a pair from `<s>` (RoBERTa's head)."""
+    """Classification of a sentence or a pair from `<s>`: RoBERTa's head, or scores of the body's own."""
 
     def __init__(self, config: BodyConfig, vocab_size: int, num_labels: int):
         super().__init__(config, vocab_size)
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = None if config.tasks_read_head else Linear(config.hidden_size, config.hidden_size)
         self.out = Linear(config.hidden_size, num_labels)
         self.apply(init_weights)
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, labels)"""
-        (x_B1H,), _ = encode(self.pack, self.body, batch)
+        x_B1H = self.read(batch)
         dropout, sites = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
-        x_B1H = ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[0], batch["read"]))
-        x_B1H = torch.tanh(self.dense(x_B1H))
+        if self.dense is not None:
+            x_B1H = ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[0], batch["read"]))
+            x_B1H = torch.tanh(self.dense(x_B1H))
         return self.out(ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["read"])))[:, 0]
 
     def forward(self, batch: Batch) -> Tensor:
@@ -145,7 +154,7 @@ class TokenClassifier(TaskModel):
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, S, labels) fp32"""
-        (x_BSH,), _ = encode(self.pack, self.body, batch)
+        x_BSH = self.read(batch)
         dropout, (site, _) = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
         positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
         x_BSH = ops.dropout(x_BSH, dropout.p, dropout.row_keys(site, positions_S))
@@ -168,7 +177,7 @@ class SpanExtractor(TaskModel):
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, S, 2); tokens past a row's length are -inf."""
-        (x_BSH,), _ = encode(self.pack, self.body, batch)
+        x_BSH = self.read(batch)
         # In fp32: in bf16 near-by scores would tie, and the first of them win.
         logits_BS2 = F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
         if batch.get("lengths") is None:

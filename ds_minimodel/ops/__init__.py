@@ -12,7 +12,9 @@ from .gelu import bias_gelu
 from .loading import LIBRARIES, backend, load_kernels, meta_stands_for
 from .norm import residual_layer_norm
 from .product import linear, rows_for_few_shapes
+from .rotary import rotary
 from .softmax import masked_softmax
+from .window import window_attention
 
 for _device in LIBRARIES:  # after the operators above are defined
     load_kernels(_device)
@@ -28,6 +30,8 @@ __all__ = [
     "masked_softmax",
     "meta_stands_for",
     "residual_layer_norm",
+    "rotary",
     "row_keys",
     "rows_for_few_shapes",
+    "window_attention",
 ]

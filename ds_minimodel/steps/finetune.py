@@ -92,7 +92,11 @@ def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: i
         inputs_hash(folder),
     )
     trained = replace(
-        body, config=config, head_depths=(), tensors=weights, task={"name": name, "kind": task.kind, "labels": labels}
+        body,
+        config=config,
+        head_depths=config.task_depths,
+        tensors=weights,
+        task={"name": name, "kind": task.kind, "labels": labels},
     )
     world.from_main(
         lambda: save_body(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ds_minimodel.bodies.body import INIT_STD
-from ds_minimodel.bodies.hugging_face import Architecture, Shapes, as_fp32, converted
+from ds_minimodel.bodies.hugging_face import Architecture, Shapes, as_fp32, converted, same_tensors
 from ds_minimodel.bodies.kind import BodyConfig
 from ds_minimodel.bodies.roberta import BertConfig, RobertaConfig
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
@@ -201,10 +201,7 @@ class RobertaArchitecture(Architecture):
         for copy, original in _COPIES.items():
             copy, original = self._name(copy), self._name(original)
             tensor = found.pop(copy, None)
-            if tensor is None:
-                continue
-            kept = found.setdefault(original, tensor)
-            if tensor.dtype != kept.dtype or tensor.shape != kept.shape or not torch.equal(tensor, kept):
+            if tensor is not None and not same_tensors(tensor, found.setdefault(original, tensor)):
                 raise UserError(
                     f"{where}: {copy} differs from {original}; output embeddings of their own are not supported"
                 )
