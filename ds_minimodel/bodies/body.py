@@ -78,7 +78,8 @@ def init_weights(module: nn.Module) -> None:
     """fairseq's initialisation of linear layers: N(0, 0.02), biases 0."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, 0, INIT_STD)
-        nn.init.zeros_(module.bias)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 class Linear(nn.Linear):

@@ -170,7 +170,7 @@ def _stated(folder: Path, file: TokenizerJson) -> dict[str, str]:
 def _vocabulary(file: TokenizerJson, own: str, architecture: Architecture, stated: Mapping[str, str]) -> Vocabulary:
     """Which ids of `file` are special. stated: as of `_stated`."""
     ids = {string: id for id, string in file.strings.items()}
-    _, by_default = _OWN_CLASSES[own if own in _OWN_CLASSES else architecture.tokenizer]
+    _, by_default = _OWN_CLASSES.get(own) or _OWN_CLASSES.get(architecture.tokenizer, ("", {}))
     spelt = {role: token for role, token in by_default.items() if own in _OWN_CLASSES or token in ids}
     for key, role in (*_TEXT_ROLES.items(), *_ROLES.items()):
         if key in stated and (key in _ROLES or role not in spelt):

@@ -125,7 +125,7 @@ class ModernBertArchitecture(Architecture):
             "max_position_embeddings": config.max_positions,
             "hidden_activation": "gelu",
             "norm_eps": config.norm_eps,
-            "layer_types": [kinds[config.is_global(index)] for index in range(config.num_layers)],
+            "layer_types": kinds,
             "global_attn_every_n_layers": config.global_every,
             "local_attention": 2 * config.window,
             "rope_parameters": {
