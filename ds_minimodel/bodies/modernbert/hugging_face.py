@@ -163,8 +163,8 @@ class ModernBertArchitecture(Architecture):
         if any(name.startswith("body.heads.") for name in head):
             found["pack.bias"] = ["decoder.bias"]
         else:
-            head = {**self.language_model_head(config.num_layers), **dict.fromkeys(head, "classifier")}
-            found |= {f"{name}.bias": ["classifier.bias"] for name, theirs in head.items() if theirs == "classifier"}
+            head = {**self.language_model_head(config.num_layers), "out": "classifier"}
+            found["out.bias"] = ["classifier.bias"]
         found |= {f"{ours}.weight": [f"{theirs}.weight"] for ours, theirs in head.items()}
         for layer in range(config.num_layers):
             for ours, theirs in _LAYER.items():
