@@ -13,7 +13,7 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 def add_arguments(commands: Commands) -> None:
     """Add the two commands to argparse's `commands`."""
     importing = commands.add_parser(
-        "import-hf", help="read a RoBERTa, XLM-R, CamemBERT or BERT folder of Hugging Face's"
+        "import-hf", help="read a RoBERTa, XLM-R, CamemBERT, BERT or ModernBERT folder of Hugging Face's"
     )
     importing.add_argument("folder", metavar="DIR", help="weights, configuration and tokenizer files")
     importing.add_argument("out", metavar="OUT", help="folder for body and pack")

@@ -37,7 +37,7 @@ _INDEX = ".index.json"  # after either's name: which part holds which tensor
 
 
 def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE) -> None:
-    """Read a masked LM of RoBERTa, XLM-R, CamemBERT or BERT -> out/body and out/pack, in fp32.
+    """Read a masked LM of RoBERTa, XLM-R, CamemBERT, BERT or ModernBERT -> out/body and out/pack, in fp32.
 
     folder: config.json, weights (model.safetensors or pytorch_model.bin, whole or in parts with an index), and
     tokenizer.json, which is kept, or what transformers makes one of. The vector of an only token type is added to the

@@ -32,7 +32,7 @@ from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.data.tokenizer import JSON_FILE, MASK, UNIGRAM_FILE, WORD_START, TokenizerJson, without_standard_error
 from ds_minimodel.interop.probes import PROBES
 
-ADVICE = "an import keeps what RoBERTa, XLM-R, CamemBERT and BERT have, and nothing else"
+ADVICE = "an import keeps what RoBERTa, XLM-R, CamemBERT, BERT and ModernBERT have, and nothing else"
 _OLDER_FILES = "vocab.txt", "vocab.json", "sentencepiece.bpe.model"
 _MOST_BYTES = 1 << 28  # of one of them
 _FAIRSEQ = {"bos": "<s>", "eos": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}

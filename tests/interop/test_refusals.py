@@ -110,7 +110,10 @@ def test_a_configuration_that_is_none(folder, tmp_path, content):
 def test_other_architectures(folder, tmp_path, config):
     config.save_pretrained(folder)
     refused(
-        folder, tmp_path / "out", f"model_type {config.model_type};", "takes roberta, xlm-roberta, camembert and bert"
+        folder,
+        tmp_path / "out",
+        f"model_type {config.model_type};",
+        "takes roberta, xlm-roberta, camembert, bert and modernbert",
     )
 
 
