@@ -43,7 +43,10 @@ _LEAST = {
     "LOCAL_RANK": -1,  # what some set for "no launcher"
 }
 # What others can be that libraries end at with a traceback.
-_CHOICES = {"DS_ACCELERATOR": ("cpu", "cuda"), "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO", "DETAIL")}
+_CHOICES = {
+    "DS_ACCELERATOR": ("cpu", "cuda"),
+    "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO", "DETAIL", "off", "info", "detail"),
+}
 _MEETING = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets beside RANK
 
 THIS_PROGRAM = ("--module", "ds_minimodel")
@@ -71,7 +74,7 @@ def check_environment() -> None:
     interfaces = [name for _, name in socket.if_nameindex()]
     for name, known in {**_CHOICES, "GLOO_SOCKET_IFNAME": interfaces}.items():
         text = os.environ.get(name)
-        if text is not None and not {*text.split("," if known is interfaces else None)} <= {*known}:
+        if text is not None and not {*(text.split(",") if known is interfaces else [text])} <= {*known}:
             raise UserError(f"{name}={text}: it is {' or '.join(known)}; unset or mend it")
     os.environ["MPLBACKEND"] = "agg"  # nothing is shown on a screen, and matplotlib does not load with nonsense there
 
