@@ -20,7 +20,7 @@ from torch import nn
 
 from benchmarks.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, trains, workload
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
-from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.planning.calibration import CLOCKS, synchronize
 from ds_minimodel.recipe.reading import load_recipe
@@ -104,7 +104,7 @@ def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
         num_hidden_layers=body.num_layers,
         intermediate_size=body.ffn_size,
         type_vocab_size=1,
-        pad_token_id=PAD,
+        pad_token_id=1,
         max_position_embeddings=body.max_positions + FIRST_POSITION,
         layer_norm_eps=1e-5,
         hidden_dropout_prob=body.dropout,

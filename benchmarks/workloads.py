@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from ds_minimodel.bodies import BodyConfig
-from ds_minimodel.common.vocabulary import NUM_SPECIAL, mask_id
 from ds_minimodel.costs import Cost, Work, finetune_flops, step_flops
+from ds_minimodel.data.tokenizer import SPECIAL, trained_layout
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
 from ds_minimodel.model.mini import is_layer_from
@@ -119,16 +119,18 @@ def make_batch(work: Workload, number: int) -> dict:
     """Batch of step `number`, as the data part would make it."""
     if work.name == "finetune":
         numbers = np.random.default_rng(number)
-        rows = [numbers.integers(NUM_SPECIAL, work.vocab_size, length) for length in work.lengths]
+        rows = [numbers.integers(len(SPECIAL), work.vocab_size, length) for length in work.lengths]
         examples = join(rows, numbers.integers(NUM_LABELS, size=work.batch_size), reads_start=True)
         keys = numbers.integers(1 << 32, size=work.batch_size)
         return to_tensors(examples.batch(np.arange(work.batch_size), keys))
     draw = torch.Generator().manual_seed(number)
     shape = work.batch_size, work.seq_length
-    tokens = torch.randint(NUM_SPECIAL, work.vocab_size, shape, generator=draw)
+    tokens = torch.randint(len(SPECIAL), work.vocab_size, shape, generator=draw)
     read = torch.rand(shape, generator=draw).argsort(1)[:, : work.num_read].sort(1).values
     targets = tokens.gather(1, read)
-    tokens = tokens.scatter(1, read, mask_id(work.vocab_size))  # all masked: the kind of a piece costs nothing
+    tokens = tokens.scatter(
+        1, read, trained_layout(work.vocab_size).need("mask", "masked language modelling")
+    )  # all masked: the kind of a piece costs nothing
     sample_keys = torch.randint(-(2**31), 2**31 - 1, (work.batch_size,), generator=draw).to(torch.int32)
     return {"tokens": tokens, "read": read, "targets": targets, "sample_keys": sample_keys, "count": targets.numel()}
 

@@ -5,6 +5,7 @@ from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.objectives import OBJECTIVES
 
 MASKED_LM = OBJECTIVES["masked-lm"]
+PAD = 1  # the id of <pad> in what is trained here, from which the positions of Hugging Face's RoBERTa count
 
 
 def roberta(num_layers, hidden_size, num_heads, ffn_size, max_positions, dropout=0.1, attention_dropout=0.1):

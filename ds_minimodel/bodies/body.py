@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from ds_minimodel import ops, parallel
 from ds_minimodel.bodies.kind import BodyConfig
 from ds_minimodel.bodies.packing import Packing
-from ds_minimodel.common.vocabulary import PAD
 
 INIT_STD = 0.02
 
@@ -55,13 +54,6 @@ class Dropout:
 
 
 NO_DROPOUT = Dropout(None)  # evaluation
-
-
-def zero_padding_row(table: Tensor) -> Tensor:
-    """Set row <pad> of a table of embeddings or positions (rows, H) to zero, in place; returns the table."""
-    with torch.no_grad():
-        table[PAD] = 0
-    return table
 
 
 def gather_rows(x_BSH: Tensor, read_BM: Tensor) -> Tensor:
@@ -119,7 +111,7 @@ class LanguagePack(Part):
 
     def __init__(self, vocab_size: int, hidden_size: int):
         super().__init__()
-        self.tokens = nn.Parameter(zero_padding_row(torch.empty(vocab_size, hidden_size).normal_(0, INIT_STD)))
+        self.tokens = nn.Parameter(torch.empty(vocab_size, hidden_size).normal_(0, INIT_STD))
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         self.rows = range(vocab_size)
 
@@ -131,8 +123,8 @@ class LanguagePack(Part):
     def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings of the tokens -> (B, S, H); and the table as output projection, for `cross_entropy`."""
         if self.group.size == 1:
-            return ops.embedding(tokens_BS, self.tokens, PAD)
-        return parallel.embedding(tokens_BS, self.tokens, self.rows, PAD, self.group), self.tokens
+            return ops.embedding(tokens_BS, self.tokens)
+        return parallel.embedding(tokens_BS, self.tokens, self.rows, self.group), self.tokens
 
     def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""

@@ -31,23 +31,6 @@ _TITLES = {
 }
 
 
-# Of the vocabularies that are trained here; they go where those ask their vocabulary.
-BOS, PAD, EOS, UNK = range(4)
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # spellings of the ids above
-NUM_SPECIAL = len(SPECIAL)
-MASK = "<mask>"
-
-
-def mask_id(vocab_size: int) -> int:
-    """Id of <mask> in a vocabulary that is trained here."""
-    return vocab_size - 1
-
-
-def special_ids(vocab_size: int) -> list[int]:
-    """Ids of the five special tokens in a vocabulary that is trained here."""
-    return [*range(NUM_SPECIAL), mask_id(vocab_size)]
-
-
 @dataclass(frozen=True)
 class Vocabulary:
     """A vocabulary of the ids 0 … size - 1.

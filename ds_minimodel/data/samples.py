@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds_minimodel.common.random import permute, sample_key
-from ds_minimodel.common.vocabulary import BOS, PAD
+from ds_minimodel.common.vocabulary import FILLER
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.store import TokenStore
 
@@ -58,12 +58,14 @@ class SampleReader:
         return first, numbers, sample_key(self.seed, epochs, numbers)
 
     def _read(self, numbers: Integers) -> tuple[Integers, Integers]:
-        """Tokens (B, S), each row <s> and a block and padding; lengths (B,)."""
+        """Tokens (B, S), each row <s> (where the vocabulary has one) and a block and padding; lengths (B,)."""
         starts, sizes = self.blocks.spans(numbers)
-        lengths = sizes + 1
+        bos = self.store.vocabulary.bos
+        first = 0 if bos is None else 1
+        lengths = sizes + first
         width = min(-(-int(lengths.max()) // _MULTIPLE) * _MULTIPLE, self.blocks.seq_length)
-        tokens = np.full((len(numbers), width), PAD, np.int64)
-        tokens[:, 0] = BOS
+        tokens = np.full((len(numbers), width), FILLER, np.int64)
+        tokens[:, :first] = bos or 0
         for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
-            tokens[row, 1 : size + 1] = self.store.read(start, start + size)
+            tokens[row, first : first + size] = self.store.read(start, start + size)
         return tokens, lengths

@@ -125,7 +125,6 @@ class TokenStore:
         self.folder = Path(folder)
         manifest = files.read_artifact(folder, StoreManifest)
         self.vocabulary = manifest.vocabulary(folder)
-        self.vocab_size = manifest.vocab_size
         self.tokenizer_sha256 = manifest.tokenizer_sha256
         if tokenizer_sha256 not in (None, self.tokenizer_sha256):
             raise UserError(
@@ -133,7 +132,7 @@ class TokenStore:
                 f"{tokenizer_sha256[:12]}…); run the step prepare again"
             )
         self.sha256 = files.sha256_of_json(manifest.model_dump()["files"])
-        self._reader, self._dtype = Reader(), id_type(self.vocab_size)
+        self._reader, self._dtype = Reader(), id_type(self.vocabulary.size)
         self._shards = [
             self._open_shard(self.folder / shard_name(number), manifest) for number in range(manifest.shards)
         ]
@@ -178,7 +177,7 @@ class TokenStore:
             raise UserError(
                 f"{index}: format version {version}, this program reads {_VERSION}; run the step prepare again"
             )
-        if (vocab_size, tokenizer.hex()) != (self.vocab_size, self.tokenizer_sha256):
+        if (vocab_size, tokenizer.hex()) != (self.vocabulary.size, self.tokenizer_sha256):
             raise UserError(f"{index}: of another vocabulary than the store; run the step prepare again")
         id_bytes_here, data = self._dtype.itemsize, path.with_suffix(".bin")
         sizes = {index: _HEADER.size + 8 * (num_documents + 1), data: num_tokens * id_bytes_here}

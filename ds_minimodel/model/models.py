@@ -19,7 +19,7 @@ from ds_minimodel import ops
 from ds_minimodel.bodies import BodyConfig, make_body
 from ds_minimodel.bodies.body import Body, LanguagePack, Linear, init_weights
 from ds_minimodel.bodies.packing import Packing
-from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.common.vocabulary import FILLER, IGNORED
 from ds_minimodel.objectives import Objective
 
 Batch = Mapping[str, Any]
@@ -34,7 +34,7 @@ def encode(
         real_T = batch["real"]
         batch_size, width = tokens_BS.shape
         packing = Packing(real_T, batch_size, width, ops.rows_for_few_shapes(len(real_T), pack.tokens))
-        tokens_BS = packing.extend(tokens_BS.flatten()[real_T], PAD)[:, None]  # (R, 1)
+        tokens_BS = packing.extend(tokens_BS.flatten()[real_T], FILLER)[:, None]  # (R, 1)
     embedded_BSH, table = pack(tokens_BS)
     dropout = body.dropout(batch.get("sample_keys"))
     hidden = body(embedded_BSH, batch.get("lengths"), dropout, batch.get("read"), depths, packing, batch.get("second"))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ds_minimodel.common.random import Stream, draws, stream_key, uniform, uniform_below
 from ds_minimodel.common.sections import Section, Share
-from ds_minimodel.common.vocabulary import IGNORED, NUM_SPECIAL, mask_id
+from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 from ds_minimodel.objectives.objective import Objective
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ class MaskedLm(Objective):
     settings = Settings
     needs = ("mask",)
 
-    def batch(self, samples: Samples, vocab_size: int, settings: Section) -> dict[str, Any]:
+    def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
         """Beside the tokens, of which some are replaced: read (B, M) int64, the masked positions in order, 0 where
         unused; targets (B, M) int64, the ids there, IGNORED where unused."""
         tokens, lengths, keys = samples
         read, targets, used = choose_positions(tokens, lengths, keys, self.share_read(settings))
         rows, slots = np.nonzero(used)
-        tokens[rows, read[used]] = replacements(targets, keys, vocab_size)[rows, slots]
+        tokens[rows, read[used]] = replacements(targets, keys, vocabulary)[rows, slots]
         return {"tokens": tokens, "read": read, "targets": targets, "count": len(rows)}
 
     def share_read(self, settings: Section) -> float:
@@ -74,12 +74,12 @@ def choose_positions(
     return read, targets, used
 
 
-def replacements(targets: Integers, sample_keys: Keys, vocab_size: int) -> Integers:
+def replacements(targets: Integers, sample_keys: Keys, vocabulary: Vocabulary) -> Integers:
     """Tokens that the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece drawn
     uniformly from all that are not special for 10 %, the token itself for 10 %."""
     slots = targets.shape[1]
     kind = uniform(draws(stream_key(sample_keys, Stream.MASK_KIND), 0, slots))
-    mask = mask_id(vocab_size)
     piece_draws = draws(stream_key(sample_keys, Stream.MASK_PIECE), 0, slots)
-    pieces = NUM_SPECIAL + uniform_below(piece_draws, mask - NUM_SPECIAL)
+    pieces = vocabulary.pieces(uniform_below(piece_draws, vocabulary.num_pieces))
+    mask = vocabulary.need("mask", "masked language modelling")
     return np.where(kind < 0.8, mask, np.where(kind < 0.9, pieces, targets))

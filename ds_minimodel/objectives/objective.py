@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ds_minimodel.common.sections import Section
+from ds_minimodel.common.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +42,7 @@ class Objective(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def batch(self, samples: Samples, vocab_size: int, settings: Section) -> dict[str, Any]:
+    def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
         """What is learned from samples of a text, as numpy arrays that model/models.py names.
 
         tokens (B, S), which may be those of the samples, changed in place; read (B, M), where not all positions are
@@ -75,11 +76,14 @@ class Sampler:
     """Batches of an objective on a text, as functions of the samples' global numbers."""
 
     def __init__(self, reader: SampleReader, objective: Objective, settings: Section):
+        """UserError where the vocabulary of the text has not the special tokens that the objective needs."""
         self.reader, self.objective, self.settings = reader, objective, settings
+        for token in objective.needs:
+            reader.store.vocabulary.need(token, f"the objective {objective.name}")
 
     def rows(self, first: int, last: int) -> dict[str, Any]:
         """The batch of the samples [first, last): Objective.batch with lengths (B,) and sample_keys (B,) int32."""
         samples = self.reader.read(first, last)
         keys = samples.keys.view(np.int32)
-        batch = self.objective.batch(samples, self.reader.store.vocab_size, self.settings)
+        batch = self.objective.batch(samples, self.reader.store.vocabulary, self.settings)
         return {**batch, "lengths": samples.lengths.astype(np.int32), "sample_keys": keys}

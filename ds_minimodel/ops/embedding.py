@@ -25,36 +25,35 @@ class _TiedEmbedding(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(tokens)
-        ctx.shape, ctx.padding = weight.shape, padding
+        ctx.shape = weight.shape
         return F.embedding(tokens, weight), weight.view_as(weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_table: Tensor | None) -> tuple[None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor | None, grad_table: Tensor | None) -> tuple[None, Tensor | None]:
         if grad is None:
-            return None, grad_table, None
+            return None, grad_table
         (tokens,) = ctx.saved_tensors
         rows_R = place = tokens.flatten()
         if not tokens.is_meta:  # where there are no values, each token counts as another
             rows_R, place = rows_R.unique(return_inverse=True)
         sums_RH = grad.new_zeros(len(rows_R), ctx.shape[1], dtype=accumulation_dtype(grad.dtype))
         sums_RH.index_add_(0, place, grad.reshape(-1, ctx.shape[1]).to(sums_RH.dtype))
-        sums_RH.masked_fill_((rows_R == ctx.padding)[:, None], 0)
         if grad_table is None:
             grad_table = grad.new_zeros(ctx.shape)
         else:
             sums_RH += grad_table.index_select(0, rows_R)
-        return None, grad_table.index_copy_(0, rows_R, sums_RH.to(grad_table.dtype)), None
+        return None, grad_table.index_copy_(0, rows_R, sums_RH.to(grad_table.dtype))
 
 
-def embedding(tokens: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
-    """Rows of `weight` by token -> ((..., H), table (V, H)). Row `padding` gets no gradient from its rows.
+def embedding(tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of `weight` by token -> ((..., H), table (V, H)).
 
     table: `weight`, to be used where it also is the output projection. On the CPU what its user returns as its
     gradient is then written to, so that must be a tensor of its own, as linear_cross_entropy's is.
     """
     if device_type(weight.device) != "cpu" or not weight.requires_grad or torch.compiler.is_compiling():
-        return F.embedding(tokens, weight, padding_idx=padding), weight
-    return _TiedEmbedding.apply(tokens, weight, padding)
+        return F.embedding(tokens, weight), weight
+    return _TiedEmbedding.apply(tokens, weight)

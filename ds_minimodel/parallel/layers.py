@@ -21,13 +21,12 @@ def row_linear(linear: nn.Linear, x: Tensor, group: Group) -> Tensor:
     return reduce(ops.linear(x, linear.weight), group) + linear.bias
 
 
-def embedding(tokens: Tensor, weight: Tensor, rows: range, padding: int, group: Group) -> Tensor:
+def embedding(tokens: Tensor, weight: Tensor, rows: range, group: Group) -> Tensor:
     """Rows of an embedding table (V, H) by token -> (*tokens.shape, H), whole on every rank.
 
-    weight: the rows in the range `rows`, which this rank holds. Row `padding` gets no gradient.
+    weight: the rows in the range `rows`, which this rank holds.
     """
     on_other_ranks = (tokens < rows.start) | (tokens >= rows.stop)
     own = (tokens - rows.start).masked_fill(on_other_ranks, 0)
-    own_padding = padding - rows.start if padding in rows else None
-    found = F.embedding(own, weight, padding_idx=own_padding)
+    found = F.embedding(own, weight)
     return reduce(found.masked_fill(on_other_ranks[..., None], 0), group)

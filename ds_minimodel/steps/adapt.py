@@ -73,7 +73,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
 def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world: World) -> None:
     section, folder = recipe.adapt, layout.adapt(system, language)
     sampler = text_sampler(recipe, section, layout, language, world)
-    vocab_size = sampler.reader.store.vocab_size
+    vocab_size = sampler.reader.store.vocabulary.size
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
     source_folder = layout.pretrain(system) / "pack"
     run = text_run(recipe, section, world, _phases(recipe, system, vocab_size))

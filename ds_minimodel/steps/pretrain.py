@@ -21,6 +21,7 @@ from ds_minimodel.model.artifacts import (
     save_pack,
     space_of,
 )
+from ds_minimodel.model.initialisation import zero_padding_row
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
@@ -82,6 +83,7 @@ def _pretrain(recipe: Recipe, layout: Layout, body: System, world: World) -> Non
     sampler = text_sampler(recipe, section, layout, source, world)
     torch.manual_seed(recipe.seed)
     module = pretrained_model(recipe, body)
+    zero_padding_row(module.pack.tokens, sampler.reader.store.vocabulary)
     config, depths = module.body.config, module.body.head_depths
     shard(module, world.tensor)
     cost = text_cost(recipe, section, recipe.source_vocab_size, "pretrain", depths)

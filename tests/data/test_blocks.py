@@ -5,11 +5,12 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
-from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data import blocks
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.store import TokenStore, write_shard
 from ds_minimodel.data.tokenizer import trained_layout
+
+EOS = 2
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,13 @@ import time
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import EOS
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 
 SHARD_BYTES = 30_000
+
+EOS = 2
 
 
 @pytest.fixture(autouse=True)

@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import permute, sample_key
-from ds_minimodel.common.vocabulary import BOS, EOS, IGNORED, NUM_SPECIAL, PAD
+from ds_minimodel.common.vocabulary import FILLER, IGNORED, Vocabulary
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.samples import SampleReader
+from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.objectives import OBJECTIVES, Sampler
 from ds_minimodel.objectives.masked_lm import Settings, choose_positions, replacements
 
 SEQ_LENGTH = 30
+BOS, EOS = 0, 2  # of what is trained here
 
 
 @pytest.fixture(scope="module", params=["complete", "complete_doc"])
@@ -26,7 +29,7 @@ def samples(batch):
     """Each row of a batch without its padding: all that must not depend on the slice."""
     for row, length in enumerate(batch["lengths"]):
         used = batch["targets"][row] != IGNORED
-        assert (batch["tokens"][row, length:] == PAD).all() and (batch["read"][row, ~used] == 0).all()
+        assert (batch["tokens"][row, length:] == FILLER).all() and (batch["read"][row, ~used] == 0).all()
         yield (
             batch["tokens"][row, :length].tolist(),
             batch["read"][row, used].tolist(),
@@ -106,9 +109,9 @@ def test_the_same_seed_gives_the_same_batch_and_another_seed_another(sampler):
 def random_rows(count, width, vocab_size):
     draw = np.random.default_rng(0)
     lengths = draw.integers(2, width + 1, count)
-    tokens = draw.integers(NUM_SPECIAL, vocab_size - 1, (count, width))
+    tokens = draw.integers(4, vocab_size - 1, (count, width))
     tokens[:, 0], tokens[np.arange(count), lengths - 1] = BOS, EOS
-    tokens[np.arange(width) >= lengths[:, None]] = PAD
+    tokens[np.arange(width) >= lengths[:, None]] = FILLER
     return tokens, lengths, sample_key(1, 0, np.arange(count))
 
 
@@ -144,14 +147,59 @@ def test_every_position_is_equally_likely_special_ones_too():
 
 def test_four_fifths_are_masked_a_tenth_drawn_a_tenth_kept():
     targets = np.full((4000, 50), 77)
-    seen = replacements(targets, sample_key(1, 0, np.arange(4000)), vocab_size=1000)
+    seen = replacements(targets, sample_key(1, 0, np.arange(4000)), trained_layout(1000))
     share = {"mask": (seen == 999).mean(), "kept": (seen == 77).mean()}
     assert abs(share["mask"] - 0.8) < 0.005 and abs(share["kept"] - 0.1 - 0.1 / 995) < 0.004
     drawn = seen[(seen != 999) & (seen != 77)]
-    assert drawn.min() == NUM_SPECIAL and drawn.max() == 998  # uniform over pieces, never special
-    counts = np.bincount(drawn, minlength=999)[NUM_SPECIAL:]
+    assert drawn.min() == 4 and drawn.max() == 998  # uniform over pieces, never special
+    counts = np.bincount(drawn, minlength=999)[4:]
     expected = 20_000 / 995
     assert ((counts - expected) ** 2 / expected).sum() < 995 + 6 * np.sqrt(2 * 995)
+
+
+def test_special_tokens_anywhere_are_never_drawn():
+    """As a BERT has them, the mask among the pieces."""
+    bert = Vocabulary(30, pad=0, unk=10, bos=11, eos=12, mask=13)
+    seen = replacements(np.full((4000, 50), 20), sample_key(1, 0, np.arange(4000)), bert)
+    assert sorted({*seen.flatten().tolist()}) == [*range(1, 10), *range(13, 30)]
+    counts = np.bincount(seen[(seen != 13) & (seen != 20)], minlength=30)
+    assert (abs(counts[counts > 0] - 20_000 / 25) < 6 * np.sqrt(20_000 / 25)).all()
+
+
+class Store:
+    """Tokens 4, 5, … of a vocabulary."""
+
+    def __init__(self, **special):
+        self.vocabulary = Vocabulary(40, **special, name="the folder")
+
+    def read(self, start, stop):
+        return np.arange(4 + start, 4 + stop)
+
+
+class Blocks:
+    """Two blocks of 7 tokens."""
+
+    seq_length = 8
+
+    def __len__(self):
+        return 2
+
+    def spans(self, numbers):
+        return 7 * numbers, np.full(len(numbers), 7)
+
+
+def test_a_vocabulary_without_a_mask_cannot_be_masked():
+    with pytest.raises(
+        UserError, match=r"the folder: has no mask token \(mask\), which the objective masked-lm needs$"
+    ):
+        sampler_of(Store(bos=0, eos=1), Blocks(), seed=1)
+
+
+def test_a_text_begins_with_its_first_token_where_the_vocabulary_has_no_other():
+    first, second = [*range(4, 11)], [*range(11, 18)]
+    for special, expected in (({"bos": 3}, [[3, *first], [3, *second]]), ({}, [[*first, FILLER], [*second, FILLER]])):
+        read = SampleReader(Store(**special), Blocks(), seed=1).read(0, 2)
+        assert sorted(read.tokens.tolist()) == expected and read.lengths.tolist() == [7 + len(special)] * 2
 
 
 def test_rows_without_a_masked_token_are_allowed():

@@ -24,7 +24,7 @@ from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.ranks.world import join_ranks
 from ds_minimodel.model.models import SequenceClassifier, SpanExtractor, to_tensors
 from ds_minimodel.model.parameters import train_only
-from ds_minimodel.parallel import cross_entropy
+from ds_minimodel.parallel import cross_entropy, mappings
 from ds_minimodel.steps.training import micro_batches
 from tests.small_models import masked_lm, roberta
 
@@ -194,7 +194,7 @@ def mapped(world, group):
     for name in ("copy", "reduce", "gather"):
         x = torch.tensor([1.0, 2.0]) * 10**group.rank
         x.requires_grad_()
-        out = getattr(parallel, name)(x, group)
+        out = getattr(mappings, name)(x, group)
         out.backward(torch.arange(1.0, 1 + out.numel()) * 10**group.rank)
         seen[name] = world.gather(lambda out=out, x=x: [out.tolist(), x.grad.tolist()])
     return seen

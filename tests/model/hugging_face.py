@@ -4,7 +4,7 @@ import torch
 from transformers import RobertaConfig
 
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
-from ds_minimodel.common.vocabulary import PAD
+from tests.small_models import PAD
 
 LAYER = {
     "attention_out": "attention.output.dense",

@@ -2,8 +2,8 @@
 
 import torch
 
-from ds_minimodel.common.vocabulary import IGNORED, PAD
-from tests.small_models import roberta
+from ds_minimodel.common.vocabulary import IGNORED
+from tests.small_models import PAD, roberta
 
 VOCAB_SIZE = 40
 LENGTHS = (11, 8, 5, 9)

@@ -8,8 +8,9 @@ from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassifi
 
 from ds_minimodel import ops
 from ds_minimodel.bodies.body import INIT_STD
-from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.model.models import SequenceClassifier, SpanExtractor, TokenClassifier
+from tests.small_models import PAD
 
 NUM_LABELS = 3
 CLASSIFIER_HEAD = (("dense", "classifier.dense"), ("out", "classifier.out_proj"))

@@ -5,7 +5,6 @@ import torch
 
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
 from ds_minimodel.bodies.roberta.neighbours import OFFSETS, start_at_neighbours
-from ds_minimodel.common.vocabulary import PAD
 from tests.small_models import masked_lm, roberta
 
 
@@ -40,7 +39,7 @@ def test_sets_nothing_but_positions_and_the_lowest_layers_queries_and_keys():
     }
     values = [state["body.layers.0.qkv.weight"].chunk(3)[2] for state in (started, random)]
     assert torch.equal(*values)
-    assert not started["body.positions"][PAD].any()
+    assert not started["body.positions"][FIRST_POSITION - 1].any()
     assert all(torch.equal(tensor, started[name]) for name, tensor in model().state_dict().items())
 
 

@@ -10,10 +10,10 @@ import torch
 
 from ds_minimodel import ops
 from ds_minimodel.bodies.packing import Packing
-from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.model.models import SequenceClassifier, SpanExtractor, TokenClassifier
 from ds_minimodel.ops.cpu import has_bf16_products
-from tests.small_models import masked_lm
+from tests.small_models import PAD, masked_lm
 
 from .model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
 

@@ -18,7 +18,7 @@ from transformers import RobertaForMaskedLM
 from ds_minimodel import ops
 from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
-from ds_minimodel.common.vocabulary import IGNORED, PAD
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.model.models import encode
 from ds_minimodel.planning.tracing import saving_to
 from tests.small_models import masked_lm
@@ -153,7 +153,7 @@ def test_initialisation_is_fairseqs():
             assert (parameter == 0).all(), name
         else:
             assert abs(parameter.std() / INIT_STD - 1) < 0.15 and abs(parameter.mean()) < INIT_STD / 5, name
-    assert (model.pack.tokens[PAD] == 0).all() and (model.body.positions[PAD] == 0).all()
+    assert (model.body.positions[FIRST_POSITION - 1] == 0).all()
     assert len(model.body.positions) == 14 + FIRST_POSITION
 
 

@@ -13,17 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops, parallel
-from ds_minimodel.bodies.body import (
-    INIT_STD,
-    Body,
-    Dropout,
-    Linear,
-    Part,
-    gather_rows,
-    init_weights,
-    same,
-    zero_padding_row,
-)
+from ds_minimodel.bodies.body import INIT_STD, Body, Dropout, Linear, Part, gather_rows, init_weights, same
 from ds_minimodel.bodies.packing import Packing
 from ds_minimodel.bodies.roberta import RobertaConfig
 
@@ -137,7 +127,7 @@ class RobertaBody(Body):
         self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
         self.apply(init_weights)
         with torch.no_grad():
-            zero_padding_row(self.positions.normal_(0, INIT_STD))
+            self.positions.normal_(0, INIT_STD)[FIRST_POSITION - 1] = 0  # fairseq's padding
         self.types: nn.Parameter | None = None
         if config.token_types > 1:
             self.types = nn.Parameter(torch.empty(config.token_types, config.hidden_size).normal_(0, INIT_STD))
@@ -145,7 +135,7 @@ class RobertaBody(Body):
     def embed(self, embedded_BSH: Tensor, dropout: Dropout, packing: Packing | None, second_B: Tensor | None) -> Tensor:
         if packing:
             positions, dropout = packing.position_R1, dropout.of_tokens(packing.row_R)
-            added_BSH, _ = ops.embedding(FIRST_POSITION + positions, self.positions, FIRST_POSITION - 1)
+            added_BSH, _ = ops.embedding(FIRST_POSITION + positions, self.positions)
         else:
             positions = torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device)
             added_SH = self.positions[FIRST_POSITION : FIRST_POSITION + len(positions)]
