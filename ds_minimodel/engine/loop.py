@@ -78,7 +78,7 @@ def train(
             )
 
     with (
-        Meter(cast(list[str], module.loss_names), run, world, folder, label, first) as meter,
+        Meter(cast(list[str], module.loss_names), run, world, folder, label, first, job) as meter,
         StopSignals() as stop,
         checkpoints,
         Prefetch(batches, first, steps) as stream,
@@ -91,10 +91,14 @@ def train(
                 checkpoints.wait()
             end_if(stopping, step)
             count = max(1, count)  # short blocks may leave a batch without a masked token
-            for sums in optimizer_step(engine, micro_batches, count, run, world, step):
-                meter.add(sums, count)
             done = step + 1
+            sums_of_batches, norm = optimizer_step(
+                engine, micro_batches, count, run, world, step, with_norm=meter.is_due(done)
+            )
+            for sums in sums_of_batches:
+                meter.add(sums, count)
             if meter.is_due(done):
+                meter.gradient_norm = norm
                 meter.report(done)
             if done in snapshot_steps:
                 on_snapshot(done, read_masters(engine))
@@ -110,20 +114,28 @@ def train(
 
 
 def optimizer_step(
-    engine: DeepSpeedEngine, micro_batches: list[Batch], count: int, run: Run, world: World, step: int
-) -> list[torch.Tensor]:
-    """Forward, backward and update of one step; the sums of losses of each micro-batch, still on the device.
+    engine: DeepSpeedEngine,
+    micro_batches: list[Batch],
+    count: int,
+    run: Run,
+    world: World,
+    step: int,
+    with_norm: bool = False,
+) -> tuple[list[torch.Tensor], float | None]:
+    """Forward, backward and update of one step.
 
-    count: loss terms of the whole batch on all ranks, at least 1. Nothing here waits for the device.
+    count: loss terms of the whole batch on all ranks, at least 1. Returns (sums of losses of each micro-batch, still on
+    the device; norm of the gradients, None where it is not known or not asked for). Only `with_norm` waits for the
+    device.
     """
-    sums_of_batches = []
+    sums_of_batches, norm = [], None
     set_learning_rate(engine, run.schedule.lr_at(step))
     for batch in micro_batches:
         sums = engine(_to_device(batch, world.device))
         # DeepSpeed averages gradients over data ranks; the count is global, so undo that.
-        backward_and_step(engine, sums.mean() * (world.data.size / count), run)
+        norm = backward_and_step(engine, sums.mean() * (world.data.size / count), run, world if with_norm else None)
         sums_of_batches.append(sums.detach())
-    return sums_of_batches
+    return sums_of_batches, norm
 
 
 def _check_finite(weights: Weights, label: str) -> None:

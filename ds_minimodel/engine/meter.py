@@ -1,14 +1,15 @@
-"""Losses, rate and cost of a run while it trains: metrics.jsonl, TensorBoard events, progress."""
+"""Losses, rate and cost of a run while it trains: metrics.jsonl, TensorBoard events, monitors, progress."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import resource
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Count, Stored, atomic_write, clear_write_errors, read_model_lines
 from ds_minimodel.common.progress import Progress
+from ds_minimodel.engine.monitors import MonitoredRun, Monitors
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
 
@@ -30,14 +32,17 @@ class Meter:
     """
 
     def __init__(
-        self, names: Sequence[str], run: Run, world: World, folder: Path | str, label: str, start: int
+        self, names: Sequence[str], run: Run, world: World, folder: Path | str, label: str, start: int, job: str
     ) -> None:
-        """names: of the losses. start: step that the run goes on from."""
+        """names: of the losses. start: step that the run goes on from. job: hash of all that decides the outcome."""
         self.names, self.run, self.world, self.label = names, run, world, label
         self.last_step, self.last_time = start, time.monotonic()
         self.sums: Any = 0  # a tensor from the first `add` on
         self.every = max(1, min(100, run.schedule.steps // 100))
-        self.metrics = Metrics(folder, start)
+        self.gradient_norm: float | None = None  # of the step that is reported next, where it is known
+        id = hashlib.sha256(f"{job} {Path(folder).resolve()}".encode()).hexdigest()[:16]
+        settings = {name: value for name, value in run.record().items() if isinstance(value, (int, float, str))}
+        self.metrics = Metrics(folder, start, MonitoredRun(id, label, settings), run.monitors)
         if world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
         self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
@@ -77,6 +82,9 @@ class Meter:
         record: MetricsLine = {"step": step, "loss": sum(losses) / len(losses), "lr": run.schedule.lr_at(step - 1)}
         if len(losses) > 1:
             record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses, strict=True)}
+        if self.gradient_norm is not None:
+            record["gradient_norm"] = self.gradient_norm
+            self.gradient_norm = None
         record |= {
             "tokens_per_second": steps * accounting.tokens_per_step / seconds,
             "tflops_per_second": (formula - accounting.flops_until(step - steps)[0]) / seconds / 1e12,
@@ -96,7 +104,7 @@ class Meter:
             self.progress.close()
         elif self.world.is_main:
             with contextlib.suppress(UserError):  # the error that ends the run says more
-                self.metrics.close()
+                self.metrics.close(failed=True)
 
 
 def _peak_memory(device: torch.device) -> int:
@@ -112,18 +120,20 @@ class _Line(Stored):
 
 
 class Metrics:
-    """Appends a record to `folder`/metrics.jsonl and to TensorBoard, once it is open.
+    """Appends a record to `folder`/metrics.jsonl, to TensorBoard and to the monitors, once it is open.
 
     A resumed run drops the records after `start_step`, which it is about to write again.
     """
 
-    def __init__(self, folder: Path | str, start_step: int) -> None:
-        self.folder, self.start_step = Path(folder), start_step
+    def __init__(self, folder: Path | str, start_step: int, run: MonitoredRun, monitors: Collection[str]) -> None:
+        self.folder, self.start_step, self.run, self.named = Path(folder), start_step, run, monitors
 
     def open(self) -> None:
-        """Open both; UserError, here as below, where the disk does not take them."""
+        """Open all; UserError, here as below, where the disk does not take them."""
         from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
 
+        self.monitors = Monitors(self.named, self.run)
         path = self.folder / "metrics.jsonl"
         lines = read_model_lines(path, _Line, "delete this line, or the file: training does not depend on it")
         with atomic_write(path, "w") as file:
@@ -133,16 +143,20 @@ class Metrics:
         self.hook, threading.excepthook = threading.excepthook, self._report_thread
         with clear_write_errors(self.folder / "events"):
             self.events = SummaryWriter(self.folder / "events", purge_step=self.start_step + 1)
+            for summary in hparams(dict(self.run.settings), {"loss": 0.0}):  # the metric beside them in TensorBoard
+                self.events._get_file_writer().add_summary(summary)
 
     def write(self, record: MetricsLine) -> None:
         with clear_write_errors(self.file.name):
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()
-            for name, value in record.items():
-                if name != "step":
-                    self.events.add_scalar(name, value, record["step"])
+            values = {name: value for name, value in record.items() if name != "step"}
+            for name, value in values.items():
+                self.events.add_scalar(name, value, record["step"])
+        self.monitors.log(values, int(record["step"]))
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
+        self.monitors.end(failed)
         with clear_write_errors(self.file.name):
             self.file.close()
         try:

@@ -54,7 +54,8 @@ class Accounting:
 class Run:
     """One training run: schedule, optimizer, execution, and what is kept and counted.
 
-    deepspeed: the settings of the DeepSpeed JSON that the recipe names, as JSON (engine/zero/config.py).
+    deepspeed: the settings of the DeepSpeed JSON that the recipe names, as JSON (engine/zero/config.py). monitors:
+    services that metrics go to beside TensorBoard (engine/monitors.py).
     """
 
     schedule: Schedule
@@ -63,6 +64,7 @@ class Run:
     optimizer: Optimizer = field(default_factory=Optimizer)
     checkpoints: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     deepspeed: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    monitors: tuple[str, ...] = ()
 
     def record(self) -> dict[str, object]:
         """All numbers under the flat names that `run.json` has for them."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import Execution, fill_batch, replicas_of, split_batch
+from ds_minimodel.engine.monitors import check_monitors
 from ds_minimodel.engine.run import Accounting, Optimizer, Run
 from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.engine.zero.config import disagreements, refuse_disagreements
@@ -23,8 +24,8 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     """The steps of `steps` that the recipe has work for; UserError for what would stop a later one.
 
     Every text file must exist, every task file be readable with the task's labels, every batch of text divide
-    among the `ranks`, what initialises the packs be there, and what draws the plots be installed. Language
-    packs alone can be had without plots.
+    among the `ranks`, what initialises the packs be there, and what draws the plots and `engine.monitors` be installed.
+    Language packs alone can be had without plots.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     check_text(recipe)
@@ -32,6 +33,7 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     for section in _text_steps(recipe).values():
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
+    check_monitors(recipe.engine.monitors)
     check_deepspeed_file(recipe, replicas)
     if recipe.finetune.tasks:
         check_plots()

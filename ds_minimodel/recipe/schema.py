@@ -289,6 +289,8 @@ class Engine(Section):
     tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1  # ranks that hold one replica of the model between them
     # The file that is named, read with the recipe; what each of its settings decides stands on them.
     deepspeed: Annotated[DeepSpeedFile | None, FromFile, RECORDED_ELSEWHERE] = None
+    # Services that metrics go to beside TensorBoard (engine/monitors.py).
+    monitors: Annotated[list[Literal["wandb", "mlflow"]], EachOnce, DECIDES_NOTHING] = []
 
     def recorded(self) -> dict[str, Any]:
         """As of a Section; of DeepSpeed's file what decides results, where it has any."""

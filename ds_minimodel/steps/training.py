@@ -90,6 +90,7 @@ def training_run(
         Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip),
         CheckpointPolicy(kept.every, kept.keep_last, kept.keep_every),
         engine.deepspeed.given() if engine.deepspeed else {},
+        tuple(engine.monitors),
     )
     world.replicated(lambda: check_agreement(run, world.data.size))
     return run

@@ -62,6 +62,15 @@ def test_losses_are_those_of_stage_0_on_one_rank(seen, ranks, case):
     assert seen[ranks][case]["losses"] == pytest.approx(expected, abs=BOUNDS[run.execution.precision], rel=0)
 
 
+@each_size
+@each_case
+def test_gradient_norms_are_those_of_stage_0_on_one_rank(seen, ranks, case):
+    what, run = cases()[case]
+    expected = seen[1][f"{what} {run.execution.precision} zero0 {run.execution.micro_batch_size}"]["gradient_norms"]
+    bound = 10 * BOUNDS[run.execution.precision]
+    assert seen[ranks][case]["gradient_norms"] == pytest.approx(expected, rel=bound)
+
+
 @pytest.mark.parametrize("stage", range(4))
 def test_losses_do_not_depend_on_the_micro_batch(seen, stage):
     expected = seen[1][f"pretrain fp32 zero0 {WHOLE}"]["losses"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -86,13 +87,42 @@ def set_learning_rate(engine: deepspeed.DeepSpeedEngine, lr: float) -> None:
         group["lr"] = lr
 
 
-def backward_and_step(engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run: Run) -> None:
+def backward_and_step(
+    engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run: Run, norm_over: World | None = None
+) -> float | None:
     """Gradients of one micro-batch; after the last one of a step, the update.
 
     loss: this micro-batch's share of the step's loss. DeepSpeed would divide it by the number of micro-batches.
+    norm_over: the ranks, all of which call, where the L2 norm of the step's gradients before clipping is to be
+    returned, after its last micro-batch; None for one that is not known.
     """
     engine.backward(loss * _missing_loss_scale(engine, run), scale_wrt_gas=False)
+    world = norm_over if engine.is_gradient_accumulation_boundary() else None
+    own = _norm_of_gradients(engine, run, world) if world else None
     engine.step()
+    if world is None or (run.execution.zero_stage == 0 and world.tensor.size > 1):  # DeepSpeed's is wrong there
+        return None
+    norm = engine.get_global_grad_norm() if own is None else own
+    return None if norm is None or not math.isfinite(norm) else float(norm)
+
+
+def _norm_of_gradients(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> float | None:
+    """The norm where DeepSpeed computes or keeps none: in fp32 at stage 0, without clipping at stages 1 and 2."""
+    if run.execution.zero_stage == 0 and run.execution.precision == "fp32":
+        parts = [parameter.grad for parameter in engine.module.parameters() if parameter.grad is not None]
+        scale, is_partitioned = 1.0, False
+    elif not getattr(engine.optimizer, "compute_grad_norm", True):
+        parts = [gradient for part in engine.optimizer.averaged_gradients.values() for gradient in part]
+        scale, is_partitioned = engine.optimizer.loss_scale, True
+    else:
+        return None
+    if world.tensor.size > 1:
+        return None  # some of these would count twice
+    norms = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in parts]
+    square = torch.stack([*norms, torch.zeros((), device=world.device)]).square().sum()
+    if is_partitioned and world.data.size > 1:
+        dist.all_reduce(square, group=world.data.handle)
+    return float(square.sqrt()) / scale
 
 
 def _missing_loss_scale(engine: deepspeed.DeepSpeedEngine, run: Run) -> float:
