@@ -31,10 +31,13 @@ def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:
     return replace(body, config=body.config.with_layers(depth), head_depths=(depth,), tensors=keep)
 
 
-def with_new_layers(body: BodyArtifact, depth: int, new_layers: int, seed: int) -> BodyArtifact:
-    """The mini-model of step 1b: the bottom `depth` layers, `new_layers` random ones, the body's last head on top.
+def with_new_layers(
+    body: BodyArtifact, depth: int, new_layers: int, seed: int, copies_last: bool = False
+) -> BodyArtifact:
+    """The mini-model of step 1b: the bottom `depth` layers, `new_layers` on top, and the body's last head.
 
-    The random layers are a function of `seed`. Returns a body of depth + new_layers layers.
+    The new layers are random, a function of `seed`, or start as copies of the body's last ones. Returns a body of
+    depth + new_layers layers.
     """
     head_depth = max(body.head_depths)
     total = depth + new_layers
@@ -47,6 +50,10 @@ def with_new_layers(body: BodyArtifact, depth: int, new_layers: int, seed: int) 
             tensors[name] = body.tensors[name.replace(f"heads.{total}.", f"heads.{head_depth}.", 1)]
         elif not is_layer_from(name, depth):
             tensors[name] = body.tensors[name]
+        elif copies_last:
+            index = int(name.split(".")[1])
+            source = name.replace(str(index), str(body.config.num_layers - total + index), 1)
+            tensors[name] = body.tensors.get(source, tensors[name])  # ModernBERT's first layer has a norm less
     return replace(body, config=config, head_depths=(total,), tensors=tensors)
 
 

@@ -137,6 +137,10 @@ class Training(OptimizerSection):
 MOST_SNAPSHOTS = 10**5
 
 
+class BuildMini(Training):
+    initialisation: Literal["random", "last"] = "random"  # of the new layers; last: copies of the body's last ones
+
+
 class Adapt(Training):
     initialisation: Annotated[str, OneOf(INITIALISATIONS), RECORDED_ELSEWHERE] = "overlap"
     word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}  # language -> static vectors (fastText's .vec)
@@ -327,7 +331,7 @@ class Recipe(Section):
     model: Model
     mini: Mini = Mini()
     pretrain: Training
-    build_mini: Training
+    build_mini: BuildMini
     adapt: Adapt
     finetune: Finetune = Finetune()
     engine: Engine = Engine()
@@ -428,6 +432,8 @@ class Recipe(Section):
         systems = self.chosen_systems
         if mini.depth > layers or (mini.depth == layers and any(system.needs_shallow_mini for system in systems)):
             raise ValueError(f"mini.depth {mini.depth} must be below model.num_layers {layers}")
+        if self.builds_minis and self.build_mini.initialisation == "last" and mini.new_layers > layers:
+            raise ValueError(f"build_mini.initialisation last: the body has {layers} layers, not {mini.new_layers}")
         listed = [system for system in systems if Depth.LISTED in system.body_heads]
         if listed and (mini.depths != sorted(set(mini.depths)) or mini.depths[-1] != layers):
             raise ValueError(f"mini.depths {mini.depths} must rise and end at model.num_layers {layers}")
@@ -501,12 +507,12 @@ def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
     model = section(
         Model, kind.config, kind=(Annotated[str, OneOf(BODIES)], kind.name), initialisation=(starts, "random")
     )
-    training, adapt = section(Training, objective.settings), section(Adapt, objective.settings)
+    training, build_mini, adapt = (section(base, objective.settings) for base in (Training, BuildMini, Adapt))
     fields: dict[str, Any] = {
         "objective": (Annotated[str, OneOf(OBJECTIVES), RECORDED_ELSEWHERE], objective.name),
         "model": (model, model()),
         "pretrain": (training, training()),
-        "build_mini": (training, training()),
+        "build_mini": (build_mini, build_mini()),
         "adapt": (adapt, adapt()),
     }
     return create_model("Recipe", __base__=Recipe, __module__=__name__, **fields)

@@ -49,7 +49,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
 def mini_model(recipe: Recipe, body: BodyArtifact) -> tuple[BodyArtifact, LanguageModel]:
     """The mini-model with untrained new layers over a body, and the model of step 1b, in which they alone train."""
     depth = recipe.mini.depth
-    mini = with_new_layers(body, depth, recipe.mini.new_layers, recipe.seed)
+    mini = with_new_layers(body, depth, recipe.mini.new_layers, recipe.seed, recipe.build_mini.initialisation == "last")
     module = language_model(recipe, mini.config, mini.head_depths, recipe.source_vocab_size)
     load_into(module, mini.tensors, "body.")
     train_only(module, lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth))

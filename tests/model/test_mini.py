@@ -69,3 +69,12 @@ def test_new_layers_are_a_function_of_the_seed_and_leave_the_generator_alone():
     again, other = (with_new_layers(body, 2, 1, seed=seed).tensors for seed in (1, 2))
     assert all(first[name].equal(again[name]) for name in first)
     assert not first["layers.2.qkv.weight"].equal(other["layers.2.qkv.weight"])
+
+
+def test_new_layers_may_start_as_the_bodys_last():
+    body = artifact_of(make_model(5, 5))
+    mini = with_new_layers(body, 1, 2, seed=1, copies_last=True)
+    for name, tensor in mini.tensors.items():
+        for ours, source in (("layers.1.", "layers.3."), ("layers.2.", "layers.4."), ("heads.3.", "heads.5.")):
+            if name.startswith(ours):
+                assert tensor.equal(body.tensors[name.replace(ours, source)]), name

@@ -62,7 +62,8 @@ def test_the_recipes_of_the_repository_load(path):
 def test_values_merges_and_defaults(load):
     recipe = load()
     assert recipe.data.text == {"en": ["en.txt"], "de": ["de-1.txt", "de-2.txt.xz"]}
-    assert recipe.pretrain.lr == 7e-4 and recipe.build_mini == recipe.pretrain
+    assert recipe.pretrain.lr == 7e-4
+    assert recipe.build_mini.model_dump() == {**recipe.pretrain.model_dump(), "initialisation": "random"}
     assert (recipe.adapt.lr, recipe.adapt.steps, recipe.adapt.snapshot_every) == (7e-4, 100, 50)
     assert recipe.pretrain.beta2 == 0.98 and recipe.seed == 1
     assert recipe.finetune.of("topic", "max_length") == 96 and recipe.finetune.of("topic", "epochs") == 3
