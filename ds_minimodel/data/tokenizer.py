@@ -253,6 +253,7 @@ class JsonTokenizer(Tokenizer):
         self._check_size(self._file.size)
         self.mask = None if self.vocabulary.mask is None else self._file.strings[self.vocabulary.mask]
         self.mask_takes_space = self.mask in self._file.taking_space
+        self._file.content.clear()  # each process that prepares text would keep it
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)

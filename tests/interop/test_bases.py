@@ -21,6 +21,7 @@ from transformers import (
     CamembertTokenizer,
 )
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, save_body
@@ -237,6 +238,14 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
         [{"question": "the wind", "context": "the small boat sees"}]
     )
     assert answer["score"] == pytest.approx(float(sums.triu().max()), abs=1e-4)
+
+
+def test_a_mask_is_asked_for_as_the_vocabulary_spells_it_or_as_ours_do(bert):
+    predictor = Predictor(bert[1] / "body", {"de": bert[1] / "pack"}, top=3)
+    own, ours = predictor.predict([{"text": "the [MASK] sees"}, {"text": "the <mask> sees"}])
+    assert own == ours and len(own["masks"][0]) == 3
+    with pytest.raises(UserError, match=r"no \[MASK\] in the text"):
+        predictor.predict([{"text": "the mask sees"}])
 
 
 def test_finetuning_trains_both_token_types(bert):
