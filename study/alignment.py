@@ -26,7 +26,7 @@ from ds_minimodel.common.errors import exit_code
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.engine.ranks.world import join_ranks
 from ds_minimodel.model.models import to_tensors
-from ds_minimodel.recipe.jobs import Layout
+from ds_minimodel.recipe.jobs import WorkdirLayout
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.results.units import name_of
 from ds_minimodel.steps.training import snapshot_folder, text_sampler
@@ -39,7 +39,7 @@ TASK, BATCHES, PARAGRAPHS = "topic", 12, 1000
 
 def loss(recipe: Recipe, system: System, language: str) -> float:
     """Nats a masked token of the body's top head, with the pack of step 2 plugged in."""
-    layout, section = Layout(recipe.workdir), recipe.adapt
+    layout, section = WorkdirLayout(recipe.workdir), recipe.adapt
     body = load_body(layout.pretrain(system) / "body")
     model = plugged_module(body, load_pack(layout.adapt(system, language) / "pack", body.space))
     sampler = text_sampler(recipe, section, layout, language, join_ranks())
@@ -63,7 +63,7 @@ def parallel_paragraphs(recipe: Recipe, language: str) -> tuple[list[str], list[
 
 def percent_found(recipe: Recipe, system: System, language: str) -> list[float]:
     """Percent of paragraphs whose translation is the nearest, mean of both directions, before and after step 2."""
-    layout, source, scores = Layout(recipe.workdir), recipe.languages.source, []
+    layout, source, scores = WorkdirLayout(recipe.workdir), recipe.languages.source, []
     texts, originals = parallel_paragraphs(recipe, language)
     pairs, folder = np.stack([np.arange(len(texts))] * 2, 1), layout.adapt(system, language)
     for pack in (snapshot_folder(folder, 0), folder / "pack"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ds_minimodel.data.samples import Integers, Keys, Samples
 
 
-class Settings(Section):
+class MaskedLmSettings(Section):
     """Keys of a step that trains with this objective."""
 
     mask_prob: Share = 0.15  # of the tokens that are predicted
@@ -27,7 +27,7 @@ class MaskedLm(Objective):
     """Masked language modelling: the positions that are predicted are read, and no others."""
 
     name = "masked-lm"
-    settings = Settings
+    settings = MaskedLmSettings
     needs = ("mask",)
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class MaskedLm(Objective):
         return {"tokens": tokens, "read": read, "targets": targets, "count": len(rows)}
 
     def share_read(self, settings: Section) -> float:
-        assert isinstance(settings, Settings)
+        assert isinstance(settings, MaskedLmSettings)
         return settings.mask_prob
 
     def shapes(self, settings: Section, seq_length: int) -> Mapping[str, tuple[int, ...]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ds_minimodel.recipe.jobs import Job, Layout
+from ds_minimodel.recipe.jobs import Job, WorkdirLayout
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -30,7 +30,7 @@ class Step:
 
     def jobs(self, recipe: "Recipe") -> list[Job]:
         module = importlib.import_module(f"ds_minimodel.steps.{self.name.replace('-', '_')}")
-        return module.jobs(recipe, Layout(recipe.workdir))
+        return module.jobs(recipe, WorkdirLayout(recipe.workdir))
 
 
 # In their order; --help shows them so.

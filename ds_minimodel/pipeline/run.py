@@ -11,7 +11,7 @@ from ds_minimodel.engine.ranks.launch import launched, name_the_cpu
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
 from ds_minimodel.recipe.jobs import (
     Job,
-    Layout,
+    WorkdirLayout,
     begin,
     finish,
     is_complete,
@@ -130,7 +130,7 @@ def _report(recipe: "Recipe") -> None:
     for job in needed:
         if not is_complete(job):
             raise UserError(f"{job.folder}: not complete; run that step first, or `ds-minimodel run`")
-    print(printable(f"{report.write(recipe, Layout(recipe.workdir), needed)}/report.html"), file=sys.stderr)
+    print(printable(f"{report.write(recipe, WorkdirLayout(recipe.workdir), needed)}/report.html"), file=sys.stderr)
 
 
 def check_labels(recipe: "Recipe", others: Sequence[str]) -> None:
@@ -138,14 +138,14 @@ def check_labels(recipe: "Recipe", others: Sequence[str]) -> None:
     if others:
         from ds_minimodel.steps import report
 
-        report.named_runs(Layout(recipe.workdir), others)
+        report.named_runs(WorkdirLayout(recipe.workdir), others)
 
 
 def report_several(recipe: "Recipe", others: Sequence[str]) -> None:
     """The report over this recipe's run, which has its own, and the runs in the workdirs `others`."""
     from ds_minimodel.steps import report
 
-    print(printable(f"{report.write_joint(Layout(recipe.workdir), others)}/report.html"), file=sys.stderr)
+    print(printable(f"{report.write_joint(WorkdirLayout(recipe.workdir), others)}/report.html"), file=sys.stderr)
 
 
 def is_pending(step: Step, recipe: "Recipe", rebuild: bool = False) -> bool:

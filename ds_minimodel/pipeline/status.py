@@ -26,7 +26,7 @@ _ALIKE = {"pretrain": 2, "build-mini": 2, "adapt": 2, "finetune": 3}
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingProgress:
     """A training run: optimizer steps done and in all, steps a second, seconds left at that rate (None: unknown)."""
 
     step: int
@@ -43,7 +43,7 @@ class JobStatus:
     name: str
     state: str
     why: str
-    training: Training | None
+    training: TrainingProgress | None
     bytes: int
 
 
@@ -137,7 +137,7 @@ def wanted_steps(recipe: Recipe) -> list[Step]:
     return [step for step in STEPS.values() if recipe.finetune.tasks or not step.needs_tasks]
 
 
-def training_in(folder: Path, is_running: bool) -> Training | None:
+def training_in(folder: Path, is_running: bool) -> TrainingProgress | None:
     """The training run in a job's folder `run`, None before its first report."""
     try:
         facts = read_json(folder / "run.json")
@@ -150,7 +150,7 @@ def training_in(folder: Path, is_running: bool) -> Training | None:
     except (UserError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
         return None  # not begun, being written at this moment, or damaged
     rate = sum(rates) / len(rates) if is_running else None
-    return Training(step, steps, rate, (steps - step) / rate if rate else None)
+    return TrainingProgress(step, steps, rate, (steps - step) / rate if rate else None)
 
 
 def _newest(path: Path) -> Iterator[dict[str, Any]]:

@@ -73,7 +73,7 @@ MODEL_SIZES = {
 MASKED = 0.15
 PASSES = 7  # through each model, of which the fastest counts
 TOGETHER = 20  # passes of ranks that measure together
-STEPS = 7  # of a measurement that takes less than a millisecond or two
+REPEATS = 7  # of a measurement that takes less than a millisecond or two
 FEW, MANY, LARGE = (8, 16), (72, 16), (8, 1 << 19)  # tensors and elements of each, of modules whose update is timed
 LINK_BYTES = 1 << 24
 
@@ -118,7 +118,7 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
         configure_cpu()
     precisions = ["fp32", *(["fp16"] if is_gpu else []), *(["bf16"] if is_gpu or has_bf16_products() else [])]
     tiny = passes(TINY, torch.float32, where)
-    launch = seconds_of(tiny, clock, STEPS) / len(_watched(tiny, clock))  # of a pass with next to nothing to compute
+    launch = seconds_of(tiny, clock, REPEATS) / len(_watched(tiny, clock))  # of a pass with next to nothing to compute
     rates = _rates(precisions, where, clock, 0.0 if is_gpu else launch)
     overheads, updates = _engine(precisions, clock)
     slowdown, link = _together(precisions, where, clock)
@@ -267,10 +267,10 @@ def _engine_seconds(module: _Tensors, setup: Setup, world: World, clock: Clock) 
         plain({}).backward()
         plain.zero_grad()
 
-    of_passes = seconds_of(alone, clock, STEPS)
+    of_passes = seconds_of(alone, clock, REPEATS)
     engine = build_engine(module.float(), run, world, partition_of(module, setup).zero)
     step = partial(optimizer_step, engine, [{"count": 1}], 1, run, world, 1)
-    seconds = seconds_of(step, clock, STEPS)
+    seconds = seconds_of(step, clock, REPEATS)
     destroy(engine)
     return seconds - of_passes
 
@@ -335,7 +335,7 @@ def _measure_together(device_type: str, clock_name: str, number: int, precisions
     small, large = (torch.zeros(size, dtype=torch.uint8, device=device) for size in (64, LINK_BYTES))
     hops = 2 * math.ceil(math.log2(dist.get_world_size()))  # there and back
     sent = 2 * (1 - 1 / dist.get_world_size()) * LINK_BYTES
-    message = seconds_of(lambda: dist.all_reduce(small), clock, STEPS)
+    message = seconds_of(lambda: dist.all_reduce(small), clock, REPEATS)
     whole = seconds_of(lambda: dist.all_reduce(large), clock, PASSES)
     print(json.dumps([seconds, sent / max(1e-9, whole - message), message / max(1, hops)]))
     dist.destroy_process_group()

@@ -90,7 +90,7 @@ STEP_FOLDERS = "tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetu
 TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
 
 
-class Layout:
+class WorkdirLayout:
     """Folders below the recipe's workdir."""
 
     def __init__(self, workdir: str | Path) -> None:

@@ -96,7 +96,7 @@ class Data(Section):
         return {language: [files] if isinstance(files, str) else files for language, files in text.items()}
 
 
-class Model(BodyConfig):
+class ModelSection(BodyConfig):
     """The body: the keys of its kind (bodies/), and how one starts in step 1."""
 
     initialisation: str = "random"
@@ -328,7 +328,7 @@ class Recipe(Section):
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
     objective: Annotated[str, OneOf(OBJECTIVES), RECORDED_ELSEWHERE]  # of the kind of body where not given
-    model: Model
+    model: ModelSection
     mini: Mini = Mini()
     pretrain: Training
     build_mini: BuildMini
@@ -505,7 +505,7 @@ def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
 
     starts = Literal["random", *kind.starts]  # type: ignore[valid-type]
     model = section(
-        Model, kind.config, kind=(Annotated[str, OneOf(BODIES)], kind.name), initialisation=(starts, "random")
+        ModelSection, kind.config, kind=(Annotated[str, OneOf(BODIES)], kind.name), initialisation=(starts, "random")
     )
     training, build_mini, adapt = (section(base, objective.settings) for base in (Training, BuildMini, Adapt))
     fields: dict[str, Any] = {

@@ -286,12 +286,14 @@ def depth_curves(rows: Sequence[Row], depths: Mapping[int, str]) -> dict[Key, li
     )
 
 
-Group = TypeVar("Group")
+GroupKey = TypeVar("GroupKey")
 
 
-def _in_all(rows: Iterable[Row], groups: Iterable[Group], group_of: Callable[[Row], Group]) -> set[tuple[str, str]]:
+def _in_all(
+    rows: Iterable[Row], groups: Iterable[GroupKey], group_of: Callable[[Row], GroupKey]
+) -> set[tuple[str, str]]:
     """The (task, language) that each of `groups` has rows of."""
-    found: dict[Group, set[tuple[str, str]]] = {group: set() for group in groups}
+    found: dict[GroupKey, set[tuple[str, str]]] = {group: set() for group in groups}
     for row in rows:
         if group_of(row) in found:
             found[group_of(row)].add((row["task"], row["language"]))

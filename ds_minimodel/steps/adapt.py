@@ -10,7 +10,7 @@ from typing import Any
 from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.costs import Cost
-from ds_minimodel.engine.loop import train
+from ds_minimodel.engine.loop import Batches, train
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.model.artifacts import (
     BodyArtifact,
@@ -25,11 +25,10 @@ from ds_minimodel.model.artifacts import (
 from ds_minimodel.model.mini import prefix
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import Tensors, load_into, train_only
-from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
+from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.steps.first_pack import first_pack, initial_inputs
 from ds_minimodel.steps.training import (
-    Batches,
     finished_checkpoints,
     language_model,
     micro_batches,
@@ -48,7 +47,7 @@ class FirstManifest(PackManifest):
     rows_combined: Count
 
 
-def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
     source, found = recipe.languages.source, []
     shared = {"seed": recipe.seed, "objective": recipe.objective, "adapt": recipe.adapt.recorded()}
     shared |= recipe.data.recorded() | recipe.engine.recorded()
@@ -70,7 +69,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     return found
 
 
-def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world: World) -> None:
+def _adapt(recipe: Recipe, layout: WorkdirLayout, system: System, language: str, world: World) -> None:
     section, folder = recipe.adapt, layout.adapt(system, language)
     sampler = text_sampler(recipe, section, layout, language, world)
     vocab_size = sampler.reader.store.vocabulary.size
@@ -115,7 +114,7 @@ def _adapt(recipe: Recipe, layout: Layout, system: System, language: str, world:
 
 def _save_first(
     recipe: Recipe,
-    layout: Layout,
+    layout: WorkdirLayout,
     language: str,
     frozen: BodyArtifact,
     source: PackArtifact,

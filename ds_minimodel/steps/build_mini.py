@@ -10,7 +10,7 @@ from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import load_into, tensors_under, train_only
-from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
+from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import (
     finished_checkpoints,
@@ -23,7 +23,7 @@ from ds_minimodel.steps.training import (
 from ds_minimodel.systems import System
 
 
-def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
     source = recipe.languages.source
     inputs = {
         "seed": recipe.seed,
@@ -56,7 +56,7 @@ def mini_model(recipe: Recipe, body: BodyArtifact) -> tuple[BodyArtifact, Langua
     return mini, module
 
 
-def _build(recipe: Recipe, layout: Layout, system: System, world: World) -> None:
+def _build(recipe: Recipe, layout: WorkdirLayout, system: System, world: World) -> None:
     section, source, folder = recipe.build_mini, recipe.languages.source, layout.build_mini(system)
     sampler = text_sampler(recipe, section, layout, source, world)
     body = load_body(layout.pretrain(system) / "body")

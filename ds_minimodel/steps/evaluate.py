@@ -23,7 +23,7 @@ from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.models import TaskModel, to_tensors
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
-from ds_minimodel.recipe.jobs import Job, Layout
+from ds_minimodel.recipe.jobs import Job, WorkdirLayout
 from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.results.curves import Row
 from ds_minimodel.results.run_results import SCORES_FILE
@@ -34,7 +34,7 @@ from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_b
 from ds_minimodel.tasks.kind import Logits
 
 
-def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
     """Jobs that score a system on a task in a language with the task model of a seed."""
     found: list[Job] = []
     source = recipe.languages.source
@@ -59,7 +59,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     return found
 
 
-def _model(recipe: Recipe, layout: Layout, system: System, name: str, seed: int) -> Path:
+def _model(recipe: Recipe, layout: WorkdirLayout, system: System, name: str, seed: int) -> Path:
     """Folder of what a task is scored with: a task model, or the body where it is not finetuned."""
     if name in recipe.finetune.finetuned_tasks:
         return layout.finetune(system, name, seed) / "model"
@@ -67,7 +67,7 @@ def _model(recipe: Recipe, layout: Layout, system: System, name: str, seed: int)
 
 
 def _evaluate(
-    recipe: Recipe, layout: Layout, system: System, name: str, language: str, seed: int, out: Path, world: World
+    recipe: Recipe, layout: WorkdirLayout, system: System, name: str, language: str, seed: int, out: Path, world: World
 ) -> None:
     shares = world.gather(partial(_score_packs, recipe, layout, system, name, language, seed, world))
     rows = sorted((row for share in shares for row in share), key=itemgetter("step"))
@@ -81,7 +81,7 @@ def _evaluate(
 
 
 def _score_packs(
-    recipe: Recipe, layout: Layout, system: System, name: str, language: str, seed: int, world: World
+    recipe: Recipe, layout: WorkdirLayout, system: System, name: str, language: str, seed: int, world: World
 ) -> list[Row]:
     """Score rows of this replica's share of a language's packs under a task's model."""
     share = _packs(recipe, layout, system, language)[world.data.rank :: world.data.size]
@@ -135,7 +135,7 @@ def _module(recipe: Recipe, task: Task, folder: Path, model: BodyArtifact, world
 
 def _in_source_language(
     recipe: Recipe,
-    layout: Layout,
+    layout: WorkdirLayout,
     system: System,
     name: str,
     module_of: Callable[[int], TaskModel],
@@ -152,7 +152,7 @@ def _in_source_language(
     return _logits(module, encoded.examples)
 
 
-def _packs(recipe: Recipe, layout: Layout, system: System, language: str) -> list[tuple[Path, int | None]]:
+def _packs(recipe: Recipe, layout: WorkdirLayout, system: System, language: str) -> list[tuple[Path, int | None]]:
     """(folder, step) of a language's packs, by rising step; None: that of the source, which was not adapted."""
     if language == recipe.languages.source:
         return [(layout.pretrain(system) / "pack", None)]

@@ -14,7 +14,7 @@ from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.model.artifacts import identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.parameters import load_into, train_only
-from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
+from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import finished_checkpoints, micro_batches, seeds_of_task, task_inputs, training_run
 from ds_minimodel.systems import System
@@ -28,7 +28,7 @@ def check_tasks(recipe: Recipe) -> None:
         KINDS[task.kind].check_files(task, recipe.languages.source)
 
 
-def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
     """Jobs that finetune each body on each task, one a seed."""
     found: list[Job] = []
     shared = {"finetune": recipe.finetune.recorded(), **recipe.engine.recorded()}
@@ -43,7 +43,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     return found
 
 
-def _finetune(recipe: Recipe, layout: Layout, system: System, name: str, seed: int, world: World) -> None:
+def _finetune(recipe: Recipe, layout: WorkdirLayout, system: System, name: str, seed: int, world: World) -> None:
     section, task, source = recipe.finetune, recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
     kind = FINETUNED[task.kind]

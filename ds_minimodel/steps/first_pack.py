@@ -27,7 +27,7 @@ from ds_minimodel.model import initialisation
 from ds_minimodel.model.initialisation import FirstPack, Pieces
 from ds_minimodel.model.parameters import Tensors
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
-from ds_minimodel.recipe.jobs import Layout
+from ds_minimodel.recipe.jobs import WorkdirLayout
 from ds_minimodel.recipe.schema import Recipe
 
 
@@ -58,7 +58,7 @@ def initial_inputs(recipe: Recipe, language: str) -> dict[str, Any]:
     }
 
 
-def first_pack(recipe: Recipe, layout: Layout, language: str, source: Tensors) -> FirstPack:
+def first_pack(recipe: Recipe, layout: WorkdirLayout, language: str, source: Tensors) -> FirstPack:
     """The FirstPack of a target language. source: the tensors of the source pack. UserError as check_vectors."""
     check_vectors(recipe)
     return _METHODS[recipe.adapt.initialisation](_Request(recipe, layout, language, source))
@@ -69,7 +69,7 @@ class _Request:
     """Inputs of an initialisation, each read at its first use."""
 
     recipe: Recipe
-    layout: Layout
+    layout: WorkdirLayout
     language: str
     source: Tensors
 

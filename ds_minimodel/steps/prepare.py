@@ -7,7 +7,7 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.data.workers import MpiRanks
-from ds_minimodel.recipe.jobs import Job, Layout, fingerprint_of_text
+from ds_minimodel.recipe.jobs import Job, WorkdirLayout, fingerprint_of_text
 from ds_minimodel.recipe.schema import Recipe
 
 
@@ -17,18 +17,18 @@ def check_text(recipe: Recipe) -> None:
         find_files(recipe.data.text[language])
 
 
-def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
     return [_job(recipe, layout, language) for language in recipe.languages_of_text]
 
 
-def _job(recipe: Recipe, layout: Layout, language: str) -> Job:
+def _job(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     text = find_files(recipe.data.text[language])
     inputs = {"text": fingerprint_of_text(text), "min_words": recipe.data.min_words.get(language, 0)}
     make = partial(_prepare, recipe, layout, language)
     return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make, text=text)
 
 
-def _prepare(recipe: Recipe, layout: Layout, language: str, ranks: MpiRanks | None) -> None:
+def _prepare(recipe: Recipe, layout: WorkdirLayout, language: str, ranks: MpiRanks | None) -> None:
     progress = Progress(f"prepare {language}", None, "tokens")
     prepare(
         recipe.data.text[language],

@@ -24,7 +24,7 @@ from ds_minimodel.model.artifacts import (
 from ds_minimodel.model.initialisation import zero_padding_row
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import tensors_under
-from ds_minimodel.recipe.jobs import Job, Layout, inputs_hash
+from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.training import (
     body_of,
@@ -38,7 +38,7 @@ from ds_minimodel.steps.training import (
 from ds_minimodel.systems import System
 
 
-def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
     source = recipe.languages.source
     if recipe.base is not None:
         base = Path(recipe.base)
@@ -78,7 +78,7 @@ def _take_over(base: Path, out: Path) -> None:
             shutil.copytree(base / part, folder, dirs_exist_ok=True)
 
 
-def _pretrain(recipe: Recipe, layout: Layout, body: System, world: World) -> None:
+def _pretrain(recipe: Recipe, layout: WorkdirLayout, body: System, world: World) -> None:
     section, source, folder = recipe.pretrain, recipe.languages.source, layout.pretrain(body)
     sampler = text_sampler(recipe, section, layout, source, world)
     torch.manual_seed(recipe.seed)

@@ -23,7 +23,7 @@ from ds_minimodel.common.files import (
     write_manifest,
 )
 from ds_minimodel.recipe.costs import recipe_costs
-from ds_minimodel.recipe.jobs import Job, Layout, log_of, read_record, record_of
+from ds_minimodel.recipe.jobs import Job, WorkdirLayout, log_of, read_record, record_of
 from ds_minimodel.recipe.names import check_label
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
@@ -60,7 +60,7 @@ class _TrainingRun(Stored):
     torch: str
 
 
-def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
     """Jobs that score a task's references in a target language."""
     found = []
     for folder, name, language in _references(recipe, layout):
@@ -73,7 +73,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     return found
 
 
-def _references(recipe: Recipe, layout: Layout) -> Iterator[tuple[Path, str, str]]:
+def _references(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[Path, str, str]]:
     """(folder, task, language) of each job; references are zero-shot, so that the source has none."""
     for name, task in recipe.finetune.tasks.items():
         for language in task.test:
@@ -94,13 +94,13 @@ def _score_references(recipe: Recipe, name: str, language: str, out: Path, _worl
         write_manifest(folder, kind="baselines")
 
 
-def write(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> Path:
+def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> Path:
     """Write the report of one run and return its folder. needed: all jobs that it is made from, complete."""
     write_report(layout.report(), [_results(recipe, layout, needed)])
     return layout.report()
 
 
-def write_joint(layout: Layout, others: Sequence[str]) -> Path:
+def write_joint(layout: WorkdirLayout, others: Sequence[str]) -> Path:
     """Write the report over the run in `layout`, which has its own report, and those in `others`; its folder.
 
     others: workdirs, each as RUN or LABEL=RUN. UserError where one is not finished, stale, or does not
@@ -111,7 +111,7 @@ def write_joint(layout: Layout, others: Sequence[str]) -> Path:
     return layout.joint_report()
 
 
-def named_runs(layout: Layout, others: Sequence[str]) -> list[tuple[str, Path]]:
+def named_runs(layout: WorkdirLayout, others: Sequence[str]) -> list[tuple[str, Path]]:
     """(name, workdir) of the run in `layout` and of the `others`, as above; UserError for one that cannot be shown."""
     runs = [(_name_of(layout.root), layout.root)]
     for text in others:
@@ -128,7 +128,7 @@ def _name_of(workdir: Path) -> str:
     return os.path.basename(os.path.abspath(workdir))
 
 
-def _results(recipe: Recipe, layout: Layout, needed: Iterable[Job]) -> RunResults:
+def _results(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> RunResults:
     scores: list[Row] = []
     references: list[Row] = []
     for folder, _, _ in _references(recipe, layout):
@@ -167,7 +167,7 @@ def _scores_in(folder: Path, system: System, task: str, language: str, seed: int
     return [row.model_dump() for row in rows]
 
 
-def _data(recipe: Recipe, layout: Layout) -> dict[str, Any]:
+def _data(recipe: Recipe, layout: WorkdirLayout) -> dict[str, Any]:
     """Identities of the base, of the text that each language's tokens were made from, of the training data."""
     found = {"base": _inputs(layout.pretrain(recipe.chosen_systems[0])).get("base")}
     for language in recipe.languages_of_text:
@@ -200,7 +200,7 @@ def _tests(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _facts(recipe: Recipe, layout: Layout) -> dict[str, str]:
+def _facts(recipe: Recipe, layout: WorkdirLayout) -> dict[str, str]:
     """{label: text} for the head of the page."""
     first = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0])
     advice = "put it back from a copy, or delete the folder of its job and run the step again"
@@ -221,7 +221,7 @@ def _facts(recipe: Recipe, layout: Layout) -> dict[str, str]:
     }
 
 
-def _losses(recipe: Recipe, layout: Layout) -> list[LossRow]:
+def _losses(recipe: Recipe, layout: WorkdirLayout) -> list[LossRow]:
     source = recipe.languages.source
     rows: list[LossRow | None] = []
     for system in recipe.chosen_systems:

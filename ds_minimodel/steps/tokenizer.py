@@ -8,11 +8,11 @@ from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.data.reader import find_files
 from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
 from ds_minimodel.model.artifacts import identity
-from ds_minimodel.recipe.jobs import Job, Layout, fingerprint_of_text
+from ds_minimodel.recipe.jobs import Job, WorkdirLayout, fingerprint_of_text
 from ds_minimodel.recipe.schema import Recipe
 
 
-def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
+def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
     if recipe.base is None:
         return [_training(recipe, layout, language) for language in recipe.languages.all]
     pack, source = Path(recipe.base) / "pack", layout.tokenizer(recipe.languages.source)
@@ -22,7 +22,7 @@ def jobs(recipe: Recipe, layout: Layout) -> list[Job]:
     ]
 
 
-def _training(recipe: Recipe, layout: Layout, language: str) -> Job:
+def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     section, text = recipe.tokenizer, find_files(recipe.data.text[language])
     inputs = {"tokenizer": section.recorded(), "text": fingerprint_of_text(text)}
     out = layout.tokenizer(language)

@@ -15,6 +15,7 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy, drop_all_but_milestones
 from ds_minimodel.engine.execution import Execution
+from ds_minimodel.engine.loop import Batches
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Accounting, Optimizer, Phases, Run
 from ds_minimodel.engine.schedule import Schedule
@@ -23,15 +24,13 @@ from ds_minimodel.model.models import LanguageModel, to_tensors
 from ds_minimodel.objectives import Sampler
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.costs import step_work
-from ds_minimodel.recipe.jobs import Layout
+from ds_minimodel.recipe.jobs import WorkdirLayout
 from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED
 
-Batches = Callable[[int], list[dict[str, Any]]]  # step -> this rank's micro-batches
 
-
-class Samples(Protocol):
+class BatchSource(Protocol):
     """Batches by the global numbers of their samples."""
 
     def rows(self, first: int, last: int) -> dict[str, Any]: ...
@@ -96,7 +95,7 @@ def training_run(
     return run
 
 
-def text_sampler(recipe: Recipe, section: Training, layout: Layout, language: str, world: World) -> Sampler:
+def text_sampler(recipe: Recipe, section: Training, layout: WorkdirLayout, language: str, world: World) -> Sampler:
     """Samples of a step that trains on one language's text."""
     tokenizer = open_tokenizer(layout.tokenizer(language))
     store = TokenStore(layout.tokens(language), tokenizer.sha256)
@@ -127,7 +126,7 @@ def text_cost(
     return step_flops(step, step_work(recipe, section, vocab_size), depths, frozen_layers)
 
 
-def micro_batches(sampler: Samples, run: Run, world: World) -> Batches:
+def micro_batches(sampler: BatchSource, run: Run, world: World) -> Batches:
     """A function of the step: this rank's micro-batches of it, as torch tensors.
 
     `sampler.rows(first, last)` gives the samples with these global numbers; step s takes the numbers

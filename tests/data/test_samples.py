@@ -10,7 +10,7 @@ from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.samples import SampleReader
 from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.objectives import OBJECTIVES, Sampler
-from ds_minimodel.objectives.masked_lm import Settings, choose_positions, replacements
+from ds_minimodel.objectives.masked_lm import MaskedLmSettings, choose_positions, replacements
 
 SEQ_LENGTH = 30
 BOS, EOS = 0, 2  # of what is trained here
@@ -22,7 +22,7 @@ def sampler(request, store):
 
 
 def sampler_of(store, blocks, seed):
-    return Sampler(SampleReader(store, blocks, seed), OBJECTIVES["masked-lm"], Settings(mask_prob=0.15))
+    return Sampler(SampleReader(store, blocks, seed), OBJECTIVES["masked-lm"], MaskedLmSettings(mask_prob=0.15))
 
 
 def samples(batch):

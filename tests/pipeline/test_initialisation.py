@@ -12,7 +12,7 @@ from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.run import is_pending, run_step
-from ds_minimodel.recipe.jobs import Layout
+from ds_minimodel.recipe.jobs import WorkdirLayout
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.steps.first_pack import check_vectors, first_pack
 
@@ -64,7 +64,7 @@ def prepared(tmp_path_factory):
 )
 def test_first_packs(prepared, vectors, method, files, combined):
     recipe = load_recipe(prepared, [f"adapt.initialisation={method}", *vectors[:files]])
-    layout, draw = Layout(recipe.workdir), torch.Generator().manual_seed(0)
+    layout, draw = WorkdirLayout(recipe.workdir), torch.Generator().manual_seed(0)
     source = {"tokens": torch.randn(40, 16, generator=draw), "bias": torch.randn(40, generator=draw)}
     first, again = (first_pack(recipe, layout, "xx", source) for _ in range(2))
     assert first.tensors["tokens"].shape == (40, 16) and first.tensors["bias"].shape == (40,)

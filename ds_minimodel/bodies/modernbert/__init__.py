@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ds_minimodel.bodies.body import Body
     from ds_minimodel.bodies.hugging_face import Architecture
 
-Base = Annotated[float, Field(ge=1, le=1e9)]
+RotaryBase = Annotated[float, Field(ge=1, le=1e9)]
 
 
 class ModernBertConfig(BodyConfig):
@@ -33,8 +33,8 @@ class ModernBertConfig(BodyConfig):
     norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
     window: NonNegativeInt = 64  # keys on each side that a layer sees which does not see all
     global_every: Few = 3  # layers 0, 3, 6 … see all
-    global_base: Base = 160_000.0  # of the rotary positions, in layers that see all
-    local_base: Base = 10_000.0
+    global_base: RotaryBase = 160_000.0  # of the rotary positions, in layers that see all
+    local_base: RotaryBase = 10_000.0
 
     separators: ClassVar[int] = 1
     tasks_read_head: ClassVar[bool] = True

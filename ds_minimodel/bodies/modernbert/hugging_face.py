@@ -41,7 +41,7 @@ class _RotaryByKind(Stored):
     sliding_attention: _Rotary = _Rotary(rope_theta=10_000.0)
 
 
-class ConfigFile(Stored):
+class ModernBertConfigFile(Stored):
     """Of config.json what decides the model: what is served, with ModernBertConfig's defaults for absent keys."""
 
     model_config = ConfigDict(validate_default=True)
@@ -79,7 +79,7 @@ class ModernBertArchitecture(Architecture):
 
     @property
     def config_file(self) -> type[Stored]:
-        return ConfigFile
+        return ModernBertConfigFile
 
     def config(self, file: Any, where: Path) -> tuple[BodyConfig, int]:
         every = file.global_attn_every_n_layers

@@ -37,7 +37,7 @@ _COPIES = {"lm_head.decoder.weight": TOKENS, "lm_head.decoder.bias": "lm_head.bi
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # of the first BERTs
 
 
-class ConfigFile(Stored):
+class RobertaConfigFile(Stored):
     """Of config.json what decides the model: what is served, with RobertaConfig's defaults for absent keys."""
 
     model_config = ConfigDict(validate_default=True)
@@ -81,7 +81,7 @@ class RobertaArchitecture(Architecture):
 
     @property
     def config_file(self) -> type[Stored]:
-        return ConfigFile
+        return RobertaConfigFile
 
     def config(self, file: Any, where: Path) -> tuple[BodyConfig, int]:
         fixed = {"type_vocab_size": self.own.token_types}
