@@ -14,11 +14,12 @@ from .mappings import reduce
 def row_linear(linear: nn.Linear, x: Tensor, group: Group) -> Tensor:
     """The nn.Linear `linear` where each rank holds some inputs of its weight, and x (..., own inputs).
 
-    The bias is whole on every rank, and is added once, to the sum.
+    The bias, where there is one, is whole on every rank, and is added once, to the sum.
     """
     if group.size == 1:
         return linear(x)
-    return reduce(ops.linear(x, linear.weight), group) + linear.bias
+    summed = reduce(ops.linear(x, linear.weight), group)
+    return summed if linear.bias is None else summed + linear.bias
 
 
 def embedding(tokens: Tensor, weight: Tensor, rows: range, group: Group) -> Tensor:

@@ -12,20 +12,25 @@ from .conftest import make_world, run
 
 RANKS = Path(__file__).parent / "tensor_ranks.py"
 # Layers of MiniPost, and heads at the depths that a schedule trains at.
-OVERRIDES = ("systems=[minipost,multijoint]", "finetune.seeds=1", "engine.tensor_parallel=2")
+OVERRIDES = ("systems=[minipost,multijoint]", "finetune.seeds=1")
+MODERNBERT = ("model.kind=modernbert", "model.window=4", "systems=[minipost]", "adapt.depth_schedule=[]")
+
+
+def split_run(start_ranks, folder, *overrides):
+    """Workdir of a run on two ranks."""
+    recipe = make_world(folder)
+    for step in ("tokenizer", "prepare"):
+        code, _, err = run(step, recipe, *overrides)
+        assert code == 0, err
+    process = start_ranks(2, RANKS, recipe, *overrides, "engine.tensor_parallel=2", stderr=subprocess.PIPE, text=True)
+    errors = process.communicate(timeout=280)[1]
+    assert process.returncode == 0, errors[-5000:]
+    return recipe.parent / "run"
 
 
 @pytest.fixture(scope="module")
 def split(start_ranks, tmp_path_factory):
-    """Workdir of a run on two ranks."""
-    recipe = make_world(tmp_path_factory.mktemp("split"))
-    for step in ("tokenizer", "prepare"):
-        code, _, err = run(step, recipe)
-        assert code == 0, err
-    process = start_ranks(2, RANKS, recipe, *OVERRIDES, stderr=subprocess.PIPE, text=True)
-    errors = process.communicate(timeout=280)[1]
-    assert process.returncode == 0, errors[-5000:]
-    return recipe.parent / "run"
+    return split_run(start_ranks, tmp_path_factory.mktemp("split"), *OVERRIDES)
 
 
 def artifacts(workdir):
@@ -41,7 +46,24 @@ def artifacts(workdir):
 
 def test_artifacts_are_those_of_one_process(world, split):
     whole, found = artifacts(world.parent / "run"), artifacts(split)
-    assert found.keys() == whole.keys() and len(whole) == 15
+    assert len(whole) == 15
+    assert_same_but_for_rounding(found, whole)
+
+
+def test_a_body_without_biases_is_split_as_well(start_ranks, tmp_path):
+    """ModernBERT's: gated feed-forward blocks, windows, a prediction head that tasks read."""
+    for name in ("whole", "split"):
+        (tmp_path / name).mkdir()
+    overrides = (*MODERNBERT, "finetune.seeds=1")
+    code, _, err = run("run", make_world(tmp_path / "whole"), *overrides)
+    assert code == 0, err
+    found = artifacts(split_run(start_ranks, tmp_path / "split", *overrides))
+    assert_same_but_for_rounding(found, artifacts(tmp_path / "whole/run"))
+
+
+def assert_same_but_for_rounding(found, whole):
+    """Weights of two runs by file."""
+    assert found.keys() == whole.keys()
     for file, tensors in whole.items():
         assert found[file].keys() == tensors.keys(), file
         for name, tensor in tensors.items():
