@@ -501,7 +501,8 @@ def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
     """The Recipe whose section `model` has the keys of a kind of body, and whose steps have those of an objective."""
 
     def section(base: type[Section], own: type[Section], **fields: Any) -> type[Section]:
-        return create_model(base.__name__, __base__=(base, own), __module__=__name__, **fields)
+        """`base` with the keys of `own`, whose defaults come first."""
+        return create_model(base.__name__, __base__=(own, base), __module__=__name__, **fields)
 
     starts = Literal["random", *kind.starts]  # type: ignore[valid-type]
     model = section(

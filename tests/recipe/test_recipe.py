@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
@@ -226,6 +227,13 @@ def test_an_override_that_does_not_fit_is_refused(load, override, message):
     with pytest.raises(UserError) as refusal:
         load(override)
     assert message in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("kind", BODIES.values(), ids=lambda kind: kind.name)
+def test_defaults_are_those_of_the_kind_of_body(load, kind):
+    sizes = "model: {num_layers: 6, hidden_size: 64, num_heads: 4, ffn_size: 256, max_positions: 128}"
+    recipe = load(replace=sizes, by=f"model: {{kind: {kind.name}}}")
+    assert recipe.body_config == kind.config()
 
 
 def test_of_two_overrides_of_a_key_the_last_is_named(load):
