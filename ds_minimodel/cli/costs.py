@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +92,11 @@ def _check_is_ours(path: Path) -> None:
 
 
 def _show(options: Options, value: dict[str, Any], title: str, tables: "Callable[[], list[Table]]") -> None:
-    from ds_minimodel.results.render import to_markdown
+    from ds_minimodel.results.render import to_markdown, to_terminal
 
-    print(json.dumps(value, indent=1) if options.json else to_markdown(title, tables()))
+    if options.json:
+        print(json.dumps(value, indent=1))
+    elif sys.stdout.isatty():
+        print(to_terminal(tables(), shutil.get_terminal_size().columns))
+    else:
+        print(to_markdown(title, tables()))

@@ -1,8 +1,10 @@
 """Report on this machine: versions, devices, kernels, launchers."""
 
 import importlib.metadata
+import os
 import platform
 import shutil
+import sys
 
 import torch
 
@@ -56,7 +58,9 @@ def report() -> str:
     for kind in BODIES.values():
         others = f"; by torch's own operators: {', '.join(kind.without_kernels)}" if kind.without_kernels else ""
         lines.append(f"body {kind.name}: by the operators above{others}")
-    lines += [f"launcher {name}: {shutil.which(name) or 'not found'}" for name in LAUNCHERS]
+    # Beside this python too: the environment that it is of may not be activated.
+    places = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    lines += [f"launcher {name}: {shutil.which(name, path=places) or 'not found'}" for name in LAUNCHERS]
     return "\n".join(lines)
 
 

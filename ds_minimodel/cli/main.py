@@ -103,10 +103,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]
     unknown = [text for text in rest if text not in overrides]
     if unknown or (overrides and not hasattr(options, "overrides")):
-        parser.error(f"unrecognized arguments: {' '.join(unknown or overrides)}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown or overrides)}{_meant(rest)}")
     if overrides:
         options.overrides = [*options.overrides, *overrides]
     return options
+
+
+def _meant(rest: Sequence[str]) -> str:
+    """What to write for the first key of a recipe that is given as an option, --adapt.steps 3; "" where none is."""
+    for place, text in enumerate(rest):
+        key, _, value = text.removeprefix("--").partition("=")
+        if text.startswith("--") and re.fullmatch(r"[a-z_]+(\.[\w-]+)+", key):
+            following = [] if value else rest[place + 1 : place + 2]
+            return f" (did you mean {key}={''.join([value, *following]) or 'VALUE'}?)"
+    return ""
 
 
 def _doctor(_options: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ from ds_minimodel.common.errors import UserError, printable
 
 if TYPE_CHECKING:
     from ds_minimodel.serve.predictor import Predictor
+    from ds_minimodel.tasks.kind import Request
 
 STDIN = "-"
 MAX_LINE = 1 << 24  # characters of a line that is typed
@@ -52,7 +53,10 @@ def add_arguments(commands: Commands) -> None:
     predict = commands.add_parser("predict", help="ask a task model or a body, in any language with a pack")
     predict.add_argument("model", metavar="MODEL", help="folder of a task model or a body")
     predict.add_argument(
-        "file", metavar="FILE", nargs="?", help="JSON lines to answer at once; without it, the lines of standard input"
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="what to answer at once: .txt, lines as they are typed; .jsonl, .csv or .tsv; without it, standard input",
     )
     _add_pack(predict, "a language; may be repeated; default: the folder `pack` beside MODEL")
     predict.add_argument("--head", metavar="N", type=int, help="depth of the masked-LM head; default: the deepest")
@@ -65,7 +69,7 @@ def add_arguments(commands: Commands) -> None:
         "file", metavar="FILE", nargs="?", default=STDIN, help="a sentence a line; without it, or -, standard input"
     )
     _add_pack(embed, "the language of the file; default: the folder `pack` beside BODY")
-    embed.add_argument("--out", metavar="OUT", help="file to write; default: FILE.npy")
+    embed.add_argument("--out", metavar="OUT", help="FILE.npy to write; default: the name of FILE with .npy after it")
     embed.add_argument("--pool", metavar="NAME", default="mean", help="mean over the tokens, or first: that of <s>")
     embed.add_argument("--depth", metavar="N", type=int, help="layers that are run; default: all")
     _add_precision(embed)
@@ -144,6 +148,8 @@ def _embed(options: Options) -> None:
     if options.file == STDIN and options.out is None:
         raise UserError("standard input has no name: give --out FILE.npy")
     out = Path(options.out or f"{options.file}.npy")
+    if out.suffix != ".npy":
+        raise UserError(f"--out {out}: vectors are written as .npy; give FILE.npy (numpy.load reads it)")
     if out.exists():
         raise UserError(f"{out}: exists; choose another name with --out, or delete it")
     folders = _folders(options.pack)
@@ -204,23 +210,35 @@ def _folders(given: Sequence[str]) -> dict[str, str]:
 
 
 def _answer_file(predictor: "Predictor", path: str) -> None:
-    requests = predictor.read_requests(path)
+    requests = _typed(predictor, path) if path.endswith(".txt") else predictor.read_requests(path)
     _say_precision(predictor)
     for request, answer in zip(requests, predictor.predict(requests), strict=True):
         named = {key: request[key] for key in ("id", "language") if key in request}
         print(json.dumps({**named, **answer}, ensure_ascii=False))
 
 
-def _request(line: str, number: int, predictor: "Predictor") -> dict[str, Any]:
+def _typed(predictor: "Predictor", path: str) -> "list[Request]":
+    """The requests in a file of lines; UserError with the line of the first that is wrong."""
+    from ds_minimodel.serve.answers import check_request
+    from ds_minimodel.tasks.tables import read_text, text_lines
+
+    requests: list[Request] = []
+    for number, line in enumerate(text_lines(read_text(path), path), 1):
+        requests.append(_request(line, number, predictor, path))
+        check_request(requests[-1], predictor.answerer, predictor.tokenizers, f"{path}:{number}")
+    return requests
+
+
+def _request(line: str, number: int, predictor: "Predictor", path: str = "standard input") -> dict[str, Any]:
     """A request from a line: a JSON object, or its texts with tabs between, the language first of several."""
     if line.lstrip().startswith("{"):
         from ds_minimodel.tasks.tables import json_object
 
-        return json_object(line, "standard input", number)
+        return json_object(line, path, number)
     names, texts = predictor.answerer.fields, line.split("\t")
     if len(predictor.languages) > 1:
         names = ("language", *names)
     if len(texts) != len(names) or not line.strip():
         found = f"{len(texts)} fields" if line.strip() else "empty"
-        raise UserError(f"{found}; type {', '.join(names)} with tabs between, or a JSON object")
+        raise UserError(f"{path}:{number}: {found}; type {', '.join(names)} with tabs between, or a JSON object")
     return dict(zip(names, texts, strict=True))

@@ -1,6 +1,7 @@
 """Progress on standard error: a line that renews itself on a terminal, in a file a line every 20 seconds."""
 
 import contextlib
+import os
 import sys
 import time
 
@@ -42,11 +43,19 @@ class Progress:
         line = f"{self.label}: {self.done:,}{total} {self.unit}, {rate:,.1f}/s{left}{', ' + note if note else ''}"
         with contextlib.suppress(OSError):  # a full disk that standard error goes to ends no training
             print(
-                f"\r{line}\033[K" if self.on_terminal else line,
+                f"\r{line[: _width() - 1]}\033[K" if self.on_terminal else line,  # a longer one would not renew itself
                 end="" if self.on_terminal else "\n",
                 file=sys.stderr,
                 flush=True,
             )
+
+
+def _width() -> int:
+    """Columns of the terminal that standard error is; standard output may go elsewhere."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except OSError:
+        return 80
 
 
 def clock(seconds: float) -> str:

@@ -19,6 +19,7 @@ from pydantic import Field, field_validator
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.data.reader import find_files, read_documents
 
@@ -144,17 +145,22 @@ class UnigramTokenizer(Tokenizer):
 
 
 def train_tokenizer(
-    text: Sequence[str | Path], out: str | Path, vocab_size: int, character_coverage: float, input_sentences: int
+    text: Sequence[str | Path],
+    out: str | Path,
+    vocab_size: int,
+    character_coverage: float,
+    input_sentences: int,
+    label: str = "tokenizer",
 ) -> None:
     """Train a vocabulary of `vocab_size` ids, <mask> included, into the artifact folder `out`.
 
     `text` are paths or globs of raw text. At most `input_sentences` of its lines, sampled over all of
     it, are held in memory. The result is a function of the text and the arguments (SentencePiece
-    samples with a fixed seed).
+    samples with a fixed seed). label: of the progress that is shown.
 
     Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
     """
-    lines, layout = _Lines(text), trained_layout(vocab_size)
+    lines, layout = _Lines(text, label), trained_layout(vocab_size)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -192,8 +198,8 @@ def train_tokenizer(
 class _Lines:
     """The lines of a text, one at a time; keeps the error that ended them, if one did."""
 
-    def __init__(self, text: Sequence[str | Path]):
-        self._documents = read_documents(text)
+    def __init__(self, text: Sequence[str | Path], label: str):
+        self._documents, self._progress = read_documents(text), Progress(label, None, "lines")
         self.error: UserError | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -201,6 +207,8 @@ class _Lines:
             for document in self._documents:
                 for line in document:
                     yield line.replace(MASK, " ")  # so that no piece of text is spelt <mask>
+                    self._progress.update(self._progress.done + 1)
+            self._progress.close("all read: SentencePiece makes pieces of them")
         except UserError as error:
             self.error = error
             raise

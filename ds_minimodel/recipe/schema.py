@@ -203,6 +203,7 @@ class TaskOfAnyKind(Section):
     labels: Annotated[list[str], EachOnce] | None = None  # in id order; those of the training file where not given
     # What tables call text, sentence1, sentence2, label, language; not needed for the official files' forms.
     columns: Annotated[dict[str, str], EachOnce] = {}
+    test_columns: Annotated[dict[str, str], EachOnce] = {}  # of the tests, where they differ
     lr: PositiveFloat | None = None  # these four: where not given, those of `finetune`
     epochs: PositiveInt | None = None
     batch_size: Size | None = None
@@ -211,11 +212,11 @@ class TaskOfAnyKind(Section):
     @model_validator(mode="after")
     def _columns_are_of_the_kind(self) -> Self:
         kind = KINDS[self.kind]
-        unknown = sorted(self.columns.keys() - kind.roles)
-        if unknown:
-            raise ValueError(
-                f"columns: a {kind.name} task has no {unknown[0]}; it has {', '.join(sorted(kind.roles)) or kind.form}"
-            )
+        for key in ("columns", "test_columns"):
+            unknown = sorted(getattr(self, key).keys() - kind.roles)
+            if unknown:
+                known = ", ".join(sorted(kind.roles)) or kind.form
+                raise ValueError(f"{key}: a {kind.name} task has no {unknown[0]}; it has {known}")
         return self
 
     @field_validator("train")

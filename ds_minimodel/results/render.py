@@ -1,6 +1,7 @@
-"""A page as data (headings, facts, tables, plots), printed as Markdown or as HTML that stands alone."""
+"""A page as data (headings, facts, tables, plots), printed as Markdown, as HTML that stands alone, on a terminal."""
 
 import base64
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -146,6 +147,31 @@ def _markdown_table(table: Table) -> list[str]:
         "",
         *(line for note in table.notes for line in (_markdown(note), "")),
     ]
+
+
+def to_terminal(tables: Iterable[Table], width: int) -> str:
+    """Tables with aligned columns, numbers to the right; what is wider than `width` goes on below."""
+    lines: list[str] = []
+    for table in tables:
+        rows = [[" ".join(filter(None, cell[:2])) for cell in row] for row in [*table.rows, *table.references]]
+        columns = [_aligned(column) for column in zip(table.columns, *rows, strict=True)] if rows else []
+        num_names = len([name for name in table.columns[:2] if name in ("System", "Step")]) or 1  # of what a row is of
+        names, others = columns[:num_names], columns[num_names:]
+        lines += [table.title, ""]
+        while others:
+            used, taken = sum(len(column[0]) + 2 for column in names), 0
+            while taken < len(others) and (not taken or used + len(others[taken][0]) <= width):
+                used, taken = used + 2 + len(others[taken][0]), taken + 1
+            lines += ["  ".join(line).rstrip() for line in zip(*names, *others[:taken], strict=True)] + [""]
+            others = others[taken:]
+        lines += [line for note in table.notes for line in (*textwrap.wrap(note, width), "")]
+    return "\n".join(lines).rstrip("\n")
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    """The entries of a column, its name first, each as wide as the widest."""
+    align = str.rjust if any(text[:1].isdigit() for text in column[1:]) else str.ljust
+    return [align(text, max(map(len, column))) for text in column]
 
 
 def _markdown(text: str) -> str:

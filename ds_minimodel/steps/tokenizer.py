@@ -26,7 +26,15 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     section, text = recipe.tokenizer, find_files(recipe.data.text[language])
     inputs = {"tokenizer": section.recorded(), "text": fingerprint_of_text(text)}
     out = layout.tokenizer(language)
-    train = partial(train_tokenizer, text, out, section.vocab_size, section.character_coverage, section.input_sentences)
+    train = partial(
+        train_tokenizer,
+        text,
+        out,
+        section.vocab_size,
+        section.character_coverage,
+        section.input_sentences,
+        f"tokenizer {language}",
+    )
     return Job(out, inputs, (), lambda _: train(), text=text)
 
 

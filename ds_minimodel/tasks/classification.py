@@ -35,7 +35,8 @@ class Classification(FinetunedKind[Records, Encoded]):
         return (columns_named(self.fields, named),) if named else self.known_forms
 
     def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Records:
-        return read_table(path, self.table_forms(task.columns), labels, language)
+        is_test = path != task.train and bool(task.test_columns)
+        return read_table(path, self.table_forms(task.test_columns if is_test else task.columns), labels, language)
 
     def labels(self, task: TaskSettings, source: str) -> list[str]:
         return task.labels or list(self.read(task.train, task, source, None).labels)

@@ -38,6 +38,7 @@ class TaskSettings(Protocol):
     translations: dict[str, str]
     labels: list[str] | None
     columns: dict[str, str]
+    test_columns: dict[str, str]
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,12 @@ def test_training_text_that_looks_special_makes_no_double_pieces(tmp_path, text_
     assert len(set(pieces)) == 600 and pieces.index("<mask>") == 599 and pieces.index("<s>") == 0
 
 
+def test_training_says_where_it_is(tmp_path, text_file, corpus, capfd):
+    train_tokenizer([text_file], tmp_path / "out", 600, 0.9998, SENTENCES, "tokenizer de")
+    *_, last = capfd.readouterr().err.splitlines()
+    assert last.startswith(f"tokenizer de: {sum(map(len, corpus)):,} lines, ") and "all read" in last
+
+
 def test_decode_leaves_special_ids_out(tokenizer):
     ids = tokenizer.encode(["abc"])[0]
     assert tokenizer.decode([0, *ids, 2, 1, tokenizer.vocabulary.mask]) == "abc"

@@ -267,6 +267,8 @@ def test_columns_are_those_of_the_kind(load):
     for kind, message in (("pair", "a pair task has no text"), ("qa", "a qa task has no language")):
         with pytest.raises(UserError, match=message):
             load(columns, f"finetune.tasks.topic.kind={kind}")
+    with pytest.raises(UserError, match="test_columns: a classification task has no question"):
+        load("finetune.tasks.topic.test_columns={question: text}")
 
 
 def test_what_a_recipe_may_name_is_what_is_there():

@@ -260,3 +260,19 @@ def test_embed_refuses_and_writes_nothing(family, tmp_path, call):
         code, out, err = call("embed", family.body, *arguments)
         assert code == 2 and not out and len(err) == 1 and err[0].startswith("ds-minimodel: ") and message in err[0]
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "there.npy").read_text() == "mine"
+
+
+def test_a_text_file_is_answered_line_by_line(family, tmp_path, call):
+    (tmp_path / "q.txt").write_text('今天的天气很好\n{"text": "小狗"}\r\n', encoding="utf-8")
+    asked = ("predict", family.classification, tmp_path / "q.txt", "--pack", f"zh={family.zh}")
+    code, lines, _ = call(*asked)
+    assert code == 0 and [sorted(json.loads(line)) for line in lines] == [["label", "scores"]] * 2
+    (tmp_path / "q.txt").write_text("小狗\n\n")
+    code, lines, err = call(*asked)
+    assert (code, lines) == (2, []) and f"{tmp_path / 'q.txt'}:2: empty; type text with tabs between" in err[-1]
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x"])
+def test_vectors_are_written_as_npy_alone(family, tmp_path, call, name):
+    code, _, err = call("embed", family.body, "--pack", f"zh={family.zh}", "--out", tmp_path / name, typed="小狗\n")
+    assert code == 2 and "vectors are written as .npy" in err[0] and not (tmp_path / name).exists()

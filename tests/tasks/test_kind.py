@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "ds_minimodel"
 
 
 def test_job_records_hold_the_keys_of_any_kind_and_of_the_tasks_own():
-    of_any_kind = {"kind", "labels", "columns", "lr", "epochs", "batch_size", "max_length"}
+    of_any_kind = {"kind", "labels", "columns", "test_columns", "lr", "epochs", "batch_size", "max_length"}
     assert Task(kind="pair", train="a", test={}).settings().keys() == of_any_kind
     of_questions = {"question_length", "stride", "answer_length", "metric"}
     assert Task(kind="qa", train="a", test={}).settings().keys() == of_any_kind | of_questions

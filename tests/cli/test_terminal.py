@@ -1,0 +1,96 @@
+"""What people meet at a terminal: widths, tables, and hints for what they type in other tools' ways."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from ds_minimodel.cli import doctor
+from ds_minimodel.cli.main import parse
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.results.render import Cell, Table, to_terminal
+
+ROOT = Path(__file__).parents[2]
+PROGRESS = """
+import sys
+from ds_minimodel.common.progress import Progress
+progress = Progress("adapt minijoint de", 1000, "steps")
+progress.update(10, "loss " + "7" * 100)
+"""
+
+
+def on_terminal(columns, *arguments, stream="stdout"):
+    """What Python prints on one of its streams that is a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: theirs}
+    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, **streams)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            part = b""
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert process.wait() == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("columns", [40, 100])
+def test_progress_stays_on_one_line(columns):
+    line = on_terminal(columns, "-c", PROGRESS, stream="stderr").strip("\r").removesuffix("\033[K")
+    assert line.startswith("adapt minijoint de: 10/1,000 steps") and len(line) == columns - 1
+
+
+def test_tables_on_a_terminal_and_markdown_where_redirected():
+    flops = ["-m", "ds_minimodel", "flops", "recipes/paper.yaml"]
+    shown = on_terminal(80, *flops)
+    assert "---" not in shown and "BL_BASE" in shown and max(map(len, shown.split("\n"))) <= 80
+    printed = subprocess.run([sys.executable, *flops], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert printed.startswith("# Costs") and "| ---: |" in printed
+
+
+def test_a_table_that_is_too_wide_goes_on_below():
+    table = Table("T", ["System", "a", "bb", "c"], [[Cell("one"), Cell("1", "±2"), Cell("3"), Cell("4")]], notes=["N."])
+    assert to_terminal([table], 16).split("\n") == [
+        *("T", "", "System     a  bb", "one     1 ±2   3", "", "System  c", "one     4", "", "N.")
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments, meant",
+    [
+        (["--adapt.steps", "3"], "adapt.steps=3"),
+        (["--adapt.steps=3"], "adapt.steps=3"),
+        (["--data.text.de", "de.txt", "x=1"], "data.text.de=de.txt"),
+        (["--adapt.steps"], "adapt.steps=VALUE"),
+    ],
+)
+def test_a_key_given_as_an_option_gets_a_hint(arguments, meant):
+    with pytest.raises(UserError, match=rf"unrecognized arguments: .* \(did you mean {meant}\?\)"):
+        parse(["run", "recipes/paper.yaml", *arguments])
+
+
+def test_other_options_get_none():
+    with pytest.raises(UserError, match=r"unrecognized arguments: --steps 3;"):
+        parse(["run", "recipes/paper.yaml", "--steps", "3"])
+
+
+def test_doctor_finds_launchers_beside_its_python(tmp_path, monkeypatch):
+    (tmp_path / "torchrun").write_text("#!/bin/sh\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    lines = doctor.report().splitlines()
+    assert f"launcher torchrun: {tmp_path}/torchrun" in lines and "launcher ssh: not found" in lines
