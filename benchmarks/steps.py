@@ -32,7 +32,7 @@ hf-deepspeed: SDPA in our engine."""
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     on_gpu = torch.cuda.is_available()
-    parser.add_argument("--recipe", default=PAPER, help="its sizes; default: recipes/paper.yaml")
+    parser.add_argument("--recipe", default=PAPER, help="its sizes; default: the paper's")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="replace values of the recipe")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="default: all")
     parser.add_argument(

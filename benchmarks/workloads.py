@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from ds_minimodel.steps.adapt import trains_in_adapt
 from ds_minimodel.steps.training import training_run
 from ds_minimodel.tasks.batches import join
 
-PAPER = str(Path(__file__).resolve().parents[1] / "recipes/paper.yaml")
+PAPER = "paper"
 STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "finetune")
 NUM_LABELS = 3  # natural language inference
 MANY_STEPS = 10**6  # of the learning rate's schedule: a benchmark never reaches its end

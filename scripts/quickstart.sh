@@ -10,7 +10,7 @@ echo "quickstart: 7 to 12 minutes on 2 idle cores, after downloads (about 300 MB
 prepare_environment report,sample
 
 ds-minimodel fetch-sample --set quickstart --out data/sample
-ds-minimodel run recipes/quickstart.yaml "$@"
+ds-minimodel run quickstart "$@"
 
 overrides=()
 for argument in "$@"; do
@@ -19,11 +19,11 @@ for argument in "$@"; do
         *=*) overrides+=("$argument") ;;
     esac
 done
-check_finished recipes/quickstart.yaml "${overrides[@]}"
+check_finished quickstart "${overrides[@]}"
 workdir=$(python - "${overrides[@]}" <<'END'
 import sys
 from ds_minimodel.recipe.reading import load_recipe
-print(load_recipe("recipes/quickstart.yaml", sys.argv[1:]).workdir)
+print(load_recipe("quickstart", sys.argv[1:]).workdir)
 END
 )
 cat "$workdir/report/report.md"

@@ -11,7 +11,7 @@ import yaml
 from benchmarks import __main__ as benchmarks
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.files import write_json, write_manifest
-from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.reading import load_recipe, package_recipes
 from ds_minimodel.recipe.schema import PaperRecipe
 from ds_minimodel.recipe.yaml12 import Yaml12
 from ds_minimodel.results.comparison import settings_of
@@ -19,7 +19,7 @@ from ds_minimodel.results.run_results import RunResults
 
 from .docs import PAGES, ROOT, blocks, commands, inline_code, name_of, prose, words
 
-RECIPES = [*sorted((ROOT / "recipes").glob("*.yaml")), ROOT / "study/study.yaml"]
+RECIPES = [*sorted((ROOT / "ds_minimodel/recipes").glob("*.yaml")), ROOT / "study/study.yaml"]
 COMMANDS = [(name_of(page), command) for page in [*PAGES, *RECIPES] for command in commands(page)]
 FRAGMENTS = [(name_of(page), text) for page in PAGES for text in blocks(page, "yaml")]
 # What makes a recipe of a part of one.
@@ -40,7 +40,7 @@ def test_commands_are_taken(page, command, monkeypatch):
     if ours is not None:
         options = parse(ours)
         assert callable(options.run)
-        if getattr(options, "recipe", "").startswith(("recipes/", "study/")):
+        if getattr(options, "recipe", "") in (*package_recipes(), "study/study.yaml"):
             load_recipe(options.recipe, options.overrides)
     elif line[:3] == ["python", "-m", "benchmarks"]:
         if line[3:] != ["PART"]:
@@ -65,7 +65,7 @@ def test_what_sentences_name_is_there(page):
             with pytest.raises(SystemExit) as end:
                 parse([code.split()[1], "--help"])
             assert end.value.code == 0
-        path = re.match(r"(?:scripts|study|tests|recipes|benchmarks|ds_configs|csrc|ds_minimodel)/[\w./-]*", code)
+        path = re.match(r"(?:scripts|study|tests|benchmarks|ds_configs|csrc|ds_minimodel)/[\w./-]*", code)
         if path and path[0] == code and not re.search("[A-Z]{3}", code):
             assert (ROOT / code).exists(), code
 
@@ -136,17 +136,17 @@ def test_the_tasks_of_the_page_are_those_of_the_papers_recipe(tmp_path):
         + "".join(f"{key}: {value}\n" for key, value in REST.items())
     )
     on_page = load_recipe(tmp_path / "recipe.yaml").finetune.tasks
-    for name, task in load_recipe(ROOT / "recipes/paper.yaml").finetune.tasks.items():
+    for name, task in load_recipe("paper").finetune.tasks.items():
         assert on_page[name].model_dump(exclude={"test"}) == task.model_dump(exclude={"test"})
         assert on_page[name].test.items() <= task.test.items()
 
 
 def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
     def settings(overrides, system):
-        recipe = load_recipe(ROOT / "recipes/repro.yaml", overrides).model_dump(mode="json")
+        recipe = load_recipe("repro", overrides).model_dump(mode="json")
         return settings_of(RunResults("", recipe, {"base": None}, {}, [], [], [], [], {}, {}), system)
 
-    runs = [words(command)[1] for command in commands("recipes/repro.yaml") if " run " in command]
+    runs = [words(command)[1] for command in commands("ds_minimodel/recipes/repro.yaml") if " run " in command]
     depth, seed, progressive = (parse(arguments).overrides for arguments in runs)
     repro, other = settings([], "minijoint"), settings(depth, "minijoint")
     assert {key for key in repro if repro[key] != other[key]} == {"mini.depth"}

@@ -49,7 +49,7 @@ def test_deepspeed_takes_the_papers():
 
 
 def test_it_agrees_with_the_papers_recipe_on_eight_gpus():
-    recipe = load_recipe(FOLDER.parent / "recipes/paper.yaml")
+    recipe = load_recipe("paper")
     section, engine = recipe.pretrain, recipe.engine
     run = Run(
         Schedule(section.steps, section.lr, section.warmup_steps),

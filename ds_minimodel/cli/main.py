@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from ds_minimodel import __version__
-from ds_minimodel.cli import costs, hosts, interop, sample, serve, status, steps, streams
+from ds_minimodel.cli import costs, hosts, interop, recipes, sample, serve, status, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.engine.ranks.launch import check_environment, rank_of_environment
 
@@ -94,7 +94,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for part in (steps, status, costs, sample, interop, hosts, serve):
+    for part in (steps, recipes, status, costs, sample, interop, hosts, serve):
         part.add_arguments(commands)
     commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
         run=_doctor

@@ -60,7 +60,7 @@ def add_recipe_command(
 ) -> argparse.ArgumentParser:
     """A command that takes RECIPE and overrides; `run` does it."""
     command = commands.add_parser(name, help=text, description=text)
-    command.add_argument("recipe", metavar="RECIPE", help="YAML file, see recipes/")
+    command.add_argument("recipe", metavar="RECIPE", help="YAML file, or a name that `ds-minimodel recipes` lists")
     command.add_argument(
         "overrides", metavar="KEY=VALUE", nargs="*", default=[], help="replace a value, e.g. adapt.lr=1e-3"
     )

@@ -22,6 +22,7 @@ _PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # a shell's <(…), which
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read the recipe at `path` and apply `key=value` overrides (`adapt.lr=1e-3`).
 
+    path: a YAML file, or the name of a recipe that comes with the package (`paper`) where no file has it.
     Paths inside a recipe are relative to the current folder. Raises UserError for anything wrong.
     """
     text = _text_of(path)
@@ -32,7 +33,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         line = mark.line if mark else text.count("\n", 0, at)
         raise UserError(f"{path}:{line + 1}: not valid YAML ({problem_of(error)})") from None
     if not isinstance(values, dict):
-        raise UserError(f"{path}: a recipe is a mapping of keys to values; see recipes/quickstart.yaml")
+        raise UserError(f"{path}: a recipe is a mapping of keys to values; see `ds-minimodel recipes quickstart`")
     for override in overrides:
         apply_override(values, override)
     base = read_base(values["base"]) if isinstance(values.get("base"), str) else None
@@ -41,6 +42,12 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         return schema.model_validate(values, context={"base": base})
     except ValidationError as error:
         raise UserError(refusal(path, tree, error, schema, overrides)) from None
+
+
+def package_recipes() -> dict[str, str]:
+    """{name: text} of the recipes that come with the package."""
+    folder = Path(__file__).parents[1] / "recipes"
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml"))}
 
 
 def _class_of(values: dict[str, Any], base: Base | None) -> type[Recipe]:
@@ -53,13 +60,15 @@ def _class_of(values: dict[str, Any], base: Base | None) -> type[Recipe]:
 
 
 def _text_of(path: str | Path) -> str:
+    if not os.path.isfile(path) and str(path) in (of_package := package_recipes()):
+        return of_package[str(path)]
     try:
         if not stat.S_ISREG(os.stat(path).st_mode) and not str(path).startswith(_PIPES):
             raise UserError(f"{path}: a folder, a pipe or a device; name the recipe's YAML file")
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such recipe; those that come with the sources lie in recipes/") from None
+        raise UserError(f"{path}: no such recipe; `ds-minimodel recipes` lists those that come with it") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot read the recipe ({getattr(error, 'strerror', None) or error})") from None
     if len(data) > MOST_BYTES:

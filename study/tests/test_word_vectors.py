@@ -124,7 +124,7 @@ def test_what_cannot_be_made_is_refused_in_a_line(script, override, message, tmp
     (tmp_path / "fr.txt").write_text("\n\n")
     names = ", ".join(f"{name}: {tmp_path}/{name}.txt" for name in ("en", "de", "xx", "el", "fr"))
     texts = f"data.text={{{names}}}"
-    arguments = ["recipes/quickstart.yaml", f"{tmp_path}/out", "finetune.tasks={}", texts, override]
+    arguments = ["quickstart", f"{tmp_path}/out", "finetune.tasks={}", texts, override]
     monkeypatch.setattr(sys, "argv", ["word_vectors.py", *arguments])
     assert script.main() == 2
     error = capsys.readouterr().err

@@ -18,7 +18,6 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.recipe.reading import load_recipe
 
 ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "recipes/paper.yaml"
 TINY = [
     "model.hidden_size=32",
     "model.num_heads=2",
@@ -52,14 +51,14 @@ def trained(module):
 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_peer_trains_what_we_train(step):
-    recipe = load_recipe(RECIPE, TINY)
+    recipe = load_recipe("paper", TINY)
     work = workload(recipe, step, 32, 16)
     ours, theirs = our_module(work, recipe), hugging_face(work, recipe, "sdpa")
     assert 0 < trained(ours) == trained(theirs)
 
 
 def test_rows_of_several_lengths_are_packed_by_us_and_masked_for_the_peer():
-    work = workload(load_recipe(RECIPE, TINY), "finetune", 40, 16, shortest=4)
+    work = workload(load_recipe("paper", TINY), "finetune", 40, 16, shortest=4)
     batch = make_batch(work, 0)
     theirs = their_batch(batch, finetune=True)
     assert work.lengths == [4, 8, 12, 16] == batch["lengths"].tolist() == theirs["attention_mask"].sum(1).tolist()

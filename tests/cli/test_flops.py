@@ -24,7 +24,7 @@ def ds_minimodel(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def rows():
-    done = ds_minimodel("flops", "recipes/paper.yaml", "--json")
+    done = ds_minimodel("flops", "paper", "--json")
     assert done.returncode == 0, done.stderr
     return {(row["system"], row["step"]): row for row in json.loads(done.stdout)["rows"]}
 
@@ -56,7 +56,7 @@ def test_what_is_executed_is_no_more_than_the_formula_says(rows):
 
 
 def test_a_table_for_people_and_overrides():
-    done = ds_minimodel("flops", "recipes/paper.yaml", "systems=[bl_base]", "adapt.steps=62500")
+    done = ds_minimodel("flops", "paper", "systems=[bl_base]", "adapt.steps=62500")
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "adapt" in line and line.startswith("|")]
     assert "27.0" in line  # half of 54.05
@@ -67,7 +67,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
     for arguments, message in (
         ((tmp_path / "recipe.yaml",), "recipe.yaml:2: system: unknown key"),
         ((tmp_path / "none.yaml",), "none.yaml: no such recipe"),
-        (("recipes/paper.yaml", "mini.depth=deep"), "mini.depth=deep: Input should be"),
+        (("paper", "mini.depth=deep"), "mini.depth=deep: Input should be"),
     ):
         done = ds_minimodel("flops", *arguments)
         assert done.returncode == 2 and done.stdout == ""
@@ -76,8 +76,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, expected",
-    [(["--help"], "adapt"), (["adapt", "--help"], "--zero"), (["flops", "recipes/paper.yaml"], "54.1")],
+    "arguments, expected", [(["--help"], "adapt"), (["adapt", "--help"], "--zero"), (["flops", "paper"], "54.1")]
 )
 def test_answers_without_torch(tmp_path, arguments, expected):
     """A torch that cannot be imported stands before the real one."""

@@ -11,7 +11,7 @@ import pytest
 from ds_minimodel.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-SMALL = [f"{ROOT}/recipes/paper.yaml", "systems=[minipost]", "finetune.tasks={}", "--device", "v100-16g"]
+SMALL = ["paper", "systems=[minipost]", "finetune.tasks={}", "--device", "v100-16g"]
 
 
 def ds_minimodel(*arguments):
@@ -104,7 +104,7 @@ def test_a_table_for_people():
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message):
-    done = ds_minimodel("plan", f"{ROOT}/recipes/paper.yaml", *arguments)
+    done = ds_minimodel("plan", "paper", *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr and done.stderr.count("\n") == 1
 

@@ -54,7 +54,7 @@ def test_progress_stays_on_one_line(columns):
 
 
 def test_tables_on_a_terminal_and_markdown_where_redirected():
-    flops = ["-m", "ds_minimodel", "flops", "recipes/paper.yaml"]
+    flops = ["-m", "ds_minimodel", "flops", "paper"]
     shown = on_terminal(80, *flops)
     assert "---" not in shown and "BL_BASE" in shown and max(map(len, shown.split("\n"))) <= 80
     printed = subprocess.run([sys.executable, *flops], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -79,12 +79,12 @@ def test_a_table_that_is_too_wide_goes_on_below():
 )
 def test_a_key_given_as_an_option_gets_a_hint(arguments, meant):
     with pytest.raises(UserError, match=rf"unrecognized arguments: .* \(did you mean {meant}\?\)"):
-        parse(["run", "recipes/paper.yaml", *arguments])
+        parse(["run", "paper", *arguments])
 
 
 def test_other_options_get_none():
     with pytest.raises(UserError, match=r"unrecognized arguments: --steps 3;"):
-        parse(["run", "recipes/paper.yaml", "--steps", "3"])
+        parse(["run", "paper", "--steps", "3"])
 
 
 def test_doctor_finds_launchers_beside_its_python(tmp_path, monkeypatch):

@@ -33,9 +33,10 @@ def find(form, *pages):
     return list(dict.fromkeys(found))
 
 
-EXTENDING = r"ds-minimodel (?!.* (recipes|study)/).*"
+OURS = r"(paper|repro|quickstart|study/\S+)\b"
+EXTENDING = rf"ds-minimodel (?!\S+ {OURS}).*"
 EXTEND = ("README.md", "docs/hugging-face.md", "docs/initialisation.md")
-ON_RECIPES = find(r"ds-minimodel (?!run)\S+ (recipes|study)/.*", *map(name_of, PAGES))
+ON_RECIPES = find(rf"ds-minimodel (?!run)\S+ {OURS}.*", *map(name_of, PAGES))
 PACKS = commands("docs/packs.md")
 TUTORIAL = find(r".*(german|roberta-base).*", "docs/tutorial.md")
 LAUNCHERS = find(r"(?!.*HOSTS).*pretrain RECIPE( --ranks 8)?", "docs/launch.md")
@@ -52,8 +53,9 @@ ELSEWHERE = {  # command -> what runs it
     r"mpirun -n \d+ ds-minimodel (tokenizer|prepare) .*": "tests/data/test_ranks.py",
     r"deepspeed --hostfile HOSTS .*": "scripts/launch/deepspeed.sh",
     r"ds-minimodel hosts HOSTS": "scripts/launch/deepspeed.sh and mpirun.sh",
-    r"ds-minimodel run (RECIPE|recipes/paper\.yaml --hostfile hosts)": "conftest.py; on hosts: ON_HOSTS",
-    r"ds-minimodel run recipes/quickstart\.yaml model\.initialisation=neighbours": "tests/pipeline/test_pipeline.py",
+    r"ds-minimodel run (RECIPE|quickstart|paper --hostfile hosts)": "conftest.py; on hosts: ON_HOSTS",
+    r"ds-minimodel run quickstart model\.initialisation=neighbours": "tests/pipeline/test_pipeline.py",
+    r"ds-minimodel recipes": "tests/recipe/test_recipe.py",
     r"ds-minimodel (status|clean) RECIPE.*": "tests/pipeline/test_status.py",
     r"ds-minimodel calibrate FILE": "tests/planning/test_forecast.py",
     r"bash scripts/faults\.sh --pipelines": "tests/faults/pipeline.py, which takes an hour",
@@ -201,17 +203,16 @@ def test_the_tutorial(folder, monkeypatch, capsys):
 
 def test_commands_on_recipes(world, tmp_path, capsys):
     """With the paper's recipe and the study's as they are, and small ones in the place of the others."""
-    for name in ("recipes/paper.yaml", "study/study.yaml"):
-        (tmp_path / name).parent.mkdir()
-        shutil.copy(ROOT / name, tmp_path / name)
-    make_world(tmp_path).rename(tmp_path / "recipes/quickstart.yaml")
+    (tmp_path / "study").mkdir()
+    shutil.copy(ROOT / "study/study.yaml", tmp_path / "study")
+    make_world(tmp_path).rename(tmp_path / "quickstart")
     copy = copy_of(world, tmp_path)
-    shutil.copy(copy, tmp_path / "recipes/repro.yaml")
+    shutil.copy(copy, tmp_path / "repro")
     for name in ("repro-n2", "repro-bias"):  # the report folder alone is enough
         shutil.copytree(world.parent / "run/report", tmp_path / "runs" / name / "report")
     for command in ON_RECIPES:
         printed = do(shlex.split(command)[1:], tmp_path, capsys)
-        assert printed.startswith("# ") == (command.split()[1] in ("flops", "plan"))
+        assert printed.startswith("# ") == (command.split()[1] in ("flops", "plan", "recipes"))
     assert (tmp_path / "run/tokens/xx/manifest.json").exists()
     joint, own = ((copy.parent / f"run/{name}/report.md").read_text() for name in ("report-joint", "report"))
     assert "**no bias**" in joint
@@ -251,9 +252,8 @@ def test_the_code_on_python(world, tmp_path):
     copy = copy_of(world, tmp_path)
     (tmp_path / "runs").mkdir()
     (copy.parent / "run").rename(tmp_path / "runs/quickstart")
-    (tmp_path / "recipes").mkdir()
     text = copy.read_text().replace(f"{copy.parent}/run", "runs/quickstart")
-    (tmp_path / "recipes/quickstart.yaml").write_text(text)
+    (tmp_path / "quickstart").write_text(text)
     code = "\n".join(blocks("docs/api.md", "python"))
     for theirs, ours in (("/de", "/xx"), ('"de"', '"xx"'), ("depth=2, top", "depth=1, top"), ("seed-1", "seed-3")):
         code = code.replace(theirs, ours)
@@ -272,8 +272,7 @@ def test_a_run_in_python_from_nothing(tmp_path):
     recipe |= {"workdir": "runs/quickstart", "systems": ["minijoint"], "finetune": {"tasks": {}}}
     recipe["data"]["workers"] = 2
     del recipe["adapt"]["depth_schedule"]
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/quickstart.yaml").write_text(yaml.safe_dump(recipe))
+    (tmp_path / "quickstart").write_text(yaml.safe_dump(recipe))
     printed = run_script(blocks("docs/api.md", "python")[-1], tmp_path)
     assert printed.count("['minijoint'] ") == 1 and "adapt.steps=many: " in printed
     assert (tmp_path / "runs/quickstart/report/scores.json").exists()

@@ -14,7 +14,7 @@ from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import compared_settings
 
 ROOT = Path(__file__).parents[2]
-PAPER = str(ROOT / "recipes/paper.yaml")
+PAPER = "paper"
 FILE = {
     "train_batch_size": "auto",
     "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8, "offload_optimizer": {"device": "cpu"}},

@@ -3,20 +3,19 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from ds_minimodel.bodies import BODIES
+from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
-from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.reading import load_recipe, package_recipes
 from ds_minimodel.recipe.schema import Engine
 from ds_minimodel.steps import first_pack
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 RECIPE = """\
 workdir: runs/test
 systems: [bl_base, minijoint]
@@ -54,10 +53,18 @@ def load(tmp_path):
     return load
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
-def test_the_recipes_of_the_repository_load(path):
-    recipe = load_recipe(path)
+@pytest.mark.parametrize("name", package_recipes())
+def test_the_recipes_of_the_package_load_by_name(name):
+    recipe = load_recipe(name)
     assert recipe.systems and recipe.finetune.tasks
+
+
+def test_a_file_goes_before_a_recipe_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "paper").mkdir()
+    assert load_recipe("paper").workdir == "runs/paper"
+    (tmp_path / "quickstart").write_text(RECIPE)
+    assert load_recipe("quickstart").workdir == "runs/test"
 
 
 def test_values_merges_and_defaults(load):
@@ -343,3 +350,22 @@ def test_a_recipe_through_a_shells_pipe(load, tmp_path):
         text=True,
     )
     assert there.returncode == 0, there.stderr
+
+
+def test_the_packages_recipes_are_listed_and_printed(tmp_path, monkeypatch, capsys):
+    def said(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main(["recipes", *arguments])
+        return end.value.code, *capsys.readouterr()
+
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = said()
+    assert code == 0 and [line.split()[0] for line in out.splitlines()] == [*package_recipes()]
+    code, out, _ = said("repro")
+    (tmp_path / "mine.yaml").write_text(out)
+    assert code == 0 and load_recipe("mine.yaml") == load_recipe("repro")
+    assert said("reproduction") == (
+        2,
+        "",
+        "ds-minimodel: reproduction: no such recipe; there are paper, quickstart, repro\n",
+    )

@@ -1,4 +1,4 @@
-"""recipes/paper.yaml on small files of the official forms, under the names that they are downloaded with."""
+"""The paper's recipe on small files of the official forms, under the names that they are downloaded with."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,6 @@ from ds_minimodel.pipeline.check import check_ahead
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.tasks import KINDS
 
-PAPER = Path(__file__).parents[2] / "recipes" / "paper.yaml"
 XNLI = (
     "language gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
     "sentence2 promptID pairID genre label1 label2 label3 label4 label5 sentence1_tokenized sentence2_tokenized "
@@ -49,7 +48,7 @@ def squad(context, answer, start=None):
 def recipe(tmp_path, monkeypatch):
     """The paper's recipe in a folder that holds every file that it names."""
     monkeypatch.chdir(tmp_path)
-    recipe = load_recipe(PAPER)
+    recipe = load_recipe("paper")
     for files in recipe.data.text.values():
         write(files[0], "a line\n")
     tasks = recipe.finetune.tasks
