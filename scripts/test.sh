@@ -1,19 +1,15 @@
 #!/usr/bin/env bash
 # Environment, then the tests, two files at a time. Arguments go to pytest: bash scripts/test.sh -k resume
-#   --fast   leaves out what starts ranks and pipelines (SLOW in tests/conftest.py), and does not install CUDA's compiler
+#   --fast   leaves out what starts ranks and pipelines (SLOW in tests/conftest.py)
+#   --all    runs what is random or long, too (LONG there), and installs CUDA's compiler for it
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-device_code=yes
-case "${1:-}" in
-    --fast) device_code=no ;;
-esac
-
 start=$SECONDS
 prepare_environment report,sample,zstd,test
 # Not beside a CUDA build of torch: it would displace the compiler that torch brings.
-if [ $device_code = yes ] \
+if [[ " $* " = *" --all "* ]] \
     && python -c 'from importlib.metadata import version; exit(not version("torch").endswith("+cpu"))'; then
     prepare_environment device-code
 fi

@@ -1,4 +1,4 @@
-"""Environment of the tests and of every process that they start; and the option --fast."""
+"""Environment of the tests and of every process that they start; and the options --fast and --all."""
 
 import os
 import subprocess
@@ -15,12 +15,11 @@ from torch.nn import functional
 
 LINEAR = functional.linear
 TESTS = Path(__file__).parent
-# What --fast leaves out: files that start ranks, run pipelines or time whole steps.
+# Files that start ranks, run pipelines or time whole steps: left out by --fast.
 SLOW = (
     "benchmarks",
     "data/test_ranks.py",
     "engine/test_checkpoint.py",
-    "engine/test_costs.py",
     "engine/test_ends.py",
     "engine/test_launch.py",
     "engine/test_launchers.py",
@@ -28,18 +27,31 @@ SLOW = (
     "engine/test_restore.py",
     "engine/test_stop.py",
     "engine/test_tensor_parallel.py",
-    "faults",
     "pipeline",
+    "test_style.py",
 )
-assert all((TESTS / name).exists() for name in SLOW)
+# What is random or long, or needs a tool of its own: run by --all alone, which a release needs.
+LONG = (
+    "engine/test_costs.py",
+    "engine/test_two_hosts.py",
+    "faults",
+    "ops/test_attention_triton.py",
+    "ops/test_device_code.py",
+    "pipeline/test_launchers.py",
+    "torture",
+)
+assert all((TESTS / name).exists() for name in SLOW + LONG)
 
 
 def pytest_addoption(parser):
     parser.addoption("--fast", action="store_true", help="leave out what starts ranks and pipelines")
+    parser.addoption("--all", action="store_true", help="run what is random or long, too")
 
 
 def pytest_ignore_collect(collection_path, config):
-    if config.getoption("--fast") and collection_path.relative_to(TESTS).as_posix() in SLOW:
+    """Leave them out, unless they are named on the command line."""
+    name = collection_path.relative_to(TESTS).as_posix() if collection_path.is_relative_to(TESTS) else ""
+    if (name in SLOW and config.getoption("--fast")) or (name in LONG and not config.getoption("--all")):
         return True
 
 

@@ -13,7 +13,6 @@ ROOT = Path(__file__).parent.parent.parent
 WHO = str(Path(__file__).parent / "who.py")
 MPIRUN = ["mpirun", "--oversubscribe", "-n", "2", sys.executable]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"]
-HAS_SSHD = shutil.which("ssh-keygen") and shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
 def run(command, **environment):
@@ -86,17 +85,3 @@ def test_the_scripts_end_with_our_exit_codes(launchers, ours):
     done = run(["bash", "-c", f"{script} 'exit {launchers}'", "script", "hosts", "pretrain", "recipe.yaml"])
     assert done.returncode == ours, done.stderr
     assert (" is lost; the same command goes on" in done.stderr) == (launchers == 255)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(not HAS_SSHD, reason="sshd is not installed (Debian: openssh-server)")
-def test_a_run_on_two_hosts_goes_on_after_one_is_lost():
-    done = subprocess.run(
-        [sys.executable, "scripts/two_hosts.py", "--short"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "two_hosts: ssh: host lost after step" in done.stderr and "resumed to the same bits" in done.stderr

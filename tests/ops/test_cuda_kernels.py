@@ -1,4 +1,4 @@
-"""The arithmetic of the CUDA sources, run on the CPU; what they cost on a GPU is in test_cuda_budget.py."""
+"""The arithmetic of the CUDA sources, run on the CPU; what they cost on a GPU is in test_device_code.py."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the CUDA kernels may cost on each architecture, by what NVRTC's compiler and assembler say of them.
+"""What the CUDA kernels cost on each architecture, by what NVRTC's compiler and assembler say of them.
 
 A kernel that moves memory at its speed needs enough bytes under way, that is enough warps with enough registers, whole
 128-bit accesses, few instructions, and nothing spilt. So a regression shows without a GPU. All kernels of fp32 and fp16
@@ -18,25 +18,6 @@ sys.path.insert(0, str(CSRC / "cuda"))
 device_code = importlib.import_module("compile_device_code")
 
 WHOLLY = "sm_90"
-REGISTERS = {  # of 16-bit and of 32-bit elements, for the widest rows
-    "norm_forward": (72, 88),
-    "norm_backward": (96, 96),
-    "norm_backward_with_sums": (152, 176),  # one block of the widest rows on a processor, of others two
-    "softmax_forward": (64, 72),
-    "softmax_backward": (96, 112),
-    "norm_parameter_sums": (64, 64),
-    "gelu_forward": (64, 56),
-    "gelu_backward": (64, 56),
-    "cross_entropy": (80, 80),
-    "dropout_rows": (40, 40),
-}
-SHARED = {  # bytes, static
-    "norm_backward_with_sums": 16384,
-    "norm_parameter_sums": 16384,
-    "gelu_backward": 8192,
-    "cross_entropy": 512,
-}
-
 
 def names_for(architecture):
     """Name expressions of the kernels that are compiled for an architecture."""
@@ -62,11 +43,8 @@ def architecture(request):
     return request.param
 
 
-def test_registers_and_shared_memory(architecture):
-    for kernel, found in compiled(architecture).items():
-        assert found.spilt_bytes == 0, kernel
-        assert found.shared_bytes <= SHARED.get(kernel.name, 0), kernel
-        assert found.registers <= REGISTERS[kernel.name][kernel.dtype == "float"], (kernel, found.registers)
+def test_nothing_is_spilt(architecture):
+    assert [kernel for kernel, found in compiled(architecture).items() if found.spilt_bytes] == []
 
 
 def test_rows_in_packs_are_read_and_written_in_128_bits(architecture):
