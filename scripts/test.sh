@@ -6,10 +6,18 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
+device_code=no
+for argument; do
+    case $argument in
+        --fast) ;;
+        --all) device_code=yes ;;
+    esac
+done
+
 start=$SECONDS
 prepare_environment report,sample,zstd,test
 # Not beside a CUDA build of torch: it would displace the compiler that torch brings.
-if [[ " $* " = *" --all "* ]] \
+if [ $device_code = yes ] \
     && python -c 'from importlib.metadata import version; exit(not version("torch").endswith("+cpu"))'; then
     prepare_environment device-code
 fi

