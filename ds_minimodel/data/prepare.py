@@ -23,6 +23,7 @@ from pydantic import Field
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.held_out import HELD_OUT, is_held_out
 from ds_minimodel.data.reader import Chunk, Position, documents, find_files, read_chunks
 from ds_minimodel.data.store import id_type, is_shard_as_written, shard_name, write_shard
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
@@ -41,10 +42,12 @@ def prepare(
     ranks: MpiRanks | None = None,
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[int, int, float], None] | None = None,
+    held_out: float = 0.0,
 ) -> None:
     """Tokenise the files that the paths and globs `text` name into the token store `out`.
 
-    Documents of fewer than `min_words` words are dropped. A killed run leaves OUT.partial with its
+    Documents of fewer than `min_words` words are dropped. The share `held_out` of the others goes into a store of its
+    own, in the folder HELD_OUT of `out`. A killed run leaves OUT.partial with its
     complete shards and OUT.progress.json; the next one with the same text and settings goes on after
     them. The store is the same, byte for byte, however often the work was interrupted and for any
     number of `workers`, or of `ranks` (workers.py), which work instead of them where given.
@@ -60,35 +63,49 @@ def prepare(
         **tokenizer.vocabulary.facts(),
         "min_words": min_words,
         "shard_bytes": shard_bytes,
+        "held_out": held_out,
     }
-    journal = _Journal(out, {**settings, "text": [_version(path) for path in paths]})
+    stores = ("", HELD_OUT) if held_out else ("",)
+    journal = _Journal(out, stores, {**settings, "text": [_version(path) for path in paths]})
     jobs = _in_shards(read_chunks(paths, journal.position), journal.shards, shard_bytes)
-    encode = functools.partial(_encode_chunk, tokenizer_folder, min_words)
+    encode = functools.partial(_encode_chunk, tokenizer_folder, min_words, held_out)
     report = _reporter(journal.tokens, progress)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)
     with journal.kept_with_documents(), contextlib.closing(parts) as encoded:
         for number, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
-            with write_shard(journal.folder, number, tokenizer.vocabulary.size, tokenizer.sha256) as add:
+            with contextlib.ExitStack() as shards:
+                adds = [
+                    shards.enter_context(write_shard(folder, number, tokenizer.vocabulary.size, tokenizer.sha256))
+                    for folder in journal.folders
+                ]
                 for part in parts_of_shard:
-                    add(part.tokens, part.lengths)
+                    for add, tokens in zip(adds, part.stores, strict=True):
+                        add(tokens.ids, tokens.lengths)
                     journal.count(part)
                     report(journal.documents, journal.tokens)
             journal.commit()
         if not journal.documents:
             raise UserError(
                 f"{', '.join(map(str, text))}: no document is left "
-                f"({journal.dropped} have fewer than min_words={min_words} words)"
+                f"({journal.dropped} have fewer than min_words={min_words} words, "
+                f"{sum(counts.documents for counts in journal.counts)} are held out by data.held_out={held_out})"
             )
     journal.finish(kind="token_store", text=[[path.name, path.stat().st_size] for path in paths], **settings)
 
 
+class _Tokens(NamedTuple):
+    """Tokenised documents: their ids one after another, and the number of ids of each."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+
 class _Part(NamedTuple):
-    """A tokenised chunk: ids of its documents one after another, and the number of ids of each."""
+    """A tokenised chunk: the documents of each store."""
 
     shard: int
     end: Position
-    tokens: np.ndarray
-    lengths: np.ndarray
+    stores: list[_Tokens]
     dropped: int
 
 
@@ -115,13 +132,22 @@ def _without_collections() -> Iterator[None]:
 
 
 @_without_collections()
-def _encode_chunk(tokenizer_folder: str | Path, min_words: int, job: tuple[int, Chunk]) -> _Part:
-    """Tokenise a (shard, chunk): each line ends in </s>, each document in one more."""
+def _encode_chunk(tokenizer_folder: str | Path, min_words: int, held_out: float, job: tuple[int, Chunk]) -> _Part:
+    """Tokenise a (shard, chunk), the share `held_out` of its documents apart."""
     shard, chunk = job
     tokenizer = _tokenizer_of_worker(tokenizer_folder)
-    eos = tokenizer.vocabulary.need("eos", "a token store")
     found = list(documents(chunk))
     kept = [document for document in found if not min_words or sum(len(line.split()) for line in document) >= min_words]
+    stores = [kept]
+    if held_out:
+        sides = [is_held_out(document, held_out) for document in kept]
+        stores = [[document for document, side in zip(kept, sides, strict=True) if side == held] for held in (0, 1)]
+    return _Part(shard, chunk.end, [_encode(tokenizer, store) for store in stores], len(found) - len(kept))
+
+
+def _encode(tokenizer: Tokenizer, kept: list[list[str]]) -> _Tokens:
+    """Tokenise documents: each line ends in the vocabulary's end of text, each document in one more."""
+    eos = tokenizer.vocabulary.need("eos", "a token store")
     # All lines in one call: SentencePiece starts a thread for each. An array takes ids three times as fast as a list.
     sentences = iter(tokenizer.encode(list(itertools.chain.from_iterable(kept))))
     tokens, lengths = array.array("I"), []
@@ -134,13 +160,7 @@ def _encode_chunk(tokenizer_folder: str | Path, min_words: int, job: tuple[int, 
         if len(tokens) > before:
             tokens.append(eos)
             lengths.append(len(tokens) - before)
-    return _Part(
-        shard,
-        chunk.end,
-        np.array(tokens, id_type(tokenizer.vocabulary.size)),
-        np.array(lengths, np.int64),
-        len(found) - len(kept),
-    )
+    return _Tokens(np.array(tokens, id_type(tokenizer.vocabulary.size)), np.array(lengths, np.int64))
 
 
 @functools.lru_cache(maxsize=1)
@@ -171,45 +191,66 @@ class _Progress(files.Stored):
     job: dict[str, Any]
     position: Annotated[list[files.Count], Field(min_length=3, max_length=3)]
     shards: files.Count
-    documents: files.Count
-    tokens: files.Count
+    counts: list[Annotated[list[files.Count], Field(min_length=2, max_length=2)]]  # of each store, as of _Counts
     dropped: files.Count
-    checksums: list[files.Sha256]  # of each shard's .crc
+    checksums: list[files.Sha256]  # of the .crc of each shard in each store
+
+
+class _Counts(NamedTuple):
+    """What a store holds so far."""
+
+    documents: int = 0
+    tokens: int = 0
 
 
 class _Journal:
-    """Progress of a store that is being made: complete shards in OUT.partial, the rest in OUT.progress.json.
+    """Progress of stores that are being made: complete shards in OUT.partial, the rest in OUT.progress.json.
 
-    `job` describes the text and the settings; what another job left is thrown away.
+    `job` describes the text and the settings; what another job left is thrown away. stores: folders below OUT, of which
+    the first is OUT itself; all have the same number of shards.
     """
 
-    def __init__(self, out: str | Path, job: dict[str, Any]):
+    def __init__(self, out: str | Path, stores: Sequence[str], job: dict[str, Any]):
         self.out = Path(out)
         self.folder = self.out.with_name(f"{self.out.name}.partial")
         self.path = self.out.with_name(f"{self.out.name}.progress.json")
-        self.job = job
-        left = set(os.listdir(self.folder)) if self.folder.is_dir() else set()
+        self.folders, self.job = [self.folder / store for store in stores], job
+        left = {path for path in self.folder.rglob("*") if path.is_symlink() or not path.is_dir()}
         former = self._former(left)
         self.shards = former.shards if former else 0
-        complete = {shard_name(number) + suffix for number in range(self.shards) for suffix in _SUFFIXES}
         with files.clear_write_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for name in left - complete:
-                (self.folder / name).unlink()
+            for path in left.difference(self._files(self.shards)):
+                path.unlink()
+            for folder in self.folders:
+                folder.mkdir(parents=True, exist_ok=True)
         self.position = Position(*former.position) if former else Position()
-        self.documents = former.documents if former else 0
-        self.tokens = former.tokens if former else 0
+        self.counts = [_Counts(*counts) for counts in former.counts] if former else [_Counts() for _ in stores]
         self.dropped = former.dropped if former else 0
         self.checksums = list(former.checksums) if former else []
 
-    def _former(self, left: set[str]) -> _Progress | None:
+    def _former(self, left: set[Path]) -> _Progress | None:
         """Progress of the same job so far, where its shards are among the files that are `left`."""
         if not os.path.lexists(self.path):
             return None
         advice = f"delete it and {self.folder}, and run the step prepare again"
         facts = files.read_model(self.path, _Progress, advice)
-        complete = all(shard_name(number) + suffix in left for number in range(facts.shards) for suffix in _SUFFIXES)
-        return facts if facts.job == self.job and complete else None
+        return facts if facts.job == self.job and left.issuperset(self._files(facts.shards)) else None
+
+    def _shards(self, numbers: Iterable[int]) -> list[Path]:
+        """Paths of the shards of these numbers, in every store, without their suffixes."""
+        return [folder / shard_name(number) for number in numbers for folder in self.folders]
+
+    def _files(self, shards: int) -> Iterator[Path]:
+        return (path.with_suffix(suffix) for path in self._shards(range(shards)) for suffix in _SUFFIXES)
+
+    @property
+    def documents(self) -> int:
+        """Documents that are trained on."""
+        return self.counts[0].documents
+
+    @property
+    def tokens(self) -> int:
+        return self.counts[0].tokens
 
     @contextlib.contextmanager
     def kept_with_documents(self) -> Iterator[None]:
@@ -225,36 +266,34 @@ class _Journal:
     def count(self, part: _Part) -> None:
         """Add a part that the open shard now holds."""
         self.position = part.end
-        self.documents += len(part.lengths)
-        self.tokens += len(part.tokens)
+        self.counts = [
+            _Counts(documents + len(found.lengths), tokens + len(found.ids))
+            for (documents, tokens), found in zip(self.counts, part.stores, strict=True)
+        ]
         self.dropped += part.dropped
 
     def commit(self) -> None:
         """Record that a shard is complete: a later run starts after it."""
-        checksums = self.folder / f"{shard_name(self.shards)}.crc"
-        self.checksums.append(files.sha256_of_file(checksums))
+        self.checksums += [files.sha256_of_file(path.with_suffix(".crc")) for path in self._shards([self.shards])]
         self.shards += 1
-        files.write_sealed_json(
-            self.path, {"job": self.job, "position": list(self.position), "checksums": self.checksums, **self._totals()}
-        )
+        progress = {key: getattr(self, key) for key in ("job", "position", "shards", "counts", "dropped", "checksums")}
+        files.write_sealed_json(self.path, progress)
 
     def finish(self, **facts: Any) -> None:
         """Give the complete store its name, in place of an older one."""
-        for number, checksum in enumerate(self.checksums):
-            path = self.folder / shard_name(number)
+        for path, checksum in zip(self._shards(range(self.shards)), self.checksums, strict=True):
             with files.clear_write_errors(path):
                 is_bound = files.sha256_of_file(path.with_suffix(".crc")) == checksum
                 if not is_bound or not is_shard_as_written(path):
                     raise UserError(
                         f"{path}: changed since it was written; delete {self.folder} and run the step prepare again"
                     )
-        files.write_manifest(self.folder, **self._totals(), **facts)
+        for folder, counts in reversed([*zip(self.folders, self.counts, strict=True)]):
+            totals = {"shards": self.shards, **counts._asdict(), "dropped": self.dropped}
+            files.write_manifest(folder, **totals, **facts)
         with files.clear_write_errors(self.out):
             if self.out.exists():
                 shutil.rmtree(self.out)
             os.replace(self.folder, self.out)
             files.sync_folder(self.out.parent)
             self.path.unlink()
-
-    def _totals(self) -> dict[str, int]:
-        return {"shards": self.shards, "documents": self.documents, "tokens": self.tokens, "dropped": self.dropped}

@@ -1,0 +1,86 @@
+"""Held-out documents: which ones they are, and the bytes of text that their tokens stand for."""
+
+import random
+
+import pytest
+
+from ds_minimodel.data.held_out import HELD_OUT, bytes_of_ids, is_held_out
+from ds_minimodel.data.prepare import prepare
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.data.tokenizer import open_tokenizer
+
+from .conftest import write_corpus
+
+SHARE = 0.2
+
+
+def documents(folder):
+    store = TokenStore(folder)
+    return [tuple(store.read(*store.document(number))) for number in range(store.num_documents)]
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+
+
+@pytest.fixture
+def divided(tmp_path, text_file, tokenizer_folder):
+    """A store with one of held-out documents, each of several shards."""
+    prepare([text_file], tokenizer_folder, tmp_path / "store", shard_bytes=30_000, held_out=SHARE)
+    return tmp_path / "store"
+
+
+def test_every_document_is_in_one_of_the_two_stores(divided, store_folder, corpus):
+    training, held_out = documents(divided), documents(divided / HELD_OUT)
+    chosen = [is_held_out(lines, SHARE) for lines in corpus]
+    assert [document for document, held in zip(documents(store_folder), chosen) if held] == held_out
+    assert [document for document, held in zip(documents(store_folder), chosen) if not held] == training
+    assert 0.15 * len(corpus) < len(held_out) < 0.25 * len(corpus)
+    assert TokenStore(divided).tokenizer_sha256 == TokenStore(divided / HELD_OUT).tokenizer_sha256
+    assert not (store_folder / HELD_OUT).exists()
+
+
+def test_the_order_of_the_documents_changes_nothing(tmp_path, divided, corpus, tokenizer_folder):
+    shuffled = write_corpus(tmp_path / "shuffled.txt", random.Random(1).sample(corpus, len(corpus)))
+    prepare([shuffled], tokenizer_folder, tmp_path / "other", held_out=SHARE)
+    assert sorted(documents(tmp_path / "other" / HELD_OUT)) == sorted(documents(divided / HELD_OUT))
+
+
+def test_workers_and_interruptions_change_no_byte(tmp_path, divided, text_file, tokenizer_folder):
+    calls = []
+
+    def stop(*facts):
+        calls.append(facts)
+        if len(calls) == 25:
+            raise InterruptedError
+
+    for progress in (stop, None):
+        try:
+            prepare(
+                [text_file],
+                tokenizer_folder,
+                tmp_path / "other",
+                workers=2,
+                shard_bytes=30_000,
+                progress=progress,
+                held_out=SHARE,
+            )
+        except InterruptedError:
+            assert {path.name for path in (tmp_path / f"other.partial/{HELD_OUT}").glob("*.idx")} >= {"00001.idx"}
+    assert content(tmp_path / "other") == content(divided)
+
+
+def test_tokens_stand_for_the_bytes_of_the_text(corpus, tokenizer_folder):
+    """And for a space before each line, which SentencePiece adds."""
+    tokenizer = open_tokenizer(tokenizer_folder)
+    sizes = bytes_of_ids(tokenizer)
+    unknown = tokenizer.vocabulary.need("unk", "this test")
+    for line, ids in zip(corpus[0], tokenizer.encode(corpus[0])):
+        assert unknown not in ids and sizes[ids].sum() == len(line.encode()) + 1
+    special = tokenizer.vocabulary
+    assert sizes[[special.bos, special.pad, special.eos, special.unk, special.mask]].tolist() == [0, 0, 1, 0, 0]
