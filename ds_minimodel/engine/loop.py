@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
@@ -32,6 +32,17 @@ Batches = Callable[[int], list[Batch]]  # of a step: this rank's micro-batches
 Weights = dict[str, torch.Tensor]
 
 
+class Evaluation(NamedTuple):
+    """Scores of the model while it trains, which change nothing of the training.
+
+    steps: after which it is evaluated; 0: before the first. scores: called on every rank with (step, the module in
+    evaluation mode, a function that gives the trained weights); gives {name: number} for the metrics.
+    """
+
+    steps: Collection[int] = ()
+    scores: Callable[[int, torch.nn.Module, Callable[[], Weights]], dict[str, float]] = lambda *_: {}
+
+
 def train(
     module: torch.nn.Module,
     batches: Batches,
@@ -42,6 +53,7 @@ def train(
     job: str,
     snapshot_steps: Collection[int] = (),
     on_snapshot: Callable[[int, Weights], object] = lambda *_: None,
+    evaluation: Evaluation = Evaluation(),  # noqa: B008  (it is immutable)
 ) -> Weights:
     """Train the parameters of `module` that require gradients; return them when all steps of `run` are done.
 
@@ -51,6 +63,7 @@ def train(
         sees what an uninterrupted one would.
     folder: of the run; an earlier run's checkpoints in it are continued.
     job: hash of all that decides the outcome; a checkpoint of another job is refused.
+    evaluation: of the model on the way, whose scores stand in the metrics beside the loss.
     on_snapshot: called on every rank with (step, trained weights) after each step in `snapshot_steps`.
     Returns {name: fp32 tensor on the CPU} of what trained. The gradient is that of the mean over losses of
     (sum over all ranks and micro-batches) / (global count). Raises Stopped after SIGINT or SIGTERM.
@@ -68,6 +81,15 @@ def train(
             meter.report(step)  # never save a state whose loss nobody has looked at
             checkpoints.save(step)
 
+    def scores(step: int) -> dict[str, float]:
+        if step not in evaluation.steps:
+            return {}
+        engine.eval()
+        with torch.no_grad():
+            found = evaluation.scores(step, engine.module, lambda: read_masters(engine))
+        engine.train()
+        return found
+
     def end_if(stopping: int, step: int) -> None:
         if stopping:
             save(step)
@@ -83,6 +105,8 @@ def train(
         checkpoints,
         Prefetch(batches, first, steps) as stream,
     ):
+        if first == 0 and 0 in evaluation.steps:
+            meter.write({"step": 0, "eflops": 0.0}, scores)
         for step in range(first, steps):
             micro_batches = next(stream)
             counted = sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
@@ -92,14 +116,13 @@ def train(
             end_if(stopping, step)
             count = max(1, count)  # short blocks may leave a batch without a masked token
             done = step + 1
-            sums_of_batches, norm = optimizer_step(
-                engine, micro_batches, count, run, world, step, with_norm=meter.is_due(done)
-            )
+            is_due = meter.is_due(done) or done in evaluation.steps
+            sums_of_batches, norm = optimizer_step(engine, micro_batches, count, run, world, step, with_norm=is_due)
             for sums in sums_of_batches:
                 meter.add(sums, count)
-            if meter.is_due(done):
+            if is_due:
                 meter.gradient_norm = norm
-                meter.report(done)
+                meter.report(done, scores)
             if done in snapshot_steps:
                 on_snapshot(done, read_masters(engine))
             if run.checkpoints.is_due(done) and done < steps:
@@ -131,7 +154,7 @@ def optimizer_step(
     sums_of_batches, norm = [], None
     set_learning_rate(engine, run.schedule.lr_at(step))
     for batch in micro_batches:
-        sums = engine(_to_device(batch, world.device))
+        sums = engine(to_device(batch, world.device))
         # DeepSpeed averages gradients over data ranks; the count is global, so undo that.
         norm = backward_and_step(engine, sums.mean() * (world.data.size / count), run, world if with_norm else None)
         sums_of_batches.append(sums.detach())
@@ -160,7 +183,8 @@ def _run_record(run: Run, world: World, partition: Partition) -> dict[str, Any]:
     }
 
 
-def _to_device(batch: Batch, device: torch.device) -> Batch:
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """A batch with its tensors on `device`."""
     return {
         name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
         for name, value in batch.items()

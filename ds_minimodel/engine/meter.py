@@ -9,7 +9,7 @@ import math
 import resource
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
 
 MetricsLine = dict[str, float]  # one line of metrics.jsonl
+Scores = Callable[[int], MetricsLine]  # of a step: what an evaluation of the model after it adds to its line
 
 
 class Meter:
@@ -38,6 +39,7 @@ class Meter:
         self.names, self.run, self.world, self.label = names, run, world, label
         self.last_step, self.last_time = start, time.monotonic()
         self.sums: Any = 0  # a tensor from the first `add` on
+        self.note = ""  # the last of the last scores, for progress
         self.every = max(1, min(100, run.schedule.steps // 100))
         self.gradient_norm: float | None = None  # of the step that is reported next, where it is known
         id = hashlib.sha256(f"{job} {Path(folder).resolve()}".encode()).hexdigest()[:16]
@@ -54,14 +56,24 @@ class Meter:
     def is_due(self, step: int) -> bool:
         return step % self.every == 0 or step == self.run.schedule.steps
 
-    def report(self, step: int) -> None:
+    def report(self, step: int, scores: Scores = lambda _: {}) -> None:
         """Write the means over the steps since the last report; UserError where the loss is not finite."""
         if step == self.last_step:
             return
         record = self._read(step)
         self.world.replicated(lambda: self._check(record))
+        self.write(record, scores)
+        self.progress.update(step, f"loss {record['loss']:.3f}{self.note}")
+
+    def write(self, record: MetricsLine, scores: Scores) -> None:
+        """Write a record with the scores of its step; the time that they take does not count as training's."""
+        found = scores(int(record["step"]))
+        record |= found
+        self.last_time = time.monotonic()
         self.world.from_main(lambda: self.metrics.write(record))  # a full disk ends all ranks
-        self.progress.update(step, f"loss {record['loss']:.3f}")
+        if found:
+            name, value = list(found.items())[-1]
+            self.note = f", {name} {value:.3f}"
 
     def _check(self, record: MetricsLine) -> None:
         if not math.isfinite(record["loss"]):
@@ -137,7 +149,8 @@ class Metrics:
         path = self.folder / "metrics.jsonl"
         lines = read_model_lines(path, _Line, "delete this line, or the file: training does not depend on it")
         with atomic_write(path, "w") as file:
-            file.writelines(json.dumps(line.model_dump()) + "\n" for line in lines if line.step <= self.start_step)
+            kept = [line for line in lines if line.step <= self.start_step] if self.start_step else []
+            file.writelines(json.dumps(line.model_dump()) + "\n" for line in kept)
         with clear_write_errors(path):
             self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in `close`)
         self.hook, threading.excepthook = threading.excepthook, self._report_thread

@@ -6,28 +6,21 @@ Samplers, training steps, plans and costs read it; none of them asks which one i
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ds_minimodel.common.sections import Section
-from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from ds_minimodel.bodies.body import LanguagePack
     from ds_minimodel.data.samples import SampleReader, Samples
-
-
-class HeldOut(NamedTuple):
-    """The loss on text that nothing was trained on. nats: of a token. bits: of a byte of the tokens that are read."""
-
-    nats: float
-    bits: float
 
 
 class Objective(ABC):
@@ -67,9 +60,12 @@ class Objective(ABC):
         """
         return pack.cross_entropy(x_PH, table, batch["targets"].flatten())
 
-    def held_out(self, losses: float, terms: int, num_bytes: int) -> HeldOut:
-        """The scores of held-out text. losses: sum over its loss terms. num_bytes: of the text that these stand for."""
-        return HeldOut(losses / max(1, terms), losses / max(1, num_bytes) / math.log(2))
+    def text_bytes(self, batch: Mapping[str, Any], bytes_of_ids: NDArray[np.int64]) -> int:
+        """Bytes of the text that the loss terms of a batch of numpy arrays stand for, by which losses on held-out text
+        compare between vocabularies; 0 where they stand for no text. bytes_of_ids: (ids,).
+        """
+        targets = batch["targets"]
+        return int(bytes_of_ids[targets[targets != IGNORED]].sum())
 
 
 class Sampler:

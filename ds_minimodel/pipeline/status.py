@@ -142,7 +142,7 @@ def training_in(folder: Path, is_running: bool) -> TrainingProgress | None:
     try:
         facts = read_json(folder / "run.json")
         steps, per_step = int(facts["steps"]), float(facts["tokens_per_step"])
-        records = list(_newest(folder / "metrics.jsonl"))
+        records = [record for record in _newest(folder / "metrics.jsonl") if record["step"]]  # 0: before training
         step = int(records[-1]["step"])
         rates = [float(record["tokens_per_second"]) / per_step for record in records[-5:]]
         if not (0 <= step <= steps > 0 and all(0 <= rate < math.inf for rate in rates)):

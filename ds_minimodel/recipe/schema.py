@@ -86,6 +86,7 @@ class Data(Section):
     min_words: Annotated[
         dict[str, NonNegativeInt], DECIDES_NOTHING
     ] = {}  # language -> documents with fewer words are dropped
+    held_out: Probability = 0.005  # share of each language's documents that is not trained on; 0: none
     workers: Annotated[Workers | None, DECIDES_NOTHING] = None  # processes that tokenise; all cores where not given
 
     @field_validator("text", mode="before")
@@ -126,6 +127,8 @@ class Training(OptimizerSection):
     seq_length: Length = 512
     lr: PositiveFloat = 7e-4
     warmup_steps: NonNegativeInt = 10_000
+    # Steps from one loss on held-out text to the next; where not given, a twentieth of all.
+    held_out_every: Annotated[PositiveInt | None, DECIDES_NOTHING] = None
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:

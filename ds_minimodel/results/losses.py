@@ -1,18 +1,19 @@
 """Training loss and time of one run, out of its metrics.jsonl.
 
-A loss row is {"system", "stage", "language", "final", "curve", "seconds", "usual_seconds"}: `stage` is the pipeline's
-step ("pretrain", "build-mini", "adapt"), `final` the mean loss over the end of training, `curve` a list of [EFLOPs,
-loss], `seconds` the time that the steps took, `usual_seconds` the time that they would have taken at the median rate:
-what a machine that stood still for a while does not change.
+A loss row is {"system", "stage", "language", "final", "curve", "held_out", "seconds", "usual_seconds"}: `stage` is the
+pipeline's step ("pretrain", "build-mini", "adapt"), `final` the mean loss over the end of training, `curve` a list of
+[EFLOPs, loss], `held_out` one of [step, EFLOPs, bits a byte of held-out text] (in step 2 of the whole body with the
+pack, at the snapshots), `seconds` the time that the steps took, `usual_seconds` the time that they would have taken at
+the median rate: what a machine that stood still for a while does not change.
 """
 
 import itertools
 import math
 import statistics
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import TypedDict  # typing's is none that pydantic reads before Python 3.12
 
 from ds_minimodel.common.files import Amount, Count, Stored, read_model_lines
@@ -29,17 +30,26 @@ class LossRow(TypedDict):
     language: str
     final: float
     curve: list[list[float]]
+    held_out: list[list[float]]
     seconds: Amount
     usual_seconds: Amount
 
 
 class LossRecord(Stored):
-    """What is read of a line of metrics.jsonl."""
+    """What is read of a line of metrics.jsonl; that of step 0 has held-out losses alone."""
 
     step: Count
     eflops: Amount
-    loss: Amount
-    tflops_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    loss: Amount = math.nan
+    tflops_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = math.nan
+    bits: Amount | None = Field(None, alias="held_out/bits_per_byte")
+    body_bits: Amount | None = Field(None, alias="held_out/body_bits_per_byte")
+
+    @model_validator(mode="after")
+    def _has_trained(self) -> Self:
+        if self.step and not {"loss", "tflops_per_second"} <= self.model_fields_set:
+            raise ValueError("loss or tflops_per_second is missing")
+        return self
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow | None:
@@ -49,9 +59,13 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow |
     """
     advice = "put it back from a copy, or delete it: nothing but the report reads it"
     by_step = {record.step: record for record in read_model_lines(path, LossRecord, advice)}
-    if not by_step:
+    every = [by_step[step] for step in sorted(by_step)]
+    records = [record for record in every if record.step]
+    if not records:
         return None
-    records = [by_step[step] for step in sorted(by_step)]
+    of_body = [(record, record.body_bits) for record in every]
+    of_trained = [(record, record.bits) for record in every]
+    held_out = of_body if any(bits is not None for _, bits in of_body) else of_trained
     start = (1 - LAST_SHARE) * records[-1].step
     rates = [record.tflops_per_second for record in records]
     eflops = [0.0, *(record.eflops for record in records)]
@@ -62,6 +76,7 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow |
         "language": language,
         "final": statistics.fmean(record.loss for record in records if record.step >= start),
         "curve": _stretches([(record.eflops, record.loss) for record in records]),
+        "held_out": [[record.step, record.eflops, bits] for record, bits in held_out if bits is not None],
         "seconds": sum(tflops / rate for tflops, rate in zip(spent, rates, strict=True)),
         "usual_seconds": sum(spent) / statistics.median(rates),
     }

@@ -34,6 +34,7 @@ from ds_minimodel.results.tables import (
     depth_curves,
     depth_estimates_table,
     depth_scores_table,
+    held_out_table,
     loss_table,
     seeds_table,
     tasks_of,
@@ -241,4 +242,13 @@ def _loss_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
                 "Training loss of step 2 against compute, by language.",
             )
         )
+    if not any(row["held_out"] for row in comparison.losses):
+        left_out.append("Held-out loss: no text was held out (data.held_out).")
+        return blocks
+    blocks.append(held_out_table(comparison.losses))
+    if any(row["stage"] == "adapt" and row["held_out"] for row in comparison.losses):
+        caption = (
+            "Held-out loss of the whole body with the pack at the snapshots of step 2, against compute, by language."
+        )
+        blocks.append(Plot("held-out.png", plots.plot_held_out(comparison.losses), caption))
     return blocks

@@ -192,7 +192,16 @@ def plot_differences(differences: EstimatesByTask) -> bytes:
 
 def plot_losses(losses: Iterable[Row]) -> bytes:
     """Losses, a panel for each language: training loss of step 2 against compute; loss rows as in losses.py."""
-    rows = [row for row in losses if row["stage"] == "adapt"]
+    return _loss_panels([row for row in losses if row["stage"] == "adapt"], "loss (nats a masked token)")
+
+
+def plot_held_out(losses: Iterable[Row]) -> bytes:
+    """The same of held-out text: bits a byte of the whole body with the pack, at the snapshots."""
+    rows = [{**row, "curve": [point[1:] for point in row["held_out"]]} for row in losses if row["stage"] == "adapt"]
+    return _loss_panels([row for row in rows if row["curve"]], "held-out bits a byte")
+
+
+def _loss_panels(rows: Sequence[Row], ylabel: str) -> bytes:
     styles = system_styles(row["system"] for row in rows)
     languages = list(dict.fromkeys(row["language"] for row in rows))
     unit = v100_unit(max(row["curve"][-1][0] for row in rows))
@@ -210,7 +219,7 @@ def plot_losses(losses: Iterable[Row]) -> bytes:
                         label=style.label,
                     )
             axes.set_title(language, loc="left")
-        return _finish(figure, all_axes, unit, "loss (nats a masked token)", styles)
+        return _finish(figure, all_axes, unit, ylabel, styles)
 
 
 def _score_panels(

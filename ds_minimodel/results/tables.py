@@ -22,6 +22,8 @@ from ds_minimodel.results.render import EMPTY, Cell, Table
 from ds_minimodel.results.units import ComputeUnit, flops_unit, in_order, name_of, paper_label, system_of, v100_unit
 from ds_minimodel.systems import BASELINE
 
+_Run = tuple[str, str, str]  # system, stage and language of a loss row
+
 
 def tasks_of(curves: Curves) -> list[str]:
     """Tasks in the order of the curves."""
@@ -473,29 +475,49 @@ def cost_table(costs: Sequence[Row]) -> Table:
 
 def loss_table(losses: Iterable[Row]) -> Table:
     """Final training loss of every step; loss rows as in losses.py."""
-    finals: dict[tuple[str, str, str], list[float]] = {}
+    finals: dict[_Run, list[float]] = {}
     for row in losses:
         finals.setdefault((row["system"], row["stage"], row["language"]), []).append(row["final"])
-    stages = in_order((stage for _, stage, _ in finals), ["pretrain", "build-mini", "adapt"])
-    columns = list(
-        dict.fromkeys((stage, language) for stage in stages for _, of_stage, language in finals if of_stage == stage)
-    )
-    rows = [
-        [Cell(name_of(system)), *(_mean_loss(finals.get((system, *column))) for column in columns)]
-        for system in in_order(system for system, _, _ in finals)
-    ]
-    notes = [
+    note = (
         "Mean training loss (nats a masked token, mean over heads) over the last "
         f"{LAST_SHARE:.0%} of the steps, mean over runs. Each language has a vocabulary of its own: "
         "losses compare within a language only."
-    ]
-    return Table(
-        "Masked-language-model loss",
-        ["System", *(f"{stage} {language}" for stage, language in columns)],
-        rows,
-        notes=notes,
     )
+    cells = {run: Cell(f"{statistics.fmean(values):.3f}") for run, values in finals.items()}
+    return _table_of_runs("Masked-language-model loss", cells, note)
 
 
-def _mean_loss(finals: list[float] | None) -> Cell:
-    return EMPTY if finals is None else Cell(f"{sum(finals) / len(finals):.3f}")
+def held_out_table(losses: Iterable[Row]) -> Table:
+    """Held-out loss after the last step of every run, and at the best one."""
+    curves: dict[_Run, list[dict[int, float]]] = {}
+    for row in losses:
+        if row["held_out"]:
+            curve = {int(step): bits for step, _, bits in row["held_out"]}
+            curves.setdefault((row["system"], row["stage"], row["language"]), []).append(curve)
+    note = (
+        "Bits a byte of text that was not trained on, after the last step, mean over runs; of step 2 (adapt) those of "
+        "the whole body with the pack plugged in. Beside it the best of the run, where it is another one: in step 2 "
+        "the best snapshot."
+    )
+    return _table_of_runs("Held-out loss", {run: _held_out_cell(of_run) for run, of_run in curves.items()}, note)
+
+
+def _held_out_cell(curves: list[dict[int, float]]) -> Cell:
+    """Of the mean of curves, {step: bits}, at the steps that all of them have."""
+    steps = [step for step in sorted(curves[0]) if all(step in curve for curve in curves)]
+    if not steps:
+        return EMPTY
+    means = {step: statistics.fmean(curve[step] for curve in curves) for step in steps}
+    best, last = min(steps, key=means.__getitem__), steps[-1]
+    return Cell(f"{means[last]:.3f}", "" if best == last else f"best {means[best]:.3f} at step {best:,}")
+
+
+def _table_of_runs(title: str, cells: Mapping[_Run, Cell], note: str) -> Table:
+    """A row for each system, a column for each stage and language."""
+    stages = in_order((stage for _, stage, _ in cells), ["pretrain", "build-mini", "adapt"])
+    columns = list(dict.fromkeys(run[1:] for stage in stages for run in cells if run[1] == stage))
+    rows = [
+        [Cell(name_of(system)), *(cells.get((system, stage, language), EMPTY) for stage, language in columns)]
+        for system in in_order(system for system, _, _ in cells)
+    ]
+    return Table(title, ["System", *(f"{stage} {language}" for stage, language in columns)], rows, notes=[note])

@@ -3,9 +3,13 @@
 Packs are also kept at the recipe's snapshot steps, from step 0 (as initialised) on, for the training curves.
 """
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
 
 from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import Count, read_artifact
@@ -25,10 +29,13 @@ from ds_minimodel.model.artifacts import (
 from ds_minimodel.model.mini import prefix
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import Tensors, load_into, train_only
+from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.steps.first_pack import first_pack, initial_inputs
+from ds_minimodel.steps.held_out import WholeBody, evaluation
 from ds_minimodel.steps.training import (
+    body_of,
     finished_checkpoints,
     language_model,
     micro_batches,
@@ -93,10 +100,31 @@ def _adapt(recipe: Recipe, layout: WorkdirLayout, system: System, language: str,
     if is_scheduled(recipe, system):
         batches = _at_scheduled_depth(batches, section)
 
-    def save(step: int, weights: Tensors, target: Path) -> None:
+    def pack_of(step: int, weights: Tensors) -> PackArtifact:
         tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
-        pack = PackArtifact(language, tensors, frozen.space, step, run.accounting.eflops_until(step))
-        world.from_main(lambda: save_pack(target, pack, layout.tokenizer(language), **facts))
+        return PackArtifact(language, tensors, frozen.space, step, run.accounting.eflops_until(step))
+
+    def save(step: int, weights: Tensors, target: Path) -> None:
+        world.from_main(lambda: save_pack(target, pack_of(step, weights), layout.tokenizer(language), **facts))
+
+    num_layers = body_of(recipe, system)[0].num_layers
+
+    def plugged(trained: nn.Module, weights: Callable[[], Tensors]) -> nn.Module:
+        """A model with the whole body and the pack as it is: the one that trains, where it has all of it."""
+        if not system.builds_mini and frozen.config.num_layers == num_layers:
+            return trained
+        whole = load_body(layout.pretrain(system) / "body")
+        with torch.random.fork_rng(devices=[]):
+            model = language_model(recipe, whole.config, whole.head_depths, vocab_size)
+        load_into(model, whole.tensors, "body.")
+        plug(model, pack_of(0, weights()))
+        shard(model, world.tensor)
+        return model.to(world.device, DTYPES[run.execution.precision]).eval()
+
+    def trained_layers(step: int) -> int:
+        return section.depth_at(max(1, step) - 1) if is_scheduled(recipe, system) else frozen.config.num_layers
+
+    body = WholeBody(num_layers, trained_layers, section.snapshots(), plugged)
 
     weights = train(
         module,
@@ -108,6 +136,7 @@ def _adapt(recipe: Recipe, layout: WorkdirLayout, system: System, language: str,
         inputs_hash(folder),
         section.snapshots()[1:-1],
         lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
+        evaluation(recipe, section, layout, language, run, world, body),
     )
     save(run.schedule.steps, weights, folder / "pack")
 

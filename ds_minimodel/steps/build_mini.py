@@ -12,6 +12,7 @@ from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import load_into, tensors_under, train_only
 from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.held_out import evaluation
 from ds_minimodel.steps.training import (
     finished_checkpoints,
     language_model,
@@ -67,7 +68,16 @@ def _build(recipe: Recipe, layout: WorkdirLayout, system: System, world: World) 
     cost = text_cost(recipe, section, recipe.source_vocab_size, "build-mini", mini.head_depths, recipe.mini.depth)
     run = text_run(recipe, section, world, [(section.steps, cost)])
     batches = micro_batches(sampler, run, world)
-    weights = train(module, batches, run, world, folder / "run", f"build-mini {system.name}", inputs_hash(folder))
+    weights = train(
+        module,
+        batches,
+        run,
+        world,
+        folder / "run",
+        f"build-mini {system.name}",
+        inputs_hash(folder),
+        evaluation=evaluation(recipe, section, layout, source, run, world),
+    )
     trained = replace(mini, tensors={**mini.tensors, **tensors_under(weights, "body.")})
     world.from_main(
         lambda: save_body(

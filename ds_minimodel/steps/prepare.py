@@ -24,6 +24,7 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
 def _job(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     text = find_files(recipe.data.text[language])
     inputs = {"text": fingerprint_of_text(text), "min_words": recipe.data.min_words.get(language, 0)}
+    inputs |= {"held_out": recipe.data.held_out}
     make = partial(_prepare, recipe, layout, language)
     return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make, text=text)
 
@@ -38,5 +39,6 @@ def _prepare(recipe: Recipe, layout: WorkdirLayout, language: str, ranks: MpiRan
         recipe.data.workers or os.cpu_count() or 1,
         ranks,
         progress=lambda documents, tokens, _: progress.update(tokens, f"{documents:,} documents"),
+        held_out=recipe.data.held_out,
     )
     progress.close()

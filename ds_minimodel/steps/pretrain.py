@@ -26,6 +26,7 @@ from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.held_out import evaluation
 from ds_minimodel.steps.training import (
     body_of,
     finished_checkpoints,
@@ -89,7 +90,16 @@ def _pretrain(recipe: Recipe, layout: WorkdirLayout, body: System, world: World)
     cost = text_cost(recipe, section, recipe.source_vocab_size, "pretrain", depths)
     run = text_run(recipe, section, world, [(section.steps, cost)])
     batches = micro_batches(sampler, run, world)
-    weights = train(module, batches, run, world, folder / "run", f"pretrain {body.name}", inputs_hash(folder))
+    weights = train(
+        module,
+        batches,
+        run,
+        world,
+        folder / "run",
+        f"pretrain {body.name}",
+        inputs_hash(folder),
+        evaluation=evaluation(recipe, section, layout, source, run, world),
+    )
 
     def save() -> None:
         body_tensors, pack_tensors = tensors_under(weights, "body."), tensors_under(weights, "pack.")

@@ -10,6 +10,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import sha256_of_file
 from ds_minimodel.costs import Cost, step_flops
 from ds_minimodel.data.blocks import BlockTable
+from ds_minimodel.data.held_out import HELD_OUT
 from ds_minimodel.data.samples import SampleReader
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
@@ -97,11 +98,27 @@ def training_run(
 
 def text_sampler(recipe: Recipe, section: Training, layout: WorkdirLayout, language: str, world: World) -> Sampler:
     """Samples of a step that trains on one language's text."""
-    tokenizer = open_tokenizer(layout.tokenizer(language))
-    store = TokenStore(layout.tokens(language), tokenizer.sha256)
+    return _sampler(recipe, section, _store(layout, language), recipe.seed, world)
+
+
+def held_out_sampler(
+    recipe: Recipe, section: Training, layout: WorkdirLayout, language: str, world: World
+) -> Sampler | None:
+    """Samples of the text that such a step does not train on, the same for every seed; None where there is none."""
+    if not recipe.data.held_out:
+        return None
+    store = _store(layout, language, HELD_OUT)
+    return _sampler(recipe, section, store, 0, world) if store.num_documents else None
+
+
+def _store(layout: WorkdirLayout, language: str, part: str = "") -> TokenStore:
+    return TokenStore(layout.tokens(language) / part, open_tokenizer(layout.tokenizer(language)).sha256)
+
+
+def _sampler(recipe: Recipe, section: Training, store: TokenStore, seed: int, world: World) -> Sampler:
     table = partial(BlockTable, store, recipe.data.blocks, section.seq_length)
     world.from_main(lambda: len(table()))  # builds it; the other ranks, on the same disk, only open it
-    return Sampler(SampleReader(store, table(), recipe.seed), recipe.trained_by, section)
+    return Sampler(SampleReader(store, table(), seed), recipe.trained_by, section)
 
 
 def text_run(recipe: Recipe, section: Training, world: World, phases: Sequence[tuple[int, Cost]]) -> Run:

@@ -33,7 +33,7 @@ seed: 3
 systems: [bl_base, bl_small, minijoint, minipost, multijoint]
 languages: {{source: en, targets: [xx]}}
 tokenizer: {{vocab_size: 60}}
-data: {{blocks: complete, workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
+data: {{blocks: complete, workers: 1, held_out: 0, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
 model: {{num_layers: 3, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 64, dropout: 0.1,
         attention_dropout: 0.1}}
 mini: {{depth: 1, new_layers: 1, depths: [1, 2, 3]}}

@@ -16,7 +16,13 @@ from ds_minimodel.engine.ranks.launch import CPU
 from .conftest import ROOT, make_world, stop_when
 
 NEWCOMERS = Path(__file__).parent / "newcomers.py"
-OVERRIDES = ("model.kind=toy", "systems=[bl_base, minipost]", "adapt.depth_schedule=[]", "finetune.seeds=1")
+OVERRIDES = (
+    "model.kind=toy",
+    "systems=[bl_base, minipost]",
+    "adapt.depth_schedule=[]",
+    "finetune.seeds=1",
+    "data.held_out=0.1",
+)
 ENVIRONMENT = {**os.environ, **CPU, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
@@ -58,10 +64,10 @@ def test_costs_plan_and_doctor_read_the_declaration(tmp_path):
 def test_they_train_to_a_report(workdir):
     config = json.loads((workdir / "pretrain/bl_base/body/config.json").read_text())
     assert (config["architecture"]["kind"], config["objective"]) == ("toy", "unswap")
-    losses = [
-        json.loads(line)["loss"] for line in (workdir / "pretrain/bl_base/run/metrics.jsonl").read_text().splitlines()
-    ]
-    assert losses[-1] < losses[0]
+    first, *lines = map(json.loads, (workdir / "pretrain/bl_base/run/metrics.jsonl").read_text().splitlines())
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert lines[-1]["held_out/nats_per_token"] < first["held_out/nats_per_token"]
+    assert lines[-1]["held_out/bits_per_byte"] < first["held_out/bits_per_byte"]
     rows = json.loads((workdir / "report/scores.json").read_text())
     assert {(row["system"], row["task"], row["step"]) for row in rows} == {
         (system, task, step) for system in ("bl_base", "minipost") for task in ("topic", "qa") for step in (0, 4, 8)

@@ -60,6 +60,7 @@ def some_run(
                 "language": language,
                 "final": 4.0,
                 "curve": [[0.0, 6.0], [spent[system], 4.0]],
+                "held_out": [[0, 0.0, 2.0], [5, spent[system] / 2, 1.5], [10, spent[system], 1.6]],
                 "seconds": 1200.0,
                 "usual_seconds": 600.0 if system == "minijoint" else 1500.0,
             }

@@ -41,7 +41,14 @@ def test_report_holds_scores_page_and_plots(tmp_path):
     assert rows == run.target_scores
     assert {"system", "task", "language", "seed", "step", "eflops", "score"} == set(rows[0])
     pngs = {path.name: path.read_bytes() for path in folder.glob("*.png")}
-    assert set(pngs) == {"figure-1.png", "figure-3.png", "figure-3-topic.png", "figure-3-qa.png", "losses.png"}
+    assert set(pngs) == {
+        "figure-1.png",
+        "figure-3.png",
+        "figure-3-topic.png",
+        "figure-3-qa.png",
+        "losses.png",
+        "held-out.png",
+    }
     assert all(data.startswith(PNG) for data in pngs.values())
 
     markdown, html = texts(folder)
@@ -234,6 +241,7 @@ def test_losses_of_a_resumed_run_count_once(tmp_path):
         "language": "de",
         "final": 4.0,
         "curve": [[0.1, 6.0], [0.2, 4.0]],
+        "held_out": [],
         "seconds": 20.0,
         "usual_seconds": 20.0,
     }

@@ -4,7 +4,7 @@ import pytest
 
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.results import curves, tables
-from ds_minimodel.results.render import EMPTY
+from ds_minimodel.results.render import EMPTY, Cell
 from ds_minimodel.results.tables import adapt_costs
 from ds_minimodel.results.units import ComputeUnit
 
@@ -161,6 +161,15 @@ def test_losses_are_means_over_runs():
     table = tables.loss_table([row, row | {"final": 3.0}, row | {"stage": "pretrain", "language": "en", "final": 1.25}])
     assert table.columns == ["System", "pretrain en", "adapt de"]
     assert [cell.text for cell in table.rows[0]] == ["MiniJoint", "1.250", "2.500"]
+
+
+def test_held_out_losses_are_means_over_runs_and_name_the_best_step():
+    row = {"system": "minijoint", "stage": "adapt", "language": "de", "held_out": [[0, 0.0, 2.0], [5, 1.0, 1.0]]}
+    longer = row | {"held_out": [[0, 0.0, 3.0], [5, 1.0, 2.0], [9, 2.0, 1.0]]}
+    table = tables.held_out_table([row, longer, row | {"held_out": [], "language": "tr"}])
+    assert table.columns == ["System", "adapt de"] and table.rows[0][1] == Cell("1.500")
+    (cell,) = tables.held_out_table([longer | {"held_out": [*longer["held_out"], [1000, 9.0, 1.25]]}]).rows[0][1:]
+    assert cell == Cell("1.250", "best 1.000 at step 9")
 
 
 def test_source_language_has_a_table_of_its_own():

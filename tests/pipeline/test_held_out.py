@@ -1,0 +1,127 @@
+"""Held-out loss while the steps train: what is written, and that taking it changes nothing."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from .conftest import make_world, run, start, stop_when
+
+RANKS = Path(__file__).parent / "tensor_ranks.py"
+OVERRIDES = ("systems=[minipost,multijoint]", "finetune.tasks={}", "data.held_out=0.1")
+OFTEN = tuple(f"{step}.held_out_every=2" for step in ("pretrain", "build_mini", "adapt"))
+STEPS = {  # after which each run is evaluated; the whole body at the snapshots 0, 4 and 8
+    "pretrain/bl_base": [0, 2, 4, 6, 8],
+    "pretrain/multijoint": [0, 2, 4, 6, 8],
+    "build-mini/minipost": [0, 2, 4, 6, 8],
+    "adapt/minipost/xx": [0, 2, 4, 6, 8],
+    "adapt/multijoint/xx": [0, 2, 4, 6, 8],
+}
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """Workdir of a run to a report."""
+    recipe = make_world(tmp_path_factory.mktemp("held_out"))
+    code, _, err = run("run", recipe, *OVERRIDES, *OFTEN)
+    assert code == 0, err
+    return recipe.parent / "run"
+
+
+def held_out(workdir, name):
+    """{step: {score: value}} in the metrics of a training run."""
+    lines = (workdir / name / "run/metrics.jsonl").read_text().splitlines()
+    scores = {
+        line["step"]: {key: value for key, value in line.items() if key.startswith("held_out/")}
+        for line in map(json.loads, lines)
+    }
+    return {step: found for step, found in scores.items() if found}
+
+
+def weights(workdir):
+    return {str(path.relative_to(workdir)): load_file(path) for path in sorted(workdir.rglob("*.safetensors"))}
+
+
+def assert_same_weights(workdir, other):
+    assert weights(workdir).keys() == weights(other).keys()
+    for file, tensors in weights(workdir).items():
+        assert all(tensor.equal(weights(other)[file][name]) for name, tensor in tensors.items()), file
+
+
+def test_every_run_has_held_out_losses_in_its_metrics(workdir):
+    for name, steps in STEPS.items():
+        scores = held_out(workdir, name)
+        assert list(scores) == steps, name
+        for step, found in scores.items():
+            assert 3.5 < found["held_out/nats_per_token"] < 4.5
+            of_body = {key for key in found if key.startswith("held_out/body_")}
+            assert len(of_body) == (2 if name.startswith("adapt") and step % 4 == 0 else 0)
+    heads = held_out(workdir, "pretrain/multijoint")[8]
+    assert heads["held_out/bits_per_byte/depth_3"] == heads["held_out/bits_per_byte"]
+
+
+def test_where_all_layers_are_trained_through_the_body_is_what_trains(workdir):
+    """MultiJoint's schedule ends at the whole body's depth; MiniPost's mini-model never is the body."""
+    for name, same in (("adapt/multijoint/xx", True), ("adapt/minipost/xx", False)):
+        last = held_out(workdir, name)[8]
+        assert (last["held_out/body_bits_per_byte"] == last["held_out/bits_per_byte"]) == same
+
+
+def test_evaluating_more_often_changes_no_weight(workdir, tmp_path):
+    recipe = make_world(tmp_path)
+    code, _, err = run("run", recipe, *OVERRIDES, *(text.replace("=2", "=100") for text in OFTEN))
+    assert code == 0, err
+    assert_same_weights(workdir, tmp_path / "run")
+    assert list(held_out(tmp_path / "run", "pretrain/bl_base")) == [0, 8]
+    assert list(held_out(tmp_path / "run", "adapt/minipost/xx")) == [0, 4, 8]
+
+
+def test_a_killed_run_goes_on_to_the_same_scores(workdir, tmp_path):
+    recipe = make_world(tmp_path)
+    for step in ("tokenizer", "prepare"):
+        assert run(step, recipe, *OVERRIDES, *OFTEN)[0] == 0
+    for step, name in (
+        ("pretrain", "pretrain/bl_base"),
+        ("build-mini", "build-mini/minipost"),
+        ("adapt", "adapt/minipost/xx"),
+    ):
+        checkpoints = tmp_path / "run" / name / "run/checkpoints"
+        process = start(step, recipe, *OVERRIDES, *OFTEN)
+        stop_when(process, lambda folder=checkpoints: len([*folder.glob("step-*")]) > 1, signal.SIGKILL)
+        assert run(step, recipe, *OVERRIDES, *OFTEN)[0] == 0
+        assert held_out(tmp_path / "run", name) == held_out(workdir, name)
+    assert_same_weights(workdir, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "settings", [("engine.tensor_parallel=2",), ("engine.zero_stage=3",)], ids=["split", "stage 3"]
+)
+def test_two_ranks_find_the_same(workdir, tmp_path, start_ranks, settings):
+    recipe = make_world(tmp_path)
+    for step in ("tokenizer", "prepare"):
+        assert run(step, recipe, *OVERRIDES, *OFTEN)[0] == 0
+    process = start_ranks(2, RANKS, recipe, *OVERRIDES, *OFTEN, *settings, stderr=subprocess.PIPE, text=True)
+    errors = process.communicate(timeout=280)[1]
+    assert process.returncode == 0, errors[-5000:]
+    for name in STEPS:
+        expected, found = held_out(workdir, name), held_out(tmp_path / "run", name)
+        assert found.keys() == expected.keys()
+        for step, scores in expected.items():
+            assert found[step] == pytest.approx(scores, rel=1e-3), (name, step)
+
+
+def test_the_report_shows_them_and_names_the_best(workdir):
+    page = (workdir / "report/report.md").read_text()
+    table = page[page.index("**Held-out loss**") :].splitlines()
+    assert table[2] == "| System | pretrain en | build-mini en | adapt xx |" and "![Held-out loss" in page
+    bits = {
+        step: scores["held_out/body_bits_per_byte"]
+        for step, scores in held_out(workdir, "adapt/minipost/xx").items()
+        if step % 4 == 0
+    }
+    best = min(bits, key=bits.__getitem__)
+    (row,) = (line for line in table if line.startswith("| MiniPost |"))
+    assert f"{bits[8]:.3f}" in row and (best == 8 or f"best {bits[best]:.3f} at step {best}" in row)
