@@ -1,12 +1,15 @@
 """Contestants, each in processes of its own, timed in turns: the one way in which this package compares."""
 
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,6 +66,7 @@ class Contestant:
         line = json.dumps([function.__module__, function.__name__, named]) + "\n"
         clock = threading.Timer(self.time_limit, self.kill)
         clock.start()
+        start = time.monotonic()
         try:
             for process in self.processes:
                 assert process.stdin
@@ -75,9 +79,20 @@ class Contestant:
             clock.cancel()
         if all(answers):
             return [json.loads(answer) for answer in answers]
+        raise Failed(f"{self.name}: {self._why(answers.index(''), time.monotonic() - start)}")
+
+    def _why(self, rank: int, seconds: float) -> str:
+        """Why a rank has not answered within so many seconds; all end."""
+        code = 0
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the end of its output comes a little before its own
+            code = self.processes[rank].wait(5)
         self.kill()
+        if seconds >= self.time_limit:
+            return f"no answer within {self.time_limit:g} seconds (--time-limit)"
+        if code < 0:
+            return f"ended by {signal.Signals(-code).name}" + " (out of memory?)" * (-code == signal.SIGKILL)
         said = Path(self.log).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise Failed(f"{self.name}: {said[-1] if said else 'ended or ran past its time limit'}")
+        return said[-1] if said else f"ended with code {code} and no word"
 
     def kill(self) -> None:
         """Kill the processes, without waiting for their end."""

@@ -1,6 +1,7 @@
 """Training steps of a recipe against their peers."""
 
 import argparse
+import importlib.util
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from benchmarks.processes import Contestant, Failed, time_in_turns
 from benchmarks.record import table
 from benchmarks.training import IN_ENGINE, PEERS
 from benchmarks.workloads import PAPER, STEPS, Workload, workload
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks.launch import CPU
 from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.recipe.reading import load_recipe
@@ -62,6 +64,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each precision, step and ZeRO stage."""
     recipe = load_recipe(options.recipe, options.set)
+    if {*options.against} - {"reference"} and importlib.util.find_spec("transformers") is None:
+        raise UserError("transformers is not installed; pip install 'ds_minimodel[benchmark]', or --against reference")
     for precision, step, zero_stage in itertools.product(options.precision, options.steps, options.zero):
         work = workload(recipe, step, options.tokens, options.seq_length, options.shortest)
         label = f"{step} {precision} ZeRO {zero_stage}"

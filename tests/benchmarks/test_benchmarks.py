@@ -1,6 +1,7 @@
 """python -m benchmarks at tiny sizes: what is measured and recorded, what a failure leaves; and the records kept."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import device, growth
-from benchmarks.__main__ import HERE, PARTS
+from benchmarks.__main__ import HERE, PARTS, parse
 from benchmarks.processes import Contestant, Failed
 from benchmarks.record import INDEX, index, page, runs_of
 from benchmarks.stores import SHARD_TOKENS, sparse_store
 from benchmarks.training import hugging_face, their_batch
 from benchmarks.workloads import STEPS, make_batch, our_module, workload
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.recipe.reading import load_recipe
 
@@ -91,6 +93,25 @@ def test_a_contestant_that_fails_does_not_take_the_others_along(tmp_path, monkey
 def test_a_call_that_fails_in_a_process_has_a_reason():
     with Contestant("peaks") as contestant, pytest.raises(Failed, match="peaks: KeyError: 'fp64'"):
         contestant.ask(device.peaks, precision="fp64", clock="wall")
+
+
+@pytest.mark.parametrize(
+    "limit, number, why",
+    [(60, signal.SIGKILL, r"ended by SIGKILL \(out of memory\?\)"), (0, 0, "no answer within 0 s")],
+)
+def test_a_process_that_is_killed_or_silent_has_a_reason(limit, number, why):
+    with Contestant("peaks", time_limit=limit) as contestant:
+        (process,) = contestant.processes
+        if number:
+            process.send_signal(number)
+        with pytest.raises(Failed, match=f"peaks: {why}"):
+            contestant.ask(device.peaks, precision="fp32", clock="wall")
+
+
+def test_that_transformers_is_missing_is_said_at_once(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UserError, match=r"^transformers is not installed; pip install 'ds_minimodel\[benchmark\]'"):
+        next(PARTS["steps"].measure(parse(["steps", "--against", "reference", "hf"])))
 
 
 def test_a_mistake_is_one_line():
