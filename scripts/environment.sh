@@ -10,6 +10,8 @@
 #   DSMM_TORCH_SPEC  what pip installs where there is no torch; options may follow it, such as
 #                    "torch==2.13.0 --index-url URL" with PyTorch's index of CPU or older CUDA builds
 #                    (torch==2.13.0; without an NVIDIA driver its CPU build, where install_torch below finds one)
+#   DSMM_GPU         lowest compute capability to install for, such as 7.0 for a V100, where no GPU is at hand: on a
+#                    cluster's login node, in an image   (what nvidia-smi says)
 #   DSMM_PIP_ARGS    options for every pip call, such as "--no-index --find-links FOLDER"
 #   DSMM_BUILD_OPS   compiled kernels: auto, 0 (none), cpu, 1 (a failure to build is fatal)   (auto)
 
@@ -104,25 +106,64 @@ find_uv() {
     command -v uv || { try_pip uv 2>/dev/null && command -v uv; }
 }
 
-# What DSMM_TORCH_SPEC says. Else, without an NVIDIA driver, a CPU build out of pip's indexes or, by uv, out of
-# PyTorch's own: the build that Linux gets from PyPI is for CUDA and takes 5 GB.
-install_torch() {
-    local torch=torch==2.13.0 uv why="no NVIDIA driver was found" otherwise="DSMM_TORCH_SPEC chooses another"
-    if [ -n "${DSMM_TORCH_SPEC:-}" ]; then
-        # shellcheck disable=SC2086
-        pip_install $DSMM_TORCH_SPEC
-    elif has_driver; then
-        echo "torch: $torch as pip finds it, for the NVIDIA driver here; $otherwise" >&2
-        pip_install "$torch"
-    elif try_pip "$torch+cpu" 2>/dev/null; then
-        echo "torch: $torch+cpu, because $why; $otherwise" >&2
-    elif uv=$(find_uv) && uv=("$uv" pip install -q --python "$VIRTUAL_ENV" --no-deps --torch-backend=cpu "$torch") \
+# Lowest compute capability of the GPUs, as 7.0; nothing where neither DSMM_GPU nor the driver says it.
+lowest_capability() {
+    if [ -n "${DSMM_GPU:-}" ]; then
+        [[ $DSMM_GPU =~ ^[0-9]+\.[0-9]$ ]] || fail "DSMM_GPU=$DSMM_GPU: it is a compute capability, such as 7.0"
+        echo "$DSMM_GPU"
+    else
+        { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true; } \
+            | sed -nE '/^[0-9]+\.[0-9]$/p' | sort -V | head -n 1
+    fi
+}
+
+# Is there an nvcc of CUDA 12 where setup.py looks for one?
+has_nvcc_12() {
+    { "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" --version || "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" --version; } 2>/dev/null \
+        | grep -q 'release 12\.'
+}
+
+# Install build $2 (cpu, cu126) of torch $1 out of pip's indexes or, by uv, out of PyTorch's own, and say why ($3);
+# 1, and nothing but uv is installed, where there is none.
+install_build() {
+    local torch=$1 build=$2 uv
+    if try_pip "$torch+$build" 2>/dev/null; then
+        echo "torch: $torch+$build, because $3" >&2
+    elif uv=$(find_uv) && uv=("$uv" pip install -q --python "$VIRTUAL_ENV" --no-deps "--torch-backend=$build" "$torch") \
         && UV_HTTP_CONNECT_TIMEOUT=5 UV_HTTP_RETRIES=0 timeout 30 "${uv[@]}" --dry-run 2>/dev/null; then
-        echo "torch: $torch+cpu out of PyTorch's index, because $why; $otherwise" >&2
+        echo "torch: $torch+$build out of PyTorch's index, because $3" >&2
         "${uv[@]}" || fail "uv could not install $torch (its own message is above)"
         pip_install "$torch"                                    # what it depends on
     else
-        echo "torch: $torch as pip finds it, 5 GB with CUDA: $why, but no index here has a CPU build; $otherwise" >&2
+        return 1
+    fi
+}
+
+# What DSMM_TORCH_SPEC says. Else the build for the GPUs: PyPI's is for CUDA 13, which knows compute capability 7.5 and
+# newer; the one for CUDA 12.6, which torch has up to 2.14, knows 5.0 to 9.0. Without an NVIDIA driver the CPU build,
+# where there is one: PyPI's takes 5 GB.
+install_torch() {
+    local torch=torch==2.13.0 otherwise="DSMM_TORCH_SPEC chooses another" gpu why kernels=${DSMM_BUILD_OPS:-auto}
+    gpu=$(lowest_capability)
+    if [ -n "${DSMM_TORCH_SPEC:-}" ]; then
+        # shellcheck disable=SC2086
+        pip_install $DSMM_TORCH_SPEC
+    elif [ -n "$gpu" ] && [ "${gpu/./}" -lt 75 ]; then
+        why="of the GPU's compute capability $gpu"
+        if [[ $kernels =~ ^(auto|1)$ ]] && ! has_nvcc_12; then
+            why+="; its kernels need an nvcc of CUDA 12, which is not here (CUDA_HOME names its folder)"
+            [ "$kernels" = auto ] || fail "torch: $torch+cu126, because $why"
+        fi
+        install_build "$torch" cu126 "$why; $otherwise" \
+            || fail "a GPU of compute capability $gpu needs $torch+cu126, which no index here has; DSMM_TORCH_SPEC" \
+                "names another source (docs/launch.md)"
+    elif [ -n "$gpu" ] || has_driver; then
+        why=${gpu:+compute capability $gpu}
+        echo "torch: $torch as pip finds it, for ${why:-the NVIDIA driver here}; $otherwise" >&2
+        pip_install "$torch"
+    elif ! install_build "$torch" cpu "no NVIDIA driver was found; $otherwise"; then
+        why="no NVIDIA driver was found, but no index here has a CPU build"
+        echo "torch: $torch as pip finds it, 5 GB with CUDA: $why; $otherwise" >&2
         pip_install "$torch"
     fi
 }
@@ -135,8 +176,8 @@ prepare_environment() {
         return
     fi
     echo "installing ds_minimodel[$extras] into $VIRTUAL_ENV (a few minutes where much is downloaded)" >&2
+    has_torch python || install_torch                           # first: it may end here
     pip_install "setuptools>=77" wheel
-    has_torch python || install_torch
     pip_install --no-build-isolation --editable ".[$extras]"
     installation_hash "$extras" > "$stamp"
     if ! compgen -G "ds_minimodel/_kernels*.so" >/dev/null; then

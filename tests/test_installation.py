@@ -34,8 +34,23 @@ def environment(tmp_path_factory):
     return folder
 
 
+def tool(folder, name, script):
+    """The folder, with an executable of that name in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
+    (folder / name).chmod(0o755)
+    return folder
+
+
+def gpus(folder, *capabilities):
+    """A PATH with a made-up nvidia-smi for GPUs of these compute capabilities."""
+    asked = '[ "$*" = "--query-gpu=compute_cap --format=csv,noheader" ]'
+    tools = tool(folder, "nvidia-smi", f"{asked} && printf '%s\\n' {' '.join(capabilities)}")
+    return f"{tools}:{os.environ['PATH']}"
+
+
 def install_torch(environment, offered, **variables):
-    """(version of the torch that comes, what is said) where a folder offers torch of some versions."""
+    """(version of the torch that comes or None, what is said) where a folder offers torch of some versions."""
     offer = environment / "-".join(offered)
     offer.mkdir(exist_ok=True)
     for version in offered:
@@ -46,14 +61,19 @@ def install_torch(environment, offered, **variables):
         **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "DSMM_"))},
         "PIP_CONFIG_FILE": os.devnull,
         "VIRTUAL_ENV": str(environment),
-        "PATH": f"{environment}/bin:{os.environ['PATH']}",
         "DSMM_PIP_ARGS": f"--no-index --find-links {offer}",
+        "PATH": os.environ["PATH"],
         **variables,
     }
+    variables["PATH"] = f"{environment}/bin:{variables['PATH']}"
     command = ["bash", "-c", "source scripts/environment.sh; install_torch"]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
-    ask = "from importlib.metadata import version; print(version('torch'), end='')"
-    return subprocess.check_output([python, "-c", ask], text=True), done.stderr
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    ask = (
+        "from importlib.metadata import distributions; print(*(d.version for d in distributions(name='torch')), end='')"
+    )
+    version = subprocess.check_output([python, "-c", ask], text=True) or None
+    assert done.returncode == (0 if version else 2), done.stderr
+    return version, done.stderr
 
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="an NVIDIA driver is here")
@@ -72,13 +92,61 @@ def test_the_user_chooses_torch(environment):
     assert (version, said) == ("2.12.0", "")
 
 
-def test_with_a_driver_torch_comes_as_pip_finds_it(environment):
-    tools = environment / "tools"
-    tools.mkdir()
-    (tools / "nvidia-smi").symlink_to("/bin/true")
-    version, said = install_torch(environment, ["2.13.0"], PATH=f"{environment}/bin:{tools}:{os.environ['PATH']}")
+BUILDS = ["2.13.0", "2.13.0+cpu", "2.13.0+cu126"]
+NO_NVCC = "; its kernels need an nvcc of CUDA 12, which is not here (CUDA_HOME names its folder)"
+
+
+def test_with_a_driver_that_says_no_more_torch_comes_as_pip_finds_it(environment, tmp_path):
+    version, said = install_torch(environment, ["2.13.0"], PATH=gpus(tmp_path, "'[N/A]'"))
     assert version == "2.13.0"
     assert said == "torch: torch==2.13.0 as pip finds it, for the NVIDIA driver here" + CHOICE
+
+
+@pytest.mark.parametrize(
+    "capabilities, offered, version, why",
+    [
+        (["7.0"], BUILDS, "2.13.0+cu126", "+cu126, because of the GPU's compute capability 7.0"),  # V100
+        (["9.0", "7.0", "9.0"], BUILDS, "2.13.0+cu126", "+cu126, because of the GPU's compute capability 7.0"),
+        (["7.5"], ["2.13.0"], "2.13.0", " as pip finds it, for compute capability 7.5"),  # T4
+        (["10.0", "9.0"], ["2.13.0"], "2.13.0", " as pip finds it, for compute capability 9.0"),  # B200, H100
+    ],
+)
+def test_the_oldest_gpu_decides(environment, tmp_path, capabilities, offered, version, why):
+    nvcc = tool(tmp_path / "cuda" / "bin", "nvcc", "echo 'Cuda compilation tools, release 12.6, V12.6.85'").parent
+    found, said = install_torch(environment, offered, PATH=gpus(tmp_path / "tools", *capabilities), CUDA_HOME=str(nvcc))
+    assert (found, said) == (version, f"torch: torch==2.13.0{why}{CHOICE}")
+
+
+def test_a_gpu_that_is_not_at_hand_is_named(environment):
+    version, said = install_torch(environment, BUILDS, DSMM_GPU="7.0", CUDA_HOME="/nowhere")
+    assert version == "2.13.0+cu126"
+    assert said == f"torch: torch==2.13.0+cu126, because of the GPU's compute capability 7.0{NO_NVCC}{CHOICE}"
+    _, said = install_torch(environment, BUILDS, DSMM_GPU="V100")
+    assert said == "error: DSMM_GPU=V100: it is a compute capability, such as 7.0\n"
+
+
+def test_what_cannot_be_had_for_a_v100_is_said_before_anything_is_installed(environment, tmp_path):
+    v100 = {"PATH": gpus(tmp_path, "7.0"), "CUDA_HOME": "/nowhere"}
+    version, said = install_torch(environment, ["2.13.0", "2.13.0+cpu"], **v100)
+    assert version is None and said.count("\n") == 1
+    assert said.startswith("error: a GPU of compute capability 7.0 needs torch==2.13.0+cu126, which no index here has;")
+    version, said = install_torch(environment, BUILDS, DSMM_BUILD_OPS="1", **v100)
+    assert version is None
+    assert said == f"error: torch: torch==2.13.0+cu126, because of the GPU's compute capability 7.0{NO_NVCC}\n"
+
+
+def test_uv_fetches_what_pip_does_not_have(environment, tmp_path):
+    torch_wheel(tmp_path, "2.13.0+cu126")
+    wheel = next(tmp_path.glob("*.whl"))
+    tool(
+        tmp_path,
+        "uv",
+        f'[[ $* != *" --torch-backend=cu126 torch==2.13.0 --dry-run" ]] || exit 0; pip install -qq {wheel}',
+    )
+    empty = {"PIP_INDEX_URL": (tmp_path / "index").as_uri(), "DSMM_PIP_ARGS": "", "DSMM_BUILD_OPS": "cpu"}
+    version, said = install_torch(environment, ["2.13.0"], PATH=gpus(tmp_path, "7.0"), **empty)
+    assert version == "2.13.0+cu126"
+    assert said.startswith("torch: torch==2.13.0+cu126 out of PyTorch's index, because of the GPU's compute capability")
 
 
 @pytest.mark.parametrize(

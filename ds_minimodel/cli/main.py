@@ -121,5 +121,7 @@ def _meant(rest: Sequence[str]) -> str:
 
 def _doctor(_options: argparse.Namespace) -> None:
     from ds_minimodel.cli.doctor import report
+    from ds_minimodel.ops.gpu import check_gpus
 
     print(report())
+    check_gpus()

@@ -1,6 +1,7 @@
 """Checks of a recipe before days of training are spent on it."""
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable
 
@@ -10,6 +11,7 @@ from ds_minimodel.engine.monitors import check_monitors
 from ds_minimodel.engine.run import Accounting, Optimizer, Run
 from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.engine.zero.config import disagreements, refuse_disagreements
+from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.pipeline.order import Step
 from ds_minimodel.recipe.jobs import refuse_if_stale
 from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
@@ -24,10 +26,13 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     """The steps of `steps` that the recipe has work for; UserError for what would stop a later one.
 
     Every text file must exist, every task file be readable with the task's labels, every batch of text divide
-    among the `ranks`, what initialises the packs be there, and what draws the plots and `engine.monitors` be installed.
+    among the `ranks`, what initialises the packs be there, what draws the plots and `engine.monitors` be installed, and
+    torch have code for the GPUs.
     Language packs alone can be had without plots.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
+    if os.environ.get("DS_ACCELERATOR") != "cpu":
+        check_gpus(ranks)
     check_text(recipe)
     check_tasks(recipe)
     for section in _text_steps(recipe).values():

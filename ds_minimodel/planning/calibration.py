@@ -33,6 +33,7 @@ from ds_minimodel.engine.schedule import Schedule
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.objectives import OBJECTIVES
 from ds_minimodel.ops.cpu import configure_cpu, has_bf16_products
+from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.planning.devices import Device, Link, Measured, Overhead
 from ds_minimodel.planning.forecast import update_kind, update_of
@@ -114,7 +115,9 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
     """
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     is_gpu = where.type == "cuda"
-    if not is_gpu:
+    if is_gpu:
+        check_gpus()
+    else:
         configure_cpu()
     precisions = ["fp32", *(["fp16"] if is_gpu else []), *(["bf16"] if is_gpu or has_bf16_products() else [])]
     tiny = passes(TINY, torch.float32, where)

@@ -15,6 +15,7 @@ from ds_minimodel.common.files import read_artifact
 from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.model.artifacts import BodyArtifact, PackManifest
 from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.serve.packs import open_pack
 
@@ -43,6 +44,8 @@ class ManyLanguages:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             configure_cpu()
+        else:
+            check_gpus(1)
         if precision not in (None, "auto", *DTYPES):
             raise UserError(f"--precision {precision}: there are {', '.join(DTYPES)} and auto")
         default = "fp32" if self.device.type == "cpu" else "auto"

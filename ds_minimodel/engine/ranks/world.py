@@ -19,6 +19,7 @@ from ds_minimodel.engine.ranks.lifeline import end_with_lost_ranks
 from ds_minimodel.engine.ranks.rendezvous import prepare_rendezvous
 from ds_minimodel.engine.zero import start
 from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.ops.gpu import refuse, why_no_code
 from ds_minimodel.parallel import SOLO, Group, split_world
 
 PATIENCE = 60.0  # seconds for the ranks to meet, before one says that it waits
@@ -135,6 +136,9 @@ def join_ranks(tensor_parallel: int = 1) -> World:
     world = World(rank, size, device, host_group, Group(rank, size), SOLO)
     if size > 1:
         end_with_lost_ranks(rank, host_group)
+    if device.type == "cuda":
+        reasons = world.gather(lambda: why_no_code(device))
+        world.replicated(lambda: refuse(reasons))
     world.replicated(lambda: replicas_of(size, tensor_parallel))
     data, tensor = split_world(rank, size, tensor_parallel)
     return replace(world, data=data, tensor=tensor)
