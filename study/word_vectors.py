@@ -149,7 +149,7 @@ def train_word_vectors(sentences: list[list[str]], path: Path) -> list[str]:
 def check_text(recipe: Recipe) -> None:
     """Raise UserError for a language without readable text: before English is trained, which takes longest."""
     for language in recipe.languages.all:
-        next(iter(read_documents(recipe.data.text[language])), None)
+        next(iter(read_documents(recipe.data.text[language], recipe.data.column)), None)
 
 
 def write(recipe: Recipe, out: Path) -> None:
@@ -170,7 +170,7 @@ def write(recipe: Recipe, out: Path) -> None:
             path = out / f"{language}.vec"
             if not path.is_file():
                 print(path)
-                train_word_vectors(words_of(read_documents(recipe.data.text[language])), path)
+                train_word_vectors(words_of(read_documents(recipe.data.text[language], recipe.data.column)), path)
 
 
 def main() -> int:

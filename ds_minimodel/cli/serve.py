@@ -232,7 +232,7 @@ def _typed(predictor: "Predictor", path: str) -> "list[Request]":
 def _request(line: str, number: int, predictor: "Predictor", path: str = "standard input") -> dict[str, Any]:
     """A request from a line: a JSON object, or its texts with tabs between, the language first of several."""
     if line.lstrip().startswith("{"):
-        from ds_minimodel.tasks.tables import json_object
+        from ds_minimodel.data.rows import json_object
 
         return json_object(line, path, number)
     names, texts = predictor.answerer.fields, line.split("\t")

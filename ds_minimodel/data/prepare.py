@@ -24,7 +24,7 @@ from pydantic import Field
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.held_out import HELD_OUT, is_held_out
-from ds_minimodel.data.reader import Chunk, Position, documents, find_files, read_chunks
+from ds_minimodel.data.reader import COLUMN, Chunk, Position, documents, find_files, read_chunks
 from ds_minimodel.data.store import id_type, is_shard_as_written, shard_name, write_shard
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.data.workers import MpiRanks, ordered_map
@@ -43,9 +43,11 @@ def prepare(
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[int, int, float], None] | None = None,
     held_out: float = 0.0,
+    column: str = COLUMN,
 ) -> None:
     """Tokenise the files that the paths and globs `text` name into the token store `out`.
 
+    column: where files of rows (JSON lines, Parquet) have their text.
     Documents of fewer than `min_words` words are dropped. The share `held_out` of the others goes into a store of its
     own, in the folder HELD_OUT of `out`. A killed run leaves OUT.partial with its
     complete shards and OUT.progress.json; the next one with the same text and settings goes on after
@@ -66,8 +68,8 @@ def prepare(
         "held_out": held_out,
     }
     stores = ("", HELD_OUT) if held_out else ("",)
-    journal = _Journal(out, stores, {**settings, "text": [_version(path) for path in paths]})
-    jobs = _in_shards(read_chunks(paths, journal.position), journal.shards, shard_bytes)
+    journal = _Journal(out, stores, {**settings, "column": column, "text": [_version(path) for path in paths]})
+    jobs = _in_shards(read_chunks(paths, journal.position, column), journal.shards, shard_bytes)
     encode = functools.partial(_encode_chunk, tokenizer_folder, min_words, held_out)
     report = _reporter(journal.tokens, progress)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)

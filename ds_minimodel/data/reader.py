@@ -1,4 +1,4 @@
-"""Raw text in CC-100's form: a sentence or paragraph a line, a blank line between documents.
+"""Raw text in CC-100's form: a sentence or paragraph a line, a blank line between documents; or rows of a table.
 
 Text is read in chunks of at most CHUNK_BYTES, cut at blank lines, so that memory stays bounded and
 chunks can be worked on in parallel. Where a chunk ends depends on the text from its start on and on
@@ -19,6 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.text_hashes import HashedFile
+from ds_minimodel.data.rows import JSON_LINES, PARQUET, documents_of_json_lines, documents_of_parquet
 
 CHUNK_BYTES = 1 << 20
 _CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
@@ -33,6 +34,7 @@ class Position(NamedTuple):
 
 
 START = Position()
+COLUMN = "text"  # of rows
 
 
 class Chunk(NamedTuple):
@@ -57,19 +59,21 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
                 raise UserError(f"{path}: no such text file; check data.text in the recipe")
             if path.stat().st_size == 0:
                 raise UserError(f"{path}: the file is empty; fetch it again or leave it out")
+            if _form(path) == ".json":
+                raise UserError(f"{path}: JSON is no text; a file of one JSON object a line is to be named .jsonl")
             if path not in found:
                 found.append(path)
     return found
 
 
-def read_chunks(files: Sequence[Path], start: Position = START) -> Iterator[Chunk]:
-    """Chunks of the files from `start` on. A document that a chunk cannot hold is cut at a line end,
-    a line that it cannot hold at a space.
+def read_chunks(files: Sequence[Path], start: Position = START, column: str = COLUMN) -> Iterator[Chunk]:
+    """Chunks of the files from `start` on. column: where rows have their text, each a document.
 
-    Raises UserError for a damaged or unreadable file and for one without text.
+    A document that a chunk cannot hold is cut at a line end, a line that it cannot hold at a space.
+    Raises UserError for a damaged or unreadable file, for one without text and for a row without one.
     """
     for number in range(start.file, len(files)):
-        yield from _chunks_of_file(files[number], start if number == start.file else Position(number))
+        yield from _chunks_of_file(files[number], start if number == start.file else Position(number), column)
 
 
 def documents(chunk: Chunk) -> Iterator[list[str]]:
@@ -96,18 +100,18 @@ def documents(chunk: Chunk) -> Iterator[list[str]]:
             yield list(run)
 
 
-def read_documents(patterns: Iterable[str | Path]) -> Iterator[list[str]]:
-    """All documents of the files that `patterns` name."""
-    for chunk in read_chunks(find_files(patterns)):
+def read_documents(patterns: Iterable[str | Path], column: str = COLUMN) -> Iterator[list[str]]:
+    """All documents of the files that `patterns` name; column: of rows."""
+    for chunk in read_chunks(find_files(patterns), column=column):
         yield from documents(chunk)
 
 
-def _chunks_of_file(path: Path, position: Position) -> Iterator[Chunk]:
+def _chunks_of_file(path: Path, position: Position, column: str) -> Iterator[Chunk]:
     blank = position.byte == 0  # nothing but white space so far
     buffer = bytearray()
     try:
         with io.BufferedReader(HashedFile(path), 1 << 17) as file:
-            pieces = filter(None, _text_from(position.byte, file, path))
+            pieces = filter(None, _text_from(position.byte, file, path, column))
             while True:
                 while len(buffer) < CHUNK_BYTES and (piece := next(pieces, b"")):
                     buffer += piece
@@ -141,15 +145,27 @@ def _cut(buffer: bytearray) -> int:
     return size
 
 
-def _text_from(start: int, file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """The text of an open file from byte `start` on; the suffix of its path says how it is compressed."""
-    if path.suffix not in _STREAMS:
-        file.seek(start)
-        yield from iter(lambda: file.read(1 << 17), b"")
-        return
-    for piece in _decompressed(file, *_STREAMS[path.suffix]):
+def _text_from(start: int, file: IO[bytes], path: Path, column: str) -> Iterator[bytes]:
+    """The text of an open file from byte `start` on; the suffixes of its path say how it is made."""
+    form = _form(path)
+    if path.suffix in _STREAMS:
+        pieces = _decompressed(file, *_STREAMS[path.suffix])
+    else:
+        if form not in (*JSON_LINES, PARQUET):
+            start = file.seek(start) - start
+        pieces = iter(lambda: file.read(1 << 17), b"")
+    if form in JSON_LINES:
+        pieces = documents_of_json_lines(pieces, column, path)
+    elif form == PARQUET:
+        pieces = documents_of_parquet(column, path)
+    for piece in pieces:
         yield piece[start:]
         start = max(0, start - len(piece))
+
+
+def _form(path: Path) -> str:
+    """The suffix of a file's name before that of its compression."""
+    return path.with_suffix("").suffix if path.suffix in _STREAMS else path.suffix
 
 
 def _decompressed(

@@ -21,7 +21,7 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
-from ds_minimodel.data.reader import find_files, read_documents
+from ds_minimodel.data.reader import COLUMN, find_files, read_documents
 
 UNIGRAM_FILE = "tokenizer.model"
 JSON_FILE = "tokenizer.json"
@@ -151,16 +151,17 @@ def train_tokenizer(
     character_coverage: float,
     input_sentences: int,
     label: str = "tokenizer",
+    column: str = COLUMN,
 ) -> None:
     """Train a vocabulary of `vocab_size` ids, <mask> included, into the artifact folder `out`.
 
     `text` are paths or globs of raw text. At most `input_sentences` of its lines, sampled over all of
     it, are held in memory. The result is a function of the text and the arguments (SentencePiece
-    samples with a fixed seed). label: of the progress that is shown.
+    samples with a fixed seed). label: of the progress that is shown. column: where files of rows have their text.
 
     Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
     """
-    lines, layout = _Lines(text, label), trained_layout(vocab_size)
+    lines, layout = _Lines(text, label, column), trained_layout(vocab_size)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -198,8 +199,8 @@ def train_tokenizer(
 class _Lines:
     """The lines of a text, one at a time; keeps the error that ended them, if one did."""
 
-    def __init__(self, text: Sequence[str | Path], label: str):
-        self._documents, self._progress = read_documents(text), Progress(label, None, "lines")
+    def __init__(self, text: Sequence[str | Path], label: str, column: str):
+        self._documents, self._progress = read_documents(text, column), Progress(label, None, "lines")
         self.error: UserError | None = None
 
     def __iter__(self) -> Iterator[str]:

@@ -81,7 +81,8 @@ class TokenizerSection(Section):
 
 
 class Data(Section):
-    text: Annotated[dict[str, OneOrMore], DECIDES_NOTHING]  # language -> files or globs (.txt .gz .xz .zst)
+    text: Annotated[dict[str, OneOrMore], DECIDES_NOTHING]  # language -> files or globs
+    column: Annotated[str, DECIDES_NOTHING] = "text"  # of the text, in files of rows
     blocks: Literal["complete", "complete_doc", "none"] = "complete"
     min_words: Annotated[
         dict[str, NonNegativeInt], DECIDES_NOTHING

@@ -12,11 +12,11 @@ import torch
 
 from ds_minimodel import ops
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.rows import text_field
 from ds_minimodel.data.tokenizer import MASK, Tokenizer
 from ds_minimodel.model.models import Model, TaskModel, encode, to_tensors
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches, join
 from ds_minimodel.tasks.kind import FinetunedKind, Logits, Request
-from ds_minimodel.tasks.tables import text_field
 
 Answer = dict[str, object]  # a JSON object
 

@@ -16,6 +16,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.data.rows import text_field
 from ds_minimodel.model.artifacts import load_body
 from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.models import SentenceEncoder
@@ -23,7 +24,6 @@ from ds_minimodel.model.parameters import load_into, tensors_under
 from ds_minimodel.serve.answers import batches
 from ds_minimodel.serve.many_languages import ManyLanguages
 from ds_minimodel.tasks.retrieval import Pool, sentences_of
-from ds_minimodel.tasks.tables import text_field
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,12 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
 
 def _job(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     text = find_files(recipe.data.text[language])
-    inputs = {"text": fingerprint_of_text(text), "min_words": recipe.data.min_words.get(language, 0)}
-    inputs |= {"held_out": recipe.data.held_out}
+    inputs = {
+        "text": fingerprint_of_text(text),
+        "column": recipe.data.column,
+        "min_words": recipe.data.min_words.get(language, 0),
+        "held_out": recipe.data.held_out,
+    }
     make = partial(_prepare, recipe, layout, language)
     return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make, text=text)
 
@@ -40,5 +44,6 @@ def _prepare(recipe: Recipe, layout: WorkdirLayout, language: str, ranks: MpiRan
         ranks,
         progress=lambda documents, tokens, _: progress.update(tokens, f"{documents:,} documents"),
         held_out=recipe.data.held_out,
+        column=recipe.data.column,
     )
     progress.close()

@@ -24,7 +24,7 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
 
 def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     section, text = recipe.tokenizer, find_files(recipe.data.text[language])
-    inputs = {"tokenizer": section.recorded(), "text": fingerprint_of_text(text)}
+    inputs = {"tokenizer": section.recorded(), "text": fingerprint_of_text(text), "column": recipe.data.column}
     out = layout.tokenizer(language)
     train = partial(
         train_tokenizer,
@@ -34,6 +34,7 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
         section.character_coverage,
         section.input_sentences,
         f"tokenizer {language}",
+        recipe.data.column,
     )
     return Job(out, inputs, (), lambda _: train(), text=text)
 

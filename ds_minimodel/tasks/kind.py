@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from ds_minimodel.data.rows import text_field
 from ds_minimodel.tasks.batches import Examples
-from ds_minimodel.tasks.tables import text_field
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

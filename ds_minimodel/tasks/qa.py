@@ -16,10 +16,11 @@ import numpy as np
 from pydantic import BaseModel, PositiveInt
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.rows import parse_json, shown, text_field
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_qa
-from ds_minimodel.tasks.tables import parse_json, read_text, shown, text_field
+from ds_minimodel.tasks.tables import read_text
 
 if TYPE_CHECKING:
     from ds_minimodel.bodies import BodyConfig

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.rows import json_object, text_field
 
 
 @dataclass(frozen=True)
@@ -170,64 +171,6 @@ def text_lines(text: str, path: str | Path) -> list[str]:
         if "\r" in line:
             raise UserError(f"{path}:{number}: a carriage return that ends no line; see tr '\\r' '\\n'")
     return lines if lines[-1] else lines[:-1]
-
-
-def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:
-    """The value of a JSON text that begins at `line` of a file; UserError, with the `form` expected, for another."""
-    try:
-        return json.loads(text, object_pairs_hook=_each_key_once)
-    except _Repeated as error:
-        raise UserError(f"{path}:{line}: not JSON (the key {str(error)!r:.40} comes twice); {form}") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{line + error.lineno - 1}: not JSON ({error.msg}); {form}") from None
-    except ValueError:
-        raise UserError(f"{path}:{line}: not JSON (a number has thousands of digits); {form}") from None
-    except RecursionError:
-        raise UserError(f"{path}:{line}: JSON that is nested too deeply; {form}") from None
-
-
-class _Repeated(ValueError):
-    """A key that an object has twice."""
-
-
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in row:
-            raise _Repeated(key)
-        row[key] = value
-    return row
-
-
-def json_object(text: str, path: str | Path, line: int) -> dict[str, Any]:
-    """The JSON object that is line `line` of a file; UserError for another value."""
-    row = parse_json(text, path, "one object a line is expected", line)
-    if not isinstance(row, dict):
-        raise UserError(f"{path}:{line}: not a JSON object; one object a line is expected")
-    return row
-
-
-def shown(value: object) -> str:
-    """A JSON value as a message quotes it."""
-    return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)[:40]
-
-
-def text_field(row: Mapping[str, object], name: str, where: str) -> str:
-    """Text of column (or JSON key) `name`; UserError where it is missing or no text."""
-    if name not in row:
-        raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none'}")
-    value = row[name]
-    if not isinstance(value, str):
-        raise UserError(f"{where}: '{name}' is {shown(value)}, not text")
-    if "\0" in value:  # SentencePiece takes it for <s>
-        raise UserError(f"{where}: '{name}' holds a NUL character; remove it")
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # JSON can spell half a surrogate pair; no tokenizer takes it
-        raise UserError(
-            f"{where}: '{name}' holds half a surrogate pair (a wrong \\u escape, or bytes that are not UTF-8)"
-        ) from None
-    return value
 
 
 def _label(row: Mapping[str, object], columns: Columns, where: str) -> str:

@@ -18,10 +18,11 @@ import numpy as np
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.data.rows import text_field
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_classification
-from ds_minimodel.tasks.tables import read_text, text_field, text_lines
+from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
     from ds_minimodel.bodies import BodyConfig

@@ -1,0 +1,145 @@
+"""Rows with named columns: JSON objects and their texts, and the text of JSON lines, Parquet files and data sets.
+
+A row's text becomes a document in the form of reader.py: its lines, and a blank line after them.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ds_minimodel.common.errors import UserError
+
+JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"  # suffixes
+_MOST_BYTES = 1 << 26  # of a line of JSON
+_BATCH = 64  # rows of a Parquet file that are in memory
+
+
+def documents_of_json_lines(pieces: Iterable[bytes], column: str, path: Path) -> Iterator[bytes]:
+    """The documents of a file of JSON lines, of which `pieces` are the bytes."""
+    for number, line in enumerate(_lines(pieces, path), 1):
+        where = f"{path}:{number}"
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{where}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
+            ) from None
+        if text.strip():
+            yield _document(json_object(text, path, number), column, where)
+
+
+def documents_of_parquet(column: str, path: Path) -> Iterator[bytes]:
+    """The documents of a Parquet file, some rows in memory at a time."""
+    try:
+        import pyarrow as arrow
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise UserError(
+            "data.text: pyarrow, which reads .parquet files, is not installed; pip install 'ds_minimodel[parquet]'"
+        ) from None
+    try:
+        with ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+            names = file.schema_arrow.names
+            if names.count(column) != 1:
+                has = "comes twice" if column in names else f"is none of its columns: {', '.join(names) or 'none'}"
+                raise UserError(f"{path}: {column!r:.40} {has}; data.column names the column of the text")
+            number = 0
+            for batch in file.iter_batches(_BATCH, columns=[column], use_threads=False):
+                for value in batch.column(0):
+                    number += 1
+                    try:
+                        row = {column: value.as_py()}
+                    except UnicodeDecodeError as error:
+                        raise UserError(f"{path}: row {number}: not UTF-8 text ({error.reason})") from None
+                    yield _document(row, column, f"{path}: row {number}")
+    except arrow.ArrowException as error:
+        raise OSError(" ".join(str(error).split())) from None
+
+
+def _lines(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
+    rest, number = b"", 1
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n") if b"\n" in piece else [rest + piece]
+        yield from lines
+        number += len(lines)
+        if len(rest) > _MOST_BYTES:
+            raise UserError(
+                f"{path}:{number}: a line of more than {_MOST_BYTES:,} bytes; one object a line is expected"
+            )
+    yield rest
+
+
+def _document(row: Mapping[str, object], column: str, where: str) -> bytes:
+    """A row's text as a document; no bytes where it is white space."""
+    try:
+        text = text_field(row, column, where)
+    except UserError as error:
+        raise UserError(f"{error}; data.column names the column of the text") from None
+    lines = (line.strip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+    found = "\n".join(filter(None, lines))
+    return f"{found}\n\n".encode() if found else b""
+
+
+def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:
+    """The value of a JSON text that begins at `line` of a file; UserError, with the `form` expected, for another."""
+    try:
+        return json.loads(text, object_pairs_hook=_each_key_once)
+    except _Repeated as error:
+        raise UserError(f"{path}:{line}: not JSON (the key {str(error)!r:.40} comes twice); {form}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{line + error.lineno - 1}: not JSON ({error.msg}); {form}") from None
+    except ValueError:
+        raise UserError(f"{path}:{line}: not JSON (a number has thousands of digits); {form}") from None
+    except RecursionError:
+        raise UserError(f"{path}:{line}: JSON that is nested too deeply; {form}") from None
+
+
+class _Repeated(ValueError):
+    """A key that an object has twice."""
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in row:
+            raise _Repeated(key)
+        row[key] = value
+    return row
+
+
+def json_object(text: str, path: str | Path, line: int) -> dict[str, Any]:
+    """The JSON object that is line `line` of a file; UserError for another value."""
+    row = parse_json(text, path, "one object a line is expected", line)
+    if not isinstance(row, dict):
+        raise UserError(f"{path}:{line}: not a JSON object; one object a line is expected")
+    return row
+
+
+def shown(value: object) -> str:
+    """A JSON value as a message quotes it."""
+    return (
+        "an object"
+        if isinstance(value, dict)
+        else "a list"
+        if isinstance(value, list)
+        else json.dumps(value, default=repr)[:40]
+    )
+
+
+def text_field(row: Mapping[str, object], name: str, where: str) -> str:
+    """Text of column (or JSON key) `name`; UserError where it is missing or no text."""
+    if name not in row:
+        raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none'}")
+    value = row[name]
+    if not isinstance(value, str):
+        raise UserError(f"{where}: '{name}' is {shown(value)}, not text")
+    if "\0" in value:  # SentencePiece takes it for <s>
+        raise UserError(f"{where}: '{name}' holds a NUL character; remove it")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON can spell half a surrogate pair; no tokenizer takes it
+        raise UserError(
+            f"{where}: '{name}' holds half a surrogate pair (a wrong \\u escape, or bytes that are not UTF-8)"
+        ) from None
+    return value

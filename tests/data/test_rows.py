@@ -1,0 +1,153 @@
+"""Text in rows: JSON lines and Parquet files by a column, streamed, with one line for what is no text."""
+
+import gzip
+import json
+import lzma
+import tracemalloc
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data import reader
+from ds_minimodel.data.prepare import prepare
+from ds_minimodel.data.reader import find_files, read_chunks, read_documents
+from ds_minimodel.data.store import TokenStore
+
+DOCUMENTS = [["The first line.", "Größe \u2028 here"], ["{", "}"], ["x" * 300]] * 40
+ROWS = [{"id": number, "text": "\r\n".join(["", *lines, " "])} for number, lines in enumerate(DOCUMENTS)]
+
+
+def write_json_lines(path, rows=ROWS, compress=bytes):
+    path.write_bytes(compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    return path
+
+
+def write_parquet(path, rows=ROWS, **options):
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install pyarrow)")
+    from pyarrow import parquet
+
+    parquet.write_table(arrow.Table.from_pylist(rows), path, **options)
+    return path
+
+
+WRITE = {
+    "rows.jsonl": write_json_lines,
+    "rows.ndjson": write_json_lines,
+    "rows.jsonl.gz": lambda path, rows=ROWS: write_json_lines(path, rows, gzip.compress),
+    "rows.jsonl.xz": lambda path, rows=ROWS: write_json_lines(path, rows, lzma.compress),
+    "rows.parquet": write_parquet,
+}
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_each_row_is_a_document(tmp_path, name):
+    path = WRITE[name](tmp_path / name)
+    assert list(read_documents([path])) == DOCUMENTS
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_reading_goes_on_at_any_chunks_end(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(reader, "CHUNK_BYTES", 1000)
+    paths = [WRITE[name](tmp_path / name), tmp_path / "plain.txt"]
+    paths[1].write_text("plain\n")
+    whole = list(read_chunks(paths))
+    assert len(whole) > 10
+    for number in range(len(whole)):
+        assert list(read_chunks(paths, whole[number].end)) == whole[number + 1 :]
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_another_column(tmp_path, name):
+    rows = [{"text": None, "content": "a b"}, {"text": None, "content": " \n"}, {"text": None, "content": "c\rd"}]
+    path = WRITE[name](tmp_path / name, rows)
+    assert list(read_documents([path], "content")) == [["a b"], ["c", "d"]]
+    with pytest.raises(UserError, match="'text' is null, not text; data.column names the column"):
+        list(read_documents([path]))
+
+
+@pytest.mark.parametrize(
+    "row, words",
+    [
+        ('{"title": "a"}', "rows.jsonl:2: no 'text'; there are: title; data.column names the column"),
+        ('{"text": 7}', "rows.jsonl:2: 'text' is 7, not text"),
+        ('{"text": ["a"]}', "rows.jsonl:2: 'text' is a list, not text"),
+        ('{"text": "a", "text": "b"}', "rows.jsonl:2: not JSON .*'text'.* comes twice"),
+        ('{"text": "a\\u0000"}', "rows.jsonl:2: 'text' holds a NUL character"),
+        ('{"text": "\\ud800"}', "rows.jsonl:2: 'text' holds half a surrogate pair"),
+        ('{"text": "a"', "rows.jsonl:2: not JSON"),
+        ("plain text", "rows.jsonl:2: not JSON"),
+        ("[1]", "rows.jsonl:2: not a JSON object"),
+        ("[" * 100_000, "rows.jsonl:2: JSON that is nested too deeply"),
+    ],
+)
+def test_a_row_without_text_is_refused_with_its_line(tmp_path, row, words):
+    (tmp_path / "rows.jsonl").write_text(f'{{"text": "a"}}\n{row}\n')
+    with pytest.raises(UserError, match=words):
+        list(read_documents([tmp_path / "rows.jsonl"]))
+
+
+def test_files_of_rows_that_are_none(tmp_path, monkeypatch):
+    for name, content, words in (
+        ("not_utf8.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "not_utf8.jsonl:2: not UTF-8"),
+        ("no_rows.jsonl", b"\n\n", "no_rows.jsonl: holds no text"),
+        ("value.json", b'{"text": "a"}\n', r"value.json: JSON is no text; .* named .jsonl"),
+        ("value.json.gz", gzip.compress(b"{}"), "value.json.gz: JSON is no text"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=words):
+            list(read_documents([tmp_path / name]))
+    monkeypatch.setattr("ds_minimodel.data.rows._MOST_BYTES", 1 << 18)
+    (tmp_path / "long.jsonl").write_text('{"text": "a"}\n{"text": "' + "a" * (1 << 19))
+    with pytest.raises(UserError, match="long.jsonl:2: a line of more than 262,144 bytes"):
+        list(read_documents([tmp_path / "long.jsonl"]))
+
+
+@pytest.mark.parametrize(
+    "rows, words",
+    [
+        ([{"title": "a"}], "rows.parquet: 'text' is none of its columns: title; data.column names"),
+        ([{"text": 7}], "rows.parquet: row 1: 'text' is 7, not text"),
+        ([{"text": "a"}] * 99 + [{"text": None}], "rows.parquet: row 100: 'text' is null, not text"),
+        ([{"text": b"a"}], "rows.parquet: row 1: 'text' is .*, not text"),
+    ],
+)
+def test_a_parquet_file_without_text(tmp_path, rows, words):
+    with pytest.raises(UserError, match=words):
+        list(read_documents([write_parquet(tmp_path / "rows.parquet", rows)]))
+
+
+def test_a_damaged_parquet_file(tmp_path):
+    path = write_parquet(tmp_path / "rows.parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match="rows.parquet: cannot be read"):
+        list(read_documents([path]))
+
+
+def test_without_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"not installed; pip install 'ds_minimodel\[parquet\]'"):
+        list(read_documents([tmp_path / "rows.parquet"]))
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_memory_is_bounded(tmp_path, name):
+    """Of 24 MB of text some chunks are in memory."""
+    path = WRITE[name](tmp_path / name, [{"text": f"{number} " * 2000} for number in range(2500)])
+    tracemalloc.start()
+    assert sum(len(chunk.data) for chunk in read_chunks(find_files([path]))) > 20_000_000
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 8_000_000
+
+
+def test_rows_give_the_store_of_their_text(tmp_path, tokenizer_folder):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join("\n".join(lines) for lines in DOCUMENTS))
+    rows = write_json_lines(tmp_path / "rows.jsonl")
+    for path in (text, rows):
+        prepare([path], tokenizer_folder, tmp_path / path.suffix, column="text", workers=2)
+    stores = [TokenStore(tmp_path / suffix) for suffix in (".txt", ".jsonl")]
+    assert stores[0].num_documents == len(DOCUMENTS)
+    tokens = [store.read(0, store.num_tokens).tolist() for store in stores]
+    assert tokens[0] == tokens[1]
