@@ -15,7 +15,8 @@ def rotary(x_BSH: Tensor, num_heads: int, positions: Tensor, base: float) -> Ten
     positions: (S,) or (B, S), whole numbers. As in Llama's and ModernBERT's published code.
     """
     size = x_BSH.shape[-1] // num_heads
-    waves = base ** (-torch.arange(0, size, 2, device=x_BSH.device, dtype=torch.float32) / size)
+    # As that code has it: of base ** -x the last bits differ, which thousands of positions multiply.
+    waves = 1.0 / base ** (torch.arange(0, size, 2, device=x_BSH.device, dtype=torch.float32) / size)
     angles = positions[..., None, None].float() * waves  # (…, S, 1, D/2)
     cosine, sine = angles.cos(), angles.sin()
     first, second = (
