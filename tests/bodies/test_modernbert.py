@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import ModernBertConfig, ModernBertForMaskedLM
+from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding, apply_rotary_pos_emb
 
+from ds_minimodel import ops
+from ds_minimodel.bodies.modernbert import ModernBertConfig as OurConfig
 from ds_minimodel.bodies.modernbert.hugging_face import MODERNBERT
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
@@ -108,13 +111,37 @@ def test_a_window_costs_what_it_sees():
     assert long < whole
 
 
+def test_rotary_positions_are_theirs_to_the_longest_sequence():
+    rotary = ModernBertRotaryEmbedding(config_of(hidden_size=128, num_attention_heads=2))
+    x_BSH, positions = torch.randn(1, 8192, 128), torch.arange(8192)
+    heads = x_BSH.unflatten(-1, (2, 64)).transpose(1, 2)
+    for kind, base in (("full_attention", 160_000.0), ("sliding_attention", 10_000.0)):
+        expected, _ = apply_rotary_pos_emb(heads, heads, *rotary(x_BSH, positions[None], kind))
+        found = ops.rotary(x_BSH, 2, positions, base)
+        torch.testing.assert_close(found, expected.transpose(1, 2).flatten(2), atol=1e-5, rtol=0)
+
+
+def test_a_mini_keeps_how_often_layers_see_all():
+    config = OurConfig(num_layers=2, hidden_size=32, num_heads=4, ffn_size=40)
+    file = ARCHITECTURE.config_file.model_validate(ARCHITECTURE.config_json(config, 90))
+    assert ARCHITECTURE.config(file, Path("config.json")) == (config, 90)
+
+
 @pytest.mark.parametrize(
     "key, value, said",
     [
         ("hidden_activation", "relu", "hidden_activation: Input should be 'gelu'"),
         ("norm_bias", True, "norm_bias"),
         ("layer_types", ["full_attention"] + ["sliding_attention"] * 2 + ["full_attention"] * 4, "layer_types"),
+        ("layer_types", [], "layer_types"),
         ("rope_scaling", {"factor": 2}, "rope_scaling"),
+        ("rope_parameters", {"rope_type": "default", "rope_theta": 5e5}, "rope_parameters.rope_t"),
+        (
+            "rope_parameters",
+            {"full_attention": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}},
+            "rope_parameters.full_attention.partial_rotary_factor",
+        ),
+        ("hidden_size", 36, "hidden_size 36 / num_attention_heads 4 must be even"),
         ("tie_word_embeddings", False, "tie_word_embeddings"),
     ],
 )

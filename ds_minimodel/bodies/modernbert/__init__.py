@@ -7,9 +7,9 @@ whole sequence, the others a window; the first layer has no norm before its atte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ds_minimodel.bodies.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
 from ds_minimodel.common.sections import Few, Length, NonNegativeInt, Probability, Size
@@ -39,6 +39,14 @@ class ModernBertConfig(BodyConfig):
     separators: ClassVar[int] = 1
     tasks_read_head: ClassVar[bool] = True
 
+    @model_validator(mode="after")
+    def _heads_turn_in_planes(self) -> Self:
+        if self.hidden_size // self.num_heads % 2:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} / num_heads {self.num_heads} must be even, for rotary positions"
+            )
+        return self
+
     def is_global(self, index: int) -> bool:
         """Whether layer `index`, from 0, sees the whole sequence."""
         return index % self.global_every == 0
@@ -49,6 +57,7 @@ class ModernBert(BodyKind):
 
     name = "modernbert"
     config = ModernBertConfig
+    adaptable = ("embedding_norm",)
     without_kernels = ("rotary positions", "windowed attention", "gated GELU", "norms without bias")
 
     def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:

@@ -32,11 +32,15 @@ _KINDS = {"full_attention": True, "sliding_attention": False}
 
 
 class _Rotary(Stored):
+    model_config = ConfigDict(extra="forbid")
+
     rope_type: Literal["default"] = "default"
     rope_theta: Annotated[float, Field(ge=1, le=1e9, strict=False)]
 
 
 class _RotaryByKind(Stored):
+    model_config = ConfigDict(extra="forbid")
+
     full_attention: _Rotary = _Rotary(rope_theta=160_000.0)
     sliding_attention: _Rotary = _Rotary(rope_theta=10_000.0)
 
@@ -86,7 +90,7 @@ class ModernBertArchitecture(Architecture):
         if file.layer_types is not None:
             found = [_KINDS[kind] for kind in file.layer_types]
             later = [index for index, is_global in enumerate(found) if is_global and index]
-            every = later[0] if later else len(found)
+            every = later[0] if later else max(every, file.num_hidden_layers)
             if found != [index % every == 0 for index in range(file.num_hidden_layers)]:
                 raise UserError(f"{where}: layer_types: only every so many layers, from the first on, may see all")
         bases = file.rope_parameters
