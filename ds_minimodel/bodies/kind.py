@@ -95,6 +95,7 @@ class BodyKind(ABC):
     name: in recipes (model.kind) and config.json. objective: what it is trained with where the recipe names none.
     without_kernels: what of it runs by torch's own operators, in words, since this package has no kernels for it.
     starts: names of the ways in which a fresh body may start beside `random` (model.initialisation).
+    adaptable: parts of the body that step 2 can train beside the pack (adapt.train_positions, train_embedding_norm).
     """
 
     name: ClassVar[str]
@@ -102,6 +103,7 @@ class BodyKind(ABC):
     objective: ClassVar[str] = "masked-lm"
     without_kernels: ClassVar[tuple[str, ...]] = ()
     starts: ClassVar[tuple[str, ...]] = ()
+    adaptable: ClassVar[tuple[str, ...]] = ("positions", "embedding_norm")
 
     @abstractmethod
     def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:

@@ -432,6 +432,14 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _body_has_what_trains(self) -> "Recipe":
+        kind = BODIES[self.model.kind]
+        for part in BodyKind.adaptable:
+            if getattr(self.adapt, f"train_{part}") and part not in kind.adaptable:
+                raise ValueError(f"adapt.train_{part}: a body of kind {kind.name} has none; leave the key out")
+        return self
+
+    @model_validator(mode="after")
     def _depths_agree(self) -> "Recipe":
         layers, mini, schedule = self.model.num_layers, self.mini, self.adapt.depth_schedule
         systems = self.chosen_systems
@@ -505,15 +513,16 @@ class Recipe(Section):
 def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
     """The Recipe whose section `model` has the keys of a kind of body, and whose steps have those of an objective."""
 
-    def section(base: type[Section], own: type[Section], **fields: Any) -> type[Section]:
-        """`base` with the keys of `own`, whose defaults come first."""
-        return create_model(base.__name__, __base__=(own, base), __module__=__name__, **fields)
+    def section(name: str, *bases: type[Section], **fields: Any) -> type[Section]:
+        """A section with the keys of `bases`; of a key that two have, with the default of the first."""
+        return create_model(name, __base__=bases, __module__=__name__, **fields)
 
     starts = Literal["random", *kind.starts]  # type: ignore[valid-type]
-    model = section(
-        ModelSection, kind.config, kind=(Annotated[str, OneOf(BODIES)], kind.name), initialisation=(starts, "random")
+    kinds = Annotated[str, OneOf(BODIES)]
+    model = section("Model", kind.config, ModelSection, kind=(kinds, kind.name), initialisation=(starts, "random"))
+    training, build_mini, adapt = (
+        section(base.__name__, base, objective.settings) for base in (Training, BuildMini, Adapt)
     )
-    training, build_mini, adapt = (section(base, objective.settings) for base in (Training, BuildMini, Adapt))
     fields: dict[str, Any] = {
         "objective": (Annotated[str, OneOf(OBJECTIVES), RECORDED_ELSEWHERE], objective.name),
         "model": (model, model()),
