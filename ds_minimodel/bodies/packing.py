@@ -1,7 +1,7 @@
 """Packing: all operations but attention run on the real tokens of a padded batch alone.
 
 A packed batch is (R, 1, H): each of its T real tokens is a row of its own, and rows beyond them, where there are any,
-belong to no token. Other shapes as in transformer.py.
+belong to no token. Other shapes as in body.py.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class OneOf:
     def check(self, name: str) -> str:
         if name not in self.registry:
             *names, last = map(repr, self.registry)
-            raise ValueError(f"Input should be {', '.join(names)} or {last}")
+            raise ValueError(f"Input should be {', '.join(names)}{' or ' if names else ''}{last}")
         return name
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

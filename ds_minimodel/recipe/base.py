@@ -9,6 +9,8 @@ from pydantic import Field
 from ds_minimodel.bodies import BodyConfig, BodyConfigOfKind
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Manifest, Stored, read_artifact, read_model
+from ds_minimodel.common.sections import OneOf
+from ds_minimodel.objectives import OBJECTIVES
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class _Body(Stored):
 
     architecture: BodyConfigOfKind
     head_depths: list[int]
-    objective: str
+    objective: Annotated[str, OneOf(OBJECTIVES)]
+    task: object | None
 
 
 class _Pack(Manifest):
@@ -38,7 +41,7 @@ class _Pack(Manifest):
 
 
 def read_base(folder: str | Path) -> Base:
-    """The Base in `folder` as import-hf writes it; UserError where it is none or has heads at other depths."""
+    """The Base in `folder` as import-hf writes it; UserError where it is none or has other heads."""
     body, pack = Path(folder) / "body", Path(folder) / "pack"
     if not body.is_dir() or not pack.is_dir():
         raise UserError(
@@ -46,6 +49,8 @@ def read_base(folder: str | Path) -> Base:
         )
     held = read_model(body / "config.json", _Body, "import the model again")
     layers = held.architecture.num_layers
+    if held.task is not None:
+        raise UserError(f"base: {body} is a task model; a base is a body as import-hf or step 1 makes it")
     if held.head_depths != [layers]:
         raise UserError(
             f"base: {body} has heads after {held.head_depths} layers; a base has one, after its last ({layers})"

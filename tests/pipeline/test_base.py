@@ -123,6 +123,24 @@ def test_what_does_not_fit(recipe, override, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "key, value, words",
+    [
+        ("task", {"kind": "qa", "labels": None}, "is a task model"),
+        ("objective", "guessing", "objective: Input should be 'masked-lm'"),
+        ("architecture", {"kind": "gpt"}, "architecture: kind 'gpt': there are roberta, bert, modernbert"),
+        ("head_depths", [1, 3], "has heads after [1, 3] layers"),
+    ],
+)
+def test_what_is_no_base(recipe, tmp_path, key, value, words):
+    path = tmp_path / "base/body/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(UserError) as error:
+        load_recipe(recipe)
+    assert str(tmp_path / "base/body") in str(error.value) and words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_the_architecture_is_the_bases(recipe):
     model = load_recipe(recipe, ["model.hidden_size=16"]).model
     assert (model.num_layers, model.hidden_size, model.num_heads, model.ffn_size, model.max_positions) == (

@@ -98,6 +98,7 @@ def test_values_merges_and_defaults(load):
         ("steps: 100", "steps: '100'", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
         ("lr: 7e-4", "lr: -1", "recipe.yaml:11: pretrain.lr: Input should be greater than 0"),
         ("[bl_base, minijoint]", "[bl_base, bl_big]", "recipe.yaml:2: systems.1: Input should be 'bl_base'"),
+        ("systems:", "objective: guess\nsystems:", "recipe.yaml:2: objective: Input should be 'masked-lm'"),
         ("[bl_base, minijoint]", "bl_base", "recipe.yaml:2: systems: Input should be a valid list"),
         ("source: en", "source: de", "recipe.yaml:3: languages: the source and the targets must all be different"),
         ("num_heads: 4", "num_heads: 5", "recipe.yaml:6: model: num_heads 5 does not divide hidden_size 64"),
