@@ -30,10 +30,11 @@ SLOW = (
     "pipeline",
     "test_style.py",
 )
-# What is random or long, or needs a tool of its own: run by --all alone, which a release needs.
+# What is random or long, needs a tool of its own or looks at DeepSpeed alone: run by --all, which a release needs.
 LONG = (
     "engine/test_costs.py",
     "engine/test_two_hosts.py",
+    "engine/test_zero_quirks.py",
     "faults",
     "ops/test_attention_triton.py",
     "ops/test_device_code.py",

@@ -25,18 +25,21 @@ HEAVY = ["torch", "deepspeed", "numpy", "sentencepiece", "safetensors", "sklearn
 
 
 def imported_modules(path, module):
-    """Absolute dotted names that `path` (the module `module`) imports, at any depth of its code.
+    """(absolute dotted name, whether for types alone) of what `path` (the module `module`) imports, at any depth.
 
     `from a import b` gives a.b: b may be a module.
     """
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    for_types = {node for block in blocks for node in ast.walk(block)}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name, node in for_types) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parents = package.split(".")[: 1 - node.level or None] if node.level else []
             source = ".".join([*parents, *([node.module] if node.module else [])])
-            yield from (f"{source}.{alias.name}" for alias in node.names)
+            yield from ((f"{source}.{alias.name}", node in for_types) for alias in node.names)
 
 
 def faults(package):
@@ -49,10 +52,10 @@ def faults(package):
             yield f"{path}: {part} has no place in the order of imports"
             continue
         names = inside[:-1] if inside[-1] == "__init__" else inside
-        for name in imported_modules(path, ".".join([package.name, *names])):
+        for name, for_types in imported_modules(path, ".".join([package.name, *names])):
             root, *rest = name.split(".")
-            if root == "deepspeed" and part != "engine":
-                yield f"{path}: only engine imports deepspeed"
+            if root == "deepspeed" and inside[:2] != ("engine", "zero") and not for_types:
+                yield f"{path}: only engine/zero imports deepspeed"
             if root != package.name or not rest or rest[0] not in parts:
                 continue
             if rest[0] != part and rest[0] not in ALLOWED[part]:
@@ -77,7 +80,8 @@ def test_imports_follow_the_order():
         ("engine/loop.py", "from ds_minimodel.planning import plans", "engine must not import planning"),
         ("steps/adapt.py", "from ds_minimodel.steps.pretrain import run", "a step must not import a step (pretrain)"),
         ("steps/adapt.py", "from . import pretrain", "a step must not import a step (pretrain)"),
-        ("data/store.py", "import torch, deepspeed.comm", "only engine imports deepspeed"),
+        ("data/store.py", "import torch, deepspeed.comm", "only engine/zero imports deepspeed"),
+        ("engine/loop.py", "from deepspeed.utils import logger", "only engine/zero imports deepspeed"),
         ("novelty.py", "", "novelty has no place in the order of imports"),
     ],
 )
@@ -85,6 +89,7 @@ def test_a_wrong_import_is_found(tmp_path, file, code, fault):
     package = tmp_path / "ds_minimodel"
     for part in ALLOWED:
         (package / part).mkdir(parents=True)
+    (package / file).parent.mkdir(exist_ok=True)
     (package / file).write_text(code)
     assert [line.split(": ")[1] for line in faults(package)] == [fault]
 
@@ -94,13 +99,16 @@ def test_a_wrong_import_is_found(tmp_path, file, code, fault):
     [
         ("steps/adapt.py", "from ds_minimodel.steps import common\nfrom ds_minimodel.engine import loop"),
         ("steps/run.py", "from ds_minimodel.steps import adapt, pretrain"),
-        ("engine/loop.py", "import deepspeed\nfrom . import plan\nfrom ds_minimodel import __version__"),
+        ("engine/loop.py", "from . import plan\nfrom ds_minimodel import __version__"),
+        ("engine/loop.py", "if TYPE_CHECKING:\n    from deepspeed import DeepSpeedEngine"),
+        ("engine/zero/state.py", "import deepspeed"),
     ],
 )
 def test_a_right_import_passes(tmp_path, file, code):
     package = tmp_path / "ds_minimodel"
     for part in ALLOWED:
         (package / part).mkdir(parents=True)
+    (package / file).parent.mkdir(exist_ok=True)
     (package / file).write_text(code)
     assert list(faults(package)) == []
 
@@ -128,33 +136,3 @@ print("heavy:", [name for name in {HEAVY} if name in sys.modules])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "heavy: []"
     assert "run" in done.stdout
-
-
-def untyped(package):
-    """Lines `file:line name` of the public functions and methods below `package` without a return type."""
-    for path in sorted(package.rglob("*.py")):
-        for name, node in public_functions(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-            if node.returns is None:
-                yield f"{path.relative_to(package)}:{node.lineno} {name}"
-
-
-def public_functions(tree):
-    """(name, node) of the functions of a module and of the methods of its classes that have a public name."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            if not node.name.startswith("_"):
-                yield from ((f"{node.name}.{name}", method) for name, method in public_functions(node))
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-            yield node.name, node
-
-
-def test_every_public_function_has_a_return_type():
-    assert list(untyped(PACKAGE)) == []
-
-
-def test_a_missing_return_type_is_found(tmp_path):
-    (tmp_path / "module.py").write_text(
-        "def f(): ...\ndef g() -> None: ...\ndef _h(): ...\n"
-        "class C:\n    def m(self): ...\n    def __init__(self): ...\n"
-    )
-    assert list(untyped(tmp_path)) == ["module.py:1 f", "module.py:5 C.m"]

@@ -6,7 +6,6 @@ The quirks are the rows of docs/deepspeed.md, one test each. No test here uses e
 import ast
 import contextlib
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -461,86 +460,3 @@ def test_universal_checkpoints_do_not_know_stage_0(still, tmp_path):
     except FileNotFoundError:
         return still(True)
     still(False)
-
-
-# --- engine/zero alone knows
-
-
-# Modules, attributes, keys of files and of DeepSpeed's JSON that are its own affair.
-INSIDES = re.compile(
-    r"_hp_mapping|[hl]p_fragment_address|ds_(tensor|id|shape|numel|persist|status)|grad_position|get_param_id"
-    r"|_get_param_partition_rank|(fp16|fp32)_groups|fp32_(partitioned_)?groups_flat|single_partition_of_fp32_groups"
-    r"|param_slice_mappings|base_optimizer_state|fp32_flat_groups|checkpoint_event_\w+|_copy_recovery_script"
-    r"|checkpoint_engine|enable_backward_allreduce|loss_scale_config|loss_scaler|cur_scale|last_overflow_iter"
-    r"|refresh_fp32_params|__compatible_ops__|scale_wrt_gas|stage3_\w+|zero_hpz_partition_size|memory_efficient_linear"
-    r"|compute_grad_norm|initial_scale_power|grad_accum_dtype|(reduce|allgather)_bucket_size|_parameters"
-    r"|save_checkpoint|load_checkpoint"
-)
-
-
-def insides_in(source):
-    """(line, word) of each import of deepspeed and each of INSIDES in Python code, comments and docstrings left out."""
-    tree = ast.parse(source)
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        words = []
-        if isinstance(node, ast.Import) and id(node) not in typing_only:
-            words = [alias.name for alias in node.names if alias.name.split(".")[0] == "deepspeed"]
-        elif isinstance(node, ast.ImportFrom) and id(node) not in typing_only:
-            words = [node.module] if (node.module or "").split(".")[0] == "deepspeed" else []
-        elif isinstance(node, ast.Attribute):
-            words = [node.attr] if INSIDES.fullmatch(node.attr) else []
-            if ast.unparse(node).endswith("optimizer.optimizer"):
-                words = ["optimizer.optimizer"]
-        elif isinstance(node, ast.keyword) and node.arg:
-            words = [node.arg] if INSIDES.fullmatch(node.arg) else []
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
-            words = [node.value] if INSIDES.fullmatch(node.value) else []
-        yield from ((getattr(node, "lineno", 0), word) for word in words)
-
-
-def test_only_engine_zero_knows_deepspeeds_insides():
-    package = ROOT / "ds_minimodel"
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {word}"
-        for path in sorted(package.rglob("*.py"))
-        if package / "engine/zero" not in path.parents
-        for line, word in insides_in(path.read_text(encoding="utf-8"))
-    ]
-    assert found == []
-
-
-@pytest.mark.parametrize(
-    "code, word",
-    [
-        ("def f():\n    import deepspeed.comm", "deepspeed.comm"),
-        ("from deepspeed.utils import logger", "deepspeed.utils"),
-        ("parameter.ds_tensor.data", "ds_tensor"),
-        ("hasattr(parameter, '_hp_mapping')", "_hp_mapping"),
-        ("engine.optimizer.optimizer.state", "optimizer.optimizer"),
-        ("engine.backward(loss, scale_wrt_gas=False)", "scale_wrt_gas"),
-        ("config['stage3_max_live_parameters'] = 1", "stage3_max_live_parameters"),
-        ("del module._parameters[name]", "_parameters"),
-    ],
-)
-def test_an_inside_is_found(code, word):
-    assert [found for _, found in insides_in(code)] == [word]
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        '"""ds_tensor is DeepSpeed\'s."""',
-        "import deepspeech",
-        "module.named_parameters()",
-        "if TYPE_CHECKING:\n    from deepspeed import DeepSpeedEngine",
-    ],
-)
-def test_what_is_no_inside_passes(code):
-    assert list(insides_in(code)) == []

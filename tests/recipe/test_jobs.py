@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_folder, sha256_of_json, write_manifest
+from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.recipe.jobs import (
     Job,
     begin,
@@ -239,19 +239,6 @@ def test_a_child_does_without_a_parent_that_is_gone_once_it_is_complete(tmp_path
     with pytest.raises(UserError, match=f"{job.folder}: no longer all there; run the step that makes it"):
         begin(other)
     assert not (tmp_path / "work/other.job.json").exists()
-
-
-def test_a_record_of_before_stays_complete_and_its_children_too(tmp_path, job):
-    """It held inputs, state and artifacts alone, and children knew it by the hash of all that."""
-    child = job_in(tmp_path / "work" / "adapt", {}, [job])
-    run(job, child)
-    path = job.folder.with_name("pretrain.job.json")
-    record = json.loads(path.read_text())
-    former = {key: record[key] for key in ("inputs", "complete", "artifacts")}
-    path.write_text(json.dumps(former))
-    of_child = json.loads((tmp_path / "work/adapt.job.json").read_text())
-    assert of_child["inputs"]["parents"] == {"../pretrain": sha256_of_json(former)}
-    assert is_complete(job) and is_complete(child)
 
 
 def text_job(tmp_path, content=b"a" * 5 * 2**20):
