@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,12 @@ class _Origin(Stored):
     license: str | None = None
 
 
+class _Scored(Stored):
+    """Of the manifest of scores."""
+
+    metric: str
+
+
 def license_of(folder: Path) -> str | None:
     """The license that the model card in a Hugging Face folder names, None where there is none to be read."""
     try:
@@ -80,6 +86,7 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
         "layers": export.num_layers if export else None,
     }
     task_type = (export.pipeline if export else None) or "fill-mask"
+    metrics = place.metrics(scores)
     front = {
         "language": language if language and _LANGUAGE_CODE.fullmatch(language) else None,
         "license": origin.license,
@@ -88,7 +95,7 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
         "pipeline_tag": export.pipeline if export else None,
         "tags": [*(["mini-model-adaptation"] if facts.steps else []), *([] if export else ["language-pack"])],
         "ds_minimodel": _known(training),
-        "model-index": [_index(scores, facts.language, task_type)] if scores else None,
+        "model-index": [_index(scores, metrics, facts.language, task_type)] if scores else None,
     }
     noun = f"{export.architecture} with the language pack" if export else "Language pack"
     lines = [
@@ -109,8 +116,11 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
         *(f"| {name.replace('_', ' ')} | {value} |" for name, value in _known(training).items()),
     ]
     if scores:
-        lines += ["", "| task | score | models |", "|---|---|---|"]
-        lines += [f"| {task} | {sum(found) / len(found):.1f} | {len(found)} |" for task, found in scores.items()]
+        lines += ["", "| task | metric | score | models |", "|---|---|---|---|"]
+        lines += [
+            f"| {task} | {metrics[task]} | {sum(found) / len(found):.1f} | {len(found)} |"
+            for task, found in scores.items()
+        ]
         lines += ["", f"Scores of the run in {facts.language}, in percent: means over the task models."]
     return f"---\n{yaml.safe_dump(_known(front), sort_keys=False, allow_unicode=True)}---\n" + "\n".join(lines) + "\n"
 
@@ -119,13 +129,21 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _index(scores: Mapping[str, list[float]], language: str, task_type: str) -> dict[str, Any]:
+def _index(
+    scores: Mapping[str, list[float]], metrics: Mapping[str, str], language: str, task_type: str
+) -> dict[str, Any]:
     """An entry of `model-index`, the form in which the Hub shows scores."""
     results = [
         {
             "task": {"type": task_type},
             "dataset": {"name": task, "type": task, "config": language},
-            "metrics": [{"type": "score", "value": round(sum(found) / len(found), 2)}],
+            "metrics": [
+                {
+                    "type": "f1" if "F1" in metrics[task] else metrics[task].split(" ")[0],  # the Hub's own names
+                    "name": metrics[task],
+                    "value": round(sum(found) / len(found), 2),
+                }
+            ],
         }
         for task, found in scores.items()
     ]
@@ -163,6 +181,14 @@ class _Place:
     def bodies(self) -> list[Path]:
         """Bodies of the workdir, which may be imported ones."""
         return sorted(self.root.glob("pretrain/*/body")) if self.root else []
+
+    def metrics(self, tasks: Iterable[str]) -> dict[str, str]:
+        """{task: name of what its scores are}"""
+        root, found = self.root or Path(), {}
+        for task in tasks:
+            folder = next(iter(sorted(root.glob(f"evaluate/{self.system}/*/{task}/*/{SCORES_FILE}")))).parent
+            found[task] = read_model(folder / MANIFEST, _Scored, "run the step `evaluate` again").metric
+        return found
 
     def scores(self, pack: PackManifest, task: str | None) -> dict[str, list[float]]:
         """{task: scores of the pack with each task model}; of one task where it is named."""

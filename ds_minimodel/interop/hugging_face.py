@@ -130,7 +130,7 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
     config = body.config.with_layers(num_layers)
     theirs = architecture.to_theirs(tensors, config, head)
     with atomic_folder(out) as temporary:
-        vocabulary = write_tokenizer(pack, temporary, config)
+        vocabulary = write_tokenizer(pack, temporary, config, fills_masks=body.task is None)
         facts = {
             "architectures": [architecture.classes + task],
             **architecture.config_json(config, len(language.tensors["tokens"])),

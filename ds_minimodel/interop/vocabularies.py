@@ -320,22 +320,24 @@ def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> by
     second = 1 if body.token_types > 1 else 0
     single = [token(bos), {"Sequence": {"id": "A", "type_id": 0}}, token(eos)]
     between = [token(eos)] * (body.separators - 1)
-    processor = {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, *between, {"Sequence": {"id": "B", "type_id": second}}, token(eos, second)],
-        "special_tokens": {strings[id]: {"id": strings[id], "ids": [id], "tokens": [strings[id]]} for id in (bos, eos)},
-    }
+    special = {strings[id]: {"id": strings[id], "ids": [id], "tokens": [strings[id]]} for id in (bos, eos)}
+    processor = dict(
+        type="TemplateProcessing",
+        single=single,
+        pair=[*single, *between, {"Sequence": {"id": "B", "type_id": second}}, token(eos, second)],
+        special_tokens=special,
+    )
     return file.load({**file.content, "post_processor": processor}).to_str().encode()
 
 
 # Export.
 
 
-def write_tokenizer(pack: Path, folder: Path, body: BodyConfig) -> Vocabulary:
+def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, fills_masks: bool = True) -> Vocabulary:
     """Write what `AutoTokenizer` reads for a pack; return its vocabulary.
 
-    Texts are cut at the length of the body where a user asks for it.
+    Texts are cut at the length of the body where a user asks for it. fills_masks: whether "<mask>" in a text is the
+    token. It is in unigram vocabularies, whatever is set, as special tokens are (docs/hugging-face.md).
     """
     vocabulary = files.read_artifact(pack, VocabularyManifest).vocabulary(pack)
     if (pack / JSON_FILE).is_file():
@@ -352,6 +354,7 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig) -> Vocabulary:
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": body.max_positions,
+            **({} if fills_masks else {"split_special_tokens": True}),
             **{key: spelt[role] for key, role in (*_ROLES.items(), *_TEXT_ROLES.items()) if role in spelt},
             "model_input_names": inputs if body.token_types > 1 else [inputs[0], inputs[2]],
         },

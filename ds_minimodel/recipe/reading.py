@@ -39,7 +39,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     base = read_base(values["base"]) if isinstance(values.get("base"), str) else None
     schema = _class_of(values, base)
     try:
-        return schema.model_validate(values, context={"base": base})
+        return schema.model_validate(values, context={"base": base, "name": " ".join([str(path), *overrides])})
     except ValidationError as error:
         raise UserError(refusal(path, tree, error, schema, overrides)) from None
 

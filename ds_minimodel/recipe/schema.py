@@ -322,7 +322,8 @@ class Checkpoint(Section):
 class Recipe(Section):
     """A whole recipe, of the class that `recipe_class` makes for its kind of body and its objective.
 
-    One with a base is validated with that Base as its context, {"base": Base} (reading.py).
+    One with a base is validated with that Base in its context, {"base": Base, "name": what a command line has for the
+    recipe} (reading.py).
     """
 
     workdir: Annotated[str, AfterValidator(check_workdir), DECIDES_NOTHING]
@@ -343,10 +344,16 @@ class Recipe(Section):
     checkpoint: Annotated[Checkpoint, DECIDES_NOTHING] = Checkpoint()
 
     _base: Base | None = PrivateAttr(None)
+    _name: str = PrivateAttr("")
 
     def model_post_init(self, context: Any, /) -> None:
-        self._base = (context or {}).get("base")
+        self._base, self._name = (context or {}).get("base"), (context or {}).get("name", "")
         assert (self.base is None) == (self._base is None), "a recipe with a base is read by reading.py"
+
+    @property
+    def name(self) -> str:
+        """File and overrides, as they were given; "" of a recipe that was not read."""
+        return self._name
 
     @property
     def chosen_systems(self) -> list[System]:

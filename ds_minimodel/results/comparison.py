@@ -5,7 +5,7 @@ are averaged; the first variant of a system is called as the system is, one that
 mini-model's depth alone "SYSTEM N=2", any other one by the run that it comes from, "SYSTEM (wide)".
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class Comparison:
     not_finetuned: tasks that are scored with the bodies as they are. depths: {system: {depth: variant}} of systems with
     several depths of the mini-model.
     baseline_of: {variant: the BL_BASE that it is measured against}. pairs: (one, other) to be compared unit by unit.
-    is_joint: whether other runs than the first have scores that it has not.
+    is_joint: whether other runs than the first have scores that it has not. examples: those of RunResults, of one run.
     """
 
     source: str
@@ -55,6 +55,7 @@ class Comparison:
     baseline_of: dict[str, str]
     pairs: list[tuple[str, str]]
     is_joint: bool
+    examples: Sequence[Row] = ()
 
 
 def compare_runs(runs: list[RunResults]) -> Comparison:
@@ -86,6 +87,7 @@ def compare_runs(runs: list[RunResults]) -> Comparison:
         baseline_of,
         _pairs(variants, of_run, depths, baseline_of),
         len(in_targets) > len(runs[0].target_scores),
+        runs[0].examples if len(runs) == 1 else (),
     )
 
 

@@ -124,6 +124,7 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
                 f"{paper_label('Figure 3', task)}: score against the compute of step 2, by language. {_BANDS}",
             )
         )
+        blocks += tables.example_tables([row for row in comparison.examples if row["task"] == task])
     if "xquad" not in {task.lower() for task in tasks}:
         left_out.append("Tables A1, A2 and Figure A1: they are Tables 3, 2 and Figure 3 of a task named xquad.")
     source = training_curves(comparison.source_scores)

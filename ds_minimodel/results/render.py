@@ -91,7 +91,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; 
 dt { color: var(--quiet); }
 dd { margin: 0; }
 figure { margin: 1.2rem 0 1.8rem; }
-figure img { max-width: max(100%, 44rem); height: auto; background: #fff; }
+figure img { max-width: 100%; height: auto; background: #fff; }
 figcaption, .note { color: var(--quiet); font-size: .85rem; max-width: 56rem; margin: .35rem 0; }
 .wide { overflow-x: auto; }
 .title { font-size: .9rem; font-weight: 600; margin: 1rem 0 .4rem; }
@@ -213,9 +213,8 @@ def _html(block: Block, number: int) -> str:
         data, caption = base64.b64encode(block.png).decode(), escape(block.caption)
         width = int.from_bytes(block.png[16:20], "big") // 2  # PNG keeps its width there
         return (
-            f"<figure>{_scrolling(number)}"
-            f'<img alt="{caption}" width="{width}" src="data:image/png;base64,{data}"></div>'
-            f'<figcaption id="b{number}">{caption}</figcaption></figure>'
+            f'<figure><img alt="{caption}" width="{width}" src="data:image/png;base64,{data}">'
+            f"<figcaption>{caption}</figcaption></figure>"
         )
     return _html_table(block, number)
 

@@ -6,7 +6,7 @@ training run).
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -29,7 +29,7 @@ from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import LossRow
 from ds_minimodel.systems import SYSTEMS
 
-RESULTS_FILE, SCORES_FILE = "run.json", "scores.json"
+RESULTS_FILE, SCORES_FILE, EXAMPLES_FILE = "run.json", "scores.json", "examples.json"
 REPORT = "report"  # folder of a workdir
 
 
@@ -46,6 +46,7 @@ class RunResults:
     baselines  rows {"baseline", "task", "language", "score"}, with "reason" where the score is None
     losses   rows of losses.py
     facts    {label: text} about device and versions
+    examples  {"system", "task", "language", and what TaskKind.examples gives} of the last packs and first seeds
     records  {path below the workdir: hash} of the records of all jobs that this was made from
     """
 
@@ -59,6 +60,7 @@ class RunResults:
     losses: Sequence[LossRow]
     facts: dict[str, str]
     records: dict[str, str]
+    examples: Sequence[Row] = field(default_factory=list)
 
     @property
     def source(self) -> str:
@@ -113,6 +115,14 @@ class _Recipe(Stored):
     mini: _Mini
 
 
+class ExamplesRow(Stored):
+    """What TaskKind.examples gives, in a file."""
+
+    labels: list[str]
+    confusion: list[list[Count]]
+    predictions: list[Annotated[list[str], Field(min_length=3, max_length=3)]]
+
+
 class _Run(Stored):
     """Structure of run.json."""
 
@@ -127,6 +137,7 @@ class _Run(Stored):
     losses: list[LossRow]
     facts: dict[str, str]
     records: dict[NameInside, Sha256]
+    examples: list[ExamplesRow] = []
 
     @model_validator(mode="after")
     def _rows_are_of_the_run(self) -> Self:

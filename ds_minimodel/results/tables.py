@@ -521,3 +521,45 @@ def _table_of_runs(title: str, cells: Mapping[_Run, Cell], note: str) -> Table:
         for system in in_order(system for system, _, _ in cells)
     ]
     return Table(title, ["System", *(f"{stage} {language}" for stage, language in columns)], rows, notes=[note])
+
+
+def example_tables(examples: Sequence[Row]) -> list[Table]:
+    """Confusion matrices, and predictions beside gold labels: of one task's rows of RunResults.examples."""
+    if not examples:
+        return []
+    labels, systems = examples[0]["labels"], list(dict.fromkeys(row["system"] for row in examples))
+    confusion = []
+    for name in systems:
+        matrices = [row["confusion"] for row in examples if row["system"] == name]
+        for number, gold in enumerate(labels):
+            counts = [sum(column) for column in zip(*(matrix[number] for matrix in matrices), strict=True)]
+            cells = (Cell(f"{count:,}", best=at == number) for at, count in enumerate(counts))
+            confusion.append([Cell(name_of(name)), Cell(gold), *cells])
+    found: dict[tuple[str, int, str, str], dict[str, str]] = {}  # of an example, what each system says
+    for row in examples:
+        for number, (text, gold, predicted) in enumerate(row["predictions"]):
+            found.setdefault((row["language"], number, " ".join(text.split()), gold), {})[row["system"]] = predicted
+    predictions = [
+        [
+            Cell(text),
+            Cell(language),
+            Cell(gold),
+            *(Cell(said.get(name, "–"), best=said.get(name) == gold) for name in systems),
+        ]
+        for (language, _, text, gold), said in found.items()
+    ]
+    of_what = "after the last step, with the first finetuning seed; right ones in bold."
+    return [
+        Table(
+            "Confusion matrices",
+            ["System", "gold", *(f"predicted {name}" for name in labels)],
+            confusion,
+            notes=[f"Examples of all target languages {of_what}"],
+        ),
+        Table(
+            "Predictions",
+            ["Text", "language", "gold", *map(name_of, systems)],
+            predictions,
+            notes=[f"The first examples of each test file, {of_what}"],
+        ),
+    ]

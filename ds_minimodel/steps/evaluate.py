@@ -26,7 +26,7 @@ from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.jobs import Job, WorkdirLayout
 from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.results.curves import Row
-from ds_minimodel.results.run_results import SCORES_FILE
+from ds_minimodel.results.run_results import EXAMPLES_FILE, SCORES_FILE
 from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
@@ -70,25 +70,31 @@ def _evaluate(
     recipe: Recipe, layout: WorkdirLayout, system: System, name: str, language: str, seed: int, out: Path, world: World
 ) -> None:
     shares = world.gather(partial(_score_packs, recipe, layout, system, name, language, seed, world))
-    rows = sorted((row for share in shares for row in share), key=itemgetter("step"))
+    rows = sorted((row for share, _ in shares for row in share), key=itemgetter("step"))
+    shown = [found for _, found in shares if found]
+    task = recipe.finetune.tasks[name]
+    metric = KINDS[task.kind].metric(task, recipe.languages.source)
 
     def save() -> None:
         with atomic_folder(out) as folder:
             write_json(folder / SCORES_FILE, rows)
-            write_manifest(folder, kind="scores")
+            if shown:
+                write_json(folder / EXAMPLES_FILE, shown[0])
+            write_manifest(folder, kind="scores", metric=metric)
 
     world.from_main(save)
 
 
 def _score_packs(
     recipe: Recipe, layout: WorkdirLayout, system: System, name: str, language: str, seed: int, world: World
-) -> list[Row]:
-    """Score rows of this replica's share of a language's packs under a task's model."""
-    share = _packs(recipe, layout, system, language)[world.data.rank :: world.data.size]
+) -> tuple[list[Row], Row | None]:
+    """(score rows of this replica's share of a language's packs under a task's model, what is shown of the last)."""
+    packs = _packs(recipe, layout, system, language)
+    share = packs[world.data.rank :: world.data.size]
     of_job = f"evaluate {system.name} {language} {name} seed {seed}"
     progress = Progress(of_job, len(share), "scores", quiet=not world.is_main)
     if not share:
-        return []
+        return [], None
     task, model_folder = recipe.finetune.tasks[name], _model(recipe, layout, system, name, seed)
     kind, max_length = KINDS[task.kind], recipe.finetune.of(name, "max_length")
     tokenizer, model = open_tokenizer(layout.tokenizer(language)), load_body(model_folder)
@@ -100,9 +106,14 @@ def _score_packs(
     in_source = language == recipe.languages.source
     module = module_of(recipe.source_vocab_size if in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
+    shown: Row | None = None
     for folder, step in share:
         pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
         plug(module, pack)
+        logits = _logits(module, encoded.examples)
+        if folder == packs[-1][0] and kind.shows_examples:
+            logits = list(logits)
+            shown = kind.examples(records, encoded, logits)
         rows.append(
             {
                 "system": system.name,
@@ -111,12 +122,12 @@ def _score_packs(
                 "seed": seed,
                 "step": 0 if in_source else pack.steps,
                 "eflops": 0.0 if in_source else pack.eflops,
-                **kind.score(task, language, records, encoded, _logits(module, encoded.examples)),
+                **kind.score(task, language, records, encoded, logits),
             }
         )
         progress.update(len(rows))
     progress.close()
-    return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
+    return (rows, shown) if world.tensor.rank == 0 else ([], None)  # one of the ranks that scored them together
 
 
 def _module(recipe: Recipe, task: Task, folder: Path, model: BodyArtifact, world: World, vocab_size: int) -> TaskModel:

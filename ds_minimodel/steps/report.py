@@ -3,6 +3,7 @@
 Its jobs score each task's references, which need no language model; the page is written anew whenever it is asked for.
 """
 
+import datetime
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -29,7 +30,7 @@ from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import LossRow, read_losses
 from ds_minimodel.results.page import write_report
-from ds_minimodel.results.run_results import SCORES_FILE, RunResults, read_run_results
+from ds_minimodel.results.run_results import EXAMPLES_FILE, SCORES_FILE, ExamplesRow, RunResults, read_run_results
 from ds_minimodel.steps.training import seeds_of_task, task_inputs
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED, KINDS
@@ -150,9 +151,22 @@ def _results(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> Ru
         recipe_costs(recipe),
         references,
         _losses(recipe, layout),
-        _facts(recipe, layout),
+        _facts(recipe, layout, max(path.stat().st_mtime for path in paths)),
         records,
+        _examples(recipe, layout),
     )
+
+
+def _examples(recipe: Recipe, layout: WorkdirLayout) -> list[Row]:
+    """What was kept of predictions in the target languages, of each task's first seed."""
+    found: list[Row] = []
+    for name, system in product(recipe.finetune.tasks, recipe.chosen_systems):
+        for language in sorted({*recipe.languages_of_task(name)} - {recipe.languages.source}):
+            path = layout.evaluate(system, language, name, seeds_of_task(recipe, name)[0]) / EXAMPLES_FILE
+            if path.is_file():
+                row = read_model(path, ExamplesRow, _EVALUATE).model_dump()
+                found.append({"system": system.name, "task": name, "language": language, **row})
+    return found
 
 
 def _scores_in(folder: Path, system: System, task: str, language: str, seed: int) -> list[Row]:
@@ -200,8 +214,8 @@ def _tests(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _facts(recipe: Recipe, layout: WorkdirLayout) -> dict[str, str]:
-    """{label: text} for the head of the page."""
+def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> dict[str, str]:
+    """{label: text} for the head of the page. finished: time of the last result."""
     first = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0])
     advice = "put it back from a copy, or delete the folder of its job and run the step again"
     model, run = recipe.model, read_model(log_of(first, "run/run.json"), _TrainingRun, advice)
@@ -211,6 +225,8 @@ def _facts(recipe: Recipe, layout: WorkdirLayout) -> dict[str, str]:
         else {"Body": f"taken over from {Path(recipe.base).name}; what its pretraining took is not known"}
     )
     return {
+        "Recipe": recipe.name or "not from a file",
+        "Results of": datetime.datetime.fromtimestamp(finished, datetime.UTC).date().isoformat(),
         "Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
         "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
         f"{recipe.tokenizer.vocab_size:,}; mini-models of depth {recipe.mini.depth}",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from ds_minimodel.model.models import TaskModel
 
 
+_SHOWN, _SHOWN_TEXT = 5, 160  # examples in a report, and characters of each
+
+
 class Classification(FinetunedKind[Records, Encoded]):
     """One label for each sentence."""
 
@@ -27,6 +31,7 @@ class Classification(FinetunedKind[Records, Encoded]):
     roles = frozenset({"text", "label", "language"})
     known_forms: tuple[Columns, ...] = (SENTENCE,)  # of tables, those that say most first
     reads_start = True
+    shows_examples = True
     hugging_face_class = "ForSequenceClassification"
     head_names = {"dense": "classifier.dense", "out": "classifier.out_proj"}
 
@@ -59,10 +64,20 @@ class Classification(FinetunedKind[Records, Encoded]):
         return super().hugging_face_config(labels) | {"problem_type": "single_label_classification"}
 
     def score(self, task: TaskSettings, language: str, records: Records, encoded: Encoded, logits: Logits) -> Scores:
-        predicted = np.zeros(len(encoded.examples), dtype=np.int64)
-        for index, logits_BL in logits:
-            predicted[index] = logits_BL.argmax(-1)
-        return {"score": score_classification(predicted, records.targets)["accuracy"]}
+        return {"score": score_classification(_predicted(encoded, logits), records.targets)["accuracy"]}
+
+    def examples(self, records: Records, encoded: Encoded, logits: Logits) -> dict[str, Any]:
+        predicted, num_labels = _predicted(encoded, logits), len(records.labels)
+        pairs = records.targets * num_labels + predicted
+        shown = zip(_joined(records), records.targets, predicted, strict=True)
+        return {
+            "labels": list(records.labels),
+            "confusion": np.bincount(pairs, minlength=num_labels**2).reshape(num_labels, num_labels).tolist(),
+            "predictions": [
+                [text[:_SHOWN_TEXT], records.labels[gold], records.labels[found]]
+                for text, gold, found in islice(shown, _SHOWN)
+            ],
+        }
 
     def metric(self, task: TaskSettings, source: str) -> str:
         return "accuracy"
@@ -110,6 +125,14 @@ class Classification(FinetunedKind[Records, Encoded]):
                 scores = dict(zip(records.labels, row.tolist(), strict=True))
                 answers[place] = {"label": records.labels[int(row.argmax())], "scores": scores}
         return answers
+
+
+def _predicted(encoded: Encoded, logits: Logits) -> np.ndarray:
+    """The likeliest label of each example, as its id."""
+    predicted = np.zeros(len(encoded.examples), dtype=np.int64)
+    for index, logits_BL in logits:
+        predicted[index] = logits_BL.argmax(-1)
+    return predicted
 
 
 def _joined(records: Records) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import write_manifest
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
 
@@ -49,6 +50,8 @@ def workdir(imported, tmp_path):
     for path, part in (("de/topic/seed-1", rows), ("de/qa/seed-1", qa)):
         (work / "evaluate/minipost" / path).mkdir(parents=True)
         (work / "evaluate/minipost" / path / "scores.json").write_text(json.dumps(part))
+        metric = "F1 by MLQA's rules" if "qa" in path else "accuracy"
+        write_manifest(work / "evaluate/minipost" / path, kind="scores", metric=metric)
     return work
 
 
@@ -71,7 +74,10 @@ def test_of_a_run(workdir, tmp_path):
     assert (facts["system"], facts["steps"], facts["eflops"], facts["layers"]) == ("minipost", 300, 0.25, 3)
     results = card["model-index"][0]["results"]
     assert {each["dataset"]["name"]: each["metrics"][0]["value"] for each in results} == {"topic": 60.5, "qa": 35.5}
-    assert "| topic | 60.5 | 2 |" in text and "| license of the base | cc-by-4.0 |" in text
+    metrics = {each["dataset"]["name"]: each["metrics"][0] for each in results}
+    assert [metrics["topic"][key] for key in ("type", "name")] == ["accuracy", "accuracy"]
+    assert [metrics["qa"][key] for key in ("type", "name")] == ["f1", "F1 by MLQA's rules"]
+    assert "| topic | accuracy | 60.5 | 2 |" in text and "| license of the base | cc-by-4.0 |" in text
 
     body = load_body(workdir / "pretrain/bl_base/body")
     names = {name: tensor for name, tensor in body.tensors.items() if not name.startswith("heads.")}

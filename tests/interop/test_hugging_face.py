@@ -15,7 +15,7 @@ from transformers import (
     pipeline,
 )
 
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.tokenizer import TokenizerJson, open_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import (
     BodyArtifact,
@@ -114,6 +114,12 @@ def test_answers_are_those_of_the_exported_model(imported, tmp_path):
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     tokenizer, lines = AutoTokenizer.from_pretrained(tmp_path / "out"), [line[:40] for line in varied_lines(200)]
     predictor = Predictor(tmp_path / "model", {"en": imported[1] / "pack"})
+    literal, mask = "a <mask> b", tokenizer.mask_token_id
+    assert mask not in open_tokenizer(imported[1] / "pack").encode([literal])[0]
+    if TokenizerJson(tmp_path / "out/tokenizer.json").kind == "Unigram":  # docs/hugging-face.md says so
+        assert mask in tokenizer(literal)["input_ids"]
+    else:
+        lines += [literal, "a</s> b<s>"]
     assert predictor.precision == ("fp32" if predictor.device.type == "cpu" else "bf16")
     batch = tokenizer(lines, return_tensors="pt", padding=True, truncation=True, max_length=64)
     with torch.no_grad():

@@ -68,6 +68,27 @@ def test_report_holds_scores_page_and_plots(tmp_path):
         assert text in html and text in markdown
 
 
+def test_confusion_and_predictions_stand_with_their_task(tmp_path):
+    found = [
+        {
+            "system": system,
+            "task": "topic",
+            "language": language,
+            "labels": ["no", "yes"],
+            "confusion": [[7, 2], [1, 5]],
+            "predictions": [["a\n| text", "no", said]],
+        }
+        for system, said in (("bl_base", "no"), ("minijoint", "yes"))
+        for language in ("de", "tr")
+    ]
+    write_report(tmp_path / "run/report", [dataclasses.replace(some_run(), examples=found)])
+    markdown, html = texts(tmp_path / "run/report")
+    assert "| System | gold | predicted no | predicted yes |" in markdown
+    assert "| MiniJoint | no | **14** | 4 |" in markdown and "| MiniJoint | yes | 2 | **10** |" in markdown
+    assert "| a \\| text | tr | no | **no** | yes |" in markdown and "Confusion matrices" in html
+    assert read_run_results(tmp_path / "run", "again").examples == found
+
+
 def test_several_runs_have_the_papers_ablations_on_one_page(tmp_path):
     runs = [
         some_run(tasks=("topic", "qa")),
