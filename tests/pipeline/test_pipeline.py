@@ -46,8 +46,20 @@ def test_questions_have_exact_match_beside_f1(world):
 
 def test_report_names_systems_costs_and_references(world):
     page = (world.parent / "run/report/report.md").read_text()
-    for text in ("BL_BASE", "MiniJoint", "MiniPost", "majority", "TF-IDF", "unadapted"):
+    for text in (
+        "BL_BASE",
+        "MiniJoint",
+        "MiniPost",
+        "majority",
+        "TF-IDF",
+        "unadapted",
+        "Confusion matrices",
+        "Predictions",
+    ):
         assert text in page, text
+    assert "**Recipe**: " in page and "recipe.yaml" in page and "**Results of**: 20" in page
+    manifest = json.loads((world.parent / "run/evaluate/minijoint/xx/topic/seed-3/manifest.json").read_text())
+    assert manifest["metric"] == "accuracy" and "examples.json" in manifest["files"]
     assert (world.parent / "run/report/report.html").read_text().count("data:image/png;base64") >= 3
 
 
