@@ -1,5 +1,6 @@
 """Weights & Biases and MLflow, the real ones without a network, and hyperparameters in TensorBoard."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -53,6 +54,9 @@ def test_weights_and_biases_gets_metrics_and_settings(world, tmp_path, monkeypat
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     train(world, tmp_path, monitored("wandb"))
     (log,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    end = time.monotonic() + 60  # its service closes the file after the run has ended
+    while b"gradient_norm" not in log.read_bytes() and time.monotonic() < end:
+        time.sleep(0.1)
     for name in (b"gradient_norm", b"tokens_per_second", b"batch_size"):
         assert name in log.read_bytes()
 
