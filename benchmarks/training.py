@@ -92,7 +92,9 @@ def _contestant(name: str, work: Workload, recipe: Recipe) -> Trained:
 
 
 def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
-    """Hugging Face's RoBERTa of the same sizes, with the same part of it frozen."""
+    """Hugging Face's RoBERTa of the same sizes, with the same part of it frozen; UserError for another kind of body."""
+    if recipe.model.kind != "roberta":
+        raise UserError(f"model.kind {recipe.model.kind}: Hugging Face's models are compared with for roberta alone")
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
 

@@ -9,6 +9,7 @@ forward pass twice. What is executed differs from that:
 - the last layer computes queries, attention output and feed-forward only at the positions that are read;
 - the backward pass of the two attention products (QK^T, and the product with V) goes to both operands, also
   where weights are frozen (the "additional backward computation" that the paper's footnote 11 leaves out);
+- layers that see a window are counted by the keys in it, though without a kernel all pairs are computed;
 - in step 1b the lowest trainable layer leaves out only the gradient of its input, not its whole dL/dx.
 """
 

@@ -57,6 +57,11 @@ class BodyConfig(Section):
         return {"num_heads": self.num_heads, "ffn_size": self.ffn_size}
 
     @property
+    def period(self) -> int:
+        """After how many layers the kinds of layers repeat, where not all are of one kind."""
+        return 1
+
+    @property
     def task_depths(self) -> tuple[int, ...]:
         """Depths at which a task's model has heads of the body's."""
         return (self.num_layers,) if self.tasks_read_head else ()

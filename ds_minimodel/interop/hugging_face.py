@@ -152,7 +152,10 @@ def _as_language_model(
     depth = max(depths, default=0) if depth is None else depth
     if depth not in depths:
         raise UserError(f"{artifact}: no masked-LM head of depth {depth}; it has heads of {list(depths)}")
-    return "ForMaskedLM", architecture.language_model_head(depth), depth, {}
+    name = OBJECTIVES[body.objective].hugging_face_class
+    if not name:
+        raise UserError(f"{artifact}: Hugging Face's library has no class for the objective {body.objective}")
+    return name, architecture.language_model_head(depth), depth, {}
 
 
 def _as_task(artifact: Path, body: BodyArtifact) -> tuple[str, dict[str, str], int, dict]:

@@ -52,7 +52,8 @@ def with_new_layers(
             tensors[name] = body.tensors[name]
         elif copies_last:
             index = int(name.split(".")[1])
-            source = name.replace(str(index), str(body.config.num_layers - total + index), 1)
+            above = (body.config.num_layers - total) // config.period * config.period
+            source = name.replace(str(index), str(above + index), 1)
             tensors[name] = body.tensors.get(source, tensors[name])  # ModernBERT's first layer has a norm less
     return replace(body, config=config, head_depths=(total,), tensors=tensors)
 

@@ -29,6 +29,7 @@ class MaskedLm(Objective):
     name = "masked-lm"
     settings = MaskedLmSettings
     needs = ("mask",)
+    hugging_face_class = "ForMaskedLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
         """Beside the tokens, of which some are replaced: read (B, M) int64, the masked positions in order, 0 where

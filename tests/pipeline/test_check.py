@@ -7,7 +7,7 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.pipeline.check import check_ahead
 from ds_minimodel.pipeline.order import STEPS
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.schema import PaperRecipe
 
 CHOSEN = [STEPS[name] for name in ("adapt", "finetune", "evaluate", "report")]
 
@@ -46,13 +46,16 @@ def no_matplotlib(monkeypatch):
 
 def test_a_recipe_with_tasks_is_refused_without_matplotlib(recipe, no_matplotlib):
     with pytest.raises(UserError, match="the report needs matplotlib"):
-        check_ahead(Recipe.model_validate(recipe), CHOSEN, 1)
+        check_ahead(PaperRecipe.model_validate(recipe), CHOSEN, 1)
 
 
 def test_packs_alone_are_made_without_matplotlib(recipe, no_matplotlib, capsys):
-    assert check_ahead(Recipe.model_validate(recipe | {"finetune": {}}), CHOSEN, 1) == [STEPS["adapt"]]
+    assert check_ahead(PaperRecipe.model_validate(recipe | {"finetune": {}}), CHOSEN, 1) == [STEPS["adapt"]]
     assert "without a report" in capsys.readouterr().err
 
 
 def test_packs_alone_have_a_report_of_costs_and_losses(recipe):
-    assert check_ahead(Recipe.model_validate(recipe | {"finetune": {}}), CHOSEN, 1) == [STEPS["adapt"], STEPS["report"]]
+    assert check_ahead(PaperRecipe.model_validate(recipe | {"finetune": {}}), CHOSEN, 1) == [
+        STEPS["adapt"],
+        STEPS["report"],
+    ]

@@ -47,6 +47,10 @@ class ModernBertConfig(BodyConfig):
             )
         return self
 
+    @property
+    def period(self) -> int:
+        return self.global_every
+
     def is_global(self, index: int) -> bool:
         """Whether layer `index`, from 0, sees the whole sequence."""
         return index % self.global_every == 0
