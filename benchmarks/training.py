@@ -20,6 +20,7 @@ from torch import nn
 
 from benchmarks.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, trains, workload
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.planning.calibration import CLOCKS, synchronize

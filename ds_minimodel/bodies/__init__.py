@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import PlainValidator, ValidationError
 
-from ds_minimodel.bodies.kind import BodyConfig, BodyKind, BodyProducts
+from ds_minimodel.bodies.config import BodyConfig, BodyProducts
+from ds_minimodel.bodies.kind import BodyKind
 from ds_minimodel.bodies.modernbert import ModernBert
 from ds_minimodel.bodies.roberta import Bert, Roberta
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ds_minimodel import ops, parallel
-from ds_minimodel.bodies.kind import BodyConfig
+from ds_minimodel.bodies.config import BodyConfig
 from ds_minimodel.bodies.packing import Packing
 
 INIT_STD = 0.02

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ds_minimodel.bodies.kind import BodyConfig
+from ds_minimodel.bodies.config import BodyConfig
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Stored
 

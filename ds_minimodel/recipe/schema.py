@@ -24,7 +24,8 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from ds_minimodel.bodies import BODIES
-from ds_minimodel.bodies.kind import BodyConfig, BodyKind
+from ds_minimodel.bodies.config import BodyConfig
+from ds_minimodel.bodies.kind import BodyKind
 from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.common.sections import (
     DECIDES_NOTHING,

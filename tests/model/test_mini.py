@@ -5,6 +5,7 @@ import torch
 from model_cases import VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, randomise
 
 from ds_minimodel.bodies.body import INIT_STD
+from ds_minimodel.bodies.modernbert import ModernBertConfig
 from ds_minimodel.model.artifacts import BodyArtifact
 from ds_minimodel.model.mini import is_layer_from, prefix, with_new_layers
 from tests.small_models import masked_lm
@@ -78,3 +79,12 @@ def test_new_layers_may_start_as_the_bodys_last():
         for ours, source in (("layers.1.", "layers.3."), ("layers.2.", "layers.4."), ("heads.3.", "heads.5.")):
             if name.startswith(ours):
                 assert tensor.equal(body.tensors[name.replace(ours, source)]), name
+
+
+def test_copies_keep_their_place_in_the_pattern_of_layers():
+    """ModernBERT's global layers start as global ones: layer 3 as layer 6, the last that is global, of seven."""
+    config = ModernBertConfig(num_layers=7, hidden_size=16, num_heads=2, ffn_size=24, max_positions=14)
+    body = artifact_of(randomise(masked_lm(config, VOCAB_SIZE)))
+    mini = with_new_layers(body, 2, 2, seed=1, copies_last=True)
+    for layer, source in ((2, 5), (3, 6)):
+        assert mini.tensors[f"layers.{layer}.qkv.weight"].equal(body.tensors[f"layers.{source}.qkv.weight"])

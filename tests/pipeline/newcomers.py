@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from ds_minimodel import ops, parallel
 from ds_minimodel.bodies import BODIES
 from ds_minimodel.bodies.body import Body, Linear, Part, gather_rows, init_weights, same
-from ds_minimodel.bodies.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
+from ds_minimodel.bodies.config import BodyConfig, BodyProducts, LayerProducts
+from ds_minimodel.bodies.kind import BodyKind
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.random import draws, stream_key
 from ds_minimodel.common.sections import Section

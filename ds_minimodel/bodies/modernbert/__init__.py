@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ds_minimodel.bodies.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
+from ds_minimodel.bodies.config import BodyConfig, BodyProducts, LayerProducts
+from ds_minimodel.bodies.kind import BodyKind
 from ds_minimodel.common.sections import Few, Length, NonNegativeInt, Probability, Size
 
 if TYPE_CHECKING:

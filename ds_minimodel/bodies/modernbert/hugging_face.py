@@ -11,8 +11,8 @@ from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from ds_minimodel.bodies.body import INIT_STD
+from ds_minimodel.bodies.config import BodyConfig
 from ds_minimodel.bodies.hugging_face import Architecture, Shapes, converted, same_tensors
-from ds_minimodel.bodies.kind import BodyConfig
 from ds_minimodel.bodies.modernbert import ModernBertConfig
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Stored

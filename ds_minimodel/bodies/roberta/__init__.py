@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ds_minimodel.bodies.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
+from ds_minimodel.bodies.config import BodyConfig, BodyProducts, LayerProducts
+from ds_minimodel.bodies.kind import BodyKind
 
 if TYPE_CHECKING:
     from ds_minimodel.bodies.body import Body

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ds_minimodel.bodies.body import INIT_STD
+from ds_minimodel.bodies.config import BodyConfig
 from ds_minimodel.bodies.hugging_face import Architecture, Shapes, as_fp32, converted, same_tensors
-from ds_minimodel.bodies.kind import BodyConfig
 from ds_minimodel.bodies.roberta import BertConfig, RobertaConfig
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
 from ds_minimodel.common.errors import UserError
