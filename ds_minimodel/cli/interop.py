@@ -15,11 +15,14 @@ def add_arguments(commands: Commands) -> None:
     importing = commands.add_parser(
         "import-hf", help="read a RoBERTa, XLM-R, CamemBERT, BERT or ModernBERT folder of Hugging Face's"
     )
-    importing.add_argument("folder", metavar="DIR", help="weights, configuration and tokenizer files")
+    importing.add_argument(
+        "folder", metavar="DIR", help="weights, configuration and tokenizer files, or the model's name on the Hub"
+    )
     importing.add_argument("out", metavar="OUT", help="folder for body and pack")
     importing.add_argument(
         "--language", metavar="CODE", default=UNKNOWN_LANGUAGE, help="of the pack; default: undetermined"
     )
+    importing.add_argument("--revision", metavar="R", help="branch, tag or commit of a model on the Hub; default: main")
     importing.set_defaults(run=_import_hf)
     exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's library")
     exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a body, mini-model or task model")
@@ -30,8 +33,18 @@ def add_arguments(commands: Commands) -> None:
 
 
 def _import_hf(options: Options) -> None:
-    folder = _existing(options.folder, "give that of a downloaded model: config.json, weights and tokenizer files")
-    _module("hugging_face").import_hf(folder, options.out, options.language)
+    module = _module("hugging_face")
+    if Path(options.folder).is_dir():
+        if options.revision is not None:
+            raise UserError(f"--revision {options.revision}: {options.folder} is a folder here; leave the option out")
+        module.import_hf(options.folder, options.out, options.language)
+    elif module.hub_name(options.folder):
+        try:
+            module.import_hf_from_hub(options.folder, options.out, options.language, options.revision)
+        except UserError as error:
+            raise UserError(f"{error} ({options.folder} is no folder here, so it was looked for on the Hub)") from None
+    else:
+        _existing(options.folder, "give that of a downloaded model: config.json, weights and tokenizer files")
     say(f"{options.out}/body and {options.out}/pack: written")
 
 

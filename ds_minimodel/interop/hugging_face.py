@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,10 +17,11 @@ from ds_minimodel.bodies import BODIES, BodyConfig
 from ds_minimodel.bodies.hugging_face import Architecture
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import NameInside, Stored, atomic_folder, read_model, write_json
+from ds_minimodel.common.hub import hub_api
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.interop.card import CARD, Export, hub_name, license_of, model_card
 from ds_minimodel.interop.imported import refuse_existing, save_imported
-from ds_minimodel.interop.vocabularies import ADVICE, read_vocabulary, write_tokenizer
+from ds_minimodel.interop.vocabularies import ADVICE, TOKENIZER_FILES, read_vocabulary, write_tokenizer
 from ds_minimodel.model.artifacts import BodyArtifact, check_fit, load_body, load_pack
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import tensors_under
@@ -34,15 +36,49 @@ _PIPELINES = {  # of the Hub, by how the name of a class ends
     "ForQuestionAnswering": "question-answering",
 }
 _INDEX = ".index.json"  # after either's name: which part holds which tensor
+_WEIGHTS = (SAFETENSORS, f"{SAFETENSORS}{_INDEX}", PICKLE, f"{PICKLE}{_INDEX}")  # the first that is there is read
 
 
-def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE) -> None:
+def import_hf_from_hub(
+    name: str, out: str | Path, language: str = UNKNOWN_LANGUAGE, revision: str | None = None
+) -> None:
+    """Import a model of the Hub, as import_hf does, by the files that it needs; these stay in huggingface_hub's cache.
+
+    name: MODEL or OWNER/MODEL. revision: a branch, tag or commit; default main. The commit is recorded.
+    """
+    refuse_existing(out)
+    with hub_api(name) as (_, api):
+        info = api.model_info(name, revision=revision)
+        there = [file.rfilename for file in info.siblings or []]
+        if "config.json" not in there:
+            raise UserError(f"{name} on {api.endpoint}: no config.json, so no model of transformers")
+        paths = [Path(api.hf_hub_download(name, file, revision=info.sha)) for file in _needed(there)]
+    folder = next(path.parent for path in paths if path.name == "config.json")
+    import_hf(folder, out, language, name, info.sha)
+
+
+def _needed(names: Sequence[str]) -> list[str]:
+    """Of a repository's files those that import_hf reads."""
+    weights = next((name for name in _WEIGHTS if name in names), "")
+    kept = {"config.json", CARD, weights, *TOKENIZER_FILES}
+    stem, suffix = os.path.splitext(weights.removesuffix(_INDEX))
+    parts = rf"{re.escape(stem)}-\d+-of-\d+{re.escape(suffix)}" if weights.endswith(_INDEX) else "(?!)"
+    return [name for name in names if name in kept or re.fullmatch(parts, name)]
+
+
+def import_hf(
+    folder: str | Path,
+    out: str | Path,
+    language: str = UNKNOWN_LANGUAGE,
+    name: str | None = None,
+    revision: str | None = None,
+) -> None:
     """Read a masked LM of RoBERTa, XLM-R, CamemBERT, BERT or ModernBERT -> out/body and out/pack, in fp32.
 
     folder: config.json, weights (model.safetensors or pytorch_model.bin, whole or in parts with an index), and
     tokenizer.json, which is kept, or what transformers makes one of. The vector of an only token type is added to the
-    positions, which does not change what the model computes. Raises UserError where a file is missing or damaged, or
-    the architecture or the tokenizer is not supported.
+    positions, which does not change what the model computes. name, revision: of a model that came from the Hub. Raises
+    UserError where a file is missing or damaged, or the architecture or the tokenizer is not supported.
     """
     folder = Path(folder)
     refuse_existing(out)
@@ -65,8 +101,8 @@ def import_hf(folder: str | Path, out: str | Path, language: str = UNKNOWN_LANGU
     shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     ours = architecture.from_theirs(tensors, config, shapes, where)
     body = BodyArtifact(config, head_depths, tensors_under(ours, "body."), space="", objective=objective)
-    origin = {"license": license_of(folder), "base_model": base_model}
-    save_imported(out, body, tensors_under(ours, "pack."), tokenizer, language, folder.name, **origin)
+    origin = {"license": license_of(folder), "base_model": name or base_model, "revision": revision}
+    save_imported(out, body, tensors_under(ours, "pack."), tokenizer, language, name or folder.name, **origin)
 
 
 class _ConfigFile(Stored):
@@ -165,8 +201,7 @@ def _as_task(artifact: Path, body: BodyArtifact) -> tuple[str, dict[str, str], i
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     """(tensors, path). Pickles are read with torch's unpickler for weights, which runs no code."""
-    names_looked_for = (SAFETENSORS, f"{SAFETENSORS}{_INDEX}", PICKLE, f"{PICKLE}{_INDEX}")
-    path = next((folder / name for name in names_looked_for if os.path.lexists(folder / name)), None)
+    path = next((folder / name for name in _WEIGHTS if os.path.lexists(folder / name)), None)
     if path is None:
         raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}, nor the index of one in parts")
     if not path.name.endswith(_INDEX):

@@ -32,8 +32,8 @@ def save_imported(
 ) -> None:
     """Write out/body and out/pack, both or neither.
 
-    body: of no space yet. pack: its tensors. source: name of what was imported. origin: its license and its name on
-    the Hub (base_model), None where they are not known.
+    body: of no space yet. pack: its tensors. source: name of what was imported. origin: its license, its name on
+    the Hub (base_model) and the commit that was fetched (revision), None where they are not known.
     """
     space = space_of(body.tensors, pack)
     known = {key: value for key, value in origin.items() if value is not None}

@@ -34,6 +34,14 @@ from ds_minimodel.interop.probes import PROBES
 
 ADVICE = "an import keeps what RoBERTa, XLM-R, CamemBERT, BERT and ModernBERT have, and nothing else"
 _OLDER_FILES = "vocab.txt", "vocab.json", "sentencepiece.bpe.model"
+TOKENIZER_FILES = (  # all that are read
+    JSON_FILE,
+    *_OLDER_FILES,
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 _MOST_BYTES = 1 << 28  # of one of them
 _FAIRSEQ = {"bos": "<s>", "eos": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
 _BERT = {"bos": "[CLS]", "eos": "[SEP]", "pad": "[PAD]", "unk": "[UNK]", "mask": "[MASK]"}

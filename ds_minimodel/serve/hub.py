@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import CANNOT_WRITE, MANIFEST, atomic_folder, read_artifact, read_model
+from ds_minimodel.common.files import MANIFEST, atomic_folder, read_artifact, read_model
+from ds_minimodel.common.hub import hub_api
 from ds_minimodel.interop.card import CARD, model_card
 from ds_minimodel.model.artifacts import PackManifest, identity
 from ds_minimodel.serve.packs import open_pack
@@ -90,49 +90,16 @@ def pull(
 
 @contextlib.contextmanager
 def _hub(endpoint: str | None, repository: str, folder: Path | None = None) -> Iterator[tuple[Any, Any]]:
-    """(huggingface_hub, its HfApi for an endpoint); what goes wrong with them becomes a UserError of one line.
-
-    folder: of downloads; a UserError in the block is of what lies in the repository, and says so.
-    """
-    try:
-        import huggingface_hub as hub
-        from huggingface_hub import constants
-        from huggingface_hub.utils.tqdm import disable_progress_bars
-    except ModuleNotFoundError:
-        raise UserError("huggingface_hub is not installed; pip install 'ds_minimodel[hf]'") from None
-    if endpoint == "":  # of an unset variable in a script: never the public Hub instead
-        raise UserError("--endpoint is empty; give the address of a Hub, or leave it out for HF_ENDPOINT's")
-    endpoint = endpoint or constants.ENDPOINT
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    try:
-        yield hub, hub.HfApi(endpoint=endpoint, library_name="ds_minimodel")
-    except UserError as error:
-        if folder is None:
-            raise
-        # After "; " comes advice for a folder of one's own.
-        reason = str(error).partition("; ")[0].removeprefix(f"{folder}: ").replace(f"{folder}/", "")
-        raise UserError(
-            f"{repository} on {endpoint}: not a whole pack as `pack push` leaves it ({reason}); nothing is written; "
-            "ask its owner to push it again, or give another --revision"
-        ) from None
-    except OSError as error:
-        if error.errno in CANNOT_WRITE and error.filename is not None:
-            raise  # of this machine's disk; what else there is comes of names and ETags that the Hub gave
-        raise _unreachable(endpoint, repository, error) from None
-    except Exception as error:  # what the library raises depends on its version, the transport and the server
-        raise _unreachable(endpoint, repository, error) from None
-
-
-def _unreachable(endpoint: str, repository: str, error: Exception) -> UserError:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = " ".join(lines[:2]).rstrip(".") or type(error).__name__
-    if "/xet-write-token/" in reason:
-        return UserError(
-            f"{repository} on {endpoint}: no Xet storage ({reason}); if the Hub has none, run again with "
-            "HF_HUB_DISABLE_XET=1 in the environment, else check your token (HF_TOKEN, `hf auth login`)"
-        )
-    return UserError(
-        f"{repository} on {endpoint}: {reason}; check name, endpoint (--endpoint, "
-        "HF_ENDPOINT) and token (HF_TOKEN, `hf auth login`)"
-    )
+    """As hub_api. folder: of downloads; a UserError in the block is of what lies in the repository, and says so."""
+    with hub_api(repository, endpoint) as (hub, api):
+        try:
+            yield hub, api
+        except UserError as error:
+            if folder is None:
+                raise
+            # After "; " comes advice for a folder of one's own.
+            reason = str(error).partition("; ")[0].removeprefix(f"{folder}: ").replace(f"{folder}/", "")
+            raise UserError(
+                f"{repository} on {api.endpoint}: not a whole pack as `pack push` leaves it ({reason}); nothing is "
+                "written; ask its owner to push it again, or give another --revision"
+            ) from None
