@@ -75,7 +75,7 @@ def last_step(workdir: Path) -> int:
 def read_losses(workdir: Path) -> list[tuple[int, float]]:
     """(step, loss) of the training in a workdir."""
     path = workdir / "pretrain" / "bl_base" / "run" / "metrics.jsonl"
-    return [(record["step"], record["loss"]) for record in read_json_lines(path)]
+    return [(record["step"], record["loss"]) for record in read_json_lines(path) if record["step"]]
 
 
 def outcome(workdir: Path) -> tuple[list[tuple[int, float]], Any]:

@@ -41,7 +41,7 @@ def mpirun(*command, ranks=2):
 
 
 def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

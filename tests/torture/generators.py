@@ -52,7 +52,8 @@ FILES = {
 
 KEYS = """workdir seed systems base languages languages.source languages.targets tokenizer tokenizer.vocab_size
 tokenizer.character_coverage tokenizer.input_sentences data data.text data.text.en data.text.de data.blocks
-data.min_words data.min_words.de data.workers model model.num_layers model.hidden_size model.num_heads model.ffn_size
+data.min_words data.min_words.de data.held_out data.workers
+model model.num_layers model.hidden_size model.num_heads model.ffn_size
 model.max_positions model.dropout model.attention_dropout mini mini.depth mini.new_layers mini.depths pretrain
 pretrain.steps pretrain.batch_size pretrain.seq_length pretrain.lr pretrain.warmup_steps pretrain.mask_prob
 pretrain.weight_decay pretrain.beta1 pretrain.eps pretrain.clip build_mini adapt adapt.initialisation
