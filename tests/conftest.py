@@ -32,10 +32,12 @@ SLOW = (
 )
 # What is random or long, needs a tool of its own or looks at DeepSpeed alone: run by --all, which a release needs.
 LONG = (
+    "benchmarks/test_parts.py",
     "engine/test_costs.py",
     "engine/test_two_hosts.py",
     "engine/test_zero_quirks.py",
     "faults",
+    "model/test_long_runs.py",
     "ops/test_attention_triton.py",
     "ops/test_device_code.py",
     "pipeline/test_launchers.py",

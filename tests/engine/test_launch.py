@@ -51,12 +51,11 @@ def recipe(tmp_path_factory):
     return path
 
 
-def wait_for(metrics, process, step=0):
-    """Until the run has gone beyond `step`."""
+def wait_for(metrics, process):
+    """Until the run has taken a step."""
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
-        records = read_json_lines(metrics)
-        if records and records[-1]["step"] > step:
+        if read_json_lines(metrics):
             return
         time.sleep(0.05)
 
@@ -67,36 +66,32 @@ def refused(recipe):
     return start(recipe, "systems=[bl_small]", "pretrain.batch_size=3")
 
 
-@pytest.mark.parametrize(
-    "body, ranks, number, code", [("bl_base", 2, signal.SIGTERM, 0), ("minijoint", 1, signal.SIGINT, 1)]
-)
-def test_a_signal_reaches_the_ranks_which_save(recipe, refused, body, ranks, number, code):
-    process = start(recipe, f"systems=[{body}]", ranks=ranks)
-    run = recipe.parent / "run" / "pretrain" / body / "run"
+def test_a_signal_reaches_the_ranks_which_save(recipe, refused):
+    """SIGTERM; SIGINT of one process is in tests/pipeline/test_pipeline.py."""
+    process = start(recipe, "systems=[bl_base]")
+    run = recipe.parent / "run" / "pretrain" / "bl_base" / "run"
     wait_for(run / "metrics.jsonl", process)
     children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     errors = process.communicate(timeout=60)[1]
-    assert process.returncode == code, errors
+    assert process.returncode == 0, errors
     assert errors.count("stopped after step") == errors.count("stopping after this step") == 1
     assert "Traceback" not in errors
     assert (run / "checkpoints" / (run / "checkpoints" / "latest").read_text()).is_dir()
-    assert len(children) >= 1 + ranks  # launcher and ranks
+    assert len(children) >= 3  # launcher and ranks
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
     assert not list((recipe.parent / "run").glob(".stopped*"))
 
 
 def test_ranks_save_and_end_when_who_started_them_is_killed(recipe, refused):
-    """The run is the one that SIGINT has stopped above."""
     run = recipe.parent / "run" / "pretrain" / "minijoint" / "run"
-    before = (run / "checkpoints" / "latest").read_text()
     process = start(recipe, "systems=[minijoint]", ranks=1)
-    wait_for(run / "metrics.jsonl", process, step_of(before))
+    wait_for(run / "metrics.jsonl", process)
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     assert psutil.wait_procs(children, timeout=60)[1] == []
     assert "stopped after step" in process.stderr.read()
-    assert step_of((run / "checkpoints" / "latest").read_text()) > step_of(before)
+    assert step_of((run / "checkpoints" / "latest").read_text()) > 0
 
 
 def test_a_signal_whose_save_fails_is_no_success(recipe, refused):

@@ -146,7 +146,7 @@ def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
     """Stopped by SIGINT, then by SIGTERM, then left alone."""
     recipe, workdir = make_world(tmp_path), tmp_path / "run"
     metrics, lines = workdir / "pretrain/bl_base/run/metrics.jsonl", 0
-    longer = ("systems=[bl_base]", "adapt.depth_schedule=[]", "checkpoint.every=100", "pretrain.steps=400")
+    longer = ("systems=[bl_base]", "adapt.depth_schedule=[]", "checkpoint.every=100", "pretrain.steps=200")
 
     def goes_on():
         return metrics.exists() and metrics.read_text().count("\n") > lines + 3
@@ -159,4 +159,4 @@ def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
     code, _, err = run("pretrain", recipe, *longer)
     assert code == 0, err
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
-    assert steps == sorted(set(steps)) and steps[-1] == 400
+    assert steps == sorted(set(steps)) and steps[-1] == 200
