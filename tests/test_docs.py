@@ -15,9 +15,9 @@ from ds_minimodel.recipe.reading import load_recipe, package_recipes
 from ds_minimodel.recipe.schema import PaperRecipe
 from ds_minimodel.recipe.yaml12 import Yaml12
 from ds_minimodel.results.comparison import settings_of
-from ds_minimodel.results.run_results import RunResults
 
 from .docs import PAGES, ROOT, blocks, commands, inline_code, name_of, prose, words
+from .results.some_runs import run_of
 
 RECIPES = [*sorted((ROOT / "ds_minimodel/recipes").glob("*.yaml")), ROOT / "study/study.yaml"]
 COMMANDS = [(name_of(page), command) for page in [*PAGES, *RECIPES] for command in commands(page)]
@@ -143,8 +143,7 @@ def test_the_tasks_of_the_page_are_those_of_the_papers_recipe(tmp_path):
 
 def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
     def settings(overrides, system):
-        recipe = load_recipe("repro", overrides).model_dump(mode="json")
-        return settings_of(RunResults("", recipe, {"base": None}, {}, [], [], [], [], {}, {}), system)
+        return settings_of(run_of(load_recipe("repro", overrides)), system)
 
     runs = [words(command)[1] for command in commands("ds_minimodel/recipes/repro.yaml") if " run " in command]
     depth, seed, progressive = (parse(arguments).overrides for arguments in runs)

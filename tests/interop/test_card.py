@@ -10,6 +10,8 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
+from ds_minimodel.recipe.jobs import WorkdirLayout
+from ds_minimodel.systems import SYSTEMS
 
 CARD = "---\nlanguage: en\nlicense: cc-by-4.0\ntags: [a]\n---\nlicense: of-the-text\n"
 
@@ -30,10 +32,11 @@ def workdir(imported, tmp_path):
     """A workdir with this base: a German pack of MiniPost, with scores of two tasks."""
     body, source = load_body(imported / "body"), load_pack(imported / "pack")
     work = tmp_path / "runs/extend"
+    folders, system = WorkdirLayout(work), SYSTEMS["minipost"]
     for part in ("body", "pack"):
-        shutil.copytree(imported / part, work / "pretrain/bl_base" / part)
+        shutil.copytree(imported / part, folders.pretrain(system) / part)
     pack = PackArtifact("de", source.tensors, body.space, 300, 0.25)
-    save_pack(work / "adapt/minipost/de/pack", pack, imported / "pack")
+    save_pack(folders.adapt(system, "de") / "pack", pack, imported / "pack")
     rows = [
         {
             "system": "minipost",
@@ -47,11 +50,12 @@ def workdir(imported, tmp_path):
         for task, seed, step, score in [("topic", 1, 150, 9.0), ("topic", 1, 300, 60.0), ("topic", 2, 300, 61.0)]
     ]
     qa = [{**rows[1], "task": "qa", "score": 35.5}, {**rows[1], "task": "qa", "language": "fr"}]
-    for path, part in (("de/topic/seed-1", rows), ("de/qa/seed-1", qa)):
-        (work / "evaluate/minipost" / path).mkdir(parents=True)
-        (work / "evaluate/minipost" / path / "scores.json").write_text(json.dumps(part))
-        metric = "F1 by MLQA's rules" if "qa" in path else "accuracy"
-        write_manifest(work / "evaluate/minipost" / path, kind="scores", metric=metric)
+    for task, part in (("topic", rows), ("qa", qa)):
+        folder = folders.evaluate(system, "de", task, seed=1)
+        folder.mkdir(parents=True)
+        (folder / "scores.json").write_text(json.dumps(part))
+        metric = "F1 by MLQA's rules" if task == "qa" else "accuracy"
+        write_manifest(folder, kind="scores", metric=metric)
     return work
 
 

@@ -1,5 +1,7 @@
 """Runs of a small recipe with made-up scores, as `report` keeps them in run.json."""
 
+from dataclasses import replace
+
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.results.run_results import RunResults
 
@@ -7,6 +9,22 @@ from ..recipes import recipe_of
 
 TASKS = {"topic": "classification", "qa": "qa"}
 FINAL = {"bl_base": 60.0, "bl_small": 50.0, "minijoint": 58.0, "minipost": 59.0, "multijoint": 59.0}
+
+
+def run_of(recipe, name=""):
+    """A run of a recipe without results."""
+    return RunResults(
+        name=name,
+        recipe=recipe.model_dump(mode="json"),
+        data={"base": None},
+        tests={},
+        scores=[],
+        costs=[],
+        baselines=[],
+        losses=[],
+        facts={},
+        records={},
+    )
 
 
 def some_run(
@@ -38,22 +56,22 @@ def some_run(
         for system in systems
         for task in tasks
     ]
-    text = {"base": None} | {f"text of {language}": "1" for language in (source, *languages)}
-    return RunResults(
-        name,
-        recipe.model_dump(mode="json"),
-        text | (data or {}),
-        {
+    text = {f"text of {language}": "1" for language in (source, *languages)}
+    run = run_of(recipe, name)
+    return replace(
+        run,
+        data=run.data | text | (data or {}),
+        tests={
             task: {
                 "metric": "F1" if task == "qa" else "accuracy",
                 "files": {language: ["test"] for language in languages},
             }
             for task in tasks
         },
-        scores,
-        costs,
-        [{"baseline": "majority", "task": task, "language": languages[0], "score": 33.3} for task in tasks],
-        [
+        scores=scores,
+        costs=costs,
+        baselines=[{"baseline": "majority", "task": task, "language": languages[0], "score": 33.3} for task in tasks],
+        losses=[
             {
                 "system": system,
                 "stage": "adapt",
@@ -67,8 +85,7 @@ def some_run(
             for system in systems
             for language in languages
         ],
-        {"Model": "4 layers"},
-        {},
+        facts={"Model": "4 layers"},
     )
 
 
