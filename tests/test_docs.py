@@ -29,7 +29,7 @@ REST = {
     "languages": "{source: en, targets: [de]}",
     "data": "{text: {en: en.txt, de: de.txt}}",
 }
-BASE = {"architecture": {"kind": "roberta"}, "head_depths": [12], "objective": "masked-lm"}
+BASE = {"architecture": {"kind": "roberta"}, "head_depths": [12], "objective": "masked-lm", "task": None}
 
 
 @pytest.mark.parametrize("page, command", COMMANDS)

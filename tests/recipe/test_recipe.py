@@ -364,7 +364,7 @@ def test_the_packages_recipes_are_listed_and_printed(tmp_path, monkeypatch, caps
     assert code == 0 and [line.split()[0] for line in out.splitlines()] == [*package_recipes()]
     code, out, _ = said("repro")
     (tmp_path / "mine.yaml").write_text(out)
-    assert code == 0 and load_recipe("mine.yaml") == load_recipe("repro")
+    assert code == 0 and load_recipe("mine.yaml").model_dump() == load_recipe("repro").model_dump()
     assert said("reproduction") == (
         2,
         "",
