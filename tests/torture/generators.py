@@ -440,9 +440,9 @@ def outcome(case: Case, folder: Path) -> Outcome:
     if code is None:
         fault = f"raised {raised}"
     elif code == 2:
-        lines = said.split("\n")
-        if len(said.splitlines()) != 1 or lines[-1] or not said.startswith("ds-minimodel: "):
-            fault = f"{len(said.splitlines())} lines"
+        lines = [line for line in said.split("\n") if not line.startswith("tokenizer ")]  # progress before a refusal
+        if len(lines) != 2 or lines[-1] or not lines[0].startswith("ds-minimodel: "):
+            fault = f"{len(lines) - 1} lines"
         elif not lines[0].isprintable():
             fault = "not printable"
         elif listing(folder) != before:
