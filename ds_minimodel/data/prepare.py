@@ -24,7 +24,17 @@ from pydantic import Field
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.held_out import HELD_OUT, is_held_out
-from ds_minimodel.data.reader import COLUMN, Chunk, Position, documents, find_files, read_chunks
+from ds_minimodel.data.reader import (
+    COLUMN,
+    Chunk,
+    Position,
+    TextSource,
+    documents,
+    find_text,
+    named,
+    pinned,
+    read_chunks,
+)
 from ds_minimodel.data.store import id_type, is_shard_as_written, shard_name, write_shard
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.data.workers import MpiRanks, ordered_map
@@ -58,7 +68,7 @@ def prepare(
     Raises UserError for text that cannot be read (see reader.py), for text of which nothing is left,
     and for a disk that cannot be written.
     """
-    paths = find_files(text)
+    paths = pinned(find_text(text))
     tokenizer = open_tokenizer(tokenizer_folder)
     settings = {
         "tokenizer_sha256": tokenizer.sha256,
@@ -92,7 +102,7 @@ def prepare(
                 f"({journal.dropped} have fewer than min_words={min_words} words, "
                 f"{sum(counts.documents for counts in journal.counts)} are held out by data.held_out={held_out})"
             )
-    journal.finish(kind="token_store", text=[[path.name, path.stat().st_size] for path in paths], **settings)
+    journal.finish(kind="token_store", text=[named(path) for path in paths], **settings)
 
 
 class _Tokens(NamedTuple):
@@ -171,8 +181,10 @@ def _tokenizer_of_worker(folder: str | Path) -> Tokenizer:
     return open_tokenizer(folder)
 
 
-def _version(path: Path) -> list:
-    """Path, size and modification time of a text file; they differ where it was replaced."""
+def _version(path: TextSource) -> list:
+    """Path, size and modification time of a text file, commit of a data set; they differ where it was replaced."""
+    if not isinstance(path, Path):
+        return named(path)
     facts = path.stat()
     return [str(path), facts.st_size, facts.st_mtime_ns]
 

@@ -8,6 +8,7 @@ nothing else: reading can begin again at any chunk's end and meets the same chun
 from __future__ import annotations
 
 import codecs
+import contextlib
 import glob
 import io
 import itertools
@@ -19,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.text_hashes import HashedFile
+from ds_minimodel.data.hub_text import PREFIX, HubText, documents_of_hub
 from ds_minimodel.data.rows import JSON_LINES, PARQUET, documents_of_json_lines, documents_of_parquet
 
 CHUNK_BYTES = 1 << 20
@@ -34,6 +36,7 @@ class Position(NamedTuple):
 
 
 START = Position()
+TextSource = Path | HubText
 COLUMN = "text"  # of rows
 
 
@@ -46,10 +49,16 @@ class Chunk(NamedTuple):
     data: bytes
 
 
-def find_files(patterns: Iterable[str | Path]) -> list[Path]:
-    """Files that paths and globs (`**` too) name, in order, each once; UserError where there is none."""
-    found: list[Path] = []
+def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
+    """Files that paths and globs (`**` too) name, in order, each once, and data sets of the Hub (hub_text.py).
+
+    UserError where there is no file; a Hub is not asked.
+    """
+    found: list[TextSource] = []
     for pattern in map(str, patterns):
+        if pattern.startswith(PREFIX):
+            found += [of_hub] if (of_hub := HubText.of(pattern)) not in found else []
+            continue
         is_glob = glob.has_magic(pattern) and not Path(pattern).exists()
         names = sorted(glob.glob(pattern, recursive=True)) if is_glob else [pattern]
         if not names:
@@ -66,7 +75,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     return found
 
 
-def read_chunks(files: Sequence[Path], start: Position = START, column: str = COLUMN) -> Iterator[Chunk]:
+def read_chunks(files: Sequence[TextSource], start: Position = START, column: str = COLUMN) -> Iterator[Chunk]:
     """Chunks of the files from `start` on. column: where rows have their text, each a document.
 
     A document that a chunk cannot hold is cut at a line end, a line that it cannot hold at a space.
@@ -102,16 +111,16 @@ def documents(chunk: Chunk) -> Iterator[list[str]]:
 
 def read_documents(patterns: Iterable[str | Path], column: str = COLUMN) -> Iterator[list[str]]:
     """All documents of the files that `patterns` name; column: of rows."""
-    for chunk in read_chunks(find_files(patterns), column=column):
+    for chunk in read_chunks(find_text(patterns), column=column):
         yield from documents(chunk)
 
 
-def _chunks_of_file(path: Path, position: Position, column: str) -> Iterator[Chunk]:
+def _chunks_of_file(path: TextSource, position: Position, column: str) -> Iterator[Chunk]:
     blank = position.byte == 0  # nothing but white space so far
     buffer = bytearray()
     try:
-        with io.BufferedReader(HashedFile(path), 1 << 17) as file:
-            pieces = filter(None, _text_from(position.byte, file, path, column))
+        with contextlib.ExitStack() as stack:
+            pieces = filter(None, _text_from(position.byte, path, column, stack))
             while True:
                 while len(buffer) < CHUNK_BYTES and (piece := next(pieces, b"")):
                     buffer += piece
@@ -133,6 +142,21 @@ def _chunks_of_file(path: Path, position: Position, column: str) -> Iterator[Chu
         raise UserError(f"{path}: holds no text; fetch it again or leave it out")
 
 
+def files_of(text: Iterable[TextSource]) -> list[Path]:
+    """Those that are files."""
+    return [source for source in text if isinstance(source, Path)]
+
+
+def pinned(text: Iterable[TextSource]) -> list[TextSource]:
+    """The same, data sets at the commits that their revisions name now."""
+    return [source.pinned() if isinstance(source, HubText) else source for source in text]
+
+
+def named(source: TextSource) -> list[str | int]:
+    """What a manifest says of a text: a file's name and size, a data set's commit."""
+    return [str(source)] if isinstance(source, HubText) else [source.name, source.stat().st_size]
+
+
 def _cut(buffer: bytearray) -> int:
     """Length of the longest good chunk that starts `buffer`."""
     for mark in _CUTS:
@@ -145,19 +169,26 @@ def _cut(buffer: bytearray) -> int:
     return size
 
 
-def _text_from(start: int, file: IO[bytes], path: Path, column: str) -> Iterator[bytes]:
-    """The text of an open file from byte `start` on; the suffixes of its path say how it is made."""
-    form = _form(path)
-    if path.suffix in _STREAMS:
-        pieces = _decompressed(file, *_STREAMS[path.suffix])
-    else:
-        if form not in (*JSON_LINES, PARQUET):
-            start = file.seek(start) - start
-        pieces = iter(lambda: file.read(1 << 17), b"")
-    if form in JSON_LINES:
-        pieces = documents_of_json_lines(pieces, column, path)
-    elif form == PARQUET:
+def _text_from(start: int, path: TextSource, column: str, stack: contextlib.ExitStack) -> Iterator[bytes]:
+    """The text of a file or data set from byte `start` on; the suffixes of a path say how it is made.
+
+    stack: closes what is opened.
+    """
+    pieces: Iterator[bytes]
+    if isinstance(path, HubText):
+        pieces = documents_of_hub(path, column)
+    elif _form(path) == PARQUET:
         pieces = documents_of_parquet(column, path)
+    else:
+        file = stack.enter_context(io.BufferedReader(HashedFile(path), 1 << 17))
+        if path.suffix in _STREAMS:
+            pieces = _decompressed(file, *_STREAMS[path.suffix])
+        else:
+            pieces = iter(lambda: file.read(1 << 17), b"")
+        if _form(path) in JSON_LINES:
+            pieces = documents_of_json_lines(pieces, column, path)
+        elif path.suffix not in _STREAMS:
+            start = file.seek(start) - start
     for piece in pieces:
         yield piece[start:]
         start = max(0, start - len(piece))

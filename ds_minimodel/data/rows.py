@@ -26,7 +26,7 @@ def documents_of_json_lines(pieces: Iterable[bytes], column: str, path: Path) ->
                 f"{where}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
             ) from None
         if text.strip():
-            yield _document(json_object(text, path, number), column, where)
+            yield document_of(json_object(text, path, number), column, where)
 
 
 def documents_of_parquet(column: str, path: Path) -> Iterator[bytes]:
@@ -52,7 +52,7 @@ def documents_of_parquet(column: str, path: Path) -> Iterator[bytes]:
                         row = {column: value.as_py()}
                     except UnicodeDecodeError as error:
                         raise UserError(f"{path}: row {number}: not UTF-8 text ({error.reason})") from None
-                    yield _document(row, column, f"{path}: row {number}")
+                    yield document_of(row, column, f"{path}: row {number}")
     except arrow.ArrowException as error:
         raise OSError(" ".join(str(error).split())) from None
 
@@ -70,7 +70,7 @@ def _lines(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
     yield rest
 
 
-def _document(row: Mapping[str, object], column: str, where: str) -> bytes:
+def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
     """A row's text as a document; no bytes where it is white space."""
     try:
         text = text_field(row, column, where)

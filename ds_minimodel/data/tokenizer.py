@@ -21,7 +21,7 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
-from ds_minimodel.data.reader import COLUMN, find_files, read_documents
+from ds_minimodel.data.reader import COLUMN, find_text, named, pinned, read_documents
 
 UNIGRAM_FILE = "tokenizer.model"
 JSON_FILE = "tokenizer.json"
@@ -161,7 +161,8 @@ def train_tokenizer(
 
     Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
     """
-    lines, layout = _Lines(text, label, column), trained_layout(vocab_size)
+    sources = pinned(find_text(text))
+    lines, layout = _Lines([*map(str, sources)], label, column), trained_layout(vocab_size)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -192,7 +193,7 @@ def train_tokenizer(
             **layout.facts(),
             character_coverage=character_coverage,
             input_sentences=input_sentences,
-            text=[[path.name, path.stat().st_size] for path in find_files(text)],
+            text=[named(source) for source in sources],
         )
 
 

@@ -382,10 +382,16 @@ def log_of(folder: Path, name: str) -> Path:
     return path
 
 
-def fingerprint_of_text(files: Iterable[str | Path]) -> list[list[Any]]:
-    """Names, sizes and hashes of the first and last MiB: what tells corpora apart without reading them whole."""
-    facts = []
-    for path in map(Path, files):
+def fingerprint_of_text(text: Iterable[object]) -> list[list[Any]]:
+    """Of files names, sizes and hashes of the first and last MiB: what tells corpora apart without reading them whole.
+
+    Of what is no file, such as a data set of the Hub, its name.
+    """
+    facts: list[list[Any]] = []
+    for path in text:
+        if not isinstance(path, Path):
+            facts.append([str(path)])
+            continue
         size = path.stat().st_size
         with open(path, "rb") as file:
             ends = hashlib.sha256(file.read(2**20))

@@ -5,7 +5,7 @@ from functools import partial
 
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
-from ds_minimodel.data.reader import find_files
+from ds_minimodel.data.reader import files_of, find_text
 from ds_minimodel.data.workers import MpiRanks
 from ds_minimodel.recipe.jobs import Job, WorkdirLayout, fingerprint_of_text
 from ds_minimodel.recipe.schema import Recipe
@@ -14,7 +14,7 @@ from ds_minimodel.recipe.schema import Recipe
 def check_text(recipe: Recipe) -> None:
     """Raise UserError where a file of text that is to be trained on is missing or empty."""
     for language in recipe.languages_of_text:
-        find_files(recipe.data.text[language])
+        find_text(recipe.data.text[language])
 
 
 def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
@@ -22,7 +22,7 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
 
 
 def _job(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
-    text = find_files(recipe.data.text[language])
+    text = find_text(recipe.data.text[language])
     inputs = {
         "text": fingerprint_of_text(text),
         "column": recipe.data.column,
@@ -30,7 +30,7 @@ def _job(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
         "held_out": recipe.data.held_out,
     }
     make = partial(_prepare, recipe, layout, language)
-    return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make, text=text)
+    return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make, text=files_of(text))
 
 
 def _prepare(recipe: Recipe, layout: WorkdirLayout, language: str, ranks: MpiRanks | None) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from ds_minimodel.common.files import atomic_folder, write_manifest
-from ds_minimodel.data.reader import find_files
+from ds_minimodel.data.reader import files_of, find_text
 from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
 from ds_minimodel.model.artifacts import identity
 from ds_minimodel.recipe.jobs import Job, WorkdirLayout, fingerprint_of_text
@@ -23,12 +23,12 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
 
 
 def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
-    section, text = recipe.tokenizer, find_files(recipe.data.text[language])
+    section, text = recipe.tokenizer, find_text(recipe.data.text[language])
     inputs = {"tokenizer": section.recorded(), "text": fingerprint_of_text(text), "column": recipe.data.column}
     out = layout.tokenizer(language)
     train = partial(
         train_tokenizer,
-        text,
+        recipe.data.text[language],
         out,
         section.vocab_size,
         section.character_coverage,
@@ -36,7 +36,7 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
         f"tokenizer {language}",
         recipe.data.column,
     )
-    return Job(out, inputs, (), lambda _: train(), text=text)
+    return Job(out, inputs, (), lambda _: train(), text=files_of(text))
 
 
 def _take_over(pack: Path, out: Path) -> None:

@@ -9,7 +9,7 @@ import zstandard
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data import reader
-from ds_minimodel.data.reader import Position, find_files, read_chunks, read_documents
+from ds_minimodel.data.reader import Position, find_text, read_chunks, read_documents
 
 COMPRESS = {
     "": bytes,
@@ -96,13 +96,13 @@ def test_globs_are_sorted_and_files_come_once(tmp_path):
     for name in ("b.txt", "a.txt", "sub/c.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x\n")
-    found = find_files([tmp_path / "b.txt", f"{tmp_path}/*.txt", f"{tmp_path}/**/*.txt"])
+    found = find_text([tmp_path / "b.txt", f"{tmp_path}/*.txt", f"{tmp_path}/**/*.txt"])
     assert [str(path.relative_to(tmp_path)) for path in found] == ["b.txt", "a.txt", "sub/c.txt"]
 
 
 def test_names_with_brackets_are_found(tmp_path):
     (tmp_path / "text[1].txt").write_text("x\n")
-    assert find_files([tmp_path / "text[1].txt"]) == [tmp_path / "text[1].txt"]
+    assert find_text([tmp_path / "text[1].txt"]) == [tmp_path / "text[1].txt"]
 
 
 def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):
@@ -153,8 +153,8 @@ def test_cut_short_and_damaged_files_are_refused(tmp_path, suffix):
 
 def test_missing_files_are_refused(tmp_path):
     with pytest.raises(UserError, match="nowhere.txt: no such text file"):
-        find_files([tmp_path / "nowhere.txt"])
+        find_text([tmp_path / "nowhere.txt"])
     with pytest.raises(UserError, match="no file matches"):
-        find_files([f"{tmp_path}/*.xz"])
+        find_text([f"{tmp_path}/*.xz"])
     with pytest.raises(UserError, match="no such text file"):
-        find_files([tmp_path])
+        find_text([tmp_path])

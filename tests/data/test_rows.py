@@ -10,7 +10,7 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data import reader
 from ds_minimodel.data.prepare import prepare
-from ds_minimodel.data.reader import find_files, read_chunks, read_documents
+from ds_minimodel.data.reader import find_text, read_chunks, read_documents
 from ds_minimodel.data.store import TokenStore
 
 DOCUMENTS = [["The first line.", "Größe \u2028 here"], ["{", "}"], ["x" * 300]] * 40
@@ -135,7 +135,7 @@ def test_memory_is_bounded(tmp_path, name):
     """Of 24 MB of text some chunks are in memory."""
     path = WRITE[name](tmp_path / name, [{"text": f"{number} " * 2000} for number in range(2500)])
     tracemalloc.start()
-    assert sum(len(chunk.data) for chunk in read_chunks(find_files([path]))) > 20_000_000
+    assert sum(len(chunk.data) for chunk in read_chunks(find_text([path]))) > 20_000_000
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 8_000_000

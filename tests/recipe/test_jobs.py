@@ -316,7 +316,7 @@ def test_the_fingerprint_of_text_notices_other_text(tmp_path):
     path = tmp_path / "en.txt"
     path.write_text("some text")
     first = fingerprint_of_text([path])
-    assert json.loads(json.dumps(first)) == first == fingerprint_of_text([str(path)])
+    assert json.loads(json.dumps(first)) == first
     for text in ("some texts", "same text"):
         path.write_text(text)
         assert fingerprint_of_text([path]) != first

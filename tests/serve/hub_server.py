@@ -17,11 +17,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class Hub:
     """repositories: {name: {path: bytes}}. blobs: {sha256: bytes} that came by LFS. requests: (method, path) of all.
 
+    datasets: as repositories.
+
     etag: in the place of every file's own.
     """
 
     def __init__(self):
         self.repositories, self.blobs, self.requests, self.private = {}, {}, [], set()
+        self.datasets = {}
         self.endpoint, self.etag = "", None
 
 
@@ -96,6 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
             hub.blobs[match[1]] = body
             assert hashlib.sha256(body).hexdigest() == match[1]
             return self._answer(value={})
+        if path.startswith(("/api/datasets/", "/datasets/")):
+            return self._serve_dataset(path, body)
         match = re.fullmatch(r"/(?:api/models/)?([\w.-]+/[\w.-]+?)(?:\.git)?(/.*)?", path)
         name, rest = match[1], match[2] or ""
         if name not in hub.repositories:
@@ -137,6 +142,33 @@ class _Handler(BaseHTTPRequestHandler):
         if rest in ("", "/revision/main", f"/revision/{COMMIT}"):
             siblings = [{"rfilename": path} for path in files]
             return self._answer(value={"id": name, "modelId": name, "sha": COMMIT, "siblings": siblings})
+        return self._answer(404, {"error": "Revision not found"}, X_Error_Code="RevisionNotFound")
+
+    def _serve_dataset(self, path, body):
+        """Of data sets what the library datasets asks for."""
+        match = re.fullmatch(r"(?:/api)?/datasets/([\w.-]+/[\w.-]+)(/.*)?", path)
+        name, rest = match[1], match[2] or ""
+        files = self.hub.datasets.get(name)
+        if files is None:
+            return self._answer(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
+        entries = [{"type": "file", "path": file, "size": len(data), "oid": COMMIT} for file, data in files.items()]
+        if rest.startswith("/tree/"):
+            return self._answer(value=entries if rest.count("/") == 2 else [])
+        if rest.startswith("/paths-info/"):
+            wanted = re.findall(rb"paths=([^&]+)", body) or [name.encode() for name in json.loads(body)["paths"]]
+            return self._answer(value=[entry for entry in entries if entry["path"].encode() in wanted])
+        if match := re.fullmatch(r"/resolve/[^/]+/(.+)", rest):
+            if match[1] not in files:
+                return self._answer(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
+            data, status, own = files[match[1]], 200, {}
+            if found := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+                first, last = int(found[1]), min(int(found[2] or len(data) - 1), len(data) - 1)
+                status, own = 206, {"Content_Range": f"bytes {first}-{last}/{len(data)}"}
+                data = data[first : last + 1]
+            return self._answer(status, body=data, ETag=f'"{COMMIT}"', X_Repo_Commit=COMMIT, **own)
+        if rest in ("", "/revision/main", f"/revision/{COMMIT}"):
+            siblings = [{"rfilename": file} for file in files]
+            return self._answer(value={"id": name, "sha": COMMIT, "siblings": siblings})
         return self._answer(404, {"error": "Revision not found"}, X_Error_Code="RevisionNotFound")
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve

@@ -1,0 +1,80 @@
+"""Text of a data set on a Hub of this machine, streamed: tokenizer and store, with the commit that was read."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.hub_text import HubText
+from ds_minimodel.data.reader import find_text
+
+from ..serve.hub_server import COMMIT, hub  # noqa: F401
+
+RECIPE = """
+workdir: run
+systems: [bl_base]
+languages: {source: en, targets: [xx]}
+tokenizer: {vocab_size: 45}
+data: {workers: 2, text: {en: en.txt, xx: "hf://datasets/someone/texts"}}
+"""
+
+
+def test_names():
+    for text, expected in (
+        ("hf://datasets/c4", ("c4", None, None, "train")),
+        ("hf://datasets/allenai/c4:sw", ("allenai/c4", None, "sw", "train")),
+        ("hf://datasets/a/b@refs/convert/parquet::test", ("a/b", "refs/convert/parquet", None, "test")),
+        ("hf://datasets/a/b@v1:x:y", ("a/b", "v1", "x", "y")),
+    ):
+        assert HubText.of(text) == expected
+        assert HubText.of(str(HubText.of(text))) == expected
+    for text in ("hf://a/b", "hf://datasets/a/b/c", "hf://datasets/a/../b:c:d:e", "hf://datasets/"):
+        with pytest.raises(UserError, match="not of the form hf://datasets/NAME"):
+            find_text([text])
+
+
+@pytest.fixture
+def call(hub, tmp_path):  # noqa: F811
+    """Run a step of RECIPE with the Hub here -> (exit code, standard error)."""
+    own = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HOME": f"{tmp_path}/hf"}
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    words = [f"word{number}" for number in range(40)]
+    documents = [" ".join(words[number % 7 : number % 31 + 8]) + "\nthe end" for number in range(200)]
+    (tmp_path / "en.txt").write_text("\n\n".join(documents))
+    rows = "".join(json.dumps({"text": document, "id": 1}) + "\n" for document in documents)
+    hub.datasets["someone/texts"] = {"train.jsonl": rows.encode(), "test.jsonl": b'{"text": null}\n'}
+
+    def call(step, *overrides):
+        command = [sys.executable, "-m", "ds_minimodel", step, "recipe.yaml", *overrides]
+        done = subprocess.run(command, env=os.environ | own, cwd=tmp_path, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    return call
+
+
+def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa: F811
+    pytest.importorskip("datasets", reason="datasets is not installed (pip install datasets)")
+    for step in ("tokenizer", "prepare"):
+        code, err = call(step)
+        assert code == 0, err
+    for step in ("tokenizer", "tokens"):
+        manifest = json.loads((tmp_path / f"run/{step}/xx/manifest.json").read_text())
+        assert manifest["text"] == [[f"hf://datasets/someone/texts@{COMMIT}::train"]]
+    stores = [(tmp_path / f"run/tokens/{language}/00000.bin").read_bytes() for language in ("en", "xx")]
+    assert stores[0] == stores[1]
+    hub.requests.clear()
+    assert call("prepare")[0] == 0 and not hub.requests  # complete: no Hub is needed
+    for name, words in (("none", "someone/none"), ("texts::test", "row 1: 'text' is null, not text")):
+        code, err = call("tokenizer", f"data.text.xx=hf://datasets/someone/{name}", f"workdir={name[:4]}")
+        assert code == 2 and words in err.splitlines()[-1] and "Traceback" not in err, err
+
+
+def test_without_the_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    from ds_minimodel.data.hub_text import documents_of_hub
+
+    with pytest.raises(UserError, match=r"not installed; pip install 'ds_minimodel\[datasets\]'"):
+        next(documents_of_hub(HubText.of("hf://datasets/a"), "text"))
