@@ -15,6 +15,7 @@ from benchmarks.processes import Contestant, Failed, time_in_turns
 from benchmarks.record import table
 from benchmarks.training import IN_ENGINE, PEERS
 from benchmarks.workloads import PAPER, STEPS, Workload, workload
+from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks.launch import CPU
 from ds_minimodel.ops.cpu import has_bf16_products
@@ -109,6 +110,7 @@ def row_of(work: Workload, precision: str, zero_stage: int, ranks: int, found: d
     imitated = precision == "bf16" and not torch.cuda.is_available() and not has_bf16_products()
     return {
         "step": work.name,
+        "without_kernels": BODIES[work.body.kind].without_kernels,
         "layers": work.body.num_layers,
         "width": work.body.hidden_size,
         "vocabulary": work.vocab_size,
@@ -140,7 +142,7 @@ def lines_of(row: dict[str, Any]) -> Iterator[list[str]]:
     def ranks_of(name: str) -> int:
         return row["ranks"] if name in IN_ENGINE else 1
 
-    ours = row["contestants"].get("ds_minimodel")
+    ours, by_torch = row["contestants"].get("ds_minimodel"), ", ".join(row.get("without_kernels", ()))
     for name, one in row["contestants"].items():
         ranks, seconds = ranks_of(name), one["seconds"]
         ratio = ranks_of("ds_minimodel") / ours["seconds"] * seconds / ranks if ours and one is not ours else None
@@ -148,7 +150,7 @@ def lines_of(row: dict[str, Any]) -> Iterator[list[str]]:
             f"{row['step']}, {row['layers']} layers",
             f"{row['batch_size']} × {' to '.join(map(str, row['lengths']))}",
             f"{row['precision']}, ZeRO {row['zero_stage']}" + (f", {ranks} ranks" if ranks > 1 else ""),
-            name,
+            f"{name} (by torch's operators: {by_torch})" if by_torch and one is ours else name,
             f"{ranks * row['tokens'] / seconds:,.0f}",
             f"{ranks * row['formula'] / seconds / 1e12:.3g}",
             f"{row['formula'] / seconds / row['matmul']:.0%}",
