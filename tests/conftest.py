@@ -28,6 +28,7 @@ SLOW = (
     "engine/test_stop.py",
     "engine/test_tensor_parallel.py",
     "pipeline",
+    "planning/test_calibration.py",
     "test_style.py",
 )
 # What is random or long, needs a tool of its own or looks at DeepSpeed alone: run by --all, which a release needs.

@@ -1,8 +1,6 @@
 """Time predicted from operators, traffic and what was measured: what bounds a step, how it grows, devices in files."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -186,28 +184,6 @@ def test_what_the_ranks_of_a_replica_exchange_takes_the_network(monkeypatch):
 
 
 # --- Files ---
-
-
-SMALL_CALIBRATION = """
-import sys
-from ds_minimodel.common.files import write_json
-from ds_minimodel.planning import calibration as at
-at.MODEL_SIZES = {"cpu": (at.TINY, at.TINY)}
-at.PASSES = at.STEPS = 1
-at.LINK_BYTES, at.LARGE, at.TOGETHER = 1 << 16, (2, 1 << 10), 2
-write_json(sys.argv[1], at.calibrate(at.CLOCKS["cpu"]).model_dump())
-"""
-
-
-def test_a_step_is_predicted_from_a_measured_machine(tmp_path):
-    """With models so small that it takes seconds."""
-    subprocess.run([sys.executable, "-c", SMALL_CALIBRATION, tmp_path / "here.json"], check=True)
-    device = named(str(tmp_path / "here.json"))
-    assert device.measured.in_node.bandwidth > 0
-    assert {"product", "copy", "attention", "update at ZeRO 3"} <= device.measured.rates["fp32"].keys()
-    planner = Planner(model("pretrain"), batch, "fp32", device)
-    total, parts = planner.seconds(planner.plan(SETUP._replace(precision="fp32")))
-    assert 0 < total < 10 and parts["bound"]
 
 
 @pytest.mark.parametrize("device", [*GPUS.values(), DEVICE], ids=lambda device: device.name)
