@@ -190,7 +190,8 @@ def test_commands_on_recipes(world, tmp_path, capsys):
     assert "**no bias**" in joint
     assert joint.count("repeats BL_BASE, BL_SMALL, MiniJoint, MiniPost, MultiJoint") == 2
     tables = [[line for line in page.splitlines() if line.startswith("|")] for page in (joint, own)]
-    assert tables[0] == tables[1], "runs that repeat another change nothing"
+    # Beside predictions, which are one run's.
+    assert tables[0] == [line for line in tables[1] if line in tables[0]], "runs that repeat another change nothing"
 
 
 def test_packs(tmp_path, monkeypatch, capsys, hub):  # noqa: F811
