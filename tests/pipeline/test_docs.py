@@ -189,9 +189,9 @@ def test_commands_on_recipes(world, tmp_path, capsys):
     joint, own = ((copy.parent / f"run/{name}/report.md").read_text() for name in ("report-joint", "report"))
     assert "**no bias**" in joint
     assert joint.count("repeats BL_BASE, BL_SMALL, MiniJoint, MiniPost, MultiJoint") == 2
-    tables = [[line for line in page.splitlines() if line.startswith("|")] for page in (joint, own)]
+    tables = [re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE) for page in (joint, own)]
     # Beside predictions, which are one run's.
-    assert tables[0] == [line for line in tables[1] if line in tables[0]], "runs that repeat another change nothing"
+    assert tables[0] == [table for table in tables[1] if table in tables[0]], "runs that repeat another change nothing"
 
 
 def test_packs(tmp_path, monkeypatch, capsys, hub):  # noqa: F811
