@@ -18,7 +18,6 @@ TESTS = Path(__file__).parent
 # Files that start ranks, run pipelines or time whole steps: left out by --fast.
 SLOW = (
     "benchmarks",
-    "data/test_ranks.py",
     "engine/test_checkpoint.py",
     "engine/test_ends.py",
     "engine/test_launch.py",
@@ -34,6 +33,7 @@ SLOW = (
 # What is random or long, needs a tool of its own or looks at DeepSpeed alone: run by --all, which a release needs.
 LONG = (
     "benchmarks/test_parts.py",
+    "data/test_ranks.py",
     "engine/test_costs.py",
     "engine/test_two_hosts.py",
     "engine/test_zero_quirks.py",
@@ -42,6 +42,7 @@ LONG = (
     "ops/test_attention_triton.py",
     "ops/test_device_code.py",
     "pipeline/test_launchers.py",
+    "pipeline/test_systems.py",
     "torture",
 )
 assert all((TESTS / name).exists() for name in SLOW + LONG)
