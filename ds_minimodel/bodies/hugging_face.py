@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from ds_minimodel.bodies.config import BodyConfig
@@ -92,9 +93,23 @@ def converted(
     return ours
 
 
-def same_tensors(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have one type, one shape and the same numbers."""
-    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+def checked_config(kind: type[BodyConfig], where: Path, **values: Any) -> BodyConfig:
+    """`kind` with these values; where they disagree, a UserError that names keys as the file `where` has them."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        fault = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UserError(f"{where}: {fault.replace('num_heads', 'num_attention_heads')}") from None
+
+
+def remove_copy(tensors: dict[str, Tensor], copy: str, original: str, where: Path) -> None:
+    """Leave of two tied tensors the original, which may be under the copy's name alone; UserError where they differ."""
+    tensor = tensors.pop(copy, None)
+    if tensor is None:
+        return
+    kept = tensors.setdefault(original, tensor)
+    if tensor.dtype != kept.dtype or tensor.shape != kept.shape or not torch.equal(tensor, kept):
+        raise UserError(f"{where}: {copy} differs from {original}; output embeddings of their own are not supported")
 
 
 def as_fp32(tensor: Tensor, name: str, shape: tuple[int, ...], where: Path) -> Tensor:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.bodies.config import BodyConfig
-from ds_minimodel.bodies.hugging_face import Architecture, Shapes, converted, same_tensors
+from ds_minimodel.bodies.hugging_face import Architecture, Shapes, checked_config, converted, remove_copy
 from ds_minimodel.bodies.modernbert import ModernBertConfig
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Stored
@@ -94,24 +94,22 @@ class ModernBertArchitecture(Architecture):
             if found != [index % every == 0 for index in range(file.num_hidden_layers)]:
                 raise UserError(f"{where}: layer_types: only every so many layers, from the first on, may see all")
         bases = file.rope_parameters
-        try:
-            config = ModernBertConfig(
-                num_layers=file.num_hidden_layers,
-                hidden_size=file.hidden_size,
-                num_heads=file.num_attention_heads,
-                ffn_size=file.intermediate_size,
-                max_positions=file.max_position_embeddings,
-                dropout=float(max(file.mlp_dropout, file.embedding_dropout)),
-                attention_dropout=float(file.attention_dropout),
-                norm_eps=file.norm_eps,
-                window=file.local_attention // 2,
-                global_every=every,
-                global_base=float(bases.full_attention.rope_theta if bases else file.global_rope_theta),
-                local_base=float(bases.sliding_attention.rope_theta if bases else file.local_rope_theta),
-            )
-        except ValidationError as error:
-            fault = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise UserError(f"{where}: {fault.replace('num_heads', 'num_attention_heads')}") from None
+        config = checked_config(
+            ModernBertConfig,
+            where,
+            num_layers=file.num_hidden_layers,
+            hidden_size=file.hidden_size,
+            num_heads=file.num_attention_heads,
+            ffn_size=file.intermediate_size,
+            max_positions=file.max_position_embeddings,
+            dropout=float(max(file.mlp_dropout, file.embedding_dropout)),
+            attention_dropout=float(file.attention_dropout),
+            norm_eps=file.norm_eps,
+            window=file.local_attention // 2,
+            global_every=every,
+            global_base=float(bases.full_attention.rope_theta if bases else file.global_rope_theta),
+            local_base=float(bases.sliding_attention.rope_theta if bases else file.local_rope_theta),
+        )
         return config, file.vocab_size
 
     def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
@@ -147,11 +145,7 @@ class ModernBertArchitecture(Architecture):
         self, tensors: dict[str, Tensor], config: BodyConfig, shapes: Shapes, where: Path
     ) -> dict[str, Tensor]:
         theirs = dict(tensors)
-        copy = theirs.pop("decoder.weight", None)
-        if copy is not None and not same_tensors(copy, theirs.setdefault(_TOKENS, copy)):
-            raise UserError(
-                f"{where}: decoder.weight differs from {_TOKENS}; output embeddings of their own are not supported"
-            )
+        remove_copy(theirs, "decoder.weight", _TOKENS, where)
         names = self._names(config, self.language_model_head(config.num_layers))
         return converted(theirs, names, shapes, where, "ModernBERT")
 

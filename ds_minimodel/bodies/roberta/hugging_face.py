@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.bodies.config import BodyConfig
-from ds_minimodel.bodies.hugging_face import Architecture, Shapes, as_fp32, converted, same_tensors
+from ds_minimodel.bodies.hugging_face import Architecture, Shapes, as_fp32, checked_config, converted, remove_copy
 from ds_minimodel.bodies.roberta import BertConfig, RobertaConfig
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
 from ds_minimodel.common.errors import UserError
@@ -95,20 +95,18 @@ class RobertaArchitecture(Architecture):
             raise UserError(
                 f"{where}: max_position_embeddings: no positions: the first {self.first_position} are not used"
             )
-        try:
-            config = self.own(
-                num_layers=file.num_hidden_layers,
-                hidden_size=file.hidden_size,
-                num_heads=file.num_attention_heads,
-                ffn_size=file.intermediate_size,
-                max_positions=positions,
-                dropout=file.hidden_dropout_prob,
-                attention_dropout=file.attention_probs_dropout_prob,
-                norm_eps=file.layer_norm_eps,
-            )
-        except ValidationError as error:
-            fault = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise UserError(f"{where}: {fault.replace('num_heads', 'num_attention_heads')}") from None
+        config = checked_config(
+            self.own,
+            where,
+            num_layers=file.num_hidden_layers,
+            hidden_size=file.hidden_size,
+            num_heads=file.num_attention_heads,
+            ffn_size=file.intermediate_size,
+            max_positions=positions,
+            dropout=file.hidden_dropout_prob,
+            attention_dropout=file.attention_probs_dropout_prob,
+            norm_eps=file.layer_norm_eps,
+        )
         return config, file.vocab_size
 
     def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
@@ -199,12 +197,7 @@ class RobertaArchitecture(Architecture):
                         raise UserError(f"{where}: {name!r:.80} comes twice, under its old name and its new one")
                     found[present] = found.pop(name)
         for copy, original in _COPIES.items():
-            copy, original = self._name(copy), self._name(original)
-            tensor = found.pop(copy, None)
-            if tensor is not None and not same_tensors(tensor, found.setdefault(original, tensor)):
-                raise UserError(
-                    f"{where}: {copy} differs from {original}; output embeddings of their own are not supported"
-                )
+            remove_copy(found, self._name(copy), self._name(original), where)
         return found
 
 
