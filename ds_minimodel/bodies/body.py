@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +107,47 @@ def shard(module: nn.Module, group: parallel.Group) -> None:
             part.group = group
 
 
+class Layer(Part):
+    """A layer of self-attention and a feed-forward block, whose four products a subclass sets."""
+
+    ffn_in_sections: ClassVar[int] = 1  # of how many blocks, each with a row for every inner unit, ffn_in is made
+    qkv: Linear
+    attention_out: Linear
+    ffn_in: Linear
+    ffn_out: Linear
+
+    def __init__(self, config: BodyConfig, index: int):
+        super().__init__()
+        self.num_heads, self.sites = config.num_heads, config.dropout_sites.layer(index)
+
+    def split(self, group: parallel.Group) -> None:
+        """Attention by heads, feed-forward by inner units."""
+        assert self.num_heads % group.size == self.ffn_out.in_features % group.size == 0
+        heads = group.share(self.num_heads)
+        self.num_heads = len(heads)
+        self.sites = self.sites._replace(heads=self.sites.heads[heads.start : heads.stop])
+        for linear, sections in ((self.qkv, 3), (self.ffn_in, self.ffn_in_sections)):
+            for name, _ in list(linear.named_parameters()):
+                parallel.shard_parameter(linear, name, group, dim=0, sections=sections)
+        for linear in (self.attention_out, self.ffn_out):
+            parallel.shard_parameter(linear, "weight", group, dim=1)
+
+    @abstractmethod
+    def forward(
+        self,
+        x_BSH: Tensor,
+        lengths_B: Tensor | None,
+        dropout: Dropout,
+        read_BM: Tensor | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """Hidden states after the layer: (B, S, H), or (B, M, H) at the positions `read_BM` alone.
+
+        Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
+        With `packing`, hidden states in and out are packed, (T, 1, H); at `read_BM` still (B, M, H).
+        """
+
+
 class LanguagePack(Part):
     """A language: token embeddings, tied as output projection, and its own output bias."""
 
@@ -136,8 +178,8 @@ class LanguagePack(Part):
 class Body(nn.Module, ABC):
     """All of a model but its language pack: what turns embeddings into hidden states, and the heads that read them.
 
-    A kind's body sets `layers`, each called as Layer of roberta/model.py is, and `heads`, modules by depth that map
-    hidden states (P, H) to what the output projection of a pack is applied to, (P, H).
+    A kind's body sets `layers`, each a Layer, and `heads`, modules by depth that map hidden states (P, H) to what
+    the output projection of a pack is applied to, (P, H).
     """
 
     layers: nn.ModuleList

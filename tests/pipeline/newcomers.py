@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ds_minimodel import ops, parallel
 from ds_minimodel.bodies import BODIES
-from ds_minimodel.bodies.body import Body, Linear, Part, gather_rows, init_weights, same
+from ds_minimodel.bodies.body import Body, Layer, Linear, gather_rows, init_weights, same
 from ds_minimodel.bodies.config import BodyConfig, BodyProducts, LayerProducts
 from ds_minimodel.bodies.kind import BodyKind
 from ds_minimodel.cli.main import main
@@ -41,26 +41,14 @@ class Norm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.weight, 1e-6)
 
 
-class ToyLayer(Part):
+class ToyLayer(Layer):
     def __init__(self, config, index):
-        super().__init__()
-        self.num_heads, self.head_size = config.num_heads, config.hidden_size // config.num_heads
-        self.sites = config.dropout_sites.layer(index)
+        super().__init__(config, index)
         self.attention_norm, self.ffn_norm = Norm(config.hidden_size), Norm(config.hidden_size)
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
         self.attention_out = Linear(config.hidden_size, config.hidden_size)
         self.ffn_in = Linear(config.hidden_size, config.ffn_size)
         self.ffn_out = Linear(config.ffn_size, config.hidden_size)
-
-    def split(self, group):
-        heads = group.share(self.num_heads)
-        self.num_heads = len(heads)
-        self.sites = self.sites._replace(heads=self.sites.heads[heads.start : heads.stop])
-        for name in ("weight", "bias"):
-            parallel.shard_parameter(self.qkv, name, group, dim=0, sections=3)
-            parallel.shard_parameter(self.ffn_in, name, group, dim=0)
-        parallel.shard_parameter(self.attention_out, "weight", group, dim=1)
-        parallel.shard_parameter(self.ffn_out, "weight", group, dim=1)
 
     def forward(self, x, lengths, dropout, read=None, packing=None):
         pad = packing.pad if packing else same

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops, parallel
-from ds_minimodel.bodies.body import INIT_STD, Body, Dropout, Linear, Part, gather_rows, same
+from ds_minimodel.bodies.body import INIT_STD, Body, Dropout, Layer, Linear, Part, gather_rows, same
 from ds_minimodel.bodies.modernbert import ModernBertConfig
 from ds_minimodel.bodies.packing import Packing
 
@@ -26,13 +26,14 @@ def _linear(inputs: int, outputs: int, std: float = INIT_STD) -> Linear:
     return linear
 
 
-class Layer(Part):
+class ModernBertLayer(Layer):
     """One pre-norm layer: attention with rotary positions, a gated feed-forward block."""
 
+    ffn_in_sections = 2  # what GELU is applied to, and what multiplies it
+
     def __init__(self, config: ModernBertConfig, index: int):
-        super().__init__()
-        hidden, self.num_heads = config.hidden_size, config.num_heads
-        self.sites = config.dropout_sites.layer(index)
+        super().__init__(config, index)
+        hidden = config.hidden_size
         self.reach = None if config.is_global(index) else config.window
         self.base = config.global_base if config.is_global(index) else config.local_base
         narrow = INIT_STD / math.sqrt(2 * config.num_layers)
@@ -40,18 +41,8 @@ class Layer(Part):
         self.qkv = _linear(hidden, 3 * hidden)
         self.attention_out = _linear(hidden, hidden, narrow)
         self.ffn_norm = _norm(config)
-        self.ffn_in = _linear(hidden, 2 * config.ffn_size)  # what GELU is applied to, and what multiplies it
+        self.ffn_in = _linear(hidden, 2 * config.ffn_size)
         self.ffn_out = _linear(config.ffn_size, hidden, narrow)
-
-    def split(self, group: parallel.Group) -> None:
-        """Attention by heads, feed-forward by inner units."""
-        heads = group.share(self.num_heads)
-        self.num_heads = len(heads)
-        self.sites = self.sites._replace(heads=self.sites.heads[heads.start : heads.stop])
-        parallel.shard_parameter(self.qkv, "weight", group, dim=0, sections=3)
-        parallel.shard_parameter(self.ffn_in, "weight", group, dim=0, sections=2)
-        parallel.shard_parameter(self.attention_out, "weight", group, dim=1)
-        parallel.shard_parameter(self.ffn_out, "weight", group, dim=1)
 
     def forward(
         self,
@@ -61,7 +52,6 @@ class Layer(Part):
         read_BM: Tensor | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
-        """Hidden states after the layer: (B, S, H), or (B, M, H) at the positions `read_BM` alone; as RoBERTa's."""
         group, pad = self.group, packing.pad if packing else same
         normed_BSH = parallel.copy(x_BSH if self.attention_norm is None else self.attention_norm(x_BSH), group)
         query, key_value = self.qkv.weight.split([len(self.qkv.weight) // 3, 2 * len(self.qkv.weight) // 3])
@@ -129,7 +119,7 @@ class ModernBertBody(Body):
     def __init__(self, config: ModernBertConfig, head_depths: Sequence[int] = ()):
         super().__init__(config, head_depths)
         self.embedding_norm = _norm(config)
-        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
+        self.layers = nn.ModuleList(ModernBertLayer(config, index) for index in range(config.num_layers))
         self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
 
     def finish(self, x_BSH: Tensor) -> Tensor:

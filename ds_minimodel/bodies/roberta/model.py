@@ -13,39 +13,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops, parallel
-from ds_minimodel.bodies.body import INIT_STD, Body, Dropout, Linear, Part, gather_rows, init_weights, same
+from ds_minimodel.bodies.body import INIT_STD, Body, Dropout, Layer, Linear, Part, gather_rows, init_weights, same
 from ds_minimodel.bodies.packing import Packing
 from ds_minimodel.bodies.roberta import RobertaConfig
 
 FIRST_POSITION = 2  # row of the table of positions that the first token has: fairseq's rows 0 and 1 are no token's
 
 
-class Layer(Part):
+class RobertaLayer(Layer):
     """One post-LN transformer layer."""
 
     def __init__(self, config: RobertaConfig, index: int):
-        super().__init__()
-        hidden, self.num_heads = config.hidden_size, config.num_heads
+        super().__init__(config, index)
+        hidden = config.hidden_size
         self.head_size = hidden // self.num_heads
-        self.sites = config.dropout_sites.layer(index)
         self.qkv = Linear(hidden, 3 * hidden)
         self.attention_out = Linear(hidden, hidden)
         self.attention_norm = nn.LayerNorm(hidden, eps=config.norm_eps)
         self.ffn_in = Linear(hidden, config.ffn_size)
         self.ffn_out = Linear(config.ffn_size, hidden)
         self.ffn_norm = nn.LayerNorm(hidden, eps=config.norm_eps)
-
-    def split(self, group: parallel.Group) -> None:
-        """Attention by heads, feed-forward by inner units."""
-        assert self.num_heads % group.size == self.ffn_out.in_features % group.size == 0
-        heads = group.share(self.num_heads)
-        self.num_heads = len(heads)
-        self.sites = self.sites._replace(heads=self.sites.heads[heads.start : heads.stop])
-        for name in ("weight", "bias"):
-            parallel.shard_parameter(self.qkv, name, group, dim=0, sections=3)
-            parallel.shard_parameter(self.ffn_in, name, group, dim=0)
-        parallel.shard_parameter(self.attention_out, "weight", group, dim=1)
-        parallel.shard_parameter(self.ffn_out, "weight", group, dim=1)
 
     def forward(
         self,
@@ -55,11 +42,6 @@ class Layer(Part):
         read_BM: Tensor | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
-        """Hidden states after the layer: (B, S, H), or (B, M, H) at the positions `read_BM` alone.
-
-        Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
-        With `packing`, hidden states in and out are packed, (T, 1, H); at `read_BM` still (B, M, H).
-        """
         group, pad = self.group, packing.pad if packing else same
         width = self.num_heads * self.head_size
         shared_BSH = parallel.copy(x_BSH, group)
@@ -123,7 +105,7 @@ class RobertaBody(Body):
         super().__init__(config, head_depths)
         self.positions = nn.Parameter(torch.empty(config.max_positions + FIRST_POSITION, config.hidden_size))
         self.embedding_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
-        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
+        self.layers = nn.ModuleList(RobertaLayer(config, index) for index in range(config.num_layers))
         self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
         self.apply(init_weights)
         with torch.no_grad():

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from ds_minimodel.bodies.body import Body
-from ds_minimodel.bodies.roberta.model import FIRST_POSITION, Layer, RobertaBody
+from ds_minimodel.bodies.roberta.model import FIRST_POSITION, RobertaBody, RobertaLayer
 
 OFFSETS = (-1, 1, -2, 2)  # where the first heads look, in tokens; heads beyond these start as all others
 POSITION_STD = 0.04  # twice that of pieces, so that position decides where a head looks
@@ -27,7 +27,7 @@ def start_at_neighbours(body: Body) -> None:
     generator.
     """
     assert isinstance(body, RobertaBody)
-    layer, hidden = cast(Layer, body.layers[0]), body.config.hidden_size
+    layer, hidden = cast(RobertaLayer, body.layers[0]), body.config.hidden_size
     waves = torch.logspace(math.log10(2), math.log10(LONGEST_WAVE), (hidden + 1) // 2)
     angles = torch.outer(torch.arange(body.config.max_positions), 2 * math.pi / waves)
     size = layer.head_size
