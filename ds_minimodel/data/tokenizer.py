@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -361,6 +362,11 @@ class TokenizerJson:
         self.taking_space = {token.content for token in file.added_tokens if token.lstrip}
         stages = json.dumps([self.content.get("pre_tokenizer"), self.content.get("decoder")])
         self._is_byte_level = self.kind == "BPE" and '"ByteLevel"' in stages
+
+    @functools.cached_property  # made where it is asked for: processes that prepare text do without
+    def ids(self) -> dict[str, int]:
+        """{string: id} of all ids."""
+        return {string: id for id, string in self.strings.items()}
 
     def load(self, content: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
         """The tokenizer that is written there, or in `content`; texts are neither cut nor filled up."""

@@ -149,7 +149,7 @@ def _stated(folder: Path, file: TokenizerJson) -> dict[str, str]:
 
     UserError where they contradict each other, or have tokens at other ids than the vocabulary.
     """
-    ids, special = {string: id for id, string in file.strings.items()}, dict[str, str]()
+    ids, special = file.ids, dict[str, str]()
     named: list[tuple[Path, str, int | str | None]] = []
     path = folder / "added_tokens.json"
     if os.path.lexists(path):
@@ -177,7 +177,7 @@ def _stated(folder: Path, file: TokenizerJson) -> dict[str, str]:
 
 def _vocabulary(file: TokenizerJson, own: str, architecture: Architecture, stated: Mapping[str, str]) -> Vocabulary:
     """Which ids of `file` are special. stated: as of `_stated`."""
-    ids = {string: id for id, string in file.strings.items()}
+    ids = file.ids
     _, by_default = _OWN_CLASSES.get(own) or _OWN_CLASSES.get(architecture.tokenizer, ("", {}))
     spelt = {role: token for role, token in by_default.items() if own in _OWN_CLASSES or token in ids}
     for key, role in (*_TEXT_ROLES.items(), *_ROLES.items()):
@@ -234,7 +234,8 @@ def _made_by_transformers(folder: Path) -> TokenizerJson:
 def _check_older_files(folder: Path, file: TokenizerJson) -> None:
     """UserError where a piece of an older file is not one of `file`, or has another id or score there."""
     for path in (folder / name for name in _OLDER_FILES if os.path.lexists(folder / name)):
-        data, found = _read(path), {string: float(id) for id, string in file.strings.items()}
+        data = _read(path)
+        found: Mapping[str, float] = file.ids
         older: Mapping[str, float]
         try:
             if path.name == "vocab.txt":
@@ -270,7 +271,7 @@ def _compare_with_transformers(file: TokenizerJson, runner: Tokenizer, texts: li
     theirs, of_theirs = _by_transformers(
         file.path, lambda tokenizer: (tokenizer.get_vocab(), tokenizer(texts, add_special_tokens=False)["input_ids"])
     )
-    ids = {string: id for id, string in file.strings.items()}
+    ids = file.ids
     for token in {**theirs, **ids}:
         if ids.get(token) != theirs.get(token):
             raise UserError(f"{file.path}: {token!r:.60} has id {ids.get(token)}, to transformers {theirs.get(token)}")
