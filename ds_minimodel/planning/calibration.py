@@ -128,7 +128,7 @@ def calibrate(clock: Clock = time.perf_counter) -> Device:
     return Device(
         name=device_name(),
         type=where.type,
-        memory=memory_of(where, 1) if is_gpu else machine_memory(),
+        memory=memory_of(where, 1),
         precision=resolve_precision("auto", where),
         shared=not is_gpu,
         source=f"measured on {time.strftime('%Y-%m-%d')} with torch {torch.__version__}",

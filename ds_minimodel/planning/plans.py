@@ -6,6 +6,7 @@ Finetuning takes less memory than the pretraining of the same body at the same m
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from ds_minimodel.pipeline.check import check_deepspeed_file
 from ds_minimodel.planning.devices import Device, named
 from ds_minimodel.planning.forecast import least_seconds, seconds_of_step
 from ds_minimodel.planning.memory import Memory, memory_of_step, traffic_of_step
-from ds_minimodel.planning.steps import PlannedStep, planned_batches, planned_steps
+from ds_minimodel.planning.steps import PlannedStep, planned_batch, planned_steps
 from ds_minimodel.planning.tracing import Trace, on_meta, trace
 from ds_minimodel.recipe.schema import Recipe
 
@@ -119,8 +120,8 @@ def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int
         """Steps of the same architecture, in which the same trains, share one."""
         key = step.name, step.module.body.config, step.module.body.head_depths, depth
         if key not in planners:
-            batches = planned_batches(recipe, replace(step, depth=depth))
-            planners[key] = Planner(step.module, lambda micro: batches(micro)[0], precision, device)
+            batch_of = partial(planned_batch, recipe, replace(step, depth=depth))
+            planners[key] = Planner(step.module, batch_of, precision, device)
         return planners[key]
 
     rows = []

@@ -1,6 +1,5 @@
 """The training steps of a recipe on the meta device, without memory."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,21 +60,17 @@ def planned_steps(recipe: Recipe) -> list[PlannedStep]:
     return found
 
 
-def planned_batches(recipe: Recipe, step: PlannedStep) -> Callable[[int], list[Batch]]:
-    """A function of the micro-batch's size: one micro-batch on the meta device, of the form that costs most."""
-
-    def batches(micro: int) -> list[Batch]:
-        section = step.section
-        shapes = recipe.trained_by.shapes(section, section.seq_length)
-        batch: Batch = {name: _integers((micro, *shape)) for name, shape in shapes.items()}
-        batch["sample_keys"] = _integers((micro,), torch.int32)
-        if recipe.data.blocks != "complete":
-            batch["lengths"] = _integers((micro,), torch.int32)
-        if step.depth is not None:
-            batch["depth"] = step.depth
-        return [batch]
-
-    return batches
+def planned_batch(recipe: Recipe, step: PlannedStep, micro: int) -> Batch:
+    """A micro-batch of this size on the meta device, of the form that costs most."""
+    section = step.section
+    shapes = recipe.trained_by.shapes(section, section.seq_length)
+    batch: Batch = {name: _integers((micro, *shape)) for name, shape in shapes.items()}
+    batch["sample_keys"] = _integers((micro,), torch.int32)
+    if recipe.data.blocks != "complete":
+        batch["lengths"] = _integers((micro,), torch.int32)
+    if step.depth is not None:
+        batch["depth"] = step.depth
+    return batch
 
 
 def _integers(shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> torch.Tensor:
