@@ -15,6 +15,7 @@ from ds_minimodel.bodies.config import BodyConfig, BodyProducts
 from ds_minimodel.bodies.kind import BodyKind
 from ds_minimodel.bodies.modernbert import ModernBert
 from ds_minimodel.bodies.roberta import Bert, Roberta
+from ds_minimodel.common.errors import reason_of
 
 if TYPE_CHECKING:
     from ds_minimodel.bodies.body import Body
@@ -34,7 +35,7 @@ def _config_of_kind(value: object) -> BodyConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where and where + ': '}{first['msg'].removeprefix('Value error, ')}") from None
+        raise ValueError(f"{where and where + ': '}{reason_of(first)}") from None
 
 
 BodyConfigOfKind = Annotated[BodyConfig, PlainValidator(_config_of_kind)]  # of a JSON file

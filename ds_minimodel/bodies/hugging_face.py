@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from ds_minimodel.bodies.config import BodyConfig
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, reason_of
 from ds_minimodel.common.files import Stored
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -98,8 +98,8 @@ def checked_config(kind: type[BodyConfig], where: Path, **values: Any) -> BodyCo
     try:
         return kind(**values)
     except ValidationError as error:
-        fault = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise UserError(f"{where}: {fault.replace('num_heads', 'num_attention_heads')}") from None
+        reason = reason_of(error.errors()[0])
+        raise UserError(f"{where}: {reason.replace('num_heads', 'num_attention_heads')}") from None
 
 
 def remove_copy(tensors: dict[str, Tensor], copy: str, original: str, where: Path) -> None:

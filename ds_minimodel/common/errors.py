@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 LONGEST = 1000  # characters of a message
 
@@ -28,6 +28,11 @@ def exit_code(work: Callable[[], object]) -> int:
         print(f"ds-minimodel: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def reason_of(fault: Mapping[str, object]) -> str:
+    """What is wrong by one of pydantic's faults; what a check of ours raised, as it raised it."""
+    return str(fault["msg"]).removeprefix("Value error, ")
 
 
 def printable(text: str) -> str:

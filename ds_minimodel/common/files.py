@@ -18,7 +18,7 @@ from typing import IO, Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, reason_of
 
 MANIFEST = "manifest.json"
 _SEAL = "own_sha256"  # key of a JSON object: hash of all its other keys
@@ -281,7 +281,7 @@ def as_model(value: object, model: type[M], where: str | Path, advice: str) -> M
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if part != "[key]")[:100]
-        message = first["msg"].removeprefix("Value error, ")
+        message = reason_of(first)
         raise UserError(f"{where}: {f'{key}: ' if key else ''}{message}; {advice}") from None
 
 

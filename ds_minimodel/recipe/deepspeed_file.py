@@ -18,7 +18,7 @@ import yaml
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Strict, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, reason_of
 from ds_minimodel.common.sections import DECIDES_NOTHING, Decides, Few, Section, UpTo
 from ds_minimodel.recipe.yaml12 import MOST_BYTES, line_of, problem_of, read_yaml, similar_key
 
@@ -212,7 +212,7 @@ def _faults(error: ValidationError, tree: yaml.Node | None) -> Iterator[str]:
     """Each key that is refused, with its line, and why where another value of it is taken or it is misspelt."""
     for fault in error.errors(include_url=False, include_input=False):
         where = [str(part) for part in fault["loc"]]
-        reason = f": {fault['msg'].removeprefix('Value error, ')}"
+        reason = f": {reason_of(fault)}"
         if fault["type"] == "extra_forbidden":
             similar = similar_key(where, DeepSpeedFile)
             reason = f"; did you mean {similar}?" if similar else ""

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from yaml.constructor import ConstructorError
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, reason_of
 
 MOST_BYTES = 1 << 19  # of a file
 MOST_VALUES = 50_000  # of a recipe, those of its aliases counted wherever they stand
@@ -166,7 +166,7 @@ def refusal(
     faults = error.errors(include_url=False, include_input=False)
     first, *others = sorted(faults, key=lambda fault: fault["type"] != "extra_forbidden")
     where = [str(part) for part in first["loc"] if part not in ("tuple", "[key]")]
-    message = first["msg"].removeprefix("Value error, ")
+    message = reason_of(first)
     if first["type"] == "extra_forbidden":
         message = "unknown key" + _suggestion(where, schema)
     elif first["type"] == "missing":
