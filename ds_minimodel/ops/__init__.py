@@ -8,29 +8,36 @@ from .attention import attention
 from .cross_entropy import linear_cross_entropy
 from .dropout import dropout, row_keys
 from .embedding import embedding
+from .gated import gated
 from .gelu import bias_gelu
 from .loading import LIBRARIES, backend, load_kernels, meta_stands_for
-from .norm import residual_layer_norm
+from .norm import residual_layer_norm, residual_norm
 from .product import linear, rows_for_few_shapes
-from .rotary import rotary
+from .rotary import rotary, rotary_table
 from .softmax import masked_softmax
-from .window import window_attention
+from .window import CAUSAL, EVERYTHING, Window, window_attention
 
 for _device in LIBRARIES:  # after the operators above are defined
     load_kernels(_device)
 
 __all__ = [
+    "CAUSAL",
+    "EVERYTHING",
+    "Window",
     "attention",
     "backend",
     "bias_gelu",
     "dropout",
     "embedding",
+    "gated",
     "linear",
     "linear_cross_entropy",
     "masked_softmax",
     "meta_stands_for",
     "residual_layer_norm",
+    "residual_norm",
     "rotary",
+    "rotary_table",
     "row_keys",
     "rows_for_few_shapes",
     "window_attention",

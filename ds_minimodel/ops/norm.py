@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .dropout import dropout_reference
+from .dropout import dropout, dropout_reference
 from .library import accumulation_dtype, define, differentiate
 
 # Elements below which torch's own add and LayerNorm take less time on the CPU: the calls into this
@@ -164,3 +164,26 @@ def residual_layer_norm(
     if is_small and is_exact and row_keys is None:
         return F.layer_norm(x if residual is None else residual + x, x.shape[-1:], weight, bias, eps)
     return _differentiable(x, residual, weight, bias, eps, p, row_keys)
+
+
+def residual_norm(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    p: float = 0.0,
+    row_keys: Tensor | None = None,
+    rms: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The sum residual + dropout(x) normalised, and the sum itself; both have gradients.
+
+    bias: None for none. rms: divided by the root of the mean square (Zhang and Sennrich 2019), nothing taken away.
+    By torch's operators; no kernels yet.
+    """
+    total = dropout(x, p, row_keys)
+    if residual is not None:
+        total = residual + total
+    if rms:
+        return F.rms_norm(total, total.shape[-1:], weight, eps), total
+    return F.layer_norm(total, total.shape[-1:], weight, bias, eps), total

@@ -1,6 +1,6 @@
 """Rotary positions: queries and keys turned by angles that grow with their position (RoFormer, Su et al. 2021).
 
-By torch's operators; no kernels yet. Shapes: B batch, S sequence, N heads, D head width.
+By torch's operators; no kernels yet. Shapes: B batch, S sequence, N heads, D head width, C columns.
 """
 
 from __future__ import annotations
@@ -9,18 +9,25 @@ import torch
 from torch import Tensor
 
 
-def rotary(x_BSH: Tensor, num_heads: int, positions: Tensor, base: float) -> Tensor:
-    """x (B, S, N*D), each head turned by the angle position / base^(2i/D) in its plane (i, i + D/2); in fp32 inside.
+def rotary_table(waves: Tensor, length: int) -> Tensor:
+    """Cosines and sines of the angles of the positions 0 … length - 1 -> (length, 2, D/2) fp32.
 
-    positions: (S,) or (B, S), whole numbers. As in Llama's and ModernBERT's published code.
+    waves: (D/2,) fp32, the angle between two positions in each plane.
     """
-    size = x_BSH.shape[-1] // num_heads
-    # As that code has it: of base ** -x the last bits differ, which thousands of positions multiply.
-    waves = 1.0 / base ** (torch.arange(0, size, 2, device=x_BSH.device, dtype=torch.float32) / size)
-    angles = positions[..., None, None].float() * waves  # (…, S, 1, D/2)
-    cosine, sine = angles.cos(), angles.sin()
-    first, second = (
-        x_BSH.unflatten(-1, (num_heads, size)).to(torch.promote_types(x_BSH.dtype, torch.float32)).chunk(2, -1)
-    )
-    turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
-    return turned.to(x_BSH.dtype).flatten(-2)
+    angles = torch.arange(length, device=waves.device, dtype=torch.float32)[:, None] * waves
+    return torch.stack((angles.cos(), angles.sin()), 1)
+
+
+def rotary(x: Tensor, num_heads: int, table: Tensor, positions: Tensor | None = None) -> Tensor:
+    """x (B, S, C) with its first N*D columns turned, each head in its planes (i, i + D/2); the others stay.
+
+    table: of rotary_table. positions: (S,) or (B, S), whole numbers below the table's length; None: 0 … S - 1.
+    In fp32 inside, as in Llama's and ModernBERT's published code.
+    """
+    turns = table[: x.shape[1]] if positions is None else table[positions]
+    cosine, sine = turns.unsqueeze(-3).unbind(-2)  # (…, S, 1, D/2)
+    width = num_heads * 2 * table.shape[-1]
+    wide = torch.promote_types(x.dtype, torch.float32)
+    first, second = x[..., :width].unflatten(-1, (num_heads, -1)).to(wide).chunk(2, -1)
+    turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype).flatten(-2)
+    return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), -1)

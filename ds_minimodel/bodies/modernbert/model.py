@@ -69,8 +69,8 @@ class ModernBertLayer(Layer):
         x_BQH = x_BSH + self._dropped(
             parallel.row_linear(self.attention_out, context_BQH, group), dropout, self.sites.attention_out, positions
         )
-        activated, gate = self.ffn_in(parallel.copy(self.ffn_norm(x_BQH), group)).chunk(2, -1)
-        outer_BQH = parallel.row_linear(self.ffn_out, F.gelu(activated) * gate, group)
+        inner = ops.gated(self.ffn_in(parallel.copy(self.ffn_norm(x_BQH), group)), "gelu")
+        outer_BQH = parallel.row_linear(self.ffn_out, inner, group)
         return x_BQH + self._dropped(outer_BQH, dropout, self.sites.ffn_out, positions)
 
     def _attention(
@@ -82,13 +82,15 @@ class ModernBertLayer(Layer):
         lengths_B: Tensor | None,
         dropout: Dropout,
     ) -> Tensor:
-        keys, values = keys_values.chunk(2, -1)
-        keys_values = torch.cat((ops.rotary(keys, self.num_heads, positions_S, self.base), values), -1)
-        queries = ops.rotary(queries, self.num_heads, positions, self.base)
+        width = queries.shape[-1] // self.num_heads
+        # As its published code has it: of base ** -x the last bits differ, which thousands of positions multiply.
+        waves = 1.0 / self.base ** (torch.arange(0, width, 2, device=queries.device, dtype=torch.float32) / width)
+        table = ops.rotary_table(waves, len(positions_S))
+        keys_values = ops.rotary(keys_values, self.num_heads, table)
+        queries = ops.rotary(queries, self.num_heads, table, positions)
         row_keys, p = dropout.attention_row_keys(self.sites.heads, positions), dropout.attention_p
-        if self.reach is None or self.reach >= len(positions_S) - 1:
-            return ops.attention(keys_values, self.num_heads, lengths_B, p, row_keys, queries)
-        return ops.window_attention(keys_values, queries, self.num_heads, positions, self.reach, lengths_B, p, row_keys)
+        window = (self.reach, self.reach)
+        return ops.window_attention(keys_values, queries, self.num_heads, positions, window, lengths_B, p, row_keys)
 
     @staticmethod
     def _dropped(x: Tensor, dropout: Dropout, site: int, positions: Tensor) -> Tensor:
