@@ -52,7 +52,7 @@ def _keys(*shape: int) -> torch.Tensor:
     return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32, device=device())
 
 
-def residual_layer_norm(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
+def residual_norm(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     x, residual = _leaf(rows, width, dtype=dtype), _leaf(rows, width, dtype=dtype)
     weight, bias = _leaf(width, dtype=dtype, trains=trains), _leaf(width, dtype=dtype, trains=trains)
     keys = _keys(rows) if p else None
@@ -61,9 +61,7 @@ def residual_layer_norm(rows: int, width: int, dtype: torch.dtype, trains: bool,
         return F.layer_norm(residual + F.dropout(x, p, training=p > 0), (width,), weight, bias, EPS)
 
     run = {
-        "ds_minimodel": lambda x, residual, weight, bias: ops.residual_layer_norm(
-            x, residual, weight, bias, EPS, p, keys
-        ),
+        "ds_minimodel": lambda x, residual, weight, bias: ops.residual_norm(x, residual, weight, bias, EPS, p, keys)[0],
         "torch": eager,
     }
     if p == 0 and x.is_cuda and importlib.util.find_spec("apex"):
@@ -78,7 +76,7 @@ def residual_layer_norm(rows: int, width: int, dtype: torch.dtype, trains: bool,
         run["liger"] = lambda x, residual, weight, bias: LigerLayerNormFunction.apply(residual + x, weight, bias, EPS)
     # Forward: x, residual in, sum and result out. Backward: gradient and sum in, one or two gradients out.
     return Case(
-        "residual_layer_norm",
+        "residual_norm",
         (rows, width),
         _variant(trains, p),
         (x, residual, weight, bias),
@@ -91,6 +89,50 @@ def bias_gelu(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float)
     x, bias = _leaf(rows, width, dtype=dtype), _leaf(width, dtype=dtype, trains=trains)
     run = {"ds_minimodel": ops.bias_gelu, "torch": lambda x, bias: F.gelu(x + bias)}
     return Case("bias_gelu", (rows, width), _variant(trains, p), (x, bias), run, rows * width * 5)
+
+
+def gated(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
+    x = _leaf(rows, 2 * width, dtype=dtype)
+
+    def eager(x: Tensor) -> Tensor:
+        inner, gate = x.chunk(2, -1)
+        return F.gelu(inner) * gate
+
+    run = {"ds_minimodel": lambda x: ops.gated(x, "gelu"), "torch": eager}
+    if x.is_cuda and importlib.util.find_spec("liger_kernel"):  # which has the approximation alone
+        from liger_kernel.ops.geglu import LigerGELUMulFunction
+
+        run["liger"] = lambda x: LigerGELUMulFunction.apply(*x.chunk(2, -1))
+    return Case("gated", (rows, width), "gelu", (x,), run, rows * width * 8)
+
+
+def rotary(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
+    length, heads = min(512, rows), max(1, width // 64)
+    x = _leaf(rows // length, length, width, dtype=dtype)
+    waves = 10_000.0 ** -torch.linspace(0, 1, width // heads // 2, device=device())
+    table = ops.rotary_table(waves, length)
+    cosine, sine = table.repeat(1, 1, 2).to(dtype)[:, :, None].unbind(1)
+
+    def eager(x: Tensor) -> Tensor:  # as in Llama's published code
+        heads_BSND = x.unflatten(-1, (heads, -1))
+        first, second = heads_BSND.chunk(2, -1)
+        return (heads_BSND * cosine + torch.cat((-second, first), -1) * sine).flatten(2)
+
+    run = {"ds_minimodel": lambda x: ops.rotary(x, heads, table), "torch": eager}
+    if x.is_cuda and importlib.util.find_spec("liger_kernel"):
+        from liger_kernel.ops.rope import LigerRopeFunction
+
+        def liger(x: Tensor) -> Tensor:
+            turned, _ = LigerRopeFunction.apply(
+                x.unflatten(-1, (heads, -1)).transpose(1, 2),
+                x.new_empty(len(x), 0, length, width // heads),
+                cosine.transpose(0, 1),
+                sine.transpose(0, 1),
+            )
+            return turned.transpose(1, 2).flatten(2)
+
+        run["liger"] = liger
+    return Case("rotary", tuple(x.shape), "", (x,), run, rows * width * 4)
 
 
 def masked_softmax(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
@@ -135,6 +177,26 @@ def attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float)
     return Case("attention", (rows // length, length, heads, width // heads), _variant(trains, p), (projected,), run, 0)
 
 
+def window_attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
+    """A window of 64 keys on each side, as in ModernBERT."""
+    length, heads, reach = min(512, rows), width // 64, 64
+    queries, keys_values = (_leaf(rows // length, length, parts * width, dtype=dtype) for parts in (1, 2))
+    keys = _keys(rows // length, heads, length) if p else None
+    positions = torch.arange(length, device=device())
+    seen = (positions[:, None] - positions).abs() <= reach
+
+    def fused(queries: Tensor, keys_values: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (queries, *keys_values.chunk(2, -1)))
+        return F.scaled_dot_product_attention(q, k, v, seen, dropout_p=p).transpose(1, 2).flatten(2)
+
+    def ours(queries: Tensor, keys_values: Tensor) -> Tensor:
+        return ops.window_attention(keys_values, queries, heads, positions, (reach, reach), None, p, keys)
+
+    run = {"ds_minimodel": ours, "torch": fused}
+    shape = (rows // length, length, heads, width // heads)
+    return Case("window_attention", shape, _variant(trains, p), (queries, keys_values), run, 0)
+
+
 def dropout(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     x, keys = _leaf(rows, width, dtype=dtype), _keys(rows)
     run = {"ds_minimodel": lambda x: ops.dropout(x, P, keys), "torch": lambda x: F.dropout(x, P)}
@@ -168,27 +230,36 @@ def _variant(trains: bool, p: float) -> str:
 
 # Operator -> builder, and which (trains, dropout) make a difference to it.
 OPERATORS: dict[str, tuple[Callable[..., Case], tuple[tuple[bool, float], ...]]] = {
-    "residual_layer_norm": (residual_layer_norm, ((False, 0), (True, 0), (False, P), (True, P))),
+    "residual_norm": (residual_norm, ((False, 0), (True, 0), (False, P), (True, P))),
     "bias_gelu": (bias_gelu, ((False, 0), (True, 0))),
+    "gated": (gated, ((False, 0),)),
+    "rotary": (rotary, ((False, 0),)),
     "masked_softmax": (masked_softmax, ((False, 0), (False, P))),
     "attention": (attention, ((False, 0), (False, P))),
+    "window_attention": (window_attention, ((False, 0), (False, P))),
     "dropout": (dropout, ((False, P),)),
     "linear_cross_entropy": (linear_cross_entropy, ((False, 0), (True, 0))),
 }
 # (rows, width) that a training step at RoBERTa-base sizes has, smaller ones, and odd ones.
 SHAPES = {
-    "residual_layer_norm": ((4096, 768), (2048, 768), (308, 768), (1024, 256), (333, 100), (64, 128)),
+    "residual_norm": ((4096, 768), (2048, 768), (308, 768), (1024, 256), (333, 100), (64, 128)),
     "bias_gelu": ((4096, 3072), (2048, 3072), (308, 3072), (308, 768), (1024, 512), (333, 100), (64, 128)),
+    "gated": ((4096, 1152), (2048, 1152), (308, 1152), (333, 100)),
+    "rotary": ((4096, 1536), (2048, 768), (308, 768), (100, 20)),
     "masked_softmax": ((24576, 512), (12288, 128), (1001, 77), (256, 32)),
     "attention": ((2048, 768), (512, 768), (1024, 256), (308, 768), (148, 60)),
+    "window_attention": ((2048, 768), (512, 768), (1024, 256), (128, 768)),
     "dropout": ((4096, 768), (308, 768), (333, 100)),
     "linear_cross_entropy": ((308, 768), (77, 256), (33, 100)),
 }
 GPU_SHAPES = {
-    "residual_layer_norm": ((65536, 768), (16384, 768), (4928, 768), (4095, 771)),
+    "residual_norm": ((65536, 768), (16384, 768), (4928, 768), (4095, 771)),
     "bias_gelu": ((65536, 3072), (16384, 3072), (4928, 768), (4095, 771)),
+    "gated": ((65536, 1152), (4928, 1152), (4095, 771)),
+    "rotary": ((65536, 1536), (4928, 768)),
     "masked_softmax": ((393216, 512), (98304, 128), (1001, 77)),
     "attention": ((65536, 768), (16384, 768)),
+    "window_attention": ((65536, 768), (16384, 768)),
     "dropout": ((65536, 768), (4095, 771)),
     "linear_cross_entropy": ((4928, 768), (1232, 768), (333, 256)),
 }

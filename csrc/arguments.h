@@ -26,24 +26,26 @@ struct Dropout {
 };
 
 template <class T> struct NormForward {
-  const T *x, *residual;  // residual may be nullptr
-  const float *weight, *bias;
-  T *out, *total;  // total: residual + dropout(x), nullptr where that is x itself
+  const T *x, *residual;       // residual may be nullptr
+  const float *weight, *bias;  // bias may be nullptr
+  T *out, *total;              // total: residual + dropout(x), nullptr where that is x itself
   float *mean, *rstd;
   Dropout dropout;
   int64_t width;
   float eps;
+  bool rms;  // by the root of the mean square, without a mean
   // Write total past the caches: it is read in the backward pass only. Rows must be whole vectors,
   // and total aligned to them.
   bool streams_total;
 };
 
 template <class T> struct NormBackward {
-  const T *grad, *total;
+  const T *grad, *grad_sum, *total;  // grad_sum: of the sum itself, may be nullptr
   const float *weight, *mean, *rstd;
   T *grad_x, *grad_residual;  // either may be nullptr
   Dropout dropout;
   int64_t width;
+  bool rms;
 };
 
 template <class T> struct GeluForward {
@@ -58,6 +60,27 @@ template <class T> struct GeluBackward {
   const float* bias;
   T* grad_x;
   int64_t width;
+};
+
+enum class Activation : int64_t {
+  gelu,
+  gelu_tanh,
+  silu
+};  // ACTIVATIONS of ops/gated.py; a test compares the two
+
+template <class T> struct Gated {
+  const T* x;     // rows of 2 * width: what is activated, and what multiplies it
+  int64_t width;  // of the result
+  Activation activation;
+};
+
+template <class T> struct Rotary {
+  const T* x;
+  const float* table;        // of each position `half` cosines, then as many sines
+  const int64_t* positions;  // of each row, nullptr: 0, 1, 2 …; they begin again after `period` rows
+  T* out;
+  int64_t width, heads, half, period;
+  float direction;  // -1 turns back
 };
 
 template <class T> struct SoftmaxForward {
@@ -89,13 +112,17 @@ template <class T> struct CrossEntropy {
 constexpr int64_t kIgnored = -100;  // IGNORED of common/vocabulary.py; a test compares the two
 
 // Heads side by side in the rows of B samples: row r of head h of a sample starts at r * pitch + h * width;
-// so do the results and gradients. CPU only.
+// so do the results and gradients. heads / key_heads of the queries' in a row share one of the keys'. CPU
+// only.
 template <class T> struct Attention {
   const T *q, *k, *v;
   int64_t query_pitch, key_pitch, out_pitch;
-  int64_t heads, queries, keys, width;
-  const int32_t* lengths;  // keys of each sample, nullptr: all
-  Dropout dropout;         // keys: one for each head and query
+  int64_t heads, key_heads, queries, keys, width;
+  const int32_t* lengths;    // keys of each sample, nullptr: all
+  const int64_t* positions;  // of the queries, nullptr: they see all keys
+  int64_t positions_pitch;   // between samples
+  int64_t before, after;     // keys that a query sees beside the one at its position
+  Dropout dropout;           // keys: one for each head and query
   float scale;
 };
 

@@ -117,13 +117,14 @@ inline Tensor gradient_of(const Tensor& parameter, const MaybeTensor& sums) {
 }
 
 template <class Backend>
-std::tuple<Tensor, Tensor, Tensor> residual_layer_norm(const Tensor& x_, const MaybeTensor& residual_,
-                                                       const Tensor& weight_, const Tensor& bias_, double eps,
-                                                       double p, const MaybeTensor& row_keys) {
+std::tuple<Tensor, Tensor, Tensor> residual_norm(const Tensor& x_, const MaybeTensor& residual_,
+                                                 const Tensor& weight_, const MaybeTensor& bias_, double eps,
+                                                 double p, const MaybeTensor& row_keys, bool rms) {
   const Tensor x = packed(x_);
   const Shape shape(x);
   const MaybeTensor residual = residual_ ? MaybeTensor(matching(*residual_, x, "residual")) : std::nullopt;
-  const Tensor weight = floats(weight_, shape.width, x, "weight"), bias = floats(bias_, shape.width, x, "bias");
+  const Tensor weight = floats(weight_, shape.width, x, "weight");
+  const MaybeTensor bias = bias_ ? MaybeTensor(floats(*bias_, shape.width, x, "bias")) : std::nullopt;
   const MaybeTensor keys = integers(row_keys, sizes_of(x, 1), x, "row_keys");
   Tensor out = like(x), total = like(x, residual || row_keys);
   Tensor statistics = torch::stable::new_empty(x, {2, shape.rows}, ScalarType::Float);
@@ -131,20 +132,21 @@ std::tuple<Tensor, Tensor, Tensor> residual_layer_norm(const Tensor& x_, const M
   if (shape.rows)
     Backend::with_dtype(x, [&](auto zero) {
       using T = decltype(zero);
-      Backend::norm_forward(
-          NormForward<T>{data<T>(x), data_or_null<T>(residual), data<float>(weight), data<float>(bias),
-                         data<T>(out), data_or_null<T>(total), mean, mean + shape.rows, dropout_of(keys, p),
-                         shape.width, static_cast<float>(eps), false},
-          shape.rows);
+      Backend::norm_forward(NormForward<T>{data<T>(x), data_or_null<T>(residual), data<float>(weight),
+                                           data_or_null<float>(bias), data<T>(out), data_or_null<T>(total),
+                                           mean, mean + shape.rows, dropout_of(keys, p), shape.width,
+                                           static_cast<float>(eps), rms, false},
+                            shape.rows);
     });
   return {out, total, statistics};
 }
 
 template <class Backend>
-std::tuple<Tensor, Tensor, Tensor, Tensor> residual_layer_norm_backward(
-    const Tensor& grad_, const Tensor& total_, const Tensor& statistics_, const Tensor& weight_, double p,
-    const MaybeTensor& row_keys, bool has_residual, bool trains) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> residual_norm_backward(
+    const Tensor& grad_, const MaybeTensor& grad_sum_, const Tensor& total_, const Tensor& statistics_,
+    const Tensor& weight_, double p, const MaybeTensor& row_keys, bool has_residual, bool trains, bool rms) {
   const Tensor grad = packed(grad_), total = matching(total_, grad, "total");
+  const MaybeTensor grad_sum = grad_sum_ ? MaybeTensor(matching(*grad_sum_, grad, "grad_sum")) : std::nullopt;
   const Shape shape(total);
   check_device(statistics_, grad, "statistics");
   check_type(statistics_, ScalarType::Float, "float32", "statistics");
@@ -160,9 +162,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> residual_layer_norm_backward(
     Backend::with_dtype(total, [&](auto zero) {
       using T = decltype(zero);
       Backend::norm_backward(
-          NormBackward<T>{data<T>(grad), data<T>(total), data<float>(weight), mean, mean + shape.rows,
-                          data_or_null<T>(grad_x), data_or_null<T>(grad_residual), dropout_of(keys, p),
-                          shape.width},
+          NormBackward<T>{data<T>(grad), data_or_null<T>(grad_sum), data<T>(total), data<float>(weight), mean,
+                          mean + shape.rows, data_or_null<T>(grad_x), data_or_null<T>(grad_residual),
+                          dropout_of(keys, p), shape.width, rms},
           shape.rows, sums);
     });
   auto row = [&](int64_t i) {  // a copy, for outputs may not share memory
@@ -203,6 +205,89 @@ std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& grad_, const Tensor&
           shape.rows, sums);
     });
   return {grad_x, gradient_of(bias_, sums)};
+}
+
+// x: rows of two halves.
+template <class T> Gated<T> gated_arguments(const Tensor& x, int64_t activation) {
+  return {data<T>(x), x.size(-1) / 2, static_cast<Activation>(activation)};
+}
+
+inline void check_gated(const Tensor& x, int64_t activation) {
+  STD_TORCH_CHECK(x.size(-1) % 2 == 0, "rows of ", x.size(-1), " elements have no halves");
+  STD_TORCH_CHECK(activation >= 0 && activation <= static_cast<int64_t>(Activation::silu),
+                  "there is no activation ", activation);
+}
+
+template <class Backend> Tensor gated(const Tensor& x_, int64_t activation) {
+  const Tensor x = packed(x_);
+  check_gated(x, activation);
+  const Shape shape(x);
+  Sizes sizes = sizes_of(x);
+  sizes.back() /= 2;
+  Tensor out = torch::stable::new_empty(x, sizes);
+  if (shape.rows)
+    Backend::with_dtype(x, [&](auto zero) {
+      using T = decltype(zero);
+      Backend::gated_forward(gated_arguments<T>(x, activation), data<T>(out), shape.rows);
+    });
+  return out;
+}
+
+template <class Backend>
+Tensor gated_backward(const Tensor& grad_, const Tensor& x_, int64_t activation) {
+  const Tensor grad = packed(grad_);
+  check_gated(x_, activation);
+  Sizes sizes = sizes_of(grad);
+  sizes.back() *= 2;
+  check_device(x_, grad, "x");
+  check_type(x_, grad.scalar_type(), "of the first argument's dtype", "x");
+  check_sizes(x_, sizes, "x");
+  const Tensor x = packed(x_);
+  const Shape shape(grad);
+  Tensor grad_x = like(x);
+  if (shape.rows)
+    Backend::with_dtype(x, [&](auto zero) {
+      using T = decltype(zero);
+      Backend::gated_backward(gated_arguments<T>(x, activation), data<T>(grad), data<T>(grad_x), shape.rows);
+    });
+  return grad_x;
+}
+
+// Places of rows in their sequence, (S,) or (B,S): contiguous int64, or none.
+inline MaybeTensor places(const MaybeTensor& argument, int64_t samples, int64_t length, const Tensor& x) {
+  if (!argument) return std::nullopt;
+  check_device(*argument, x, "positions");
+  check_type(*argument, ScalarType::Long, "int64", "positions");
+  check_sizes(*argument, argument->dim() == 1 ? Sizes{length} : Sizes{samples, length}, "positions");
+  return packed(*argument);
+}
+
+template <class Backend>
+Tensor rotary(const Tensor& x_, const Tensor& table_, int64_t heads, const MaybeTensor& positions_,
+              bool back) {
+  STD_TORCH_CHECK(x_.dim() == 3 && table_.dim() == 3, "rotary takes x (B,S,C) and a table (length,2,D/2)");
+  const Tensor x = packed(x_);
+  const Shape shape(x);
+  const int64_t length = x.size(1), known = table_.size(0), half = table_.size(2);
+  check_device(table_, x, "table");
+  check_type(table_, ScalarType::Float, "float32", "table");
+  check_sizes(table_, {known, 2, half}, "table");
+  const Tensor table = packed(table_);
+  const MaybeTensor positions = places(positions_, shape.samples, length, x);
+  STD_TORCH_CHECK(heads >= 0 && 2 * heads * half <= shape.width, heads, " heads of ", 2 * half,
+                  " are wider than ", shape.width, " columns");
+  STD_TORCH_CHECK(positions || length <= known, length, " positions are more than the ", known,
+                  " of the table");
+  Tensor out = like(x);
+  if (shape.rows)
+    Backend::with_dtype(x, [&](auto zero) {
+      using T = decltype(zero);
+      const int64_t period = positions ? positions->numel() : length;
+      Backend::rotary(Rotary<T>{data<T>(x), data<float>(table), data_or_null<int64_t>(positions),
+                                data<T>(out), shape.width, heads, half, period, back ? -1.f : 1.f},
+                      shape.rows, known);
+    });
+  return out;
 }
 
 template <class Backend>
@@ -300,14 +385,14 @@ void serve(const char* reference, BoxedKernel kernel, StableIValue* stack, uint6
     serve<BACKEND>("dsmm_reference::" #OP, TORCH_BOX(&FUNCTION), stack, num_inputs, num_outputs); \
   })
 
-#define DSMM_SERVE_ALL(BACKEND)                                                             \
-  DSMM_SERVE(BACKEND, residual_layer_norm, residual_layer_norm<BACKEND>);                   \
-  DSMM_SERVE(BACKEND, residual_layer_norm_backward, residual_layer_norm_backward<BACKEND>); \
-  DSMM_SERVE(BACKEND, bias_gelu, bias_gelu<BACKEND>);                                       \
-  DSMM_SERVE(BACKEND, bias_gelu_backward, bias_gelu_backward<BACKEND>);                     \
-  DSMM_SERVE(BACKEND, masked_softmax, masked_softmax<BACKEND>);                             \
-  DSMM_SERVE(BACKEND, masked_softmax_backward, masked_softmax_backward<BACKEND>);           \
-  DSMM_SERVE(BACKEND, cross_entropy_, cross_entropy_<BACKEND>);                             \
+#define DSMM_SERVE_ALL(BACKEND)                                                   \
+  DSMM_SERVE(BACKEND, residual_norm, residual_norm<BACKEND>);                     \
+  DSMM_SERVE(BACKEND, residual_norm_backward, residual_norm_backward<BACKEND>);   \
+  DSMM_SERVE(BACKEND, bias_gelu, bias_gelu<BACKEND>);                             \
+  DSMM_SERVE(BACKEND, bias_gelu_backward, bias_gelu_backward<BACKEND>);           \
+  DSMM_SERVE(BACKEND, masked_softmax, masked_softmax<BACKEND>);                   \
+  DSMM_SERVE(BACKEND, masked_softmax_backward, masked_softmax_backward<BACKEND>); \
+  DSMM_SERVE(BACKEND, cross_entropy_, cross_entropy_<BACKEND>);                   \
   DSMM_SERVE(BACKEND, dropout, dropout<BACKEND>)
 
 }  // namespace dsmm

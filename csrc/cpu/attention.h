@@ -1,22 +1,25 @@
 // dropout(softmax(scale * q k^T)) v of whole heads, and its gradient. What has a number for each pair of
-// a query and a key exists for a block of queries only, and the backward pass computes it again. At 512
-// keys of width 64 all that a head takes stays in 1.3 MB of cache. Inside all is float.
+// a query and a key exists for a block of queries and the keys that these see, and the backward pass computes
+// it again. At 512 keys of width 64 all that a head takes stays in 1.3 MB of cache. Inside all is float.
+
+// Queries at a time: their scores stay in cache. Fewer where they see few keys, or most would be others'.
+constexpr long kMostQueries = 60, kQueriesOfNarrow = 30, kNarrowWindow = 256;
 
 // Sizes of one head in scratch memory: matrices padded to whole tiles and vectors.
 struct HeadSizes {
   long block;                 // queries at a time, whole tiles
-  long query_rows, key_rows;  // padded for the left and the result of a product
+  long query_rows, sum_rows;  // padded for the left and the result of a product, which may begin at any key
   long width_pitch;
   long key_pitch;  // odd in vectors, so that rows do not share the same sets of L1
 
-  DSMM_INLINE HeadSizes(long queries, long keys, long width) {
-    constexpr long kMostQueries = 60;
-    const long blocks = (queries + kMostQueries - 1) / kMostQueries;
-    block = round_up((queries + blocks - 1) / blocks, kTileRows);
+  template <class T> DSMM_INLINE HeadSizes(const Attention<T>& a, long keys) {
+    const long most = a.positions && a.before + a.after < kNarrowWindow ? kQueriesOfNarrow : kMostQueries;
+    const long blocks = (a.queries + most - 1) / most;
+    block = round_up((a.queries + blocks - 1) / blocks, kTileRows);
     query_rows = blocks * block;
-    key_rows = round_up(keys, kTileRows);
-    width_pitch = round_up(width, kLanes);
-    key_pitch = (round_up(key_rows, kLanes) / kLanes | 1) * kLanes;
+    sum_rows = keys + kTileRows;
+    width_pitch = round_up(a.width, kLanes);
+    key_pitch = (round_up(keys + kTileRows, kLanes) / kLanes | 1) * kLanes;
   }
 };
 
@@ -65,60 +68,119 @@ DSMM_INLINE void zero_rows(T* to, long pitch, long rows, long width) {
   for (long r = 0; r < rows; ++r) clear(to + r * pitch, 0, width);
 }
 
-// Head h of the batch: how many keys it has, and where it begins in each matrix.
-struct Head {
+// Keys [begin, end).
+struct Range {
+  long begin, end;
+  DSMM_INLINE long size() const { return end - begin; }
+};
+
+// Of the keys of a sample: those that a query sees.
+template <class T>
+DSMM_INLINE Range seen_by(const Attention<T>& a, int64_t sample, int64_t query, long keys) {
+  if (!a.positions) return {0, keys};
+  const int64_t place = a.positions[sample * a.positions_pitch + query];
+  const long begin = place > a.before ? place - a.before : 0;
+  const long end = place + a.after < keys ? place + a.after + 1 : keys;
+  return begin < end ? Range{begin, end} : Range{0, 0};
+}
+
+// Those that any of a block's queries sees, from the start of a vector on.
+template <class T>
+DSMM_INLINE Range seen_by_block(const Attention<T>& a, int64_t sample, int64_t first, int64_t rows,
+                                long keys) {
+  if (!a.positions) return {0, keys};
+  Range all{keys, 0};
+  for (int64_t r = 0; r < rows; ++r) {
+    const Range seen = seen_by(a, sample, first + r, keys);
+    if (!seen.size()) continue;
+    all.begin = seen.begin < all.begin ? seen.begin : all.begin;
+    all.end = seen.end > all.end ? seen.end : all.end;
+  }
+  return all.begin < all.end ? Range{all.begin / kLanes * kLanes, all.end} : Range{0, 0};
+}
+
+// A head of the keys: its sample, how many keys that has, where it begins, and the first head of its queries.
+struct KeyHead {
+  int64_t sample;
   int32_t keys;
-  int64_t query_start, key_start, out_start;
+  int64_t key_start, first_head;
 
   template <class T>
-  DSMM_INLINE Head(const Attention<T>& a, int64_t h) : keys(num_keys(a.lengths, h, a.heads, a.keys)) {
-    auto start = [&](int64_t rows, int64_t pitch) {
-      return h / a.heads * rows * pitch + h % a.heads * a.width;
-    };
-    query_start = start(a.queries, a.query_pitch);
-    key_start = start(a.keys, a.key_pitch);
-    out_start = start(a.queries, a.out_pitch);
+  DSMM_INLINE KeyHead(const Attention<T>& a, int64_t number)
+      : sample(number / a.key_heads),
+        keys(num_keys(a.lengths, number, a.key_heads, a.keys)),
+        key_start(sample * a.keys * a.key_pitch + number % a.key_heads * a.width),
+        first_head(number % a.key_heads * (a.heads / a.key_heads)) {}
+};
+
+// A block of the queries of a head: its rows, the keys that they see, and the dropout of their probabilities.
+struct QueryBlock {
+  int64_t sample, first, rows, first_row;
+  Range keys;
+
+  template <class T>
+  DSMM_INLINE QueryBlock(const Attention<T>& a, const KeyHead& head, int64_t h, int64_t first_, long block)
+      : sample(head.sample),
+        first(first_),
+        rows(first + block < a.queries ? block : a.queries - first),
+        first_row((sample * a.heads + h) * a.queries + first),
+        keys(seen_by_block(a, sample, first, rows, head.keys)) {}
+
+  // body(row, first of its keys in the block, number of its keys, dropout) for each row.
+  template <class T, class Body>
+  DSMM_INLINE void for_rows(const Attention<T>& a, long num_keys, Body body) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      const Range seen = seen_by(a, sample, first + r, num_keys);
+      const RowDropout drop = row_dropout(a.dropout, first_row + r).from(seen.begin);
+      body(r, seen.size() ? seen.begin - keys.begin : 0, seen.size(), drop);
+    }
   }
 };
 
-// The dropout of a matrix whose first row is this one's `row`.
-DSMM_INLINE Dropout dropout_from(Dropout dropout, int64_t row) {
-  if (dropout.keys) dropout.keys += row;
-  return dropout;
+// Zeros around a row's own keys, as far as a product of whole tiles reads.
+DSMM_INLINE void clear_around(float* row, long begin, long size, long columns) {
+  clear(row, 0, begin);
+  clear(row, begin + size, round_up(columns, kTileRows));
 }
 
 template <class T>
 DSMM_KERNEL void attention_forward(const Attention<T>& a, T* all_out, int64_t begin, int64_t end,
                                    float* scratch) {
-  for (int64_t h = begin; h < end; ++h) {
-    const auto [keys, query_start, key_start, out_start] = Head(a, h);
-    T* out = all_out + out_start;
-    if (!keys) {
-      zero_rows(out, a.out_pitch, a.queries, a.width);
-      continue;
-    }
-    const HeadSizes n(a.queries, keys, a.width);
+  for (int64_t number = begin; number < end; ++number) {
+    const KeyHead head(a, number);
+    const HeadSizes n(a, head.keys);
     Scratch memory{scratch};
     float* row = memory.take(1, n.key_pitch);
     float* q = memory.take(n.query_rows, n.width_pitch);
     float* k_t = memory.take(a.width, n.key_pitch);
-    float* v = memory.take(keys, n.width_pitch);
+    float* v = memory.take(head.keys, n.width_pitch);
     float* probs = memory.take(n.block, n.key_pitch);
     float* context = memory.take(n.block, n.width_pitch);
-    pack_rows(a.k + key_start, a.key_pitch, keys, a.width, v, n.width_pitch);
-    transpose(v, n.width_pitch, keys, a.width, k_t, n.key_pitch);
-    pack_rows(a.v + key_start, a.key_pitch, keys, a.width, v, n.width_pitch);
-    pack_rows(a.q + query_start, a.query_pitch, a.queries, a.width, q, n.width_pitch);
-    for (int64_t first = 0; first < a.queries; first += n.block) {
-      const int64_t rows = first + n.block < a.queries ? n.block : a.queries - first;
-      const Dropout dropout = dropout_from(a.dropout, h * a.queries + first);
-      multiply({q + first * n.width_pitch, n.width_pitch, 1}, {k_t, n.key_pitch}, {probs, n.key_pitch}, rows,
-               keys, a.width);
-      softmax_forward(
-          SoftmaxForward<float>{probs, &keys, probs, nullptr, dropout, n.key_pitch, rows, a.scale}, 0, rows,
-          row);
-      multiply({probs, n.key_pitch, 1}, {v, n.width_pitch}, {context, n.width_pitch}, rows, a.width, keys);
-      unpack_rows(context, n.width_pitch, rows, a.width, out + first * a.out_pitch, a.out_pitch);
+    pack_rows(a.k + head.key_start, a.key_pitch, head.keys, a.width, v, n.width_pitch);
+    transpose(v, n.width_pitch, head.keys, a.width, k_t, n.key_pitch);
+    pack_rows(a.v + head.key_start, a.key_pitch, head.keys, a.width, v, n.width_pitch);
+    for (int64_t h = head.first_head; h < head.first_head + a.heads / a.key_heads; ++h) {
+      const T* queries = a.q + head.sample * a.queries * a.query_pitch + h * a.width;
+      T* out = all_out + head.sample * a.queries * a.out_pitch + h * a.width;
+      pack_rows(queries, a.query_pitch, a.queries, a.width, q, n.width_pitch);
+      for (int64_t first = 0; first < a.queries; first += n.block) {
+        const QueryBlock block(a, head, h, first, n.block);
+        T* out_rows = out + first * a.out_pitch;
+        if (!block.keys.size()) {
+          zero_rows(out_rows, a.out_pitch, block.rows, a.width);
+          continue;
+        }
+        multiply({q + first * n.width_pitch, n.width_pitch, 1}, {k_t + block.keys.begin, n.key_pitch},
+                 {probs, n.key_pitch}, block.rows, block.keys.size(), a.width);
+        block.for_rows(a, head.keys, [&](long r, long first_key, long keys, const RowDropout& drop) {
+          float* own = probs + r * n.key_pitch;
+          softmax_row<float>(own + first_key, own + first_key, nullptr, keys, a.scale, drop, row);
+          clear_around(own, first_key, keys, block.keys.size());
+        });
+        multiply({probs, n.key_pitch, 1}, {v + block.keys.begin * n.width_pitch, n.width_pitch},
+                 {context, n.width_pitch}, block.rows, a.width, block.keys.size());
+        unpack_rows(context, n.width_pitch, block.rows, a.width, out_rows, a.out_pitch);
+      }
     }
   }
 }
@@ -126,64 +188,77 @@ DSMM_KERNEL void attention_forward(const Attention<T>& a, T* all_out, int64_t be
 template <class T>
 DSMM_KERNEL void attention_backward(const Attention<T>& a, const AttentionGradients<T>& gradients,
                                     int64_t begin, int64_t end, float* scratch) {
-  for (int64_t h = begin; h < end; ++h) {
-    const auto [keys, query_start, key_start, out_start] = Head(a, h);
-    const T* grad_out = gradients.out + out_start;
-    T* grad_q = gradients.q + query_start;
-    T *grad_k = gradients.k + key_start, *grad_v = gradients.v + key_start;
-    zero_rows(grad_k + keys * a.key_pitch, a.key_pitch, a.keys - keys, a.width);
-    zero_rows(grad_v + keys * a.key_pitch, a.key_pitch, a.keys - keys, a.width);
-    if (!keys) {
-      zero_rows(grad_q, a.query_pitch, a.queries, a.width);
-      continue;
-    }
-    const HeadSizes n(a.queries, keys, a.width);
+  for (int64_t number = begin; number < end; ++number) {
+    const KeyHead head(a, number);
+    const HeadSizes n(a, head.keys);
+    T *grad_k = gradients.k + head.key_start, *grad_v = gradients.v + head.key_start;
+    zero_rows(grad_k + head.keys * a.key_pitch, a.key_pitch, a.keys - head.keys, a.width);
+    zero_rows(grad_v + head.keys * a.key_pitch, a.key_pitch, a.keys - head.keys, a.width);
     Scratch memory{scratch};
     float* row = memory.take(1, n.key_pitch);
     float* q = memory.take(n.query_rows, n.width_pitch);
     float* g = memory.take(n.query_rows, n.width_pitch);
-    float* k = memory.take(keys, n.width_pitch);
+    float* k = memory.take(head.keys, n.width_pitch);
     float* k_t = memory.take(a.width, n.key_pitch);
     float* v_t = memory.take(a.width, n.key_pitch);
-    float* sum_k = memory.take(n.key_rows, n.width_pitch);
-    float* sum_v = memory.take(n.key_rows, n.width_pitch);
+    float* sum_k = memory.take(n.sum_rows, n.width_pitch);
+    float* sum_v = memory.take(n.sum_rows, n.width_pitch);
     float* probs = memory.take(n.block, n.key_pitch);
     float* dropped = memory.take(n.block, n.key_pitch);
     float* grad = memory.take(n.block, n.key_pitch);
     float* grad_query = memory.take(n.block, n.width_pitch);
-    pack_rows(a.v + key_start, a.key_pitch, keys, a.width, k, n.width_pitch);
-    transpose(k, n.width_pitch, keys, a.width, v_t, n.key_pitch);
-    pack_rows(a.k + key_start, a.key_pitch, keys, a.width, k, n.width_pitch);
-    transpose(k, n.width_pitch, keys, a.width, k_t, n.key_pitch);
-    pack_rows(a.q + query_start, a.query_pitch, a.queries, a.width, q, n.width_pitch);
-    pack_rows(grad_out, a.out_pitch, a.queries, a.width, g, n.width_pitch);
-    for (int64_t first = 0; first < a.queries; first += n.block) {
-      const int64_t rows = first + n.block < a.queries ? n.block : a.queries - first;
-      const float *q_rows = q + first * n.width_pitch, *g_rows = g + first * n.width_pitch;
-      const Dropout dropout = dropout_from(a.dropout, h * a.queries + first);
-      multiply({q_rows, n.width_pitch, 1}, {k_t, n.key_pitch}, {probs, n.key_pitch}, rows, keys, a.width);
-      softmax_forward(SoftmaxForward<float>{probs, &keys, dropped, dropout.keys ? probs : nullptr, dropout,
-                                            n.key_pitch, rows, a.scale},
-                      0, rows, row);
-      multiply({g_rows, n.width_pitch, 1}, {v_t, n.key_pitch}, {grad, n.key_pitch}, rows, keys, a.width);
-      softmax_backward(SoftmaxBackward<float>{grad, dropout.keys ? probs : dropped, &keys, grad, dropout,
-                                              n.key_pitch, rows, a.scale},
-                       0, rows);
-      multiply({grad, n.key_pitch, 1}, {k, n.width_pitch}, {grad_query, n.width_pitch}, rows, a.width, keys);
-      unpack_rows(grad_query, n.width_pitch, rows, a.width, grad_q + first * a.query_pitch, a.query_pitch);
-      multiply({grad, 1, n.key_pitch}, {q_rows, n.width_pitch}, {sum_k, n.width_pitch}, keys, a.width, rows,
-               first > 0);
-      multiply({dropped, 1, n.key_pitch}, {g_rows, n.width_pitch}, {sum_v, n.width_pitch}, keys, a.width,
-               rows, first > 0);
+    pack_rows(a.v + head.key_start, a.key_pitch, head.keys, a.width, k, n.width_pitch);
+    transpose(k, n.width_pitch, head.keys, a.width, v_t, n.key_pitch);
+    pack_rows(a.k + head.key_start, a.key_pitch, head.keys, a.width, k, n.width_pitch);
+    transpose(k, n.width_pitch, head.keys, a.width, k_t, n.key_pitch);
+    clear(sum_k, 0, n.sum_rows * n.width_pitch);
+    clear(sum_v, 0, n.sum_rows * n.width_pitch);
+    for (int64_t h = head.first_head; h < head.first_head + a.heads / a.key_heads; ++h) {
+      const int64_t query_start = head.sample * a.queries * a.query_pitch + h * a.width;
+      const T* grad_out = gradients.out + head.sample * a.queries * a.out_pitch + h * a.width;
+      T* grad_q = gradients.q + query_start;
+      pack_rows(a.q + query_start, a.query_pitch, a.queries, a.width, q, n.width_pitch);
+      pack_rows(grad_out, a.out_pitch, a.queries, a.width, g, n.width_pitch);
+      for (int64_t first = 0; first < a.queries; first += n.block) {
+        const QueryBlock block(a, head, h, first, n.block);
+        const long columns = block.keys.size(), first_column = block.keys.begin;
+        T* grad_rows = grad_q + first * a.query_pitch;
+        if (!columns) {
+          zero_rows(grad_rows, a.query_pitch, block.rows, a.width);
+          continue;
+        }
+        const float *q_rows = q + first * n.width_pitch, *g_rows = g + first * n.width_pitch;
+        float* kept = a.dropout.keys ? probs : dropped;
+        multiply({q_rows, n.width_pitch, 1}, {k_t + first_column, n.key_pitch}, {probs, n.key_pitch},
+                 block.rows, columns, a.width);
+        multiply({g_rows, n.width_pitch, 1}, {v_t + first_column, n.key_pitch}, {grad, n.key_pitch},
+                 block.rows, columns, a.width);
+        block.for_rows(a, head.keys, [&](long r, long first_key, long keys, const RowDropout& drop) {
+          const long at = r * n.key_pitch + first_key;
+          softmax_row<float>(probs + at, dropped + at, a.dropout.keys ? probs + at : nullptr, keys, a.scale,
+                             drop, row);
+          softmax_backward_row<float>(grad + at, kept + at, grad + at, keys, a.scale, drop);
+          clear_around(dropped + r * n.key_pitch, first_key, keys, columns);
+          clear_around(grad + r * n.key_pitch, first_key, keys, columns);
+        });
+        multiply({grad, n.key_pitch, 1}, {k + first_column * n.width_pitch, n.width_pitch},
+                 {grad_query, n.width_pitch}, block.rows, a.width, columns);
+        unpack_rows(grad_query, n.width_pitch, block.rows, a.width, grad_rows, a.query_pitch);
+        multiply({grad, 1, n.key_pitch}, {q_rows, n.width_pitch},
+                 {sum_k + first_column * n.width_pitch, n.width_pitch}, columns, a.width, block.rows, true);
+        multiply({dropped, 1, n.key_pitch}, {g_rows, n.width_pitch},
+                 {sum_v + first_column * n.width_pitch, n.width_pitch}, columns, a.width, block.rows, true);
+      }
     }
-    unpack_rows(sum_k, n.width_pitch, keys, a.width, grad_k, a.key_pitch);
-    unpack_rows(sum_v, n.width_pitch, keys, a.width, grad_v, a.key_pitch);
+    unpack_rows(sum_k, n.width_pitch, head.keys, a.width, grad_k, a.key_pitch);
+    unpack_rows(sum_v, n.width_pitch, head.keys, a.width, grad_v, a.key_pitch);
   }
 }
 
-// Floats of scratch memory that a head needs at most.
-inline int64_t attention_scratch(int64_t queries, int64_t keys, int64_t width) {
-  const HeadSizes n(queries, keys, width);
-  return n.key_pitch * (1 + 2 * width + 3 * n.block) +
-         n.width_pitch * (2 * n.query_rows + keys + 2 * n.key_rows + n.block);
+// Floats of scratch memory that a head of keys needs at most.
+template <class T>
+int64_t attention_scratch(const Attention<T>& a) {
+  const HeadSizes n(a, a.keys);
+  return n.key_pitch * (1 + 2 * a.width + 3 * n.block) +
+         n.width_pitch * (2 * n.query_rows + a.keys + 2 * n.sum_rows + n.block);
 }

@@ -131,6 +131,26 @@ struct Cpu {
   }
 
   template <class T>
+  static void gated_forward(const Gated<T>& a, T* out, int64_t rows) {
+    for_rows(rows, a.width,
+             [&](int64_t begin, int64_t end) { kernels<T>().gated_forward(a, out, begin, end); });
+  }
+
+  template <class T>
+  static void gated_backward(const Gated<T>& a, const T* grad, T* grad_x, int64_t rows) {
+    for_rows(rows, a.width,
+             [&](int64_t begin, int64_t end) { kernels<T>().gated_backward(a, grad, grad_x, begin, end); });
+  }
+
+  template <class T>
+  static void rotary(const Rotary<T>& a, int64_t rows, int64_t known) {
+    for (int64_t i = 0; a.positions && i < a.period; ++i)
+      STD_TORCH_CHECK(a.positions[i] >= 0 && a.positions[i] < known, "position ", a.positions[i],
+                      " is out of bounds for a table of ", known);
+    for_rows(rows, a.width, [&](int64_t begin, int64_t end) { kernels<T>().rotary(a, begin, end); });
+  }
+
+  template <class T>
   static void softmax_forward(const SoftmaxForward<T>& a, int64_t rows) {
     for_rows(rows, a.width, [&](int64_t begin, int64_t end) {
       std::vector<float> scratch(scratch_size(a.width));
@@ -158,12 +178,19 @@ struct Cpu {
   }
 };
 
+// The keys that queries see around their positions; none: all.
+struct Window {
+  Tensor positions;
+  int64_t before, after;
+};
+
 // The heads of a batch: attention's arguments, and the tensors that they point into.
 struct HeadBatch {
   Tensor projected;
-  MaybeTensor queries, lengths, row_keys;
-  int64_t samples, num_heads, num_queries, num_keys, width, query_pitch, key_pitch;
-  double dropout_rate;
+  MaybeTensor queries, lengths, row_keys, positions;
+  int64_t samples, num_heads, num_key_heads, num_queries, num_keys, width, query_pitch, key_pitch;
+  int64_t before = 0, after = 0;
+  double dropout_rate, scale;
 
   // projected: (B,S,3*N*D), or with queries (B,Q,N*D) the other two parts.
   HeadBatch(const Tensor& projected_, const MaybeTensor& queries_, int64_t heads, const MaybeTensor& lengths_,
@@ -171,6 +198,7 @@ struct HeadBatch {
       : projected(packed(projected_)),
         queries(queries_ ? MaybeTensor(packed(*queries_)) : std::nullopt),
         num_heads(heads),
+        num_key_heads(heads),
         dropout_rate(p) {
     STD_TORCH_CHECK(projected.dim() == 3 && (!queries || queries->dim() == 3), "attention takes (B,S,C*N*D)");
     samples = projected.size(0), num_keys = projected.size(1), key_pitch = projected.size(2);
@@ -179,17 +207,47 @@ struct HeadBatch {
     width = key_pitch / parts;
     query_pitch = queries ? width * heads : key_pitch;
     num_queries = queries ? queries->size(1) : num_keys;
+    check_others(lengths_, row_keys_);
+    scale = 1 / std::sqrt(static_cast<double>(width));
+  }
+
+  // keys_values: (B,S,2*K*D), of which heads of queries (B,Q,N*D) in a row share one.
+  HeadBatch(const Tensor& keys_values, const Tensor& queries_, int64_t heads, const Window& window,
+            const MaybeTensor& lengths_, double p, const MaybeTensor& row_keys_, double scale_)
+      : projected(packed(keys_values)),
+        queries(packed(queries_)),
+        num_heads(heads),
+        before(window.before),
+        after(window.after),
+        dropout_rate(p),
+        scale(scale_) {
+    STD_TORCH_CHECK(projected.dim() == 3 && queries->dim() == 3, "attention takes (B,S,2*K*D) and (B,Q,N*D)");
+    samples = projected.size(0), num_keys = projected.size(1), key_pitch = projected.size(2);
+    num_queries = queries->size(1), query_pitch = queries->size(2);
+    STD_TORCH_CHECK(heads > 0 && query_pitch % heads == 0, query_pitch, " columns do not divide into ",
+                    heads);
+    width = query_pitch / heads;
+    num_key_heads = width ? key_pitch / (2 * width) : 0;
+    STD_TORCH_CHECK(num_key_heads > 0 && key_pitch == 2 * num_key_heads * width && heads % num_key_heads == 0,
+                    "keys_values has the shape ", text(sizes_of(projected)), " where it must be (B, S, 2*K*",
+                    width, "), ", heads, " a multiple of K");
+    STD_TORCH_CHECK(before >= 0 && after >= 0, "a window must hold its middle");
+    check_others(lengths_, row_keys_);
+    positions = places(window.positions, samples, num_queries, projected);
+  }
+
+  void check_others(const MaybeTensor& lengths_, const MaybeTensor& row_keys_) {
     if (queries) {
       check_device(*queries, projected, "queries");
       check_type(*queries, projected.scalar_type(), "of the first argument's dtype", "queries");
       check_sizes(*queries, {samples, num_queries, query_pitch}, "queries");
     }
     lengths = integers(lengths_, {samples}, projected, "lengths");
-    row_keys = integers(row_keys_, {samples, heads, num_queries}, projected, "row_keys");
+    row_keys = integers(row_keys_, {samples, num_heads, num_queries}, projected, "row_keys");
   }
 
   int64_t first_key() const { return queries ? 0 : num_heads * width; }
-  int64_t first_value() const { return first_key() + num_heads * width; }
+  int64_t first_value() const { return first_key() + num_key_heads * width; }
 
   template <class T> Attention<T> arguments() const {
     const T* columns = data<T>(projected);
@@ -200,65 +258,91 @@ struct HeadBatch {
             key_pitch,
             num_heads * width,
             num_heads,
+            num_key_heads,
             num_queries,
             num_keys,
             width,
             data_or_null<int32_t>(lengths),
+            data_or_null<int64_t>(positions),
+            positions && positions->dim() == 2 ? num_queries : 0,
+            before,
+            after,
             dropout_of(row_keys, dropout_rate),
-            static_cast<float>(1 / std::sqrt(static_cast<double>(width)))};
+            static_cast<float>(scale)};
   }
 
-  // kernel(begin, end, scratch) over the heads, on torch's threads.
-  template <class T, class Kernel> void for_heads(Kernel kernel) const {
-    const int64_t size = kernels<T>().attention_scratch(num_queries, num_keys, width);
-    torch::stable::parallel_for(0, samples * num_heads, 1, [&](int64_t begin, int64_t end) {
+  // kernel(begin, end, scratch) over the heads of keys, on torch's threads.
+  template <class T, class Kernel> void for_heads(const Attention<T>& arguments, Kernel kernel) const {
+    const int64_t size = kernels<T>().attention_scratch(arguments);
+    torch::stable::parallel_for(0, samples * num_key_heads, 1, [&](int64_t begin, int64_t end) {
       std::vector<float> scratch(size);
       kernel(begin, end, scratch.data());
     });
+  }
+
+  Tensor forward() const {
+    Tensor out = torch::stable::new_empty(projected, {samples, num_queries, num_heads * width});
+    if (out.numel())
+      Cpu::with_dtype(out, [&](auto zero) {
+        using T = decltype(zero);
+        const Attention<T> a = arguments<T>();
+        for_heads(a, [&](int64_t begin, int64_t end, float* scratch) {
+          kernels<T>().attention_forward(a, data<T>(out), begin, end, scratch);
+        });
+      });
+    return out;
+  }
+
+  std::tuple<Tensor, Tensor> backward(const Tensor& grad_) const {
+    check_device(grad_, projected, "grad");
+    check_type(grad_, projected.scalar_type(), "of the dtype of projected", "grad");
+    check_sizes(grad_, {samples, num_queries, num_heads * width}, "grad");
+    const Tensor grad = packed(grad_);
+    if (!grad.numel())  // keys that no query reads have a gradient, too
+      return {torch::stable::new_zeros(projected, projected.sizes()),
+              queries ? like(*queries) : like(projected, false)};
+    Tensor grad_projected = like(projected);
+    Tensor grad_queries = queries ? like(*queries) : like(projected, false);
+    Cpu::with_dtype(grad, [&](auto zero) {
+      using T = decltype(zero);
+      T* columns = data<T>(grad_projected);
+      const AttentionGradients<T> gradients{data<T>(grad), queries ? data<T>(grad_queries) : columns,
+                                            columns + first_key(), columns + first_value()};
+      const Attention<T> a = arguments<T>();
+      for_heads(a, [&](int64_t begin, int64_t end, float* scratch) {
+        kernels<T>().attention_backward(a, gradients, begin, end, scratch);
+      });
+    });
+    return {grad_projected, grad_queries};
   }
 };
 
 Tensor attention(const Tensor& projected, const MaybeTensor& queries, int64_t num_heads,
                  const MaybeTensor& lengths, double p, const MaybeTensor& row_keys) {
-  const HeadBatch heads(projected, queries, num_heads, lengths, p, row_keys);
-  Tensor out =
-      torch::stable::new_empty(heads.projected, {heads.samples, heads.num_queries, num_heads * heads.width});
-  if (out.numel())
-    Cpu::with_dtype(out, [&](auto zero) {
-      using T = decltype(zero);
-      const Attention<T> arguments = heads.arguments<T>();
-      heads.for_heads<T>([&](int64_t begin, int64_t end, float* scratch) {
-        kernels<T>().attention_forward(arguments, data<T>(out), begin, end, scratch);
-      });
-    });
-  return out;
+  return HeadBatch(projected, queries, num_heads, lengths, p, row_keys).forward();
 }
 
-std::tuple<Tensor, Tensor> attention_backward(const Tensor& grad_, const Tensor& projected,
+std::tuple<Tensor, Tensor> attention_backward(const Tensor& grad, const Tensor& projected,
                                               const MaybeTensor& queries, int64_t num_heads,
                                               const MaybeTensor& lengths, double p,
                                               const MaybeTensor& row_keys) {
-  const HeadBatch heads(projected, queries, num_heads, lengths, p, row_keys);
-  check_device(grad_, projected, "grad");
-  check_type(grad_, projected.scalar_type(), "of the dtype of projected", "grad");
-  check_sizes(grad_, {heads.samples, heads.num_queries, num_heads * heads.width}, "grad");
-  const Tensor grad = packed(grad_);
-  if (!grad.numel())  // keys that no query reads have a gradient, too
-    return {torch::stable::new_zeros(heads.projected, heads.projected.sizes()),
-            queries ? like(*heads.queries) : like(heads.projected, false)};
-  Tensor grad_projected = like(heads.projected);
-  Tensor grad_queries = queries ? like(*heads.queries) : like(heads.projected, false);
-  Cpu::with_dtype(grad, [&](auto zero) {
-    using T = decltype(zero);
-    T* columns = data<T>(grad_projected);
-    const AttentionGradients<T> gradients{data<T>(grad), queries ? data<T>(grad_queries) : columns,
-                                          columns + heads.first_key(), columns + heads.first_value()};
-    const Attention<T> arguments = heads.arguments<T>();
-    heads.for_heads<T>([&](int64_t begin, int64_t end, float* scratch) {
-      kernels<T>().attention_backward(arguments, gradients, begin, end, scratch);
-    });
-  });
-  return {grad_projected, grad_queries};
+  return HeadBatch(projected, queries, num_heads, lengths, p, row_keys).backward(grad);
+}
+
+Tensor window_attention(const Tensor& keys_values, const Tensor& queries, int64_t num_heads,
+                        const Tensor& positions, int64_t before, int64_t after, const MaybeTensor& lengths,
+                        double p, const MaybeTensor& row_keys, double scale) {
+  const Window window{positions, before, after};
+  return HeadBatch(keys_values, queries, num_heads, window, lengths, p, row_keys, scale).forward();
+}
+
+std::tuple<Tensor, Tensor> window_attention_backward(const Tensor& grad, const Tensor& keys_values,
+                                                     const Tensor& queries, int64_t num_heads,
+                                                     const Tensor& positions, int64_t before, int64_t after,
+                                                     const MaybeTensor& lengths, double p,
+                                                     const MaybeTensor& row_keys, double scale) {
+  const Window window{positions, before, after};
+  return HeadBatch(keys_values, queries, num_heads, window, lengths, p, row_keys, scale).backward(grad);
 }
 
 }  // namespace
@@ -276,6 +360,11 @@ STABLE_TORCH_LIBRARY_IMPL(dsmm, CPU, library) {
   DSMM_SERVE_ALL(Cpu);
   DSMM_SERVE(Cpu, attention, attention);
   DSMM_SERVE(Cpu, attention_backward, attention_backward);
+  DSMM_SERVE(Cpu, window_attention, window_attention);
+  DSMM_SERVE(Cpu, window_attention_backward, window_attention_backward);
+  DSMM_SERVE(Cpu, gated, gated<Cpu>);
+  DSMM_SERVE(Cpu, gated_backward, gated_backward<Cpu>);
+  DSMM_SERVE(Cpu, rotary, rotary<Cpu>);
 }
 
 }  // namespace dsmm

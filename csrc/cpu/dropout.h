@@ -20,6 +20,11 @@ struct RowDropout {
     U32 bits = hash_of(counters + (uint32_t)column * 0x9E3779B9u);
     return bits >= threshold ? value * scale : F32{};
   }
+
+  // Of the part of the row that begins at `column`.
+  DSMM_INLINE RowDropout from(long column) const {
+    return {counters + (uint32_t)column * 0x9E3779B9u, threshold, scale, active};
+  }
 };
 
 DSMM_INLINE RowDropout row_dropout(const Dropout& dropout, long row) {

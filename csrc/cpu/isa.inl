@@ -11,6 +11,8 @@ namespace {
 #include "dropout.h"
 #include "norm.h"
 #include "gelu.h"
+#include "gated.h"
+#include "rotary.h"
 #include "softmax.h"
 #include "cross_entropy.h"
 #include "product.h"
@@ -19,9 +21,10 @@ namespace {
 
 template <class T>
 constexpr Kernels<T> table() {
-  return {norm_forward<T>,      norm_backward<T>,      gelu_forward<T>,  gelu_backward<T>,
-          softmax_forward<T>,   softmax_backward<T>,   cross_entropy<T>, dropout_rows<T>,
-          attention_forward<T>, attention_backward<T>, attention_scratch};
+  return {norm_forward<T>,       norm_backward<T>,    gelu_forward<T>, gelu_backward<T>,
+          gated_forward<T>,      gated_backward<T>,   rotary<T>,       softmax_forward<T>,
+          softmax_backward<T>,   cross_entropy<T>,    dropout_rows<T>, attention_forward<T>,
+          attention_backward<T>, attention_scratch<T>};
 }
 
 extern const Kernels<float> float_kernels = table<float>();

@@ -13,15 +13,19 @@ template <class T> struct Kernels {
                         float* grad_bias);
   void (*gelu_forward)(const GeluForward<T>&, int64_t begin, int64_t end);
   void (*gelu_backward)(const GeluBackward<T>&, int64_t begin, int64_t end, float* grad_bias);
+  void (*gated_forward)(const Gated<T>&, T* out, int64_t begin, int64_t end);
+  void (*gated_backward)(const Gated<T>&, const T* grad, T* grad_x, int64_t begin, int64_t end);
+  void (*rotary)(const Rotary<T>&, int64_t begin, int64_t end);
   void (*softmax_forward)(const SoftmaxForward<T>&, int64_t begin, int64_t end, float* scratch);
   void (*softmax_backward)(const SoftmaxBackward<T>&, int64_t begin, int64_t end);
   void (*cross_entropy)(const CrossEntropy<T>&, int64_t begin, int64_t end);
   void (*dropout)(const DropoutRows<T>&, int64_t begin, int64_t end);
-  // Heads [begin, end) of the batch; scratch: floats, as many as attention_scratch says, at least one query.
+  // Heads of keys [begin, end) of the batch; scratch: floats, as many as attention_scratch says, at least one
+  // query.
   void (*attention_forward)(const Attention<T>&, T* out, int64_t begin, int64_t end, float* scratch);
   void (*attention_backward)(const Attention<T>&, const AttentionGradients<T>&, int64_t begin, int64_t end,
                              float* scratch);
-  int64_t (*attention_scratch)(int64_t queries, int64_t keys, int64_t width);
+  int64_t (*attention_scratch)(const Attention<T>&);
 };
 
 inline int64_t scratch_size(int64_t width) { return (width + 15) / 16 * 16; }

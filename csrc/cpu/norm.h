@@ -1,4 +1,4 @@
-// LayerNorm(residual + dropout(x)) over rows, and its gradient.
+// LayerNorm or RMS norm of residual + dropout(x) over rows, and the gradient of the norm and of that sum.
 
 template <class T>
 DSMM_KERNEL void norm_forward(const NormForward<T>& a, int64_t begin, int64_t end, float* row) {
@@ -16,15 +16,16 @@ DSMM_KERNEL void norm_forward(const NormForward<T>& a, int64_t begin, int64_t en
       store(row + i, v, Whole{});
       return v;
     });
-    const float mean = sum / a.width;
+    const float mean = a.rms ? 0.f : sum / a.width;
     const float squares = sum_row(a.width, [&](long i, auto part) {
       F32 d = only(load(row + i, Whole{}) - mean, part, 0.f);
       return d * d;
     });
     const float rstd = 1.f / __builtin_sqrtf(squares / a.width + a.eps);
     for_row(a.width, [&](long i, auto part) {
-      F32 v = (load(row + i, Whole{}) - mean) * rstd;
-      store(a.out + start + i, v * load(a.weight + i, part) + load(a.bias + i, part), part);
+      F32 v = (load(row + i, Whole{}) - mean) * rstd * load(a.weight + i, part);
+      if (a.bias) v += load(a.bias + i, part);
+      store(a.out + start + i, v, part);
     });
     a.mean[r] = mean;
     a.rstd[r] = rstd;
@@ -51,10 +52,12 @@ DSMM_KERNEL void norm_backward(const NormBackward<T>& a, int64_t begin, int64_t 
         store(grad_bias + i, load(grad_bias + i, part) + grad, part);
       }
     });
-    const float mean_grad = sum_of(sum) / a.width, slope = sum_of(sum_with_normalised) / a.width;
+    const float mean_grad = a.rms ? 0.f : sum_of(sum) / a.width,
+                slope = sum_of(sum_with_normalised) / a.width;
     for_row(a.width, [&](long i, auto part) {
       F32 weighted = load(a.grad + start + i, part) * load(a.weight + i, part);
       F32 grad_total = ((weighted - mean_grad) - normalised(i, part) * slope) * rstd;
+      if (a.grad_sum) grad_total += load(a.grad_sum + start + i, part);
       if (a.grad_residual) store(a.grad_residual + start + i, grad_total, part);
       if (a.grad_x) store(a.grad_x + start + i, drop.of(grad_total, i), part);
     });

@@ -129,7 +129,8 @@ template <class T>
 int norm_backward(const NormBackward<T>& a, int64_t rows, int64_t slices, float* partial, void* stream) {
   constexpr int N = 16 / sizeof(T);
   const dim3 block(kWarp, kSumWarps);
-  const bool packs = takes_packs<T>(a.width, {a.grad, a.total, a.weight, a.grad_x, a.grad_residual});
+  const bool packs =
+      takes_packs<T>(a.width, {a.grad, a.grad_sum, a.total, a.weight, a.grad_x, a.grad_residual});
   with_row_shape<T>(a.width, packs, [&](auto shape, int warps, size_t) {
     using Shape = decltype(shape);
     constexpr int P = Shape::kPacks;

@@ -11,7 +11,7 @@ from .embedding import embedding
 from .gated import gated
 from .gelu import bias_gelu
 from .loading import LIBRARIES, backend, load_kernels, meta_stands_for
-from .norm import residual_layer_norm, residual_norm
+from .norm import residual_norm
 from .product import linear, rows_for_few_shapes
 from .rotary import rotary, rotary_table
 from .softmax import masked_softmax
@@ -34,7 +34,6 @@ __all__ = [
     "linear_cross_entropy",
     "masked_softmax",
     "meta_stands_for",
-    "residual_layer_norm",
     "residual_norm",
     "rotary",
     "rotary_table",

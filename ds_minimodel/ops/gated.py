@@ -1,11 +1,70 @@
-"""Gated activations (Shazeer 2020, "GLU Variants Improve Transformer"), by torch's operators; no kernels yet."""
+"""Gated activations (Shazeer 2020, "GLU Variants Improve Transformer"): activation(first half) * second half.
+
+Shapes: x (..., 2F), the result (..., F).
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_ACTIVATIONS = {"gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu}
+from .library import define, differentiate
+
+# In the order of csrc/arguments.h: the operators have its number.
+ACTIVATIONS = {
+    "gelu": (F.gelu, torch.ops.aten.gelu_backward),
+    "gelu_tanh": (
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda grad, x: torch.ops.aten.gelu_backward(grad, x, approximate="tanh"),
+    ),
+    "silu": (F.silu, torch.ops.aten.silu_backward),
+}
+_NUMBERS = {name: number for number, name in enumerate(ACTIVATIONS)}
+
+
+def _activation(number: int) -> tuple[Any, Any]:
+    """The function and its gradient by torch's operators."""
+    return list(ACTIVATIONS.values())[number]
+
+
+def _forward_reference(x: Tensor, activation: int) -> Tensor:
+    inner, gate = x.chunk(2, -1)
+    return _activation(activation)[0](inner) * gate
+
+
+def _forward_fake(x: Tensor, activation: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
+
+
+def _backward_reference(grad: Tensor, x: Tensor, activation: int) -> Tensor:
+    forward, backward = _activation(activation)
+    inner, gate = x.chunk(2, -1)
+    return torch.cat((backward(grad * gate, inner), grad * forward(inner)), -1)
+
+
+def _backward_fake(grad: Tensor, x: Tensor, activation: int) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+_forward = define("gated(Tensor x, int activation) -> Tensor", _forward_reference, _forward_fake)
+_backward_op = define(
+    "gated_backward(Tensor grad, Tensor x, int activation) -> Tensor", _backward_reference, _backward_fake
+)
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+    x, ctx.activation = inputs
+    ctx.save_for_backward(x)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return _backward_op(grad, *ctx.saved_tensors, ctx.activation), None
+
+
+_differentiable = differentiate(_forward, _setup_context, _backward)
 
 
 def gated(x: Tensor, activation: str) -> Tensor:
@@ -13,5 +72,4 @@ def gated(x: Tensor, activation: str) -> Tensor:
 
     activation: gelu (exact), gelu_tanh (its approximation) or silu.
     """
-    activated, gate = x.chunk(2, -1)
-    return _ACTIVATIONS[activation](activated) * gate
+    return _differentiable(x, _NUMBERS[activation])

@@ -43,41 +43,45 @@ def define(schema: str, reference: Callable, fake: Callable) -> Callable:
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
-def differentiate(op: Any, setup_context: Callable, backward: Callable) -> Callable:
-    """Give `op` a gradient through its first output, and return a callable that gives that output.
+def differentiate(op: Any, setup_context: Callable, backward: Callable, outputs: int = 1) -> Callable:
+    """Give `op` a gradient through its first `outputs` outputs, and return a callable that gives those.
 
-    The other outputs only serve backward(ctx, grad).
+    One alone comes as it is, several as a tuple. The others only serve backward(ctx, *grads), where a gradient may be
+    None if there are several.
     """
+
+    def of(output: Any) -> Any:
+        return output if not isinstance(output, tuple) else output[0] if outputs == 1 else output[:outputs]
 
     def save(ctx: Any, inputs: tuple, output: Any) -> None:
         # Else torch fills in zeros as gradients of the outputs that nothing but the backward reads.
         ctx.set_materialize_grads(False)
         if isinstance(output, tuple):
-            ctx.mark_non_differentiable(*output[1:])
+            ctx.mark_non_differentiable(*output[outputs:])
         setup_context(ctx, inputs, output)
 
-    def run(ctx: Any, grad: Tensor | None, *_: Any) -> tuple:
-        return (None,) * len(op._schema.arguments) if grad is None else backward(ctx, grad)
+    def run(ctx: Any, *grads: Tensor | None) -> tuple:
+        grads = grads[:outputs]
+        if all(grad is None for grad in grads):
+            return (None,) * len(op._schema.arguments)
+        return backward(ctx, *grads)
 
     torch.library.register_autograd(op, run, setup_context=save)
 
     # That gradient serves tracing. Without tracing, a Function of the older kind saves some 60 us of
     # Python for each forward and backward pass, more than the work on a small tensor.
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
+    def forward(ctx: Any, *inputs: Any) -> Any:
         output = op(*inputs)
         ctx.set_materialize_grads(False)
         setup_context(ctx, inputs, output)
-        return output[0] if isinstance(output, tuple) else output
+        return of(output)
 
     function: Any = type(
         op._schema.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(run)}
     )
 
-    def apply(*inputs: Any) -> Tensor:
-        if not torch.compiler.is_compiling():
-            return function.apply(*inputs)
-        output = op(*inputs)
-        return output[0] if isinstance(output, tuple) else output
+    def apply(*inputs: Any) -> Any:
+        return of(op(*inputs)) if torch.compiler.is_compiling() else function.apply(*inputs)
 
     return apply
 

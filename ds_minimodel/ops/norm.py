@@ -1,4 +1,4 @@
-"""LayerNorm(residual + dropout(x)), the end of every sublayer of the transformer, in one pass.
+"""The norm of residual + dropout(x), where sublayers of a transformer meet, in one pass; and that sum.
 
 Shapes: x, residual (..., H); weight, bias (H,); row_keys (...) int32.
 """
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .dropout import dropout, dropout_reference
+from .dropout import dropout_reference
 from .library import accumulation_dtype, define, differentiate
 
 # Elements below which torch's own add and LayerNorm take less time on the CPU: the calls into this
@@ -26,17 +26,30 @@ def _parameters(total, *parameters):
     one dtype.
     """
     dtype = accumulation_dtype(total.dtype) if total.device.type == "cpu" else total.dtype
-    return [parameter.to(dtype) for parameter in parameters]
+    return [None if parameter is None else parameter.to(dtype) for parameter in parameters]
 
 
 def _forward_reference(
-    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, eps: float, p: float, row_keys: Tensor | None
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    p: float,
+    row_keys: Tensor | None,
+    rms: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     total = dropout_reference(x, p, row_keys)
     if residual is not None:
         total = residual + total
-    weight, bias = _parameters(total, weight, bias)
-    out, mean, rstd = torch.native_layer_norm(total, total.shape[-1:], weight, bias, eps)
+    if rms:
+        wide = total.to(accumulation_dtype(total.dtype))
+        rstd = (wide.square().mean(-1) + eps).rsqrt()
+        out, mean = wide * rstd[..., None] * weight, torch.zeros_like(rstd)
+        out = (out if bias is None else out + bias).to(x.dtype)
+    else:
+        weight, bias = _parameters(total, weight, bias)
+        out, mean, rstd = torch.native_layer_norm(total, total.shape[-1:], weight, bias, eps)
     saved = total if _has_own_total(residual, row_keys) else x.new_empty(0)
     return out, saved.contiguous(), torch.stack((mean.flatten(), rstd.flatten()))
 
@@ -47,7 +60,14 @@ def _has_own_total(residual: Tensor | None, row_keys: Tensor | None) -> bool:
 
 
 def _forward_fake(
-    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, eps: float, p: float, row_keys: Tensor | None
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    p: float,
+    row_keys: Tensor | None,
+    rms: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     statistics = x.new_empty((2, x.shape[:-1].numel()), dtype=accumulation_dtype(x.dtype))
     total = x.new_empty(x.shape if _has_own_total(residual, row_keys) else 0)
@@ -56,6 +76,7 @@ def _forward_fake(
 
 def _backward_reference(
     grad: Tensor,
+    grad_sum: Tensor | None,
     total: Tensor,
     statistics: Tensor,
     weight: Tensor,
@@ -63,12 +84,22 @@ def _backward_reference(
     row_keys: Tensor | None,
     has_residual: bool,
     trains: bool,
+    rms: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    (weight_like,) = _parameters(total, weight)
     mean, rstd = statistics.view(2, *total.shape[:-1], 1)
-    grad_total, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
-        grad.contiguous(), total, total.shape[-1:], mean, rstd, weight_like, weight_like, [True, trains, trains]
-    )
+    if rms:
+        wide = accumulation_dtype(total.dtype)
+        normalised, weighted = total.to(wide) * rstd, grad.to(wide) * weight
+        grad_total = ((weighted - normalised * (weighted * normalised).mean(-1, keepdim=True)) * rstd).to(total.dtype)
+        rows = grad.to(wide).flatten(0, -2)
+        grad_weight, grad_bias = (rows * normalised.flatten(0, -2)).sum(0), rows.sum(0)
+    else:
+        (weight_like,) = _parameters(total, weight)
+        grad_total, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
+            grad.contiguous(), total, total.shape[-1:], mean, rstd, weight_like, weight_like, [True, trains, trains]
+        )
+    if grad_sum is not None:
+        grad_total = grad_total + grad_sum
     grad_x = dropout_reference(grad_total, p, row_keys)
     empty = grad.new_empty(0)
     return (
@@ -81,6 +112,7 @@ def _backward_reference(
 
 def _backward_fake(
     grad: Tensor,
+    grad_sum: Tensor | None,
     total: Tensor,
     statistics: Tensor,
     weight: Tensor,
@@ -88,6 +120,7 @@ def _backward_fake(
     row_keys: Tensor | None,
     has_residual: bool,
     trains: bool,
+    rms: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shape = total.shape
     needs_own_grad_x = row_keys is not None or not has_residual
@@ -99,17 +132,19 @@ def _backward_fake(
     )
 
 
+# total is empty where it equals x; an output may not alias an input.
 _forward = define(
-    "residual_layer_norm(Tensor x, Tensor? residual, Tensor weight, Tensor bias, float eps, float p, "
-    "Tensor? row_keys) -> (Tensor out, Tensor total, Tensor statistics)",
+    "residual_norm(Tensor x, Tensor? residual, Tensor weight, Tensor? bias, float eps, float p, "
+    "Tensor? row_keys, bool rms) -> (Tensor out, Tensor total, Tensor statistics)",
     _forward_reference,
     _forward_fake,
 )
 
-# grad_x is empty where it equals grad_residual (no dropout); an output may not alias another.
+# grad_sum: of the sum itself. grad_x is empty where it equals grad_residual (no dropout); an output may not alias
+# another.
 _backward_op = define(
-    "residual_layer_norm_backward(Tensor grad, Tensor total, Tensor statistics, Tensor weight, float p, "
-    "Tensor? row_keys, bool has_residual, bool trains) "
+    "residual_norm_backward(Tensor grad, Tensor? grad_sum, Tensor total, Tensor statistics, Tensor weight, float p, "
+    "Tensor? row_keys, bool has_residual, bool trains, bool rms) "
     "-> (Tensor grad_x, Tensor grad_residual, Tensor grad_weight, Tensor grad_bias)",
     _backward_reference,
     _backward_fake,
@@ -117,53 +152,30 @@ _backward_op = define(
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-    x, residual, weight, _, _, ctx.p, row_keys = inputs
+    x, residual, weight, bias, _, ctx.p, row_keys, ctx.rms = inputs
     _, total, statistics = output
-    ctx.has_residual = residual is not None
-    ctx.save_for_backward(total if total.numel() else x, statistics, weight, row_keys)
+    ctx.has_residual, ctx.has_bias = residual is not None, bias is not None
+    ctx.has_total = _has_own_total(residual, row_keys)
+    ctx.save_for_backward(total if ctx.has_total else x, statistics, weight, row_keys)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor | None, grad_sum: Tensor | None) -> tuple[Tensor | None, ...]:
     total, statistics, weight, row_keys = ctx.saved_tensors
     trains = ctx.needs_input_grad[2] or ctx.needs_input_grad[3]
+    grad, grad_sum = torch.zeros_like(total) if grad is None else grad, grad_sum if ctx.has_total else None
     grad_x, grad_residual, grad_weight, grad_bias = _backward_op(
-        grad, total, statistics, weight, ctx.p, row_keys, ctx.has_residual, trains
+        grad, grad_sum, total, statistics, weight, ctx.p, row_keys, ctx.has_residual, trains, ctx.rms
     )
     if not ctx.has_residual:
         grad_residual = None
     elif row_keys is None:
         grad_x = grad_residual
     if not trains:
-        grad_weight = grad_bias = None
-    return grad_x, grad_residual, grad_weight, grad_bias, None, None, None
+        grad_weight = None
+    return grad_x, grad_residual, grad_weight, grad_bias if trains and ctx.has_bias else None, None, None, None, None
 
 
-_differentiable = differentiate(_forward, _setup_context, _backward)
-
-
-def residual_layer_norm(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    eps: float,
-    p: float = 0.0,
-    row_keys: Tensor | None = None,
-) -> Tensor:
-    """LayerNorm(residual + dropout(x)) over the last axis; residual may be None.
-
-    Statistics and sums are kept in float32 (float64 for float64). With frozen weight and bias the
-    backward pass skips their reductions.
-    """
-    if p == 0:
-        row_keys = None
-    is_small = x.device.type == "cpu" and x.numel() < TORCH_IS_FASTER_BELOW.get(x.dtype, 0)
-    trains = weight.requires_grad or bias.requires_grad
-    # In bf16 torch adds up the gradients of weight and bias in bf16, which loses a hundredth of them.
-    is_exact = x.dtype == weight.dtype and (x.dtype == torch.float32 or not trains)
-    if is_small and is_exact and row_keys is None:
-        return F.layer_norm(x if residual is None else residual + x, x.shape[-1:], weight, bias, eps)
-    return _differentiable(x, residual, weight, bias, eps, p, row_keys)
+_differentiable = differentiate(_forward, _setup_context, _backward, outputs=2)
 
 
 def residual_norm(
@@ -176,14 +188,20 @@ def residual_norm(
     row_keys: Tensor | None = None,
     rms: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The sum residual + dropout(x) normalised, and the sum itself; both have gradients.
+    """LayerNorm(residual + dropout(x)) over the last axis, and the sum itself; both have gradients.
 
-    bias: None for none. rms: divided by the root of the mean square (Zhang and Sennrich 2019), nothing taken away.
-    By torch's operators; no kernels yet.
+    residual, bias: None for none. rms: divided by the root of the mean square (Zhang and Sennrich 2019), nothing taken
+    away. Statistics and sums are kept in float32 (float64 for float64). With frozen weight and bias the backward pass
+    skips their reductions.
     """
-    total = dropout(x, p, row_keys)
-    if residual is not None:
-        total = residual + total
-    if rms:
-        return F.rms_norm(total, total.shape[-1:], weight, eps), total
-    return F.layer_norm(total, total.shape[-1:], weight, bias, eps), total
+    if p == 0:
+        row_keys = None
+    is_small = x.device.type == "cpu" and x.numel() < TORCH_IS_FASTER_BELOW.get(x.dtype, 0)
+    trains = weight.requires_grad or (bias is not None and bias.requires_grad)
+    # In bf16 torch adds up the gradients of weight and bias in bf16, which loses a hundredth of them.
+    is_exact = x.dtype == weight.dtype and (x.dtype == torch.float32 or not trains)
+    if is_small and is_exact and row_keys is None and not rms:
+        total = x if residual is None else residual + x
+        return F.layer_norm(total, x.shape[-1:], weight, bias, eps), total
+    out, total = _differentiable(x, residual, weight, bias, eps, p, row_keys, rms)
+    return out, total if _has_own_total(residual, row_keys) else x

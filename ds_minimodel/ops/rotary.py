@@ -1,12 +1,16 @@
 """Rotary positions: queries and keys turned by angles that grow with their position (RoFormer, Su et al. 2021).
 
-By torch's operators; no kernels yet. Shapes: B batch, S sequence, N heads, D head width, C columns.
+Shapes: B batch, S sequence, N heads, D head width, C columns.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from .library import define, differentiate
 
 
 def rotary_table(waves: Tensor, length: int) -> Tensor:
@@ -18,16 +22,44 @@ def rotary_table(waves: Tensor, length: int) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()), 1)
 
 
-def rotary(x: Tensor, num_heads: int, table: Tensor, positions: Tensor | None = None) -> Tensor:
-    """x (B, S, C) with its first N*D columns turned, each head in its planes (i, i + D/2); the others stay.
-
-    table: of rotary_table. positions: (S,) or (B, S), whole numbers below the table's length; None: 0 … S - 1.
-    In fp32 inside, as in Llama's and ModernBERT's published code.
-    """
+def _reference(x: Tensor, table: Tensor, num_heads: int, positions: Tensor | None, back: bool) -> Tensor:
     turns = table[: x.shape[1]] if positions is None else table[positions]
     cosine, sine = turns.unsqueeze(-3).unbind(-2)  # (…, S, 1, D/2)
+    sine = -sine if back else sine
     width = num_heads * 2 * table.shape[-1]
     wide = torch.promote_types(x.dtype, torch.float32)
     first, second = x[..., :width].unflatten(-1, (num_heads, -1)).to(wide).chunk(2, -1)
     turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype).flatten(-2)
-    return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), -1)
+    return torch.cat((turned, x[..., width:]), -1)
+
+
+def _fake(x: Tensor, table: Tensor, num_heads: int, positions: Tensor | None, back: bool) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+_rotary = define(
+    "rotary(Tensor x, Tensor table, int num_heads, Tensor? positions, bool back) -> Tensor", _reference, _fake
+)
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+    _, table, ctx.num_heads, positions, ctx.back = inputs
+    ctx.save_for_backward(table, positions)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+    # The gradient of a turn is the turn back.
+    table, positions = ctx.saved_tensors
+    return _rotary(grad, table, ctx.num_heads, positions, not ctx.back), None, None, None, None
+
+
+_differentiable = differentiate(_rotary, _setup_context, _backward)
+
+
+def rotary(x: Tensor, num_heads: int, table: Tensor, positions: Tensor | None = None) -> Tensor:
+    """x (B, S, C) with its first N*D columns turned, each head in its planes (i, i + D/2); the others stay.
+
+    table: of rotary_table. positions: (S,) or (B, S) int64, below the table's length; None: 0 … S - 1.
+    In fp32 inside, as in Llama's and ModernBERT's published code.
+    """
+    return _differentiable(x, table, num_heads, positions, False)

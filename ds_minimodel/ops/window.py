@@ -1,21 +1,134 @@
-"""Attention of queries to a range of keys around them, with heads that may share keys, by torch's operators.
+"""Attention of queries to a range of keys around them, with heads that may share keys.
 
 Shape legend: B batch, N heads of queries, K heads of keys, Q queries, S keys, D head width.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from .attention import attention
-from .dropout import dropout
-from .library import accumulation_dtype
+from .dropout import dropout_reference
+from .library import accumulation_dtype, define, differentiate
 
 Window = tuple[int | None, int | None]  # how many keys before and after its own a query sees; None: all
 
 EVERYTHING: Window = (None, None)
 CAUSAL: Window = (None, 0)
+
+
+def _parts(keys_values: Tensor, queries: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (B,K,N/K,Q,D), keys and values (B,K,1,S,D), in the dtype of sums."""
+    width = queries.shape[-1] // num_heads
+    wide = accumulation_dtype(queries.dtype)
+    k, v = (part.unflatten(-1, (-1, 1, width)).movedim(1, 3).to(wide) for part in keys_values.chunk(2, -1))
+    return queries.unflatten(-1, (k.shape[1], -1, width)).movedim(1, 3).to(wide), k, v
+
+
+def _joined(*parts: Tensor) -> Tensor:
+    """The inverse: parts (B,K,G,S,D) side by side -> (B,S,…)."""
+    return torch.cat([part.movedim(3, 1).flatten(2) for part in parts], -1)
+
+
+def _probs(
+    q: Tensor, k: Tensor, positions: Tensor, before: int, after: int, lengths: Tensor | None, scale: float
+) -> Tensor:
+    """Probabilities (B,K,N/K,Q,S) before dropout; a query that sees no key has zeros."""
+    places_S = torch.arange(k.shape[-2], device=k.device)
+    ahead = places_S - positions[..., None]  # (Q,S) or (B,Q,S)
+    seen = (ahead >= -before) & (ahead <= after)
+    if lengths is not None:
+        seen = seen & (places_S < lengths[:, None, None])
+    seen = seen.unflatten(0, (-1, 1, 1)) if seen.dim() == 3 else seen
+    return (q @ k.mT * scale).masked_fill(~seen, -torch.inf).softmax(-1).masked_fill(~seen, 0)
+
+
+def _forward_reference(
+    keys_values: Tensor,
+    queries: Tensor,
+    num_heads: int,
+    positions: Tensor,
+    before: int,
+    after: int,
+    lengths: Tensor | None,
+    p: float,
+    row_keys: Tensor | None,
+    scale: float,
+) -> Tensor:
+    q, k, v = _parts(keys_values, queries, num_heads)
+    probs = _probs(q, k, positions, before, after, lengths, scale)
+    dropped = dropout_reference(probs.flatten(1, 2), p, row_keys).view(probs.shape)
+    return _joined(dropped @ v).to(queries.dtype)
+
+
+def _forward_fake(keys_values: Tensor, queries: Tensor, *others: Any) -> Tensor:
+    return queries.new_empty(queries.shape)
+
+
+def _backward_reference(
+    grad: Tensor,
+    keys_values: Tensor,
+    queries: Tensor,
+    num_heads: int,
+    positions: Tensor,
+    before: int,
+    after: int,
+    lengths: Tensor | None,
+    p: float,
+    row_keys: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    q, k, v = _parts(keys_values, queries, num_heads)
+    probs = _probs(q, k, positions, before, after, lengths, scale)
+
+    def drop(x: Tensor) -> Tensor:
+        return dropout_reference(x.flatten(1, 2), p, row_keys).view(x.shape)
+
+    grad_context = grad.unflatten(-1, (*q.shape[1:3], -1)).movedim(1, 3).to(q.dtype)
+    grad_probs = drop(grad_context @ v.mT)
+    grad_scores = probs * (grad_probs - (grad_probs * probs).sum(-1, keepdim=True)) * scale
+    grad_k, grad_v = (
+        (part.mT @ by).sum(2, keepdim=True) for part, by in ((grad_scores, q), (drop(probs), grad_context))
+    )
+    return _joined(grad_k, grad_v).to(keys_values.dtype), _joined(grad_scores @ k).to(queries.dtype)
+
+
+def _backward_fake(grad: Tensor, keys_values: Tensor, queries: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return keys_values.new_empty(keys_values.shape), queries.new_empty(queries.shape)
+
+
+_forward = define(
+    "window_attention(Tensor keys_values, Tensor queries, int num_heads, Tensor positions, int before, int after, "
+    "Tensor? lengths, float p, Tensor? row_keys, float scale) -> Tensor",
+    _forward_reference,
+    _forward_fake,
+)
+_backward_op = define(
+    "window_attention_backward(Tensor grad, Tensor keys_values, Tensor queries, int num_heads, Tensor positions, "
+    "int before, int after, Tensor? lengths, float p, Tensor? row_keys, float scale) "
+    "-> (Tensor grad_keys_values, Tensor grad_queries)",
+    _backward_reference,
+    _backward_fake,
+)
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+    keys_values, queries, ctx.num_heads, positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale = inputs
+    ctx.save_for_backward(keys_values, queries, positions, lengths, row_keys)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    keys_values, queries, positions, lengths, row_keys = ctx.saved_tensors
+    grads = _backward_op(
+        grad, keys_values, queries, ctx.num_heads, positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale
+    )
+    return *grads, *(None,) * 8
+
+
+compiled_window_attention = differentiate(_forward, _setup_context, _backward)
 
 
 def window_attention(
@@ -32,41 +145,17 @@ def window_attention(
     """Scaled dot-product attention (B,Q,N*D) of queries (B,Q,N*D) to the keys in a window around them.
 
     keys_values: (B,S,2*K*D), keys before values; N/K heads of queries in a row share one of keys. positions: of the
-    queries, (Q,) or (B,Q). window: (before, after). lengths: (B,) keys that each row has, None for all; queries beyond
-    them see every key, so that no row is without one. p, row_keys: dropout of the probabilities, as of `attention`.
-    scale: of the scores, 1/sqrt(D) by default.
+    queries, (Q,) or (B,Q) int64. window: (before, after). lengths: (B,) int32, keys that each row has, None for all; a
+    query that sees none attends to nothing. p, row_keys: dropout of the probabilities, as of `attention`. scale: of the
+    scores, 1/sqrt(D) by default.
     """
+    if p == 0:
+        row_keys = None
     width, num_keys = queries.shape[-1] // num_heads, keys_values.shape[1]
-    num_key_heads = keys_values.shape[-1] // (2 * width)
-    before, after = (reach if reach is not None and reach < num_keys - 1 else None for reach in window)
-    if (before, after) == EVERYTHING and num_key_heads == num_heads and scale is None:
+    before, after = (num_keys if reach is None else reach for reach in window)
+    if min(before, after) >= num_keys - 1 and keys_values.shape[-1] == 2 * num_heads * width and scale is None:
         return attention(keys_values, num_heads, lengths, p, row_keys, queries)
-    k, v = (part.unflatten(-1, (num_key_heads, -1)).transpose(1, 2) for part in keys_values.chunk(2, -1))  # (B,K,S,D)
-    if num_key_heads < num_heads:
-        k, v = (part.repeat_interleave(num_heads // num_key_heads, 1) for part in (k, v))
-    q = queries.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-    scores = (q @ k.mT).to(accumulation_dtype(q.dtype)) * (width**-0.5 if scale is None else scale)
-    seen = _seen(positions, num_keys, before, after, lengths)
-    if seen is not None:
-        scores = scores.masked_fill(~(seen if seen.dim() == 2 else seen[:, None]), -torch.inf)
-    probs = dropout(scores.softmax(-1), p, row_keys)
-    return (probs.to(v.dtype) @ v).transpose(1, 2).flatten(2)
-
-
-def _seen(
-    positions: Tensor, num_keys: int, before: int | None, after: int | None, lengths: Tensor | None
-) -> Tensor | None:
-    """Which keys each query sees, (Q,S) or (B,Q,S); None: all."""
-    places_S = torch.arange(num_keys, device=positions.device)
-    ahead = places_S - positions[..., None]  # (Q,S) or (B,Q,S)
-    seen = None
-    if before is not None:
-        seen = ahead >= -before
-    if after is not None:
-        seen = ahead <= after if seen is None else seen & (ahead <= after)
-    if lengths is not None:
-        ends_B11 = lengths[:, None, None]
-        real = (places_S < ends_B11).expand(len(lengths), len(ahead[0]) if ahead.dim() == 3 else len(ahead), num_keys)
-        beyond = positions.expand(len(lengths), -1)[..., None] >= ends_B11
-        seen = (real if seen is None else seen & real) | beyond
-    return seen
+    scale = width**-0.5 if scale is None else scale
+    return compiled_window_attention(
+        keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale
+    )

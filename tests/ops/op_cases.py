@@ -8,6 +8,8 @@ import itertools
 import torch
 
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.ops.gated import ACTIVATIONS
+from ds_minimodel.ops.rotary import rotary_table
 
 # Whole vectors of the kernels (4, 8 or 16 lanes), parts of one, and both.
 WIDTHS = (768, 100, 33, 16, 7)
@@ -42,27 +44,28 @@ def _dropout(dtype, width):
 
 
 def _norm_options():
-    return itertools.product((True, False), (row_keys_of(5, 9), None))
+    """Residual or not, dropout or not; LayerNorm, and a norm by the root mean square without a bias."""
+    return itertools.product((True, False), (row_keys_of(5, 9), None), (False, True))
 
 
-def _residual_layer_norm(dtype, width):
+def _residual_norm(dtype, width):
     x, residual = torch.randn(2, 5, 9, width, dtype=dtype)
     weight, bias = torch.randn(2, width, dtype=dtype)
-    for has_residual, row_keys in _norm_options():
+    for has_residual, row_keys, rms in _norm_options():
         p = P if row_keys is not None else 0.0
-        yield x, residual if has_residual else None, weight, bias, 1e-5, p, row_keys
+        yield x, residual if has_residual else None, weight, None if rms else bias, 1e-5, p, row_keys, rms
 
 
-def _residual_layer_norm_backward(dtype, width):
-    grad, total = torch.randn(2, 5, 9, width, dtype=dtype)
+def _residual_norm_backward(dtype, width):
+    grad, grad_sum, total = torch.randn(3, 5, 9, width, dtype=dtype)
     weight = torch.randn(width, dtype=dtype)
-    exact = total.double().flatten(0, 1)
-    statistics = torch.stack((exact.mean(-1), (exact.var(-1, correction=0) + 1e-5).rsqrt()))
-    statistics = statistics.to(torch.promote_types(dtype, torch.float32))
-    for has_residual, row_keys in _norm_options():
-        for trains in (True, False):
-            p = P if row_keys is not None else 0.0
-            yield grad, total, statistics, weight, p, row_keys, has_residual, trains
+    for (has_residual, row_keys, rms), trains in itertools.product(_norm_options(), (True, False)):
+        of_norm = torch.ops.dsmm_reference.residual_norm(
+            total.double(), None, weight.double(), None, 1e-5, 0, None, rms
+        )
+        statistics = of_norm[2].to(torch.promote_types(dtype, torch.float32))
+        p, other = (P, grad_sum) if row_keys is not None else (0.0, None)
+        yield grad, other, total, statistics, weight, p, row_keys, has_residual, trains, rms
 
 
 def _bias_gelu(dtype, width):
@@ -77,6 +80,23 @@ def _bias_gelu_backward(dtype, width):
             torch.randn(width, dtype=dtype),
             trains,
         )
+
+
+def _gated(dtype, width):
+    for number in range(len(ACTIVATIONS)):
+        yield 3 * torch.randn(5, 9, 2 * width, dtype=dtype), number
+
+
+def _gated_backward(dtype, width):
+    for inputs in _gated(dtype, width):
+        yield torch.randn(5, 9, width, dtype=dtype), *inputs
+
+
+def _rotary(dtype, width):
+    """Two heads turned and two columns that stay; positions of all samples, of each, or none; forward and back."""
+    table = rotary_table(torch.rand(width), 20)
+    for positions, back in ((None, False), (torch.randint(20, (7,)), True), (torch.randint(20, (3, 7)), False)):
+        yield torch.randn(3, 7, 4 * width + 2, dtype=dtype), table, 2, positions, back
 
 
 def _softmax_options(width):
@@ -126,6 +146,27 @@ def _attention_backward(dtype, width):
     yield from _attention_options(dtype, width)
 
 
+def _window_options(dtype, width):
+    """Windows with two ends, narrow and wide, and causal; heads that share keys; queries beyond a sample's keys."""
+    for (before, after), share, (num_queries, num_keys), dropped in (
+        ((3, 5), 2, (75, 75), True),
+        ((2, 0), 1, (70, 33), True),
+        ((200, 0), 1, (40, 40), False),
+        ((0, 130), 3, (5, 130), False),
+    ):
+        keys_values = torch.randn(3, num_keys, 2 * 2 * width, dtype=dtype)
+        grad, queries = torch.randn(2, 3, num_queries, share * 2 * width, dtype=dtype)
+        positions = torch.randint(num_keys, (3, num_queries)) if num_queries == 5 else torch.arange(num_queries)
+        lengths = torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32) if share > 1 else None
+        p, row_keys = (P, row_keys_of(3, share * 2, num_queries)) if dropped else (0.0, None)
+        yield grad, keys_values, queries, share * 2, positions, before, after, lengths, p, row_keys, 0.7 * width**-0.5
+
+
+def _window_attention(dtype, width):
+    for _, *inputs in _window_options(dtype, width):
+        yield inputs
+
+
 def _flash_attention(dtype, width):
     for _, *inputs in _attention_options_of(dtype, width, 75, 70):
         yield inputs
@@ -166,14 +207,19 @@ def _linear_cross_entropy(dtype, width):
 
 CASES = {
     "dropout": _dropout,
-    "residual_layer_norm": _residual_layer_norm,
-    "residual_layer_norm_backward": _residual_layer_norm_backward,
+    "residual_norm": _residual_norm,
+    "residual_norm_backward": _residual_norm_backward,
     "bias_gelu": _bias_gelu,
     "bias_gelu_backward": _bias_gelu_backward,
+    "gated": _gated,
+    "gated_backward": _gated_backward,
+    "rotary": _rotary,
     "masked_softmax": _masked_softmax,
     "masked_softmax_backward": _masked_softmax_backward,
     "attention": _attention,
     "attention_backward": _attention_backward,
+    "window_attention": _window_attention,
+    "window_attention_backward": _window_options,
     "flash_attention": _flash_attention,
     "flash_attention_backward": _flash_attention_backward,
     "cross_entropy_": _cross_entropy,

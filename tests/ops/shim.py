@@ -12,7 +12,8 @@ import ds_minimodel.ops  # noqa: F401  (defines the operators)
 
 CSRC = Path(__file__).parents[2] / "csrc"
 SHIM = Path(__file__).with_name("cuda_shim.h")
-NO_KERNEL = ("linear_cross_entropy", "attention", "attention_backward", *IN_TRITON)
+ATTENTION = [f"{kind}attention{end}" for kind in ("", "window_") for end in ("", "_backward")]
+NO_KERNEL = ("linear_cross_entropy", "gated", "gated_backward", "rotary", *ATTENTION, *IN_TRITON)
 KERNELS = [name for name in NAMES if name not in NO_KERNEL]
 
 

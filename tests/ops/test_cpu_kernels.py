@@ -44,7 +44,7 @@ def test_dropout_bits_are_those_of_the_reference(dtype, instruction_set):
         x, row_keys = torch.ones(64, width, dtype=dtype), row_keys_of(64)
         dropped = torch.ops.dsmm_reference.dropout(x, P, row_keys) == 0
         assert (torch.ops.dsmm.dropout(x, P, row_keys) == 0).equal(dropped)
-        normed = ops.residual_layer_norm(x, None, torch.ones(width), torch.zeros(width), 1e-5, P, row_keys)
+        normed, _ = ops.residual_norm(x, None, torch.ones(width), torch.zeros(width), 1e-5, P, row_keys)
         mean = (~dropped).float().mean(-1, keepdim=True)
         assert ((normed < 0) == (dropped & (mean < 1))).masked_fill(mean == 0, True).all()
 
@@ -92,7 +92,9 @@ def test_other_dtypes_go_to_the_reference(dtype):
 @compiled
 def test_empty_and_strided_inputs():
     weight = torch.ones(8)
-    assert ops.residual_layer_norm(torch.empty(0, 8), None, weight, weight, 1e-5).shape == (0, 8)
+    assert ops.residual_norm(torch.empty(0, 8), None, weight, weight, 1e-5)[0].shape == (0, 8)
+    assert ops.gated(torch.empty(0, 8), "silu").shape == (0, 4)
+    assert ops.rotary(torch.empty(0, 3, 8), 1, torch.ones(3, 2, 4)).shape == (0, 3, 8)
     assert ops.masked_softmax(torch.empty(0, 2, 3, 4), None, 1.0).shape == (0, 2, 3, 4)
     x = torch.randn(8, 6).T
     torch.testing.assert_close(ops.bias_gelu(x, weight), torch.nn.functional.gelu(x + weight))
@@ -103,5 +105,5 @@ def test_large_rows_take_the_streaming_store():
     torch.manual_seed(0)
     x, residual = torch.randn(2, 2048, 192)
     weight, bias = torch.randn(2, 192)
-    _, total, _ = torch.ops.dsmm.residual_layer_norm(x, residual, weight, bias, 1e-5, 0.0, None)
+    _, total = ops.residual_norm(x, residual, weight, bias, 1e-5)
     assert total.equal(x + residual)

@@ -37,7 +37,7 @@ def test_kernel_equals_reference(name, dtype, order, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("width", [64, 768, 1024, 1032])  # of which registers hold the first three
 @pytest.mark.parametrize(
-    "name", ["residual_layer_norm", "residual_layer_norm_backward", "masked_softmax", "masked_softmax_backward"]
+    "name", ["residual_norm", "residual_norm_backward", "masked_softmax", "masked_softmax_backward"]
 )
 def test_rows_in_registers_and_beyond(name, width, dtype):
     torch.manual_seed(0)

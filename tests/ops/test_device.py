@@ -57,14 +57,14 @@ def test_joint_and_gelu(rows, width, dtype):
     x, residual = torch.randn(2, rows, width)
     weight, bias = torch.randn(2, width)
     compare(
-        lambda *leaves: ops.residual_layer_norm(*leaves, 1e-5),
+        lambda *leaves: ops.residual_norm(*leaves, 1e-5)[0],
         lambda x, residual, weight, bias: F.layer_norm(x + residual, (width,), weight, bias, 1e-5),
         (x, residual, weight, bias),
         dtype,
     )
     row_keys = row_keys_of(rows).to(DEVICE)
     compare(
-        lambda *leaves: ops.residual_layer_norm(*leaves, 1e-5, 0.1, row_keys),
+        lambda *leaves: ops.residual_norm(*leaves, 1e-5, 0.1, row_keys)[0],
         lambda x, residual, weight, bias: F.layer_norm(
             ops.dropout(x, 0.1, row_keys) + residual, (width,), weight, bias, 1e-5
         ),

@@ -9,6 +9,7 @@ from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops import cross_entropy
 from ds_minimodel.ops.attention import around_softmax, compiled_attention, flash_attention
+from ds_minimodel.ops.gated import ACTIVATIONS
 
 B, N, S, H = 2, 3, 5, 7
 
@@ -30,15 +31,44 @@ def test_dropout():
 @pytest.mark.parametrize("dropped", [True, False])
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
-def test_residual_layer_norm(residual, dropped, frozen):
+@pytest.mark.parametrize("rms", [True, False])
+def test_residual_norm(residual, dropped, frozen, rms):
     weight, bias = leaf(H).requires_grad_(not frozen), leaf(H).requires_grad_(not frozen)
-    options = (P, row_keys_of(B, S)) if dropped else ()
+    options = (P, row_keys_of(B, S)) if dropped else (0.0, None)
     other = leaf(B, S, H) if residual else None
-    assert gradcheck(ops.residual_layer_norm, (leaf(B, S, H), other, weight, bias, 1e-5, *options))
+    assert gradcheck(ops.residual_norm, (leaf(B, S, H), other, weight, None if rms else bias, 1e-5, *options, rms))
+
+
+def test_the_sum_alone_has_a_gradient():
+    x, weight = leaf(B, S, H), leaf(H)
+    _, total = ops.residual_norm(x, leaf(B, S, H), weight, None, 1e-5, P, row_keys_of(B, S))
+    (grad,) = torch.autograd.grad(total.sum(), x)
+    assert ((grad == 0) | ((grad - 1 / (1 - P)).abs() < 1e-9)).all()
 
 
 def test_bias_gelu():
     assert gradcheck(ops.bias_gelu, (leaf(B, S, H), leaf(H)))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gated(activation):
+    assert gradcheck(lambda x: ops.gated(x, activation), leaf(B, S, 2 * H))
+
+
+@pytest.mark.parametrize("positions", [None, torch.tensor([[3, 1, 0, 8, 2], [7, 7, 2, 4, 5]])])
+def test_rotary(positions):
+    table = ops.rotary_table(torch.rand(2), 9)
+    assert gradcheck(lambda x: ops.rotary(x, N, table, positions), leaf(B, S, N * 4 + 1))
+
+
+@pytest.mark.parametrize("window", [(1, 2), ops.CAUSAL])
+@pytest.mark.parametrize("share, lengths", [(1, torch.tensor([4, 0], dtype=torch.int32)), (2, None)])
+def test_window_attention(window, share, lengths):
+    queries, row_keys = leaf(B, S, 2 * share * 4), row_keys_of(B, 2 * share, S)
+    assert gradcheck(
+        lambda *leaves: ops.window_attention(*leaves, 2 * share, torch.arange(S), window, lengths, P, row_keys, 0.4),
+        (leaf(B, S, 2 * 2 * 4), queries),
+    )
 
 
 # What the CPU's kernels serve, what Triton's do, and two products around masked_softmax.

@@ -23,7 +23,8 @@ def test_opcheck(name):
 
 
 def _layer(x, weight, bias, vocabulary, targets, row_keys):
-    hidden = ops.residual_layer_norm(ops.bias_gelu(x, bias), x, weight, bias, 1e-5, 0.1, row_keys)
+    hidden, total = ops.residual_norm(ops.bias_gelu(x, bias), x, weight, bias, 1e-5, 0.1, row_keys)
+    hidden = hidden + ops.residual_norm(total, None, weight, None, 1e-5, rms=True)[0]
     projected = ops.linear(hidden, torch.cat([vocabulary, vocabulary[:8]]))
     mixed = ops.attention(projected, 2, torch.tensor([6, 3], dtype=torch.int32))
     mixed = ops.dropout(mixed, 0.1, row_keys)

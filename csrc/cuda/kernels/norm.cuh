@@ -1,4 +1,4 @@
-// LayerNorm(residual + dropout(x)) over rows, and its gradient.
+// LayerNorm or RMS norm of residual + dropout(x) over rows, and the gradient of the norm and of that sum.
 #pragma once
 #include "dropout.cuh"
 #include "sums.cuh"
@@ -31,7 +31,7 @@ template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, 
       sum += seen.lanes[k];
     }
   });
-  const float mean = warp_sum(sum) / width;
+  const float mean = a.rms ? 0.f : warp_sum(sum) / width;
   float squares = 0.f;
   for_packs<N, P>(width, [&](int p, int) {
 #pragma unroll
@@ -39,8 +39,9 @@ template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, 
   });
   const float rstd = rsqrtf(warp_sum(squares) / width + a.eps);
   for_packs<N, P>(width, [&](int p, int i) {
-    const Floats<N> weight = load<N>(a.weight + i), bias = load<N>(a.bias + i);
-    Floats<N> out;
+    const Floats<N> weight = load<N>(a.weight + i);
+    Floats<N> bias = {}, out;
+    if (a.bias) bias = load<N>(a.bias + i);
 #pragma unroll
     for (int k = 0; k < N; ++k)
       out.lanes[k] = (values.at(p, k) - mean) * rstd * weight.lanes[k] + bias.lanes[k];
@@ -72,14 +73,16 @@ __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int6
       see(p, k, grad.lanes[k], normalised);
     }
   });
-  const float mean_grad = warp_sum(sum) / width, slope = warp_sum(sum_with_normalised) / width;
+  const float mean_grad = a.rms ? 0.f : warp_sum(sum) / width, slope = warp_sum(sum_with_normalised) / width;
   for_packs<N, P>(width, [&](int p, int i) {
     const Floats<N> grad = grads.at(p, i), total = totals.at(p, i), weight = load<N>(a.weight + i);
-    Floats<N> grad_total;
+    Floats<N> grad_total, grad_sum = {};
+    if (a.grad_sum) grad_sum = load<N>(a.grad_sum + start + i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float normalised = (total.lanes[k] - mean) * rstd;
-      grad_total.lanes[k] = (grad.lanes[k] * weight.lanes[k] - mean_grad - normalised * slope) * rstd;
+      grad_total.lanes[k] =
+          (grad.lanes[k] * weight.lanes[k] - mean_grad - normalised * slope) * rstd + grad_sum.lanes[k];
     }
     if (a.grad_residual) store(a.grad_residual + start + i, grad_total);
     drop(a.dropout, row, i, grad_total);

@@ -76,7 +76,7 @@ class RobertaLayer(Layer):
         norm: nn.LayerNorm, x: Tensor, residual: Tensor, dropout: Dropout, site: int, positions: Tensor
     ) -> Tensor:
         row_keys = dropout.row_keys(site, positions)
-        return ops.residual_layer_norm(x, residual, norm.weight, norm.bias, norm.eps, dropout.p, row_keys)
+        return ops.residual_norm(x, residual, norm.weight, norm.bias, norm.eps, dropout.p, row_keys)[0]
 
 
 class Head(Part):
@@ -95,7 +95,7 @@ class Head(Part):
     def forward(self, x_PH: Tensor) -> Tensor:
         inner = ops.bias_gelu(ops.linear(parallel.copy(x_PH, self.group), self.dense.weight), self.dense.bias)
         inner = parallel.gather(inner, self.group)
-        return ops.residual_layer_norm(inner, None, self.norm.weight, self.norm.bias, self.norm.eps)
+        return ops.residual_norm(inner, None, self.norm.weight, self.norm.bias, self.norm.eps)[0]
 
 
 class RobertaBody(Body):
@@ -128,6 +128,6 @@ class RobertaBody(Body):
             second_B1 = (second_B[packing.row_R] if packing else second_B)[:, None]
             added_BSH = added_BSH + F.embedding((positions >= second_B1).long(), self.types)
         norm = self.embedding_norm
-        x_BSH = ops.residual_layer_norm(embedded_BSH, added_BSH, norm.weight, norm.bias, norm.eps)
+        x_BSH, _ = ops.residual_norm(embedded_BSH, added_BSH, norm.weight, norm.bias, norm.eps)
         row_keys = dropout.row_keys(self.config.dropout_sites.embeddings, positions)
         return ops.dropout(x_BSH, dropout.p, row_keys)
