@@ -1,4 +1,4 @@
-"""Ranks that end by a mistake: no thread of a library outlives Python. tests/faults/ends.py has those that are done."""
+"""Ranks that end by a mistake: no thread of a library outlives Python."""
 
 import subprocess
 from pathlib import Path

@@ -10,6 +10,7 @@ Usage: harness.py --minutes 15 --report runs/faults.json [--seed N]
 
 import argparse
 import collections
+import json
 import multiprocessing
 import os
 import random
@@ -24,7 +25,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from damage import DAMAGES, complete, is_good
-from record import write_report
 from worker import weights_hash, work
 
 PRELOAD = ["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard", "ds_minimodel.engine.loop"]
@@ -219,14 +219,6 @@ class Harness:
             self.undisturbed[key] = trial.finish()
         return self.undisturbed[key]
 
-    def report(self):
-        return {
-            "trials": self.trials,
-            "faults": dict(sorted(self.faults.items())),
-            "losses": len(self.lost),
-            "lost": self.lost,
-        }
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -243,9 +235,18 @@ def main():
                 harness.rng.choice([0, 1, 2, 3]),
                 harness.rng.choice(["fp32", "bf16"]),
             )
-            arguments = f"{options.minutes:g} {options.seed}"
-            report = write_report(options.report, harness.report(), options.seed, began, arguments)
-    print(report)
+            report = {
+                "trials": harness.trials,
+                "faults": dict(sorted(harness.faults.items())),
+                "losses": len(harness.lost),
+                "lost": harness.lost,
+                "minutes": round((time.monotonic() - began) / 60, 1),
+                "device": f"CPU, {os.cpu_count()} cores",
+                "date": time.strftime("%Y-%m-%d"),
+                "command": f"bash scripts/faults.sh {options.minutes:g} {options.seed}",
+            }
+            options.report.write_text(json.dumps(report, indent=1) + "\n")
+    print(options.report.read_text())
     sys.exit(1 if harness.lost else 0)
 
 
