@@ -43,7 +43,6 @@ LONG = (
     "ops/test_attention_triton.py",
     "ops/test_device_code.py",
     "pipeline/test_launchers.py",
-    "pipeline/test_systems.py",
 )
 assert all((TESTS / name).exists() for name in SLOW + LONG)
 

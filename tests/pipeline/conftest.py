@@ -4,21 +4,18 @@ with a topic task and questions, and a recipe that runs in seconds."""
 import contextlib
 import io
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.engine.ranks.launch import CPU
 
-ROOT = Path(__file__).parents[2]
+from ..forks import run
+
 TOPICS = {
     "sea": "wave boat fish salt shore wind",
     "farm": "cow field barn hay seed plough",
@@ -109,25 +106,6 @@ def make_world(folder):
     return path
 
 
-def start(*arguments):
-    """`python -m ds_minimodel ARGUMENTS` in the background."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "ds_minimodel", *map(str, arguments)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(*arguments):
-    """Run to the end: (exit code, standard output, standard error)."""
-    process = start(*arguments)
-    out, err = process.communicate(timeout=280)
-    return process.returncode, out, err
-
-
 @pytest.fixture(autouse=True)
 def ready_for_cpu(monkeypatch):
     """The settings for which a command would replace its process, here pytest's."""
@@ -153,7 +131,7 @@ def stop_when(process, reached, number=signal.SIGKILL):
         time.sleep(0.005)
     assert process.poll() is None, f"ended before it could be stopped: {process.communicate()[1]}"
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(60)
     return process.returncode, err
 
 
@@ -165,19 +143,10 @@ def copy_of(world, tmp_path):
     return tmp_path / "copy/recipe.yaml"
 
 
-def finish_world(folder):
-    """Recipe of a pipeline in `folder` that has run to its end, undisturbed: the one of scripts/gpu_check.sh."""
-    done = subprocess.run(
-        ["bash", "scripts/gpu_check.sh", "--cpu", "--out", folder, "pipeline"],
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    return folder / "pipeline/recipe.yaml"
-
-
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
-    return finish_world(tmp_path_factory.mktemp("world"))
+    """Recipe of a pipeline that has run to its end, undisturbed."""
+    recipe = make_world(tmp_path_factory.mktemp("world"))
+    code, _, err = run("run", recipe)
+    assert code == 0, err
+    return recipe

@@ -1,11 +1,9 @@
-"""`ds-minimodel` with a kind of body and an objective that are declared here and nowhere else.
+"""A kind of body, an objective and a system that are declared here and nowhere else, for whoever imports this.
 
 The body normalises before a branch, by the root mean square, knows positions as sinusoids that are added, and has no
-kernels of its own; the objective restores swapped neighbours. Arguments are a command's, or `ranks`, a recipe and
-overrides, whose steps the ranks of one launch do together.
+kernels of its own; the objective restores swapped neighbours. `main` and `do_steps` are for the forks that begin here.
 """
 
-import sys
 from typing import Literal
 
 import torch
@@ -17,12 +15,13 @@ from ds_minimodel.bodies import BODIES
 from ds_minimodel.bodies.body import Body, Layer, Linear, gather_rows, init_weights, same
 from ds_minimodel.bodies.config import BodyConfig, BodyProducts, LayerProducts
 from ds_minimodel.bodies.kind import BodyKind
-from ds_minimodel.cli.main import main
+from ds_minimodel.cli.main import main  # noqa: F401
 from ds_minimodel.common.random import draws, stream_key
 from ds_minimodel.common.sections import Section
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.objectives import OBJECTIVES, Objective
-from tests.pipeline.tensor_ranks import do_steps
+from ds_minimodel.systems import SYSTEMS, System
+from tests.pipeline.tensor_ranks import do_steps  # noqa: F401
 
 # --- A kind of body ---
 
@@ -127,9 +126,5 @@ class Unswap(Objective):
 
 BODIES["toy"], OBJECTIVES["unswap"] = Toy(), Unswap()
 
-if __name__ == "__main__":
-    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("--local_rank")]
-    if arguments[0] == "ranks":
-        do_steps(arguments[1], arguments[2:])
-    else:
-        main(arguments)
+# MiniPost's layers over MiniJoint's body.
+SYSTEMS["jointpost"] = System("jointpost", "JointPost", body="minijoint", builds_mini=True, color="#CC79A7", marker="P")

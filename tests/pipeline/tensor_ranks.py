@@ -1,9 +1,4 @@
-"""What the deepspeed launcher starts on two ranks: the steps of a recipe one after another, in one launch.
-
-Usage: tensor_ranks.py RECIPE KEY=VALUE ...
-"""
-
-import sys
+"""What ranks do in one start: the steps of a recipe one after another."""
 
 from ds_minimodel.engine.ranks.world import join_ranks
 from ds_minimodel.pipeline.order import STEPS, RunsOn
@@ -17,8 +12,3 @@ def do_steps(path, overrides):
     for step in STEPS.values():
         if step.runs_on is RunsOn.RANKS:
             run_step(step, recipe, world)
-
-
-if __name__ == "__main__":
-    path, *overrides = [argument for argument in sys.argv[1:] if not argument.startswith("--local_rank")]
-    do_steps(path, overrides)

@@ -7,7 +7,8 @@ import pytest
 
 from ds_minimodel.common.files import lock
 
-from .conftest import copy_of, make_world, refused, run
+from ..forks import run
+from .conftest import copy_of, make_world, refused
 
 
 @pytest.fixture

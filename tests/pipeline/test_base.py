@@ -15,8 +15,9 @@ from ds_minimodel.planning.plans import plans
 from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.reading import load_recipe
 
+from ..forks import run
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
-from .conftest import make_world, refused, run
+from .conftest import make_world, refused
 
 RECIPE = """
 workdir: {folder}/run

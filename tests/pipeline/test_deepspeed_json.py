@@ -5,7 +5,9 @@ import shutil
 
 import pytest
 
-from .conftest import ROOT, make_world, refused, run
+from ..docs import ROOT
+from ..forks import run
+from .conftest import make_world, refused
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
 """Held-out loss while the steps train: what is written, and that taking it changes nothing."""
 
 import json
-import signal
-import subprocess
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from .conftest import make_world, run, start, stop_when
+from ..forks import run, run_ranks, start
+from .conftest import make_world, stop_when
 
-RANKS = Path(__file__).parent / "tensor_ranks.py"
+RANKS = "tests.pipeline.tensor_ranks:do_steps"
 OVERRIDES = ("systems=[minipost,multijoint]", "finetune.tasks={}", "data.held_out=0.1")
 OFTEN = tuple(f"{step}.held_out_every=2" for step in ("pretrain", "build_mini", "adapt"))
 STEPS = {  # after which each run is evaluated; the whole body at the snapshots 0, 4 and 8
@@ -90,7 +88,7 @@ def test_a_killed_run_goes_on_to_the_same_scores(workdir, tmp_path):
     ):
         checkpoints = tmp_path / "run" / name / "run/checkpoints"
         process = start(step, recipe, *OVERRIDES, *OFTEN)
-        stop_when(process, lambda folder=checkpoints: len([*folder.glob("step-*")]) > 1, signal.SIGKILL)
+        stop_when(process, lambda folder=checkpoints: len([*folder.glob("step-*")]) > 1)
         assert run(step, recipe, *OVERRIDES, *OFTEN)[0] == 0
         assert held_out(tmp_path / "run", name) == held_out(workdir, name)
     assert_same_weights(workdir, tmp_path / "run")
@@ -99,13 +97,12 @@ def test_a_killed_run_goes_on_to_the_same_scores(workdir, tmp_path):
 @pytest.mark.parametrize(
     "settings", [("engine.tensor_parallel=2",), ("engine.zero_stage=3",)], ids=["split", "stage 3"]
 )
-def test_two_ranks_find_the_same(workdir, tmp_path, start_ranks, settings):
+def test_two_ranks_find_the_same(workdir, tmp_path, settings):
     recipe = make_world(tmp_path)
     for step in ("tokenizer", "prepare"):
         assert run(step, recipe, *OVERRIDES, *OFTEN)[0] == 0
-    process = start_ranks(2, RANKS, recipe, *OVERRIDES, *OFTEN, *settings, stderr=subprocess.PIPE, text=True)
-    errors = process.communicate(timeout=280)[1]
-    assert process.returncode == 0, errors[-5000:]
+    codes, errors = run_ranks(2, RANKS, recipe, [*OVERRIDES, *OFTEN, *settings])
+    assert codes == [0, 0], errors
     for name in STEPS:
         expected, found = held_out(workdir, name), held_out(tmp_path / "run", name)
         assert found.keys() == expected.keys()

@@ -16,7 +16,8 @@ from ds_minimodel.recipe.jobs import WorkdirLayout
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.steps.first_pack import check_vectors, first_pack
 
-from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world, run
+from ..forks import run
+from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import copy_of, refused, run
+from ..forks import run
+from .conftest import copy_of, refused
 
 BODY, PACK = "pretrain/minijoint/body", "adapt/minijoint/xx/pack"
 MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/topic/seed-3"

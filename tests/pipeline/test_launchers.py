@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from ds_minimodel.engine.ranks.rendezvous import free_port
 
 from ..docs import ROOT, commands
-from .conftest import make_world, run
+from ..forks import run
+from .conftest import make_world
 
 LAUNCHERS = [
     command

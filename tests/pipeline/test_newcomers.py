@@ -1,41 +1,28 @@
-"""A kind of body and an objective are one declaration each: newcomers.py has both, and nothing else knows them."""
+"""A body, an objective and a system are one declaration each: newcomers.py has them, and nothing else knows them."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from torch.testing import assert_close
 
-from ds_minimodel.engine.ranks.launch import CPU
+from ..forks import Fork, run, run_ranks
+from .conftest import make_world, stop_when
+from .test_tensor_parallel import assert_same_but_for_rounding
 
-from .conftest import ROOT, make_world, stop_when
-
-NEWCOMERS = Path(__file__).parent / "newcomers.py"
-OVERRIDES = (
-    "model.kind=toy",
-    "systems=[bl_base, minipost]",
-    "adapt.depth_schedule=[]",
-    "finetune.seeds=1",
-    "data.held_out=0.1",
-)
-ENVIRONMENT = {**os.environ, **CPU, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+COMMAND, RANKS = "tests.pipeline.newcomers:main", "tests.pipeline.newcomers:do_steps"
+OVERRIDES = ["model.kind=toy", "systems=[bl_base, minijoint, jointpost]", "adapt.depth_schedule=[]", "finetune.seeds=1"]
+OVERRIDES += ["data.held_out=0.1"]
 
 
 def start(*arguments):
     """`ds-minimodel ARGUMENTS` where there are the newcomers, in the background."""
-    command = [sys.executable, NEWCOMERS, *map(str, arguments)]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Fork(COMMAND, [*map(str, arguments)])
 
 
 def newcomers(*arguments, code=0):
     """Standard output of the same, once it has ended with the exit code `code`; else standard error."""
     process = start(*arguments)
-    out, err = process.communicate(timeout=280)
+    out, err = process.communicate()
     assert process.returncode == code, err
     return err if code else out
 
@@ -52,13 +39,26 @@ def artifacts(workdir):
     return {str(path.relative_to(workdir)): load_file(path) for path in sorted(workdir.rglob("*.safetensors"))}
 
 
-def test_costs_plan_and_doctor_read_the_declaration(tmp_path):
+def test_costs_plan_and_doctor_read_the_declarations(tmp_path):
     recipe = make_world(tmp_path)
-    rows = {row["step"]: row for row in json.loads(newcomers("flops", recipe, *OVERRIDES, "--json"))["rows"]}
-    roberta = newcomers("flops", recipe, *OVERRIDES[1:], "--json")
-    assert rows["adapt"] != {row["step"]: row for row in json.loads(roberta)["rows"]}["adapt"]  # no dense head
+    rows, roberta, plan = (
+        json.loads(newcomers(*arguments, "--json"))["rows"]
+        for arguments in (
+            ("flops", recipe, *OVERRIDES),
+            ("flops", recipe, *OVERRIDES[1:]),
+            ("plan", recipe, *OVERRIDES),
+        )
+    )
+    assert rows[-1]["step"] == "adapt" and rows[-1] != roberta[-1]  # no dense head
     for text in (newcomers("plan", recipe, *OVERRIDES), newcomers("doctor")):
         assert "root-mean-square norm, ReLU" in text
+    for found in (rows, plan):
+        steps, others = (
+            {row["step"]: row for row in found if row["system"] == system} for system in ("jointpost", "minijoint")
+        )
+        assert list(steps) == ["pretrain", "build-mini", "adapt"]
+        assert steps["pretrain"] == {**others["pretrain"], "system": "jointpost"}
+        assert steps["adapt"] != {**others["adapt"], "system": "jointpost"}
 
 
 def test_they_train_to_a_report(workdir):
@@ -68,10 +68,17 @@ def test_they_train_to_a_report(workdir):
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["held_out/nats_per_token"] < first["held_out/nats_per_token"]
     assert lines[-1]["held_out/bits_per_byte"] < first["held_out/bits_per_byte"]
+    assert sorted(path.name for path in (workdir / "pretrain").iterdir() if path.is_dir()) == ["bl_base", "minijoint"]
+    assert (workdir / "build-mini/jointpost/mini/model.safetensors").is_file()
     rows = json.loads((workdir / "report/scores.json").read_text())
     assert {(row["system"], row["task"], row["step"]) for row in rows} == {
-        (system, task, step) for system in ("bl_base", "minipost") for task in ("topic", "qa") for step in (0, 4, 8)
+        (system, task, step)
+        for system in ("bl_base", "minijoint", "jointpost")
+        for task in ("topic", "qa")
+        for step in (0, 4, 8)
     }
+    page = (workdir / "report/report.md").read_text()
+    assert "| JointPost |" in page and "JointPost, unadapted" in page
 
 
 def test_a_killed_run_goes_on_with_the_same_bits(workdir, tmp_path):
@@ -79,7 +86,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(workdir, tmp_path):
     for step in ("tokenizer", "prepare"):
         newcomers(step, recipe, *OVERRIDES)
     checkpoints = tmp_path / "run/pretrain/bl_base/run/checkpoints"
-    stop_when(start("pretrain", recipe, *OVERRIDES), lambda: len([*checkpoints.glob("step-*")]) > 1, signal.SIGKILL)
+    stop_when(start("pretrain", recipe, *OVERRIDES), lambda: len([*checkpoints.glob("step-*")]) > 1)
     newcomers("pretrain", recipe, *OVERRIDES)
     whole, found = (
         load_file(folder / "pretrain/bl_base/body/model.safetensors") for folder in (workdir, tmp_path / "run")
@@ -87,22 +94,13 @@ def test_a_killed_run_goes_on_with_the_same_bits(workdir, tmp_path):
     assert all(found[name].equal(tensor) for name, tensor in whole.items())
 
 
-def test_two_ranks_that_hold_one_replica_train_the_same(workdir, start_ranks, tmp_path):
+def test_two_ranks_that_hold_one_replica_train_the_same(workdir, tmp_path):
     recipe = make_world(tmp_path)
     for step in ("tokenizer", "prepare"):
         newcomers(step, recipe, *OVERRIDES)
-    process = start_ranks(
-        2, NEWCOMERS, "ranks", recipe, *OVERRIDES, "engine.tensor_parallel=2", stderr=subprocess.PIPE, text=True
-    )
-    errors = process.communicate(timeout=280)[1]
-    assert process.returncode == 0, errors[-5000:]
-    whole, found = artifacts(workdir), artifacts(tmp_path / "run")
-    assert found.keys() == whole.keys()
-    for file, tensors in whole.items():
-        for name, tensor in tensors.items():
-            assert_close(
-                found[file][name], tensor, rtol=0, atol=2e-4, msg=lambda text, at=f"{file} {name}": f"{at}: {text}"
-            )
+    codes, errors = run_ranks(2, RANKS, recipe, [*OVERRIDES, "engine.tensor_parallel=2"])
+    assert codes == [0, 0], errors
+    assert_same_but_for_rounding(artifacts(tmp_path / "run"), artifacts(workdir))
 
 
 def test_a_library_that_does_not_have_the_kind_gets_no_export(workdir, tmp_path):
@@ -122,3 +120,8 @@ def test_a_library_that_does_not_have_the_kind_gets_no_export(workdir, tmp_path)
 )
 def test_what_is_no_key_of_theirs_is_refused(tmp_path, override, said):
     assert said in newcomers("flops", make_world(tmp_path), *OVERRIDES, override, code=2)
+
+
+def test_what_nobody_declared_is_refused(tmp_path):
+    code, _, error = run("flops", make_world(tmp_path), *OVERRIDES[1:])
+    assert code == 2 and "Input should be 'bl_base'" in error and "'jointpost'" not in error

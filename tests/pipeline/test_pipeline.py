@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from .conftest import copy_of, make_world, run, start, stop_when
+from ..forks import run, start
+from .conftest import copy_of, make_world, stop_when
 
 STEPS = ("tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate")
 RESULTS = ("*.safetensors", "*.model", "*.bin", "*.idx", "config.json", "scores.json")

@@ -7,7 +7,8 @@ import pytest
 
 from ds_minimodel.api import Embedder
 
-from .conftest import copy_of, run
+from ..forks import run
+from .conftest import copy_of
 from .test_status import states
 
 SYSTEMS = ("bl_base", "bl_small", "minijoint", "minipost", "multijoint")

@@ -17,7 +17,8 @@ from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.jobs import State, state_of
 from ds_minimodel.recipe.reading import load_recipe
 
-from .conftest import copy_of, refused, run
+from ..forks import run
+from .conftest import copy_of, refused
 
 
 def do(capsys, *arguments):

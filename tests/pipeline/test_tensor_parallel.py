@@ -1,36 +1,34 @@
 """Every step on two ranks that hold one replica between them writes what one process does, within rounding."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from .conftest import make_world, run
+from ..forks import run, run_ranks
+from .conftest import make_world
 
-RANKS = Path(__file__).parent / "tensor_ranks.py"
+RANKS = "tests.pipeline.tensor_ranks:do_steps"
 # Layers of MiniPost, and heads at the depths that a schedule trains at.
 OVERRIDES = ("systems=[minipost,multijoint]", "finetune.seeds=1")
 MODERNBERT = ("model.kind=modernbert", "model.window=4", "systems=[minipost]", "adapt.depth_schedule=[]")
 
 
-def split_run(start_ranks, folder, *overrides):
+def split_run(folder, *overrides):
     """Workdir of a run on two ranks."""
     recipe = make_world(folder)
     for step in ("tokenizer", "prepare"):
         code, _, err = run(step, recipe, *overrides)
         assert code == 0, err
-    process = start_ranks(2, RANKS, recipe, *overrides, "engine.tensor_parallel=2", stderr=subprocess.PIPE, text=True)
-    errors = process.communicate(timeout=280)[1]
-    assert process.returncode == 0, errors[-5000:]
+    codes, errors = run_ranks(2, RANKS, recipe, [*overrides, "engine.tensor_parallel=2"])
+    assert codes == [0, 0], errors
     return recipe.parent / "run"
 
 
 @pytest.fixture(scope="module")
-def split(start_ranks, tmp_path_factory):
-    return split_run(start_ranks, tmp_path_factory.mktemp("split"), *OVERRIDES)
+def split(tmp_path_factory):
+    return split_run(tmp_path_factory.mktemp("split"), *OVERRIDES)
 
 
 def artifacts(workdir):
@@ -50,14 +48,14 @@ def test_artifacts_are_those_of_one_process(world, split):
     assert_same_but_for_rounding(found, whole)
 
 
-def test_a_body_without_biases_is_split_as_well(start_ranks, tmp_path):
+def test_a_body_without_biases_is_split_as_well(tmp_path):
     """ModernBERT's: gated feed-forward blocks, windows, a prediction head that tasks read."""
     for name in ("whole", "split"):
         (tmp_path / name).mkdir()
     overrides = (*MODERNBERT, "finetune.seeds=1")
     code, _, err = run("run", make_world(tmp_path / "whole"), *overrides)
     assert code == 0, err
-    found = artifacts(split_run(start_ranks, tmp_path / "split", *overrides))
+    found = artifacts(split_run(tmp_path / "split", *overrides))
     assert_same_but_for_rounding(found, artifacts(tmp_path / "whole/run"))
 
 

@@ -28,7 +28,8 @@ from ds_minimodel.tasks.tagging import (
 )
 from tests.small_models import roberta
 
-from ..pipeline.conftest import make_world, run
+from ..forks import run
+from ..pipeline.conftest import make_world
 
 TAGGING = KINDS["tagging"]
 

@@ -1,0 +1,99 @@
+"""Commands and ranks as forks of one process that has loaded what takes seconds to load."""
+
+import atexit
+import importlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from ds_minimodel.engine.ranks.launch import CPU
+from ds_minimodel.engine.ranks.rendezvous import free_port
+
+COMMAND = "ds_minimodel.cli.main:main"
+LOADED = "deepspeed.runtime.zero.muon.original_muon torch.utils.tensorboard sklearn.linear_model".split()
+LOADED += [f"ds_minimodel.{name}" for name in ("engine.loop", "results.page", "pipeline.run", "planning.plans")]
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(LOADED)
+
+
+class Fork:
+    """A process that calls a function, "module:name", as if it were a program, with the methods of Popen."""
+
+    def __init__(self, function, *arguments, cwd=None, **environment):
+        self._said = tempfile.TemporaryDirectory()
+        environment = {**os.environ, **CPU, "OMP_NUM_THREADS": "1", **environment}
+        given = (function, arguments, self._said.name, str(cwd or os.getcwd()), environment)
+        self._process = CONTEXT.Process(target=_work, args=given, daemon=True)
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
+
+    def poll(self):
+        return self._process.exitcode
+
+    def wait(self, timeout=280):
+        self._process.join(timeout)
+        assert self.returncode is not None, f"no end within {timeout} s"
+        return self.returncode
+
+    def communicate(self, timeout=280):
+        """(standard output, standard error) of all its life."""
+        self.wait(timeout)
+        with self._said as folder:
+            return tuple((Path(folder) / name).read_text(encoding="utf-8") for name in ("out", "err"))
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _work(function, arguments, said, cwd, environment):
+    for descriptor, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{said}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    module, _, name = function.partition(":")
+    code = 0
+    try:
+        getattr(importlib.import_module(module), name)(*arguments)
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()  # multiprocessing ends without them
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def start(*arguments, **options):
+    """`ds-minimodel ARGUMENTS` in the background."""
+    return Fork(COMMAND, [str(argument) for argument in arguments], **options)
+
+
+def run(*arguments, **options):
+    """The same to its end: (exit code, standard output, standard error)."""
+    process = start(*arguments, **options)
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+def run_ranks(number, function, *arguments, timeout=280):
+    """Call a function on that many ranks, without a launcher, to their end: (exit codes, standard errors)."""
+    ranks = start_ranks(number, function, *arguments)
+    errors = [rank.communicate(timeout)[1] for rank in ranks]
+    return [rank.returncode for rank in ranks], errors
+
+
+def start_ranks(number, function, *arguments):
+    size, meeting = str(number), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    meeting |= {"WORLD_SIZE": size, "LOCAL_SIZE": size}
+    return [Fork(function, *arguments, **meeting, RANK=rank, LOCAL_RANK=rank) for rank in map(str, range(number))]
