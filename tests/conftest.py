@@ -1,7 +1,6 @@
 """Environment of the tests and of every process that they start; and the options --fast and --all."""
 
 import os
-import subprocess
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the machine's cores go to ranks, not to threads
@@ -64,22 +63,3 @@ def linear_is_torchs_own():
     """DeepSpeed's ZeRO 3 replaces torch's linear for the rest of the process; its own keeps every input."""
     yield
     functional.linear = LINEAR
-
-
-@pytest.fixture(scope="session")
-def start_ranks():
-    """start_ranks(number, script, arguments, options of Popen): a script on that many ranks here, under DeepSpeed's
-    launcher. They end with this process, if not before."""
-    from ds_minimodel.engine.ranks.launch import launcher_command
-    from ds_minimodel.engine.ranks.rendezvous import free_port
-
-    line, held = os.pipe()
-
-    def start(number, *program, **options):
-        command = launcher_command({"localhost": list(range(number))}, 0, "127.0.0.1", free_port(), program)
-        environment = {**os.environ, "PYTHONPATH": str(TESTS.parent), "DS_ACCELERATOR": "cpu"}
-        return subprocess.Popen(command, stdin=line, env=environment, **options)
-
-    yield start
-    os.close(line)
-    os.close(held)

@@ -1,12 +1,10 @@
-"""The program that test_costs.py starts on two ranks: steps that are measured, and runs whose depth rises.
+"""What test_costs.py starts on two ranks: steps that are measured, and runs whose depth rises.
 
-Usage: cost_ranks.py FOLDER. Rank 0 writes what it saw to FOLDER/results.json.
+Rank 0 writes what it saw to results.json of its folder.
 """
 
 import contextlib
 import signal
-import sys
-from pathlib import Path
 from unittest import mock
 
 from measure import measure_step
@@ -111,7 +109,3 @@ def main(folder):
     }
     if world.is_main:
         write_json(folder / "results.json", results)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[-1]))  # the launcher puts --local_rank first

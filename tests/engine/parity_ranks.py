@@ -1,13 +1,11 @@
-"""The program that test_parity.py starts on two ranks: many runs in one group of processes.
+"""What test_parity.py starts on two ranks: many runs in one group of processes.
 
-Usage: parity_ranks.py FOLDER, where FOLDER/one-rank holds runs begun on one rank. Rank 0 writes what it saw to
-FOLDER/results.json; then rank 1 kills itself in a save.
+The folder one-rank in theirs holds runs begun on one rank. Rank 0 writes what it saw to results.json; then rank 1 kills
+itself in a save.
 """
 
 import os
 import signal
-import sys
-from pathlib import Path
 from unittest import mock
 
 import torch
@@ -142,7 +140,3 @@ def main(folder):
     if world.is_main:
         write_json(folder / "results.json", results)
     kill_rank_1_in_second_save(world, folder / "killed")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[-1]))  # the launcher puts --local_rank first

@@ -1,13 +1,11 @@
-"""The program that test_tensor_parallel.py starts on four ranks: the same models and runs, split and whole.
+"""What test_tensor_parallel.py starts on four ranks: the same models and runs, split and whole.
 
-Usage: tensor_ranks.py FOLDER. Rank 0 writes what all saw to FOLDER/results.json, and trained weights beside it.
+Rank 0 writes what all saw to results.json of its folder, and trained weights beside it.
 """
 
 import copy
 import hashlib
-import sys
 from dataclasses import replace
-from pathlib import Path
 from unittest import mock
 
 import torch
@@ -243,7 +241,3 @@ def main(folder):
     results["unclippable"] = refusal(two, folder / "none", run_config(zero_stage=0, precision="bf16", clip=1.0))
     if two.is_main:
         write_json(folder / "results.json", results)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[-1]))  # the launcher puts --local_rank first

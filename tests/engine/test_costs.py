@@ -1,22 +1,20 @@
 """Memory and traffic of real steps on two ranks are what the plan says; depth may rise within a run."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 from cost_ranks import KILLED_AFTER, OFFLOADED, RISING, cases
 
-HERE = Path(__file__).parent
+from ..forks import run_ranks
+
 each_case = pytest.mark.parametrize("case", cases())
 
 
 @pytest.fixture(scope="module")
-def results(start_ranks, tmp_path_factory):
+def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("costs")
-    process = start_ranks(2, HERE / "cost_ranks.py", folder, stderr=subprocess.PIPE, text=True)
-    errors = process.communicate()[1]
-    assert process.returncode == 0, errors[-5000:]
+    codes, errors = run_ranks(2, "cost_ranks:main", folder)
+    assert codes == [0, 0], errors
     return json.loads((folder / "results.json").read_text())
 
 

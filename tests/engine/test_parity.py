@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from pathlib import Path
+import signal
 from unittest import mock
 
 import pytest
@@ -12,21 +12,21 @@ from synthetic import TRAINS, CrashingSampler, losses, model, observe, resume, r
 
 from ds_minimodel.common.files import read_manifest
 
-HERE = Path(__file__).parent
+from ..forks import start_ranks
+
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
 
 
 @pytest.fixture(scope="module")
-def launched(world, start_ranks, tmp_path_factory):
-    """(folder, process) of parity_ranks.py; all tests on two ranks share its one launch."""
+def launched(world, tmp_path_factory):
+    """(folder, ranks) of parity_ranks.py; all tests on two ranks share their one start."""
     folder = tmp_path_factory.mktemp("two-ranks")
     for name in OTHER_STAGES:
         with pytest.raises(RuntimeError, match="crash of the test"):
             train(
                 world, folder / "one-rank" / name, run_config(zero_stage=1, checkpoint_every=3), sampler=CrashingSampler
             )
-    with open(folder / "log", "w") as log:
-        yield folder, start_ranks(2, HERE / "parity_ranks.py", folder, stdout=log, stderr=log)
+    return folder, start_ranks(2, "parity_ranks:main", folder)
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def one_rank(world, launched, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_ranks(launched, one_rank):
-    """(folder, results, exit code)"""
-    folder, process = launched
-    code = process.wait(timeout=280)
-    assert (folder / "results.json").exists(), (folder / "log").read_text()[-5000:]
-    return folder, json.loads((folder / "results.json").read_text()), code
+    """(folder, results, exit codes)"""
+    folder, ranks = launched
+    said = [rank.communicate()[1] for rank in ranks]
+    assert (folder / "results.json").exists(), said
+    return folder, json.loads((folder / "results.json").read_text()), [rank.returncode for rank in ranks]
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +162,9 @@ def test_parameters_that_ranks_do_not_divide_keep_their_masters(two_ranks):
 
 
 def test_a_rank_killed_in_a_save_leaves_the_former_good(world, two_ranks, seen):
-    folder, _, code = two_ranks
+    folder, _, codes = two_ranks
     checkpoints = folder / "killed" / "checkpoints"
-    assert code != 0
+    assert codes == [1, -signal.SIGKILL]
     assert (checkpoints / "latest").read_text() == "step-00000002"
     assert read_manifest(checkpoints / "step-00000002", verify=True)["step"] == 2
     assert not (checkpoints / "step-00000004").exists()

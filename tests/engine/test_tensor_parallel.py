@@ -1,7 +1,6 @@
 """A model split over ranks computes and trains what a whole one does, at every ZeRO stage, dropout included."""
 
 import json
-from pathlib import Path
 
 import pytest
 import tensor_ranks
@@ -12,17 +11,17 @@ from synthetic import changed
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import replicas_of
 
-HERE = Path(__file__).parent
+from ..forks import start_ranks
+
 RANKS = 4
 LOSS_BOUNDS, WEIGHT_BOUNDS = {"fp32": 1e-5, "bf16": 1e-2}, {"fp32": 2e-4, "bf16": 2e-2}
 
 
 @pytest.fixture(scope="module")
-def launched(start_ranks, tmp_path_factory):
-    """(folder, process) of tensor_ranks.py; all tests share its one launch."""
+def launched(tmp_path_factory):
+    """(folder, ranks) of tensor_ranks.py; all tests share their one start."""
     folder = tmp_path_factory.mktemp("tensor-parallel")
-    with open(folder / "log", "w") as log:
-        yield folder, start_ranks(RANKS, HERE / "tensor_ranks.py", folder, stdout=log, stderr=log)
+    return folder, start_ranks(RANKS, "tensor_ranks:main", folder)
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +42,10 @@ def whole(world, launched, tmp_path_factory):
 @pytest.fixture(scope="module")
 def seen(launched):
     """(folder, results)"""
-    folder, process = launched
-    code = process.wait(timeout=280)
-    assert code == 0, (folder / "log").read_text()[-5000:]
+    folder, ranks = launched
+    for rank in ranks:
+        errors = rank.communicate()[1]
+        assert rank.returncode == 0, errors
     return folder, json.loads((folder / "results.json").read_text())
 
 

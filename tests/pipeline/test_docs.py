@@ -3,12 +3,9 @@
 import io
 import json
 import lzma
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,6 +16,7 @@ from ds_minimodel.cli.main import main
 from ds_minimodel.recipe.reading import package_recipes
 
 from ..docs import PAGES, ROOT, blocks, commands, name_of, text_of
+from ..forks import Fork, run
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from ..serve.conftest import make_family
 from ..serve.hub_server import hub  # noqa: F401
@@ -62,15 +60,9 @@ QUESTIONS = (
 def do(arguments, folder, capsys):
     """`ds-minimodel ARGUMENTS` in `folder`: what it prints. In a process of its own where it trains."""
     if arguments[0] in ("run", "adapt"):
-        done = subprocess.run(
-            [sys.executable, "-m", "ds_minimodel", *arguments],
-            cwd=folder,
-            text=True,
-            capture_output=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        assert done.returncode == 0, f"{arguments}: {done.stderr}"
-        return done.stdout
+        code, out, err = run(*arguments, cwd=folder)
+        assert code == 0, f"{arguments}: {err}"
+        return out
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
         patch.chdir(folder)
         main(arguments)
@@ -80,17 +72,12 @@ def do(arguments, folder, capsys):
 
 
 def run_script(code, folder):
-    """What a page's Python prints as a reader runs it: a script in a file, by a Python of its own."""
+    """What a page's Python prints as a reader runs it: a script in a file."""
     (folder / "script.py").write_text(code, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=folder,
-        text=True,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = Fork("runpy:run_path", "script.py", {}, "__main__", cwd=folder)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return out
 
 
 @pytest.fixture
@@ -110,7 +97,6 @@ def folder(tmp_path, roberta):  # noqa: F811
     return tmp_path
 
 
-@pytest.mark.timeout(900)  # eight processes, of which two run a pipeline
 def test_extending_a_model(folder, capsys):
     """From README's import to another initialisation, each page going on with what the one before left."""
     done = set()
