@@ -1,8 +1,6 @@
 """Text of a data set on a Hub of this machine, streamed: tokenizer and store, with the commit that was read."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -11,6 +9,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.hub_text import HubText
 from ds_minimodel.data.reader import find_text
 
+from ..forks import run
 from ..serve.hub_server import COMMIT, hub  # noqa: F401
 
 RECIPE = """
@@ -39,20 +38,14 @@ def test_names():
 @pytest.fixture
 def call(hub, tmp_path):  # noqa: F811
     """Run a step of RECIPE with the Hub here -> (exit code, standard error)."""
-    own = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HOME": f"{tmp_path}/hf"}
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     words = [f"word{number}" for number in range(40)]
     documents = [" ".join(words[number % 7 : number % 31 + 8]) + "\nthe end" for number in range(200)]
     (tmp_path / "en.txt").write_text("\n\n".join(documents))
     rows = "".join(json.dumps({"text": document, "id": 1}) + "\n" for document in documents)
     hub.datasets["someone/texts"] = {"train.jsonl": rows.encode(), "test.jsonl": b'{"text": null}\n'}
-
-    def call(step, *overrides):
-        command = [sys.executable, "-m", "ds_minimodel", step, "recipe.yaml", *overrides]
-        done = subprocess.run(command, env=os.environ | own, cwd=tmp_path, capture_output=True, text=True)
-        return done.returncode, done.stderr
-
-    return call
+    own = hub.variables(tmp_path)
+    return lambda step, *overrides: run(step, "recipe.yaml", *overrides, cwd=tmp_path, **own)[::2]
 
 
 def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa: F811

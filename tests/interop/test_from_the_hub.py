@@ -1,12 +1,10 @@
 """`import-hf NAME`: from a Hub on this machine, what is needed and nothing else; one line for what is not there."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
+from ..forks import run
 from ..serve.hub_server import COMMIT, hub  # noqa: F401
 
 NAME = "someone/roberta-small"
@@ -15,19 +13,8 @@ NAME = "someone/roberta-small"
 @pytest.fixture
 def call(hub, tmp_path):  # noqa: F811
     """Run import-hf with the Hub here -> (exit code, standard error)."""
-    own = {
-        "HF_ENDPOINT": hub.endpoint,
-        "HF_HUB_OFFLINE": "0",
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HOME": str(tmp_path / "hf"),
-    }
-
-    def call(*arguments):
-        command = [sys.executable, "-m", "ds_minimodel", "import-hf", *map(str, arguments)]
-        done = subprocess.run(command, env=os.environ | own, cwd=tmp_path, capture_output=True, text=True)
-        return done.returncode, done.stderr
-
-    return call
+    own = hub.variables(tmp_path)
+    return lambda *arguments: run("import-hf", *arguments, cwd=tmp_path, **own)[::2]
 
 
 @pytest.fixture

@@ -17,15 +17,18 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class Hub:
     """repositories: {name: {path: bytes}}. blobs: {sha256: bytes} that came by LFS. requests: (method, path) of all.
 
-    datasets: as repositories.
-
-    etag: in the place of every file's own.
+    datasets: as repositories. etag: in the place of every file's own.
     """
 
     def __init__(self):
         self.repositories, self.blobs, self.requests, self.private = {}, {}, [], set()
         self.datasets = {}
         self.endpoint, self.etag = "", None
+
+    def variables(self, folder):
+        """Environment of a process that takes this for the Hub, and keeps what it fetches in `folder`."""
+        own = {"HF_ENDPOINT": self.endpoint, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+        return own | {"HF_HOME": f"{folder}/hf"}
 
 
 @contextlib.contextmanager

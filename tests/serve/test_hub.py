@@ -1,10 +1,7 @@
 """Packs on a Hub: what was pushed is pulled, byte for byte; anything else is one line, and nothing is written."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -13,6 +10,7 @@ from huggingface_hub import constants
 from ds_minimodel.cli.main import main
 from ds_minimodel.model.artifacts import identity
 
+from ..forks import run as run_fork
 from .hub_server import hub  # noqa: F401
 
 REPOSITORY = "someone/pack-de"
@@ -68,9 +66,7 @@ def remote(family, hub, run):  # noqa: F811
 
 
 def test_the_endpoint_of_the_environment(remote, family, hub, tmp_path):  # noqa: F811
-    environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0"}
-    command = [sys.executable, "-m", "ds_minimodel", "pack", "pull", REPOSITORY, tmp_path / "de"]
-    subprocess.run(command, env=environment, check=True)
+    assert run_fork("pack", "pull", REPOSITORY, tmp_path / "de", **hub.variables(tmp_path))[0] == 0
     assert contents(tmp_path / "de") == contents(family.de)
 
 
