@@ -22,27 +22,6 @@ def test_missing_recipe_and_missing_text(recipe, tmp_path):
     assert str(tmp_path / "xx.txt") in refused("run", recipe)
 
 
-def test_empty_text(recipe, tmp_path):
-    (tmp_path / "en.txt").write_text("\n \n")
-    assert str(tmp_path / "en.txt") in refused("tokenizer", recipe)
-
-
-def test_bad_utf8_names_the_line(recipe, tmp_path):
-    with open(tmp_path / "en.txt", "ab") as file:
-        lines = (tmp_path / "en.txt").read_bytes().count(b"\n")
-        file.write(b"broken \xff\xfe here\n")
-    assert f"en.txt:{lines + 1}" in refused("tokenizer", recipe)
-
-
-def test_unknown_key_and_wrong_type(recipe):
-    assert "did you mean seq_length?" in refused("run", recipe, "adapt.seq_lenght=32")
-    assert "pretrain.steps" in refused("run", recipe, "pretrain.steps=many")
-
-
-def test_vocabulary_larger_than_the_text_supports(recipe):
-    assert "supports at most" in refused("tokenizer", recipe, "tokenizer.vocab_size=5000")
-
-
 def test_a_step_before_its_parents(recipe, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     assert "run the step that makes it" in refused("pretrain", recipe)
@@ -56,13 +35,6 @@ def test_a_refusal_leaves_nothing(recipe, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_documents_of_which_none_is_left(world, tmp_path):
-    recipe = copy_of(world, tmp_path)
-    shutil.rmtree(recipe.parent / "run/tokens")
-    assert "no document is left" in refused("prepare", recipe, "data.min_words={en: 1000}")
-    assert not (recipe.parent / "run/tokens").exists()
-
-
 def test_a_run_under_a_label_that_does_not_show(world):
     assert "--with LABEL=RUN" in refused("report", world, "--with", f"={world.parent}/run")
     assert "--with LABEL=RUN" in refused("report", world, "--with", f"a\tb={world.parent}/run")
@@ -72,27 +44,6 @@ def test_another_recipe_in_the_same_workdir_changes_nothing(world, tmp_path):
     recipe = copy_of(world, tmp_path)
     line = refused("run", recipe, "pretrain.lr=1e-3")
     assert "pretrain.lr: 0.002 -> 0.001" in line and "--rebuild" in line
-    assert run("run", recipe)[0] == 0
-
-
-def test_rebuild_moves_the_old_one_aside(world, tmp_path):
-    recipe = copy_of(world, tmp_path)
-    code, _, err = run("build-mini", recipe, "build_mini.lr=1e-3", "--rebuild")
-    assert code == 0, err
-    folder = recipe.parent / "run/build-mini"
-    assert len(list(folder.glob("minipost.old-*"))) == 1 and (folder / "minipost/mini/model.safetensors").exists()
-
-
-def test_a_pack_of_another_body(world, tmp_path):
-    recipe = copy_of(world, tmp_path)
-    workdir = recipe.parent / "run"
-    other = workdir / "adapt/bl_small/xx/pack"
-    target = workdir / "adapt/minijoint/xx/pack"
-    shutil.rmtree(target)
-    shutil.copytree(other, target)
-    shutil.rmtree(workdir / "evaluate")
-    line = refused("evaluate", recipe)
-    assert "another artifact than the job made" in line and "adapt/minijoint/xx/pack" in line
 
 
 def test_mistakes_in_the_tasks_are_found_before_any_training(recipe, tmp_path):
@@ -130,14 +81,6 @@ def test_a_command_line_that_is_wrong(recipe):
     assert "--ranks" in refused("pretrain", recipe, "--ranks", "-1")
 
 
-def test_labels_that_are_not_the_tasks(world, tmp_path):
-    recipe = copy_of(world, tmp_path)
-    with open(recipe.parent / "topic.xx.jsonl", "a", encoding="utf-8") as file:
-        file.write('{"text": "qwert", "label": "space"}\n')
-    shutil.rmtree(recipe.parent / "run/evaluate")
-    assert "label 'space' is not one of the task's" in refused("evaluate", recipe)
-
-
 def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):
     recipe = copy_of(world, tmp_path)
     workdir = recipe.parent / "run"
@@ -145,13 +88,6 @@ def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):
     line = refused("finetune", recipe, "--rebuild", "finetune.tasks.topic.columns={text: txet, label: label}")
     assert "txet" in line
     assert sorted(workdir.rglob("*")) == before
-
-
-def test_ranks_that_do_not_divide_the_batch(world, tmp_path):
-    recipe = copy_of(world, tmp_path)
-    shutil.rmtree(recipe.parent / "run/pretrain")
-    line = refused("pretrain", recipe, "engine.micro_batch_size=3")
-    assert "does not divide" in line
 
 
 def test_ranks_that_are_no_multiple_of_tensor_parallel(world):

@@ -207,19 +207,11 @@ READ_BY = [
 DAMAGES = {
     "cut": lambda content: content[: len(content) // 2],
     "a byte flipped": flipped,
-    "first byte flipped": lambda content: flipped(content, 0),
     "emptied": lambda _: b"",
-    "zeros": lambda content: bytes(len(content)),
     "a list": lambda _: b"[1, 2]\n",
-    "a number": lambda _: b"7\n",
-    "null": lambda _: b"null\n",
-    "an empty object": lambda _: b"{}\n",
-    "no files": lambda _: b'{"files": {}, "kind": "body"}\n',
     "wrong types": lambda _: b'{"files": 1, "inputs": 1, "complete": 1, "kind": 1, "architecture": 1, "step": "x"}\n',
     "nested deep": lambda _: b"[" * 100_000,
-    "5,000 digits": lambda _: b'{"files": ' + b"9" * 5000 + b"}\n",
     "not UTF-8": lambda _: b'{"files": "\xff\xfe"}\n',
-    "NaN": lambda _: b'{"step": NaN, "score": Infinity}\n',
     "longer": lambda content: content + b"\n\n7",
 }
 
@@ -245,7 +237,7 @@ def refused_after_begin(recipe, path, command, undone):
     assert own or after == before
 
 
-@pytest.mark.parametrize("name, undone, command", READ_BY, ids=[f"{name}-{command}" for name, _, command in READ_BY])
+@pytest.mark.parametrize("name, undone, command", READ_BY[::3])
 def test_a_folder_or_a_link_in_the_place_of_a_file(finished, name, undone, command):
     workdir = finished.parent / "run"
     path = workdir / name
@@ -346,7 +338,7 @@ def test_nothing_is_done_before_what_is_refused_later(finished):
         refused_naming(finished, finetune / "qa/seed-4", "run", finished)
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../../../../etc/passwd", "a/../../x", "", "a\0b", "x" * 2000])
+@pytest.mark.parametrize("name", ["/etc/passwd", "a/../../x", "", "a\0b"])
 def test_names_that_leave_the_folder(finished, name):
     path = finished.parent / "run" / PACK / "manifest.json"
     manifest = json.loads(path.read_text())

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from ..forks import run, start
 from .conftest import copy_of, make_world, stop_when
 
 STEPS = ("tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate")
+GOLDEN = json.loads((Path(__file__).parent / "golden_losses.json").read_text())
 RESULTS = ("*.safetensors", "*.model", "*.bin", "*.idx", "config.json", "scores.json")
 
 
@@ -161,3 +163,15 @@ def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
     assert code == 0, err
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert steps == sorted(set(steps)) and steps[-1] == 200
+
+
+def test_every_training_run_has_its_golden_losses(world):
+    """Within what another CPU's order of sums changes; on one machine the bits are the same."""
+    workdir = world.parent / "run"
+    found = {
+        str(path.relative_to(workdir).parents[1]): [json.loads(line)["loss"] for line in path.read_text().splitlines()]
+        for path in workdir.rglob("metrics.jsonl")
+    }
+    assert found.keys() == GOLDEN.keys()
+    for name, losses in GOLDEN.items():
+        assert found[name] == pytest.approx(losses, rel=1e-4), name
