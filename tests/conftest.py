@@ -38,7 +38,6 @@ LONG = (
     "engine/test_two_hosts.py",
     "engine/test_zero_quirks.py",
     "faults",
-    "model/test_long_runs.py",
     "ops/test_attention_triton.py",
     "ops/test_device_code.py",
     "pipeline/test_launchers.py",

@@ -2,21 +2,15 @@
 
 import gzip
 import struct
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from ds_minimodel_examples.extractors import (
     MAGIC,
-    application_documents,
     catalogue_documents,
-    description_documents,
     mallard_by_folder,
     man_page_documents,
-    pages_and_translations,
     pages_by_folder,
     pages_in,
-    sayings_in,
 )
 
 HTML = """<html><head><title>T</title><style>p {}</style></head><body><div class="navheader">Next</div>
@@ -43,22 +37,10 @@ def test_html_pages(tmp_path):
     assert texts(pages_in("doc", "es")(tmp_path)) == [("es", LINES)]
 
 
-def test_main_text_of_sphinx(tmp_path):
-    write(tmp_path / "doc/a.html", '<html><body><p>Menu</p><div role="main"><p>Text</p></div></body></html>')
-    assert texts(pages_in("doc", "en")(tmp_path)) == [("en", ["Text"])]
-
-
 def test_html_folders_by_locale(tmp_path):
     for locale in ("de-DE", "zh-CN", "zh-TW", "pt-BR"):
         write(tmp_path / f"html/{locale}/a.html", HTML)
     assert texts(pages_by_folder("html")(tmp_path)) == [("de", LINES), ("zh", LINES)]
-
-
-def test_translations_are_not_taken_for_english(tmp_path):
-    write(tmp_path / "html/a.html", "<p>English</p>")
-    write(tmp_path / "html/translations/zh_CN/a.html", "<p>中文</p>")
-    write(tmp_path / "html/translations/it_IT/a.html", "<p>italiano</p>")
-    assert texts(pages_and_translations("html")(tmp_path)) == [("en", ["English"]), ("zh", ["中文"])]
 
 
 def test_mallard(tmp_path):
@@ -154,43 +136,3 @@ def test_labels_and_tips_of_a_dialog(tmp_path):
         {"language": "en", "lines": [], "page": "messages/sw/page", "pairs": [("Copy", "Copies it.")]},
         {"language": "de", "lines": [], "page": "messages/sw/page", "pairs": [("Kopieren", "Kopiert es.")]},
     ]
-
-
-def test_fortunes(tmp_path):
-    base = tmp_path / "usr/share/games/fortunes"
-    write(base / "de/a", "Ein\nSpruch.\n%\n\x1b[32mZwei\x1b[0m\n\nAbsätze\n%\n")
-    write(base / "de/a.dat", "index")
-    write(base / "off/b", "rot13")
-    (base / "de/a.u8").symlink_to("a")
-    assert texts(sayings_in("de")(tmp_path)) == [("de", ["Ein Spruch."]), ("de", ["Zwei", "Absätze"])]
-
-
-def test_package_descriptions(tmp_path):
-    index = (
-        "Package: a\nDescription-md5: 1\nDescription-de: Kurz\n Erster\n Absatz.\n .\n"
-        "  * Punkt\n    eins\n  * Punkt zwei\n\nPackage: b\nDescription-md5: 1\nDescription-de: Kurz\n"
-    )
-    write(tmp_path / "Translation-de", index)
-    apt = SimpleNamespace(
-        translations=lambda: {Path(tmp_path / "Translation-de"): "de", Path("none"): "it"},
-        sources=lambda: {"a": ("aaa", "games")},
-    )
-    documents = list(description_documents(apt))
-    assert texts(documents) == [("de", ["Kurz", "Erster Absatz.", "Punkt eins", "Punkt zwei"])]
-    assert [(one["page"], one["label"], one["names"]) for one in documents] == [("packages/aaa", "games", ["a", "aaa"])]
-
-
-def test_application_descriptions(tmp_path):
-    write(
-        tmp_path / "Components.yml",
-        "File: DEP-11\n---\nPackage: a\nName: {C: Editor}\n"
-        "Summary: {C: Edit, de: Bearbeiten, en_GB: Edit, it: Modifica}\n"
-        "Description: {C: '<p>One <em>line</em>.</p><ul><li>Item</li></ul>', it: '<p>Uno</p>'}\n---\nID: no package\n",
-    )
-    apt = SimpleNamespace(components=lambda: [tmp_path / "Components.yml"], sources=lambda: {"a": ("aaa", "editors")})
-    documents = list(application_documents(apt))
-    assert texts(documents) == [("en", ["Edit", "One line.", "Item"]), ("de", ["Bearbeiten"])]
-    assert all(
-        (one["page"], one["label"], one["names"]) == ("packages/aaa", "editors", ["Editor", "a", "aaa"])
-        for one in documents
-    )

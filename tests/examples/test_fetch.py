@@ -72,14 +72,6 @@ def test_no_line_of_a_held_out_page_is_in_the_text(sample, help_packages, tmp_pa
         assert bool(missing) == (language == "de")  # only what is not translated is missing
 
 
-def test_text_is_deduplicated_and_translated(sample):
-    out, _ = sample
-    for language in ("en", "de"):
-        lines = [line for line in (out / f"text/{language}.txt").read_text().split("\n") if line]
-        assert len(lines) == len(set(lines))
-    assert "quick brown fox" not in (out / "text/de.txt").read_text()
-
-
 def test_fetching_again_changes_nothing_and_needs_no_apt(sample, monkeypatch):
     out, manifest = sample
     monkeypatch.setattr(packages, "Apt", None)
@@ -136,19 +128,6 @@ def test_a_download_is_tried_twice(archive, help_packages, tmp_path):
         apt.download("libreoffice-help-de", "1.0-1", tmp_path)
 
 
-def test_a_large_set_lives_without_the_other_packages(archive, help_packages, tmp_path, capsys):
-    archive({**help_packages, "fortunes-de": {"usr/share/games/fortunes/de/a": "Ein kluger Spruch.\n%\n"}})
-    options = parse(["fetch-sample", "--set", "repro", "--out", str(tmp_path / "out"), "--languages", "de"])
-    options.run(options)
-    manifest = read_manifest(tmp_path / "out")
-    assert manifest["languages"] == ["en", "de"] and set(manifest["tasks"]) == {"topic", "section", "match", "find"}
-    assert all(count > 0 for count in manifest["tasks"]["topic"].values())
-    assert "Ein kluger Spruch." in (tmp_path / "out/text/de.txt").read_text()
-    output = capsys.readouterr()
-    assert "not in this release, left out: gimp-help-en" in output.err
-    assert "text/de.txt" in output.out
-
-
 @pytest.mark.parametrize(
     "set_name, languages, message",
     [
@@ -169,14 +148,6 @@ def test_a_folder_with_other_contents_is_left_alone(tmp_path, sample):
     assert (tmp_path / "mine/thesis.txt").read_text() == "precious"
     with pytest.raises(UserError, match="holds the set quickstart, not repro"):
         fetch(sample[0], "repro")
-
-
-def test_a_required_package_that_is_unknown(archive, help_packages, tmp_path):
-    del help_packages["libreoffice-help-de"]
-    archive(help_packages)
-    with pytest.raises(UserError, match="package libreoffice-help-de: not known to apt"):
-        fetch(tmp_path / "out", "quickstart", log=lambda line: None)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_machine_without_apt(tmp_path, monkeypatch):

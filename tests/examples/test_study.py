@@ -13,7 +13,6 @@ from ds_minimodel_examples.study import (
     description_items,
     match_and_find_records,
     section_records,
-    without_names,
 )
 from ds_minimodel_examples.text import same_text_key
 
@@ -50,21 +49,6 @@ def descriptions():
 def items(descriptions):
     """{language: items} of these descriptions."""
     return {name: [item for one in found for item in description_items(one)] for name, found in descriptions.items()}
-
-
-def test_names_are_left_out():
-    assert without_names("Foo-bar: a tool (foo) for FOO-BAR and foobar", ["foo", "foo-bar"]) == "a tool for and foobar"
-    assert without_names("x is a letter", ["x"]) == "x is a letter"
-
-
-def test_items_of_a_description():
-    document = description("en", 1) | {
-        "lines": ["short text", "Too short. One two three four five six. A b c d e f g.", "H"]
-    }
-    assert list(description_items(document)) == [
-        Item("packages/s001", "description", "short text", "One two three four five six."),
-        Item("packages/s001", "description", "short text", "A b c d e f g."),
-    ]
 
 
 def test_sections(descriptions):
@@ -106,18 +90,6 @@ def test_wrong_sentences_share_as_many_words(items):
             assert paragraph["context"].count(".") == CHOICES
             assert right[asked["question"]].page == article["title"]
     assert pairs["test", "de"] and questions["test", "de"]["data"]
-
-
-def test_the_same_descriptions_give_the_same_tasks(items, descriptions):
-    assert match_and_find_records(items, SPLITS) == match_and_find_records(items, SPLITS)
-    assert section_records(descriptions, SPLITS) == section_records(descriptions, SPLITS)
-
-
-def test_a_sentence_of_two_packages_is_no_example(items):
-    item = items["en"][0]
-    items["en"].append(Item("packages/other", item.kind, "another short text", item.sentence))
-    pairs, _ = match_and_find_records(items, SPLITS)
-    assert f"{item.id}|1" not in {row["id"] for rows in pairs.values() for row in rows}
 
 
 def test_the_set_study(distribution, help_packages, tmp_path):

@@ -105,13 +105,6 @@ def test_nothing_is_a_pickle(saved):
             assert end + max(facts["data_offsets"][1] for facts in header.values()) == len(content)
 
 
-def test_views_are_kept(tmp_path, body):
-    name = "layers.0.attention_out.weight"
-    body.tensors[name] = body.tensors[name].T
-    save_body(tmp_path / "body", body, "body")
-    assert_equal(load_body(tmp_path / "body").tensors, body.tensors)
-
-
 def test_a_pack_of_another_body_is_refused(saved):
     assert load_pack(saved / "pack").space == "space-1"
     with pytest.raises(

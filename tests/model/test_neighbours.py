@@ -41,30 +41,3 @@ def test_sets_nothing_but_positions_and_the_lowest_layers_queries_and_keys():
     assert torch.equal(*values)
     assert not started["body.positions"][FIRST_POSITION - 1].any()
     assert all(torch.equal(tensor, started[name]) for name, tensor in model().state_dict().items())
-
-
-def test_learns_sooner_what_follows_what():
-    """Text in which each piece decides the next: a model that knows the frequency of pieces alone stays at ln 50."""
-
-    def steps_to_learn(module):
-        draw = torch.Generator().manual_seed(3)
-        following = torch.randperm(50, generator=draw)
-        optimizer = torch.optim.Adam(module.parameters(), lr=2e-3)
-        for step in range(600):
-            column, columns = torch.randint(50, (16,), generator=draw), []
-            for _ in range(16):
-                columns.append(column)
-                column = following[column]
-            tokens = torch.stack(columns, 1) + 5
-            read = torch.rand(16, 16, generator=draw).argsort(1)[:, :3].sort(1).values
-            targets = tokens.gather(1, read)
-            loss = module({"tokens": tokens.scatter(1, read, 59), "read": read, "targets": targets}).sum() / 48
-            if loss < 1:
-                return step
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        return step
-
-    started, random = steps_to_learn(model()), steps_to_learn(model(start=False))
-    assert 1.5 * started < random < 599

@@ -81,12 +81,6 @@ def test_what_is_complete_is_skipped(job):
     assert job.make.times == 1
 
 
-def test_checkpoints_go_when_the_job_is_complete(job):
-    run(job)
-    assert not (job.folder / "run" / "checkpoints").exists()
-    assert is_complete(job)
-
-
 def test_what_is_unfinished_goes_on(job):
     job.make.stops = True
     with pytest.raises(InterruptedError):
@@ -131,16 +125,6 @@ def test_rebuild_moves_what_is_stale_aside_and_nothing_else(job):
     assert [(path / "body" / "weights").read_text() for path in old] == ["made 1 times"]
     records = list(job.folder.parent.glob("pretrain.job.json.old-*"))
     assert [json.loads(path.read_text())["inputs"]["seed"] for path in records] == [1]
-
-
-def test_rebuilding_to_and_fro_loses_nothing(job):
-    other = job_in(job.folder, {**INPUTS, "seed": 2})
-    for turn in (job, other, job_in(job.folder, INPUTS), job_in(job.folder, other.inputs)):
-        move_aside_if_stale(turn)
-        assert run(turn)
-    names = [path.name for path in job.folder.parent.iterdir()]
-    assert sum(name.startswith("pretrain.old-") for name in names) == 3
-    assert sum(name.startswith("pretrain.job.json.old-") for name in names) == 3
 
 
 def test_an_artifact_that_is_damaged_is_refused(job):
@@ -208,16 +192,6 @@ def test_a_workdir_may_be_moved(tmp_path, job):
     (tmp_path / "work").rename(tmp_path / "moved")
     job = job_in(tmp_path / "moved" / "pretrain", INPUTS)
     assert not run(job, job_in(tmp_path / "moved" / "adapt" / "de", {}, [job]))
-
-
-def test_a_parent_made_again_to_the_same_bytes_leaves_its_children_complete(tmp_path, job):
-    child = job_in(tmp_path / "work" / "adapt", {}, [job])
-    run(job, child)
-    for file in (job.folder / "body").iterdir():
-        file.unlink()
-    (job.folder / "body").rmdir()
-    job.make.times = 0
-    assert run(job) and not run(child)
 
 
 def test_another_artifact_than_the_job_made_is_refused_by_it_and_by_its_children(tmp_path, job):
@@ -310,16 +284,6 @@ def test_a_log_that_changed_is_refused_and_one_that_is_gone_is_not(tmp_path, job
         log_of(job.folder, "run/metrics.jsonl")
     log.unlink()
     assert log_of(job.folder, "run/metrics.jsonl") == log
-
-
-def test_the_fingerprint_of_text_notices_other_text(tmp_path):
-    path = tmp_path / "en.txt"
-    path.write_text("some text")
-    first = fingerprint_of_text([path])
-    assert json.loads(json.dumps(first)) == first
-    for text in ("some texts", "same text"):
-        path.write_text(text)
-        assert fingerprint_of_text([path]) != first
 
 
 def test_a_job_that_is_refused_before_it_made_anything_leaves_nothing(tmp_path, job):

@@ -4,7 +4,6 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.systems import SYSTEMS
 
 RECIPE = """\
 workdir: runs/test
@@ -81,16 +80,6 @@ def test_names_differ_in_more_than_case_or_unicode_form(refusal, first, second):
 )
 def test_a_workdir_that_cannot_be_made(refusal, workdir):
     assert refusal(f"workdir={workdir}").startswith("workdir=")
-
-
-@pytest.mark.parametrize("workdir", [".", "..", "../x", "runs/a b", "/tmp/x", "."])
-def test_a_workdir_by_any_path(load, workdir):
-    assert load(f"workdir={workdir}").workdir == workdir
-
-
-def test_the_folders_of_systems_and_of_references_are_different():
-    """evaluate/SYSTEM and evaluate/baselines hold folders of tasks."""
-    assert "baselines" not in SYSTEMS
 
 
 @pytest.mark.parametrize(

@@ -68,13 +68,6 @@ def test_other_settings_make_another_variant_named_by_its_run():
     assert not comparison.depths
 
 
-def test_how_often_snapshots_are_taken_and_how_many_seeds_finetune_is_no_difference():
-    comparison = compare_runs(
-        [some_run(), some_run("dense", seed=5, adapt={"snapshot_every": 1}, finetune={"seeds": 9})]
-    )
-    assert set(finals(comparison)) == {"bl_base", "minijoint"}
-
-
 def test_other_text_of_a_language_makes_another_variant():
     comparison = compare_runs([some_run(), some_run("cleaner", systems=["minijoint"], data={"text of de": "2"})])
     assert set(finals(comparison)) == {"bl_base", "minijoint", "minijoint (cleaner)"}
@@ -116,18 +109,6 @@ def test_what_concerns_one_language_or_task_is_no_difference_to_runs_without_it(
     ]
     comparison = compare_runs([some_run(**vectors[0]), some_run("more", **vectors[1], tasks=("topic", "qa"))])
     assert {row["system"] for row in comparison.scores} == {"bl_base", "minijoint"}
-
-
-def test_a_schedule_of_depths_is_a_setting_of_multijoint_alone():
-    schedule = {"depth_schedule": [[2, 0.5], [4, 0.5]]}
-    comparison = compare_runs(
-        [
-            some_run(),
-            some_run("progressive", systems=["bl_base", "multijoint"], adapt=schedule),
-            some_run("flat", systems=["multijoint"]),
-        ]
-    )
-    assert set(finals(comparison)) == {"bl_base", "minijoint", "multijoint", "multijoint (flat)"}
 
 
 @pytest.mark.parametrize(
@@ -174,8 +155,3 @@ def test_systems_are_paired_within_their_run_by_depth_and_with_their_first_varia
         ("minijoint (fast)", "minijoint"),
     }
     assert compare_runs([some_run(systems=["minijoint"]), some_run("n1", systems=["bl_small"])]).baseline_of == {}
-
-
-def test_runs_that_repeat_the_first_are_nothing_to_compare():
-    assert not compare_runs([some_run(), some_run("again")]).is_joint
-    assert compare_runs([some_run(), some_run("again", seed=2)]).is_joint

@@ -128,25 +128,8 @@ def test_a_step_that_only_some_seeds_were_scored_at_is_no_point():
     assert [(point.step, point.mean) for point in curve] == [(0, 30.0), (10, 50.0)]
 
 
-def test_another_metric_is_drawn_from_the_rows_that_have_it():
-    rows = rows_of_curve("bl_base", [(0, 0, 30.0)], "qa") + rows_of_curve("bl_base", [(0, 0, 50.0)], "topic")
-    rows[0]["exact_match"] = 12.5
-    assert {key: curve[0].mean for key, curve in curves.training_curves(rows, "exact_match").items()} == {
-        ("bl_base", "qa", "de"): 12.5
-    }
-
-
 def test_language_averages_keep_seeds_apart_and_skip_steps_that_a_language_lacks():
     rows = rows_of_curve("bl_base", [(0, 0, 30.0), (10, 1, 50.0)], language="de", seeds=(1, 2))
     rows += rows_of_curve("bl_base", [(0, 0, 20.0), (10, 1, 40.0), (15, 2, 41.0)], language="tr", seeds=(1, 2))
     average = curves.with_language_average(curves.training_curves(rows))["bl_base", "xnli", "avg"]
     assert average == [(0, 0.0, 25.0, 0.0, {1: 25.0, 2: 25.0}), (10, 1.0, 45.0, 0.0, {1: 45.0, 2: 45.0})]
-
-
-def test_language_averages_of_seeds_that_cover_different_languages():
-    rows = rows_of_curve("bl_base", [(10, 1, 50.0)], language="de", seeds=(1, 2))
-    rows += rows_of_curve("bl_base", [(10, 1, 40.0)], language="tr", seeds=(1,))
-    rows += rows_of_curve("minijoint", [(10, 1, 60.0)], language="de")
-    made = curves.with_language_average(curves.training_curves(rows))
-    assert made["bl_base", "xnli", "avg"] == [(10, 1.0, 45.0, None, {1: 45.0})]
-    assert ("minijoint", "xnli", "avg") not in made, "it has no Turkish"

@@ -86,20 +86,6 @@ def test_seeds_of_runs_are_drawn_first():
     assert difference(compared(ones, others))[:3] == (5.0, 0.0, 10.0)
 
 
-def test_a_run_that_only_some_cells_have_counts_where_it_is():
-    ones = {("topic", "de"): {(1, 1): (0, 60.0), (11, 11): (0, 50.0)}, ("topic", "el"): {(1, 1): (0, 54.0)}}
-    others = {cell: dict.fromkeys(units, (0, 50.0)) for cell, units in ones.items()}
-    assert difference(compared(ones, others))[:3] == (4.5, 0.0, 10.0)
-
-
-def test_a_cell_where_bl_base_gains_nothing_has_no_share_of_the_gain():
-    ones = {("topic", "de"): {(1, 1): (0, 50.0)}, ("topic", "el"): {(1, 1): (0, 50.0)}}
-    pairs = compared(ones, {("topic", "de"): {(1, 1): (0, 60.0)}, ("topic", "el"): {(1, 1): (0, 40.0)}})
-    floors = {("topic", "de"): 40.0, ("topic", "el"): 40.0}
-    assert share_of_gain(pairs, floors) == (0.5, 0.5, 0.5, 1, 1)
-    assert share_of_gain(pairs[1:], floors) is None
-
-
 def test_a_resample_leaves_out_the_cells_that_have_no_value_in_it():
     """BL_BASE's two units are above and below the floor: of what is drawn only the first twice has a gain."""
     ones = {("topic", "de"): {(1, 1): (0, 60.0), (1, 2): (0, 60.0)}}
@@ -135,20 +121,6 @@ def test_a_speedup_is_never_missing():
     assert of_one_cell((0.0, 100.0), (96.0, 100.0)) == 0, "BL_BASE is there unadapted"
     assert of_one_cell((96.0, 97.0), (0.0, 100.0)) == pytest.approx(3.8 / 2), "unadapted: the next checkpoint counts"
     assert speedup([]) is difference_at_equal_compute([]) is None
-
-
-def test_the_target_is_reached_the_first_time():
-    rise = [(0, 0.0), (5, 1.0), (10, 2.0)]
-    rows = rows_of("minijoint", {("topic", "de"): {(1, 1): (0.0, 95.0, 20.0)}}, steps=rise)
-    rows += rows_of("bl_base", {("topic", "de"): {(1, 1): (0.0, 100.0)}})
-    assert speedup(pairs_of(unit_curves(rows), "minijoint", "bl_base")).value == pytest.approx(3.8)
-
-
-def test_a_step_that_a_cell_lacks_is_none_of_the_averaged_curve():
-    rows = rows_of("minijoint", {("topic", "de"): {(1, 1): (0.0, 95.0, 95.0)}}, [(0, 0.0), (5, 1.0), (10, 2.0)])
-    rows += rows_of("minijoint", {("topic", "el"): {(1, 1): (0.0, 95.0)}}, CHEAPER)
-    rows += rows_of("bl_base", {("topic", language): {(1, 1): (0.0, 100.0)} for language in ("de", "el")})
-    assert speedup(pairs_of(unit_curves(rows), "minijoint", "bl_base")).value == pytest.approx(1.9)
 
 
 def test_intervals_of_speedups_are_made_of_drawn_units():

@@ -58,14 +58,6 @@ def test_names_are_printable(family, tmp_path, call):
     assert call("export-hf", family.body, folder / "hf", "--pack", pack)[2][-1] == f"{shown}/hf: written"
 
 
-def test_what_is_no_folder(family, tmp_path, call):
-    (tmp_path / "file").write_text("x")
-    for name, words in (("none", "no such folder"), ("file", "not a folder")):
-        for arguments, noun in ((("pack", "show"), "a language pack"), (("predict",), "a body")):
-            code, _, err = call(*arguments, tmp_path / name)
-            assert (code, err) == (2, [f"ds-minimodel: {tmp_path / name}: {words}; give the folder of {noun}"])
-
-
 def test_plugged_together_they_serve(family, tmp_path, call):
     assert call("pack", "plug", family.classification, family.zh, tmp_path / "out")[0] == 0
     code, lines, _ = call("predict", tmp_path / "out/body", typed="今天的天气很好\n小狗\n")
@@ -137,29 +129,6 @@ def test_every_bad_line_gets_one_line_and_the_next_is_answered(family, call):
     assert lines[1] == lines[3]
 
 
-def test_a_byte_order_mark_is_no_text(family, tmp_path, call):
-    packs = ("--pack", f"de={family.de}")
-    expected = call("predict", family.classification, *packs, typed="der Hund\n")[1]
-    assert call("predict", family.classification, *packs, typed="\ufeffder Hund\n")[1] == expected
-    (tmp_path / "a.jsonl").write_text('\ufeff{"text": "der Hund"}\n', encoding="utf-8")
-    assert call("predict", family.classification, tmp_path / "a.jsonl", *packs)[1] == expected
-
-
-@pytest.mark.parametrize(
-    "content, words",
-    [
-        ('{"text": "a"}\n{"text": ' + "[" * 2000 + "]" * 2000 + "}", "a.jsonl:2: JSON that is nested too deeply"),
-        ('{"text": "a", "text": "b"}', "a.jsonl:1: not JSON (the key 'text' comes twice)"),
-        ('{"text": "a\\u0000"}', "a.jsonl:1: 'text' holds a NUL"),
-        ('{"text": NaN}', "a.jsonl:1: 'text' is NaN, not text"),
-    ],
-)
-def test_a_bad_file_is_refused_as_a_whole(family, tmp_path, call, content, words):
-    (tmp_path / "a.jsonl").write_text(content, encoding="utf-8")
-    code, lines, err = call("predict", family.classification, tmp_path / "a.jsonl", "--pack", f"de={family.de}")
-    assert code == 2 and not lines and len(err) == 1 and words in err[0]
-
-
 def test_it_says_in_which_precision_it_answers(family, tmp_path, call):
     packs = ("--pack", f"de={family.de}")
     (tmp_path / "a.jsonl").write_text('{"text": "der Hund"}\n')
@@ -173,16 +142,6 @@ def test_it_says_in_which_precision_it_answers(family, tmp_path, call):
     assert found["fp32"] != found["bf16"]
     code, lines, err = call("predict", family.classification, *packs, "--precision", "fp8")
     assert code == 2 and not lines and err == ["ds-minimodel: --precision fp8: there are fp32, bf16, fp16 and auto"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="of CPUs")
-def test_precisions_of_a_cpu(family, call, monkeypatch):
-    arguments = ("predict", family.classification, "--pack", f"de={family.de}")
-    monkeypatch.setattr("ds_minimodel.ops.precision.has_bf16_products", lambda: True)
-    assert call(*arguments)[2] == ["predict: answers in fp32 on the CPU"]
-    assert call(*arguments, "--precision", "auto")[2] == ["predict: answers in bf16 on the CPU"]
-    code, _, err = call(*arguments, "--precision", "fp16")
-    assert code == 2 and err == ["ds-minimodel: --precision: fp16 needs a GPU; use bf16, fp32 or auto"]
 
 
 @pytest.mark.parametrize(
@@ -270,9 +229,3 @@ def test_a_text_file_is_answered_line_by_line(family, tmp_path, call):
     (tmp_path / "q.txt").write_text("小狗\n\n")
     code, lines, err = call(*asked)
     assert (code, lines) == (2, []) and f"{tmp_path / 'q.txt'}:2: empty; type text with tabs between" in err[-1]
-
-
-@pytest.mark.parametrize("name", ["x.parquet", "x"])
-def test_vectors_are_written_as_npy_alone(family, tmp_path, call, name):
-    code, _, err = call("embed", family.body, "--pack", f"zh={family.zh}", "--out", tmp_path / name, typed="小狗\n")
-    assert code == 2 and "vectors are written as .npy" in err[0] and not (tmp_path / name).exists()

@@ -63,13 +63,6 @@ def test_what_one_language_replaces_of_the_body_is_put_back(family):
     assert alone == first  # with one language it need not be named
 
 
-def test_pairs(family):
-    pair = {"language": "de", "sentence1": "der Hund", "sentence2": "die Wiese"}
-    answers = Predictor(family.pair, packs_of(family)).predict([pair, {**pair, "sentence2": "bellt laut"}])
-    assert all(sum(answer["scores"].values()) == pytest.approx(1, abs=1e-4) for answer in answers)
-    assert answers[0] != answers[1]
-
-
 def test_answers_are_pieces_of_the_context(family):
     context = "今天的天气很好 我们去公园玩 " * 20  # longer than a window
     requests = [
@@ -78,11 +71,6 @@ def test_answers_are_pieces_of_the_context(family):
     ]
     for request, answer in zip(requests, Predictor(family.qa, packs_of(family)).predict(requests), strict=True):
         assert answer["answer"] and answer["answer"] in request["context"] and isinstance(answer["score"], float)
-
-
-def test_an_empty_context_has_no_answer(family):
-    request = {"question": "wer?", "context": " "}
-    assert Predictor(family.qa, {"de": family.de}).predict([request]) == [{"answer": "", "score": None}]
 
 
 @pytest.mark.parametrize("depth", [1, 3])
