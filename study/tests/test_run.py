@@ -4,7 +4,6 @@
 of the study take hours.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -109,23 +108,6 @@ def test_the_recipe_takes_the_settings_of_every_run(study, monkeypatch):
     assert recipes["chosen"].adapt == recipes["try-batch"].adapt
 
 
-def test_runs_share_what_is_the_same_in_them(study):
-    study()
-    made_by = {
-        (run, part): re.search(r"runs/study/(\S*)", (study.root / f"runs/study/{run}/{part}/made-by").read_text())[1]
-        for run in WORKDIRS
-        for part in ("tokenizer/en", "tokens", "pretrain", "build-mini", "finetune")
-    }
-    assert made_by["seed-1", "pretrain"] == made_by["seed-1", "finetune"] == "pilot"
-    assert made_by["seed-11", "tokens"] == "pilot" and made_by["seed-11", "pretrain"] == "seed-11"
-    assert made_by["depth-9", "pretrain"] == made_by["depth-9", "finetune"] == "depth-1"
-    assert made_by["german", "finetune"] == made_by["find-1e-3x4", "pretrain"] == "pilot"
-    assert made_by["other-german", "finetune"] == "other" and made_by["tested-3e-4x4", "finetune"] == "find-3e-4x4"
-    assert {made_by[run, "finetune"] for run in (*TRIES, "chosen", "fast", "fast-deep")} == {"depth-1"}
-    assert made_by["other-seed-1", "pretrain"] == "other" and made_by["other-seed-1", "build-mini"] == "other-seed-1"
-    assert made_by["little", "tokens"] == "little" and made_by["little", "build-mini"] == "seed-1"
-
-
 @pytest.mark.parametrize("parts", [["pilots"], ["data", "--parts"], [""]])
 def test_a_part_that_is_none_is_refused_before_anything_is_written(study, parts):
     done = study(*parts)
@@ -143,12 +125,3 @@ def test_nothing_follows_a_run_that_sigterm_has_stopped(study):
     done = study("pilot", "seeds", STATES="5 complete, 1 unfinished, 3 pending")
     assert done.returncode == 143 and done.stderr == "stopped before all was done; the same command goes on\n"
     assert workdirs(study) == ["pilot"] and log(study)[-1] == "end, exit code 143"
-
-
-def test_two_at_a_time_are_refused(study):
-    (study.root / "runs/study").mkdir(parents=True)
-    with open(study.root / "runs/study/study.lock", "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        done = study("data")
-    assert done.returncode == 2 and "the study is running already" in done.stderr
-    assert not (study.root / "runs/study/log.txt").exists()

@@ -1,6 +1,5 @@
 """study/tables.py: what it makes of the scores that are kept, and of runs that have just ended."""
 
-import itertools
 import json
 import lzma
 import re
@@ -11,7 +10,6 @@ import pytest
 from ds_minimodel.common.files import write_json
 from tests.docs import ROOT, import_script
 from tests.results.some_runs import some_run
-from tests.results.test_page_in_a_browser import ENOUGH, luminance
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -46,24 +44,6 @@ def test_a_folder_without_scores_is_refused_in_a_line(script, tmp_path, monkeypa
     assert script.main() == 2 and not list(tmp_path.iterdir())
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"ds-minimodel: {tmp_path}/scores.json.xz: no such file")
-
-
-def test_each_system_has_its_line_and_its_last_score():
-    drawing = ElementTree.parse(ROOT / "study/score_against_compute.svg").getroot()
-    lines = [line.get("points").split() for line in drawing.iter(f"{SVG}polyline")]
-    assert [len(line) for line in lines] == [7] * 4
-    named = [text for text in drawing.iter(f"{SVG}text") if (text.get("class") or "").startswith("f")]
-    heights = [float(text.get("y")) for text in named]
-    assert [text.text for text in named] == ["BL_SMALL 44.1", "MiniPost 43.9", "BL_BASE 43.5", "MiniJoint 40.9"]
-    assert all(below - above >= 18 for above, below in itertools.pairwise(heights))
-
-
-@pytest.mark.parametrize("mode, ground", [("light", "#ffffff"), ("dark", "#0d1117")])
-def test_its_colours_show_on_both_grounds(mode, ground):
-    quiet, _, systems = import_script("study/picture.py").COLORS[mode]
-    for color in (quiet, *systems):
-        bright, dark = sorted((luminance(color), luminance(ground)), reverse=True)
-        assert (bright + 0.05) / (dark + 0.05) >= ENOUGH, color
 
 
 def test_the_pictures_of_the_pages_follow_the_readers_mode():

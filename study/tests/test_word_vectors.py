@@ -5,8 +5,6 @@ import importlib.util
 import sys
 
 import pytest
-from ds_minimodel_examples.fetch import PACKAGES_FOLDER
-from ds_minimodel_examples.packages import PackageStore
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.vectors import read_dictionary, read_vectors
@@ -56,43 +54,6 @@ def test_single_words_and_their_translations_are_taken_without_remarks_and_synon
     assert document["lines"] == pairs
     (tmp_path / "pairs.txt").write_text("".join(f"{line}\n" for line in pairs))
     assert read_dictionary(tmp_path / "pairs.txt")[-1] == ("house", "Haus")
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("dict.dz", gzip.compress(b"house", mtime=0)[:-9]),
-        ("dict.dz", b"no dictionary"),
-        ("index", b"house\n"),
-        ("index", b"house\t\xc3\xa4\tB\n"),
-        ("index", b"house\tA\tA\n"),
-    ],
-)
-def test_a_damaged_dictionary_is_one_line(script, package, name, content):
-    (package / f"usr/share/dictd/freedict-eng-deu.{name}").write_bytes(content)
-    with pytest.raises(UserError, match=r"freedict-eng-deu\.dict\.dz: not a dictionary as dictd has them"):
-        list(script.dictionary_documents("de", package))
-
-
-def test_files_that_are_there_are_left_and_licences_are_of_all_of_them(script, package, tmp_path):
-    out, store = tmp_path / "out", PackageStore(tmp_path / PACKAGES_FOLDER, print)
-    for language, licence in (("de", "GPL-2+"), ("fr", "GPL-3+"), ("tr", "GPL-2+")):
-        documents = list(script.dictionary_documents("de", package))
-        store._write(script.package_of(language).name, {"version": "1", "licence": licence}, documents)
-    out.mkdir()
-    for name in ("ja.pairs.txt", "de.pairs.txt", "LICENSES.md"):
-        (out / name).write_text("mine\tmein\n")
-    script.write_dictionaries(["de", "ja", "fr"], out)
-    assert {(out / name).read_text() for name in ("ja.pairs.txt", "de.pairs.txt", "LICENSES.md")} == {"mine\tmein\n"}
-    assert len(read_dictionary(out / "fr.pairs.txt")) == 6
-    licences = (out / "dictionaries.md").read_text()
-    assert "eng-fra | 1 | GPL-3+ | word pairs" in licences and "eng-deu" in licences and "eng-tur" not in licences
-    kept = store._path(script.package_of("tr").name)
-    for damage in (b"", b"[]\n", b"\xff", kept.read_bytes().partition(b"\n")[0] + b"\n"):
-        kept.write_bytes(damage)
-        with pytest.raises(UserError, match="a damaged dict-freedict file"):
-            script.write_dictionaries(["tr"], out)
-        assert not (out / "tr.pairs.txt").exists()
 
 
 def test_vectors_are_those_of_the_text_s_words_the_most_frequent_first(script, tmp_path):

@@ -85,48 +85,12 @@ def test_hand_made_example(tmp_path):
     assert table_of(store, "none", 11) == [(0, 10), (10, 10), (20, 10), (30, 10), (40, 9)]
 
 
-def test_what_is_left_of_a_cut_sentence_may_be_one_token(tmp_path):
-    store = make_store(tmp_path / "store", [[11], [3]])
-    assert table_of(store, "complete", 11) == [(0, 10), (10, 6)]
-    assert table_of(store, "complete_doc", 11) == [(0, 10), (12, 3)]
-
-
-def test_blocks_of_complete_cover_the_text_and_end_with_sentences(store):
-    table = table_of(store, "complete", 64)
-    assert [start for start, _ in table] == [0, *np.cumsum([length for _, length in table])[:-1]]
-    tokens = store.read(0, store.num_tokens)
-    assert all(tokens[start + length - 1] == EOS or length == 63 for start, length in table)
-    assert np.mean([length for _, length in table]) > 50
-
-
-def test_blocks_of_complete_doc_stay_in_their_document(store):
-    documents = [store.document(number) for number in range(store.num_documents)]
-    for start, length in table_of(store, "complete_doc", 64):
-        assert any(first <= start and start + length <= last - 1 for first, last in documents)
-
-
-@pytest.mark.parametrize("seq_length", [3, 9, 64])
-def test_blocks_of_none_are_even(store, monkeypatch, seq_length):
-    monkeypatch.setattr(blocks, "CHUNK_TOKENS", 10)
-    table = table_of(store, "none", seq_length)
-    assert [start for start, _ in table] == list(range(0, store.num_tokens - 1, seq_length - 1))
-    assert {length for _, length in table[:-1]} == {seq_length - 1}
-    assert store.num_tokens - sum(table[-1]) in (0, 1)  # a last token by itself is no block
-
-
 def test_a_table_is_built_once(store, monkeypatch):
     first = table_of(store, "complete", 64)
     monkeypatch.setattr(store, "read", None)
     assert table_of(store, "complete", 64) == first
     with pytest.raises(TypeError):
         table_of(store, "complete", 65)
-
-
-def test_a_failed_build_leaves_no_table(store, monkeypatch):
-    monkeypatch.setattr(store, "read", None)
-    with pytest.raises(TypeError):
-        BlockTable(store, "complete", 64)
-    assert not list(store.folder.parent.glob("*.blocks*"))
 
 
 def table_file(store, mode="complete", seq_length=64):

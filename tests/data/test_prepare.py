@@ -71,30 +71,6 @@ def test_short_documents_are_dropped(tmp_path, tokenizer_folder):
     assert not (tmp_path / "none").exists()
 
 
-def test_shards_without_documents_are_read(tmp_path, tokenizer_folder):
-    text = tmp_path / "text.txt"
-    text.write_text("one\n\n" * 2000 + "one two three\n\n" + "one\n\n" * 3000)
-    prepare([text], tokenizer_folder, tmp_path / "store", min_words=3, shard_bytes=5000)
-    store = TokenStore(tmp_path / "store")
-    assert store.num_documents == 1 and store.document(0) == (0, store.num_tokens)
-
-
-def test_progress_is_reported(tmp_path, text_file, tokenizer_folder):
-    calls = []
-    prepare([text_file], tokenizer_folder, tmp_path / "store", progress=lambda *facts: calls.append(facts))
-    store = TokenStore(tmp_path / "store")
-    assert calls[-1][:2] == (store.num_documents, store.num_tokens) and calls[-1][2] > 0
-    assert calls == sorted(calls, key=lambda facts: facts[:2]) and len(calls) > 10
-
-
-def test_an_older_store_is_replaced(tmp_path, text_file, tokenizer_folder, reference):
-    other = tmp_path / "other.txt"
-    other.write_text("abc\n")
-    prepare([other], tokenizer_folder, tmp_path / "out" / "store")
-    prepare([text_file], tokenizer_folder, tmp_path / "out" / "store", shard_bytes=SHARD_BYTES)
-    assert_done(tmp_path / "out" / "store", reference)
-
-
 class Stop(Exception):
     pass
 

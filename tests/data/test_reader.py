@@ -9,7 +9,7 @@ import zstandard
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data import reader
-from ds_minimodel.data.reader import Position, find_text, read_chunks, read_documents
+from ds_minimodel.data.reader import find_text, read_chunks, read_documents
 
 COMPRESS = {
     "": bytes,
@@ -70,17 +70,6 @@ def test_reading_starts_again_at_any_chunk(tmp_path, small_chunks, suffix):
         assert list(read_chunks(paths, whole[number].end)) == whole[number + 1 :]
 
 
-def test_chunks_are_the_whole_text_and_bounded(tmp_path, small_chunks):
-    path = tmp_path / "text.txt"
-    text = as_text(make_documents(100)).encode()
-    path.write_bytes(text)
-    chunks = list(read_chunks([path]))
-    assert b"".join(chunk.data for chunk in chunks) == text
-    assert max(len(chunk.data) for chunk in chunks) <= 2000
-    assert all(chunk.data.endswith(b"\n\n") for chunk in chunks[:-1])
-    assert chunks[-1].end == Position(0, len(text), text.count(b"\n") + 1)
-
-
 def test_text_without_blank_lines_or_line_ends_is_cut(tmp_path, small_chunks):
     lines = [line for doc in make_documents(100) for line in doc]
     no_blanks, no_ends, no_spaces = (tmp_path / name for name in ("a", "b", "c"))
@@ -98,11 +87,6 @@ def test_globs_are_sorted_and_files_come_once(tmp_path):
         (tmp_path / name).write_text("x\n")
     found = find_text([tmp_path / "b.txt", f"{tmp_path}/*.txt", f"{tmp_path}/**/*.txt"])
     assert [str(path.relative_to(tmp_path)) for path in found] == ["b.txt", "a.txt", "sub/c.txt"]
-
-
-def test_names_with_brackets_are_found(tmp_path):
-    (tmp_path / "text[1].txt").write_text("x\n")
-    assert find_text([tmp_path / "text[1].txt"]) == [tmp_path / "text[1].txt"]
 
 
 def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):

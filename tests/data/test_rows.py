@@ -116,13 +116,6 @@ def test_a_parquet_file_without_text(tmp_path, rows, words):
         list(read_documents([write_parquet(tmp_path / "rows.parquet", rows)]))
 
 
-def test_a_damaged_parquet_file(tmp_path):
-    path = write_parquet(tmp_path / "rows.parquet")
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match="rows.parquet: cannot be read"):
-        list(read_documents([path]))
-
-
 def test_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")

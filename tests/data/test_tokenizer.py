@@ -53,11 +53,6 @@ def test_training_says_where_it_is(tmp_path, text_file, corpus, capfd):
     assert last.startswith(f"tokenizer de: {sum(map(len, corpus)):,} lines, ") and "all read" in last
 
 
-def test_decode_leaves_special_ids_out(tokenizer):
-    ids = tokenizer.encode(["abc"])[0]
-    assert tokenizer.decode([0, *ids, 2, 1, tokenizer.vocabulary.mask]) == "abc"
-
-
 def test_offsets_of_plain_text_spell_the_pieces(tokenizer, corpus):
     for line in (document[0] for document in corpus[:100]):
         ids, spans = tokenizer.encode_with_offsets(line)
@@ -90,14 +85,6 @@ def test_offsets_survive_normalisation(tokenizer, text):
     assert all(start < end for id, (start, end) in zip(ids, spans) if tokenizer.pieces()[id] != "▁")
 
 
-def test_offsets_where_one_character_becomes_many(tokenizer):
-    text = "ab ﬁ cd"  # the ligature is one character, normalised to two
-    ids, spans = tokenizer.encode_with_offsets(text)
-    of_ligature = [span for span in spans if span[0] == 3 and span[1] > 3]
-    assert of_ligature and set(of_ligature) == {(3, 4)}
-    assert text[spans[-1][0] : spans[-1][1]] in "cd"
-
-
 def test_same_text_gives_the_same_bytes(tmp_path, text_file, tokenizer_folder):
     train_tokenizer([text_file], tmp_path / "again", 600, 0.9998, 5000)
     for name in ("tokenizer.model", "manifest.json"):
@@ -115,26 +102,11 @@ def test_largest_possible_vocabulary_is_named_and_works(tmp_path, text_file):
         train_tokenizer([text_file], tmp_path / "more", most + 1, 0.9998, SENTENCES)
 
 
-def test_smallest_possible_vocabulary_is_named_and_works(tmp_path, text_file):
-    with pytest.raises(UserError, match="vocab_size=20.*at least") as error:
-        train_tokenizer([text_file], tmp_path / "out", 20, 0.9998, SENTENCES)
-    least = int(re.search(r"at least (\d+)", str(error.value))[1])
-    train_tokenizer([text_file], tmp_path / "out", least, 0.9998, SENTENCES)
-
-
 @pytest.mark.parametrize("text", [b"word " * 10_000_000, "\u200b\n".encode() * 100])
 def test_text_without_a_line_for_a_vocabulary(tmp_path, text):
     (tmp_path / "text.txt").write_bytes(text)
     with pytest.raises(UserError, match="text.txt: no line that a vocabulary can be made of"):
         train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 600, 0.9998, SENTENCES)
-
-
-def test_an_error_in_the_text_is_the_error_of_training(tmp_path, text_file):
-    text = tmp_path / "text.txt"
-    text.write_bytes(text_file.read_bytes() + b"\n\xff\n")
-    with pytest.raises(UserError, match="text.txt:.*not UTF-8"):
-        train_tokenizer([text], tmp_path / "out", 600, 0.9998, SENTENCES)
-    assert not (tmp_path / "out").exists()
 
 
 def test_changed_model_files_are_refused(tmp_path, text_file):

@@ -49,9 +49,3 @@ def test_a_script_without_a_guard_is_run_once(tmp_path):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "once\nNone None None 1 2\n")
     assert sorted("".join(done.stderr.split())) == ["1", "2", "3"]  # two may write at once
-
-
-def test_an_error_of_a_worker_says_where_it_was():
-    with pytest.raises(ValueError) as raised:
-        list(ordered_map(int, ["x"], 2))
-    assert "in a worker process:\nTraceback" in raised.value.__notes__[0]

@@ -157,16 +157,6 @@ def test_a_finished_run_leaves_nothing_of_a_killed_save(tmp_path):
     assert not checkpoints.exists()
 
 
-def test_a_copy_beside_the_checkpoints_is_left_alone(world, uninterrupted, tmp_path):
-    run = run_config(zero_stage=1, **EACH_STEP)
-    crash(world, tmp_path, run)
-    copy = tmp_path / "checkpoints" / "step-00000004.copy"
-    shutil.copytree(tmp_path / "checkpoints" / "step-00000004", copy)
-    assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
-    drop_all_but_milestones(tmp_path / "checkpoints")
-    assert names(tmp_path) == ["step-00000004.copy"]
-
-
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_deepspeed_loads_them_by_itself(world, uninterrupted, tmp_path, stage):
     """A plain engine of the same layout, `latest` found by DeepSpeed, its own reader of files."""
@@ -237,13 +227,6 @@ def test_a_full_disk_in_the_background_is_one_line(world, uninterrupted, tmp_pat
     assert latest.read_text() == good
     assert [name for name in names(tmp_path) if name.startswith("step") and "partial" not in name][-1] == good
     assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
-
-
-def test_what_lies_in_the_way_is_named(world, tmp_path):
-    (tmp_path / "checkpoints").write_text("a file")
-    with pytest.raises(UserError, match="checkpoints: cannot write: a file is in the place of a folder"):
-        train(world, tmp_path, run_config(checkpoint_every=2))
-    assert (tmp_path / "checkpoints").read_text() == "a file"
 
 
 def test_a_state_that_is_not_finite_is_not_saved_even_where_its_loss_was(world, tmp_path):

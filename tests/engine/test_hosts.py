@@ -1,7 +1,6 @@
 """Hostfiles: what is refused, with file and line, before anything starts."""
 
 import os
-import socket
 
 import pytest
 
@@ -127,10 +126,3 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 def test_gpus_are_those_that_the_user_shows(monkeypatch, visible, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert launch.gpus() == names
-
-
-def test_the_interface_of_an_address():
-    from ds_minimodel.engine.ranks.rendezvous import _interface_of, source_address
-
-    assert _interface_of(source_address("127.0.0.1")) in {name for _, name in socket.if_nameindex()}
-    assert _interface_of("192.0.2.1") is None

@@ -11,7 +11,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import sha256_of_json, write_json
 from ds_minimodel.results.losses import read_losses
 from ds_minimodel.results.page import write_report
-from ds_minimodel.results.render import Cell, Facts, Heading, Notes, Plot, Table, to_html, to_markdown
+from ds_minimodel.results.render import PALETTES, Cell, Facts, Heading, Notes, Plot, Table, to_html, to_markdown
 from ds_minimodel.results.run_results import read_run_results
 
 from .some_runs import some_run
@@ -279,3 +279,48 @@ def test_the_time_of_a_run_is_that_of_its_steps_and_what_it_would_be_at_the_medi
     ]
     row = read_losses(metrics(tmp_path / "metrics.jsonl", records), "minijoint", "adapt", "de")
     assert (row["seconds"], row["usual_seconds"]) == pytest.approx((24.0, 6.0))
+
+
+# --- The page as people see it: on a phone, in dark mode, by keyboard ---
+
+ENOUGH = 4.5  # of contrast: WCAG 2, level AA
+
+
+def a_page():
+    """A report of 15 languages and 4 tasks, with figures 2,640 pixels wide."""
+    columns = ["System", *(f"l{number}" for number in range(15)), "avg"]
+    table = Table("Table 2: performance", columns, [[Cell("BL_BASE"), *[Cell("53.7", "±1.0")] * 16]])
+    png = PNG + b"\0\0\0\rIHDR" + (2640).to_bytes(4, "big") + bytes(9)
+    blocks = [[Heading(task), table, Plot("f.png", png, "Figure 3")] for task in ("xnli", "xquad", "ner", "topic")]
+    return to_html("Report", sum(blocks, []))
+
+
+def test_plots_scale_with_the_page():
+    """No figure is held at a width that a phone does not have, nor lies in what scrolls."""
+    shown = a_page()
+    assert "figure img { max-width: 100%; height: auto;" in shown
+    assert shown.count('<figure><img alt="Figure 3" width="1320"') == 4
+
+
+def luminance(color):
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("mode", PALETTES)
+def test_every_text_has_enough_contrast(mode):
+    ground, *texts = (luminance(PALETTES[mode][name]) for name in ("ground", "text", "quiet", "link"))
+    for text in texts:
+        assert (max(ground, text) + 0.05) / (min(ground, text) + 0.05) >= ENOUGH
+
+
+def test_colours_are_those_of_the_palettes_and_what_is_wide_scrolls_by_keyboard():
+    shown = a_page()
+    colors = set(re.findall(r"[ {]color: ([^;]+);", shown))
+    assert colors == {"var(--text)", "var(--quiet)", "var(--link)"}
+    ids = set(re.findall(r' id="(\w+)"', shown))
+    assert set(re.findall(r'href="#(\w+)"', shown)) <= ids
+    regions = re.findall(r'<div class="wide" role="region" tabindex="0" aria-labelledby="(\w+)"><table', shown)
+    assert len(regions) == shown.count("<table") == 4 and set(regions) <= ids
+    assert re.search(r'<body>\n<a class="skip" href="#results">', shown) and '<main id="results">' in shown

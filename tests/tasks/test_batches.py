@@ -47,12 +47,6 @@ def test_real_tokens_are_told_where_much_is_padding(examples):
     assert "real" not in examples.batch(np.array([3, 10]), [0, 0])  # of equal length
 
 
-def test_spans_read_every_position():
-    examples = join([np.array([0, 5, 2, 6, 2])], [(3, 3)], reads_start=False)
-    batch = examples.batch(np.array([0]), [0])
-    assert "read" not in batch and batch["targets"].tolist() == [[3, 3]]
-
-
 def test_an_epoch_meets_each_example_once_and_fills_its_last_batch(examples):
     sampler = TaskSampler(examples, batch_size=8, seed=5)
     assert sampler.updates_per_epoch == 3
@@ -93,11 +87,6 @@ def test_slots_beyond_the_batch_change_nothing_but_fillers(examples, slots):
         for name in ("targets", "lengths", "sample_keys"):
             assert np.array_equal(rows[name][:8], expected[name])
         assert (rows["targets"][8:] == -100).all() and rows["count"] == expected["count"]
-
-
-def test_a_batch_that_is_all_filler(examples):
-    batch = TaskSampler(examples, batch_size=8, seed=5).rows(23, 24)
-    assert batch["count"] == 0 and batch["targets"].tolist() == [[-100]] and batch["lengths"][0] >= 2
 
 
 @pytest.mark.parametrize("max_tokens", [1, 30, 10_000])

@@ -105,16 +105,3 @@ def test_pawsx_leaves_out_what_was_not_translated(tmp_path):
     assert records.texts == (['He said "', "x"], ["b .", "y"]) and records.targets.tolist() == [1, 0]
     own = jsonl(tmp_path / "own.jsonl", {"sentence1": "NS", "sentence2": "b", "label": 0, "id": "1"})
     assert read_table(own, PAIR).texts == (["NS"], ["b"])  # in other files these are texts
-
-
-@pytest.mark.parametrize(
-    "row, message",
-    [
-        (["7", "a", "b", "2"], r"t\.tsv:3: label '2' is not one of the task's \(0, 1\)"),
-        (["7", "a", "b"], r"t\.tsv:3: 3 fields where the header names 4"),
-    ],
-)
-def test_a_damaged_row_is_named(tmp_path, row, message):
-    path = tsv(tmp_path / "t.tsv", ["id", "sentence1", "sentence2", "label"], ["1", "a", "b", "0"], row)
-    with pytest.raises(UserError, match=message):
-        read_table(path, PAIR, ["0", "1"])

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.pipeline.check import check_ahead
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.tasks import KINDS
@@ -75,22 +74,3 @@ def test_all_four_tasks_are_read_from_their_official_files(recipe):
     for language in recipe.languages.all:
         records = kind.read(xnli.test[language], xnli, language, labels)
         assert records.texts == ([f"{language} 1"] * 2, ['"', '"']) and records.targets.tolist() == [2, 0]
-
-
-@pytest.mark.parametrize(
-    "task, content, message",
-    [
-        ("xnli", "premise\thypo\tlabel\na\tb\tunsure\n", r"multinli\.train\.en\.tsv:2: label 'unsure' is not one of"),
-        ("xnli", "a\tb\tc\n1\t2\t3\n", r"multinli\.train\.en\.tsv:2: no known set of columns"),
-        ("pawsx", "", r"en/train\.tsv: no examples"),
-        (
-            "mlqa",
-            squad("北京是首都。", "首都", 2),
-            r"train-v1\.1\.json: data\[0\].*5a.*character 2 of the context begins",
-        ),
-    ],
-)
-def test_what_is_wrong_is_found_ahead_with_its_place(recipe, task, content, message):
-    write(recipe.finetune.tasks[task].train, content)
-    with pytest.raises(UserError, match=message):
-        check_ahead(recipe, ("finetune", "evaluate"), 8)

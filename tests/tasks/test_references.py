@@ -51,19 +51,6 @@ def test_references_are_fitted_by_one_thread_whatever_is_set(monkeypatch):
     assert seen == [{1}, {1}]
 
 
-def test_overlap_tells_pairs_that_share_words():
-    pairs = [("blue house", "the blue house stands here"), ("blue house", "a tree grows in gardens")] * 20
-    labels = ["1", "0"] * 20
-    tests = {
-        "de": (
-            [("rotes Auto", "ein rotes Auto fährt dort"), ("rotes Auto", "die Bäume wachsen in Gärten")],
-            ["1", "0"],
-        ),
-        "zh": ([("插入图表", "在文档中插入图表"), ("插入图表", "删除当前的选定单元格")], ["1", "0"]),
-    }
-    assert references.overlap_accuracies(pairs, labels, tests) == {"de": 100.0, "zh": 100.0}
-
-
 def test_without_scikit_learn_there_is_no_score(monkeypatch):
     monkeypatch.setattr(references, "LogisticRegression", None)
     assert references.tfidf_accuracies(["a"], ["x"], {}) == "scikit-learn is not installed"
@@ -93,7 +80,3 @@ def test_what_cannot_be_learnt_from_has_a_reason_in_the_place_of_scores():
 def test_overlap_answers(question, context, answer):
     item = SimpleNamespace(id="q", text=question, context=context)
     assert references.overlap_answers([item]) == {"q": answer}
-
-
-def test_an_empty_context_gives_an_empty_answer():
-    assert references.best_sentence("q", "") == ""

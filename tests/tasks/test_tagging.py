@@ -12,7 +12,7 @@ from transformers import AutoModelForTokenClassification
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.data.tokenizer import open_tokenizer, trained_layout
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack, space_of
 from ds_minimodel.tasks import KINDS
@@ -88,11 +88,6 @@ def test_wikiann_loses_its_languages(tmp_path):
     assert one_without.words[0] == ["de:Berlin", "de::"]
 
 
-def test_given_labels_keep_their_order(tmp_path):
-    path = write(tmp_path, "t.tsv", "a\tB-X\nb\tI-X\nc\tO\n")
-    assert [ids.tolist() for ids in read_tagged(path, ["O", "I-X", "B-X"]).targets] == [[2, 1, 0]]
-
-
 @pytest.mark.parametrize(
     "name, content, message",
     [
@@ -140,16 +135,6 @@ def test_a_words_first_piece_has_its_label(tokenizer):
     assert encoded.first_pieces[0].tolist() == [
         place for place, target in enumerate(expected[: encoded.examples.lengths[0]]) if target != IGNORED
     ]
-
-
-def test_a_byte_level_word_is_encoded_as_after_a_space():
-    """As Hugging Face does with words (add_prefix_space)."""
-    seen = []
-    tokenizer = SimpleNamespace(
-        encode=lambda texts: seen.extend(texts) or [[7]] * len(texts), vocabulary=trained_layout(9)
-    )
-    encode_words(tokenizer, sentences_of(["a"]), 8)
-    assert seen == [" a"]
 
 
 @pytest.mark.parametrize("max_length", range(3, 16))
@@ -232,11 +217,6 @@ def test_and_on_random_tags(seed, f1, precision, recall):
     gold, predicted = random_sentences(seed)
     expected = {"score": f1, "precision": precision, "recall": recall}
     assert score_entities(predicted, gold) == pytest.approx(expected, abs=1e-9)
-
-
-def test_entities_of_tags():
-    assert entities("B-A I-A I-B I-A B-A B-A I-A O I-A".split()) == [("A", 0, 2), ("A", 4, 5), ("A", 5, 7)]
-    assert entities(["B-A", None, "I-A"]) == [("A", 0, 1)]
 
 
 def test_words_that_were_cut_off_count(tokenizer):
