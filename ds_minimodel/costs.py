@@ -71,12 +71,11 @@ def layer_flops(work: Work, layer: LayerProducts) -> float:
 
 def _pairs(work: Work, layer: LayerProducts, num_queries: float) -> float:
     """Pairs of a query and a key that it sees."""
-    s = work.seq_length
-    return num_queries * (s if layer.reach is None else min(s, layer.reach))
+    return num_queries * layer.keys_seen(work.seq_length)
 
 
 def output_flops(work: Work) -> float:
-    """FLOPs of the tied h x V output projection at the read positions: the paper's p FLOP_outproj."""
+    """FLOPs of the h x V output projection at the read positions: the paper's p FLOP_outproj."""
     return 2 * work.num_read * work.body.hidden_size * work.vocab_size
 
 
@@ -201,17 +200,16 @@ def step_flops(step: str, work: Work, depths: Sequence[int], frozen_layers: int 
 def finetune_flops(work: Work, num_outputs: int, reads_start: bool) -> Cost:
     """Cost of finetuning, embeddings frozen, positions, embedding norm and all above trained.
 
-    reads_start: the head is a dense layer and `num_outputs` scores, read at one position; else it is
-    `num_outputs` scores at every position. work.seq_length is the mean number of tokens of an example.
+    reads_start: the head is `num_outputs` scores at one position, after the dense layer of a kind that has one; else it
+    is these scores at every position. work.seq_length is the mean number of tokens of an example.
     The paper has no formula for this step; `formula` is A1 with the task head in place of the language model's.
     """
     h, num_layers = work.body.hidden_size, work.body.num_layers
-    if reads_start:
-        num_queries, head = 1, 2.0 * h * (h + num_outputs)
-    else:
-        num_queries, head = work.seq_length, 2.0 * work.seq_length * h * num_outputs
-        if work.body.tasks_read_head:
-            head += work.seq_length * products_of(work.body).head
+    num_queries = 1 if reads_start else work.seq_length
+    head = 2.0 * h * num_outputs + (products_of(work.body).head if work.body.tasks_read_head else 0)
+    if reads_start and work.body.task_activation:
+        head += 2.0 * h * h
+    head *= num_queries
     stack = _executed_stack(work, work.layers(num_layers), num_queries, trains=True)
     return Cost(
         3 * work.num_sequences * (_all_layers(work, num_layers) + head), work.num_sequences * (stack + 3 * head)

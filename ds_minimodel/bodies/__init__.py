@@ -13,7 +13,7 @@ from pydantic import PlainValidator, ValidationError
 
 from ds_minimodel.bodies.config import BodyConfig, BodyProducts
 from ds_minimodel.bodies.kind import BodyKind
-from ds_minimodel.bodies.modernbert import ModernBert
+from ds_minimodel.bodies.modern import FAMILIES
 from ds_minimodel.bodies.roberta import Bert, Roberta
 from ds_minimodel.common.errors import reason_of
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BODIES", "BodyConfig", "BodyConfigOfKind", "BodyKind", "BodyProducts", "make_body", "products_of"]
 
-BODIES: dict[str, BodyKind] = {kind.name: kind for kind in (Roberta(), Bert(), ModernBert())}
+BODIES: dict[str, BodyKind] = {kind.name: kind for kind in (Roberta(), Bert(), *FAMILIES)}
 
 
 def _config_of_kind(value: object) -> BodyConfig:

@@ -118,17 +118,25 @@ class Layer(Part):
 
     def __init__(self, config: BodyConfig, index: int):
         super().__init__()
-        self.num_heads, self.sites = config.num_heads, config.dropout_sites.layer(index)
+        self.num_heads, self.num_key_heads, self.head_width = config.num_heads, config.num_key_heads, config.head_width
+        self.sites = config.dropout_sites.layer(index)
+
+    @property
+    def qkv_sizes(self) -> list[int]:
+        """Rows of `qkv` for queries, keys and values, in that order."""
+        return [heads * self.head_width for heads in (self.num_heads, self.num_key_heads, self.num_key_heads)]
 
     def split(self, group: parallel.Group) -> None:
         """Attention by heads, feed-forward by inner units."""
-        assert self.num_heads % group.size == self.ffn_out.in_features % group.size == 0
-        heads = group.share(self.num_heads)
-        self.num_heads = len(heads)
-        self.sites = self.sites._replace(heads=self.sites.heads[heads.start : heads.stop])
-        for linear, sections in ((self.qkv, 3), (self.ffn_in, self.ffn_in_sections)):
+        assert self.num_heads % group.size == self.num_key_heads % group.size == 0
+        assert self.ffn_out.in_features % group.size == 0
+        inner = [self.ffn_out.in_features] * self.ffn_in_sections
+        for linear, lengths in ((self.qkv, self.qkv_sizes), (self.ffn_in, inner)):
             for name, _ in list(linear.named_parameters()):
-                parallel.shard_parameter(linear, name, group, dim=0, sections=sections)
+                parallel.shard_parameter(linear, name, group, dim=0, lengths=lengths)
+        heads = group.share(self.num_heads)
+        self.num_heads, self.num_key_heads = len(heads), self.num_key_heads // group.size
+        self.sites = self.sites._replace(heads=self.sites.heads[heads.start : heads.stop])
         for linear in (self.attention_out, self.ffn_out):
             parallel.shard_parameter(linear, "weight", group, dim=1)
 
@@ -149,30 +157,48 @@ class Layer(Part):
 
 
 class LanguagePack(Part):
-    """A language: token embeddings, tied as output projection, and its own output bias."""
+    """A language: token embeddings, `tokens`, and an output projection: the same table or `output`, and `bias` or none.
 
-    def __init__(self, vocab_size: int, hidden_size: int):
+    config: of the body, which says what a language has.
+    """
+
+    tokens: nn.Parameter
+    output: nn.Parameter
+
+    def __init__(self, vocab_size: int, config: BodyConfig):
         super().__init__()
-        self.tokens = nn.Parameter(torch.empty(vocab_size, hidden_size).normal_(0, INIT_STD))
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
-        self.rows = range(vocab_size)
+        for name in config.language_tensors:
+            shape = (vocab_size,) if name == "bias" else (vocab_size, config.hidden_size)
+            start = torch.zeros(shape) if name == "bias" else torch.empty(shape).normal_(0, INIT_STD)
+            self.register_parameter(name, nn.Parameter(start))
+        self.tied, self.rows = config.tied, range(vocab_size)
 
     def split(self, group: parallel.Group) -> None:
-        self.rows = group.share(len(self.bias))
-        for name in ("tokens", "bias"):
+        self.rows = group.share(len(self.rows))
+        for name, _ in list(self.named_parameters()):
             parallel.shard_parameter(self, name, group, dim=0)
 
     def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings of the tokens -> (B, S, H); and the table as output projection, for `cross_entropy`."""
+        """Embeddings of the tokens -> (B, S, H); and the output projection, for `logits` and `cross_entropy`."""
         if self.group.size == 1:
-            return ops.embedding(tokens_BS, self.tokens)
-        return parallel.embedding(tokens_BS, self.tokens, self.rows, self.group), self.tokens
+            embedded_BSH, table = ops.embedding(tokens_BS, self.tokens)
+        else:
+            embedded_BSH, table = parallel.embedding(tokens_BS, self.tokens, self.rows, self.group), self.tokens
+        # A view: at ZeRO 3 it keeps what was gathered of the matrix until the backward pass, as that of the embeddings.
+        return embedded_BSH, table if self.tied else self.output.view_as(self.output)
+
+    def logits(self, x_PH: Tensor, table: Tensor) -> Tensor:
+        """Scores (P, V) of all tokens, from a head's outputs; not of a pack that is split."""
+        return ops.linear(x_PH, table, getattr(self, "bias", None))
 
     def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
+        bias_V = getattr(self, "bias", None)
+        if bias_V is None:
+            bias_V = table.new_zeros(len(table))
         if self.group.size == 1:
-            return ops.linear_cross_entropy(x_PH, table, self.bias, targets_P)
-        return parallel.linear_cross_entropy(x_PH, table, self.bias, targets_P, self.rows, self.group)
+            return ops.linear_cross_entropy(x_PH, table, bias_V, targets_P)
+        return parallel.linear_cross_entropy(x_PH, table, bias_V, targets_P, self.rows, self.group)
 
 
 class Body(nn.Module, ABC):

@@ -26,6 +26,9 @@ class BodyConfig(Section):
     separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair
     token_types: ClassVar[int] = 1  # vectors that tell them apart; with one there is none, since positions can hold it
     tasks_read_head: ClassVar[bool] = False  # whether a task's scores are of the last head's outputs, not of its inputs
+    task_activation: ClassVar[str] = "tanh"  # after a classifier's own dense layer; empty where it has none
+    causal: ClassVar[bool] = False  # whether a position sees what is before it alone
+    output_bias: ClassVar[bool] = True  # whether a language's output projection has a bias
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:
@@ -34,6 +37,28 @@ class BodyConfig(Section):
         if not DropoutSites.fit(self.num_layers, self.num_heads):
             raise ValueError(f"{self.num_layers} layers of {self.num_heads} heads have too many dropouts to number")
         return self
+
+    @property
+    def num_key_heads(self) -> int:
+        """Heads of keys and values: as many as of queries, or fewer, which these share."""
+        return self.num_heads
+
+    @property
+    def head_width(self) -> int:
+        """Width of a head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def tied(self) -> bool:
+        """Whether a language's embeddings are its output projection too."""
+        return True
+
+    @property
+    def language_tensors(self) -> tuple[str, ...]:
+        """Names of the tensors of a language over this body: its embeddings, and what its output projection has of its
+        own."""
+        own = {"tokens": True, "output": not self.tied, "bias": self.output_bias}
+        return tuple(name for name, has in own.items() if has)
 
     @property
     def dropout_sites(self) -> DropoutSites:
@@ -65,14 +90,19 @@ class LayerProducts(NamedTuple):
 
     key: at each position, read or not (keys and values). query: at each position whose output is computed, before
     attention. output: there, after attention. pair: of each such position with each key that it sees (scores, and the
-    sum of values). reach: keys that a position sees at most, itself among them; None: all of its sequence.
+    sum of values). window: how many keys before and after its own a position sees; None: all of its sequence.
     """
 
     key: float
     query: float
     output: float
     pair: float
-    reach: int | None = None
+    window: tuple[int | None, int | None] = (None, None)
+
+    def keys_seen(self, length: int) -> float:
+        """Keys that a position of a sequence of `length` sees, itself among them, on average."""
+        reaches = [min(length - 1, length if reach is None else reach) for reach in self.window]
+        return 1 + sum(reach - reach * (reach + 1) / (2 * length) for reach in reaches)
 
 
 class BodyProducts(NamedTuple):

@@ -16,7 +16,10 @@ from ds_minimodel.bodies.config import BodyConfig
 from ds_minimodel.common.errors import UserError, reason_of
 from ds_minimodel.common.files import Stored
 
+_ANSWERS = "ForQuestionAnswering"
 Shapes = Mapping[str, tuple[int, ...]]
+Blocks = Mapping[str, Sequence[int]]
+_EQUAL: Blocks = {}
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,15 @@ class Architecture(ABC):
     """One of Hugging Face's model types that a kind of body serves.
 
     model_type: in config.json. classes: how the names of its model classes begin. tokenizer: the same of its own
-    tokenizer class. pad_id: of the padding token, where positions count from it. Our names are those of a
-    LanguageModel's parameters; a language-model head is module `body.heads.DEPTH`, the head of a task lies beside
-    `body`.
+    tokenizer class. endings: how the names of those of its classes end that are served. pad_id: of the padding token,
+    where positions count from it. Our names are those of a LanguageModel's parameters; a language-model head is module
+    `body.heads.DEPTH`, the head of a task lies beside `body`.
     """
 
     model_type: str
     classes: str
     tokenizer: str
+    endings: tuple[str, ...] = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", _ANSWERS)
 
     @property
     def pad_id(self) -> int | None:
@@ -70,27 +74,43 @@ class Architecture(ABC):
 
 
 def converted(
-    tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]], shapes: Shapes, where: Path, served: str
+    tensors: Mapping[str, Tensor],
+    names: Mapping[str, Sequence[str]],
+    shapes: Shapes,
+    where: Path,
+    served: str,
+    blocks: Blocks = _EQUAL,
 ) -> dict[str, Tensor]:
     """Tensors under our names; names: each of ours -> those of theirs that it is when these are concatenated.
 
-    shapes: of the concatenated ones. served: in a message, whose language model the file must hold.
+    shapes: of the concatenated ones. served: in a message, whose language model the file must hold. blocks: as of
+    part_sizes.
     """
     rest, ours = dict(tensors), {}
     for name, parts in names.items():
-        expected = (shapes[name][0] // len(parts), *shapes[name][1:])
+        rows, *others = shapes[name]
         chunks = []
-        for part in parts:
+        for part, size in zip(parts, part_sizes(name, parts, rows, blocks), strict=True):
             if part not in rest:
-                raise UserError(f"{where}: no tensor {part}; it must hold a masked language model of {served}")
-            chunks.append(as_fp32(rest.pop(part), part, expected, where))
+                raise UserError(f"{where}: no tensor {part}; it must hold a language model of {served}")
+            chunks.append(as_fp32(rest.pop(part), part, (size, *others), where))
         ours[name] = torch.cat(chunks)
     if rest:
         raise UserError(
-            f"{where}: {sorted(rest)[0]!r:.120} has no counterpart here; it must hold a masked language model of "
-            f"{served} without additions"
+            f"{where}: {sorted(rest)[0]!r:.120} has no counterpart here; it must hold a language model of {served} "
+            "without additions"
         )
     return ours
+
+
+def part_sizes(name: str, parts: Sequence[str], rows: int, blocks: Blocks = _EQUAL) -> Sequence[int]:
+    """Rows of the parts of which the parameter `name` of so many is concatenated.
+
+    blocks: module -> rows of its parts, where they are not equal.
+    """
+    if len(parts) == 1:
+        return [rows]
+    return blocks.get(name.split(".")[-2]) or [rows // len(parts)] * len(parts)
 
 
 def checked_config(kind: type[BodyConfig], where: Path, **values: Any) -> BodyConfig:
@@ -99,7 +119,9 @@ def checked_config(kind: type[BodyConfig], where: Path, **values: Any) -> BodyCo
         return kind(**values)
     except ValidationError as error:
         reason = reason_of(error.errors()[0])
-        raise UserError(f"{where}: {reason.replace('num_heads', 'num_attention_heads')}") from None
+        for ours, theirs in {"num_heads": "num_attention_heads", "num_kv_heads": "num_key_value_heads"}.items():
+            reason = reason.replace(ours, theirs)
+        raise UserError(f"{where}: {reason}") from None
 
 
 def remove_copy(tensors: dict[str, Tensor], copy: str, original: str, where: Path) -> None:

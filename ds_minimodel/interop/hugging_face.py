@@ -31,6 +31,7 @@ from ds_minimodel.tasks import task_of
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 _PIPELINES = {  # of the Hub, by how the name of a class ends
     "ForMaskedLM": "fill-mask",
+    "ForCausalLM": "text-generation",
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
@@ -73,7 +74,8 @@ def import_hf(
     name: str | None = None,
     revision: str | None = None,
 ) -> None:
-    """Read a masked LM of RoBERTa, XLM-R, CamemBERT, BERT or ModernBERT -> out/body and out/pack, in fp32.
+    """Read a language model -> out/body and out/pack, in fp32: of RoBERTa, XLM-R, CamemBERT, BERT, ModernBERT, EuroBERT,
+    Llama, Qwen 2, Qwen 3, OLMo 2 or Gemma 3.
 
     folder: config.json, weights (model.safetensors or pytorch_model.bin, whole or in parts with an index), and
     tokenizer.json, which is kept, or what transformers makes one of. The vector of an only token type is added to the
@@ -158,11 +160,14 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
         tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
     else:
         if depth is not None:
-            raise UserError(f"{artifact}: a task model has no masked-LM head of depth {depth}; leave --depth out")
+            raise UserError(f"{artifact}: a task model has no language-model head of depth {depth}; leave --depth out")
         task, head, num_layers, extra = _as_task(artifact, body)
         tensors = dict(body.tensors)
     for name, tensor in language.tensors.items():
         tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
+    if task not in architecture.endings:
+        name = architecture.classes + task
+        raise UserError(f"{artifact}: Hugging Face's library has no {name} that computes what this model does")
     config = body.config.with_layers(num_layers)
     theirs = architecture.to_theirs(tensors, config, head)
     with atomic_folder(out) as temporary:
@@ -187,7 +192,7 @@ def _as_language_model(
     depths = body.head_depths
     depth = max(depths, default=0) if depth is None else depth
     if depth not in depths:
-        raise UserError(f"{artifact}: no masked-LM head of depth {depth}; it has heads of {list(depths)}")
+        raise UserError(f"{artifact}: no language-model head of depth {depth}; it has heads of {list(depths)}")
     name = OBJECTIVES[body.objective].hugging_face_class
     if not name:
         raise UserError(f"{artifact}: Hugging Face's library has no class for the objective {body.objective}")

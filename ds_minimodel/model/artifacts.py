@@ -114,7 +114,7 @@ class BodyArtifact:
 
 @dataclass
 class PackArtifact:
-    """A language: `tensors` tokens (V, H), bias (V), and what else was trained with them.
+    """A language: `tensors` tokens (V, H) and the others of BodyConfig.language_tensors, and what else was trained.
 
     A name that starts with `body.` replaces that tensor of the body while the pack is plugged in. steps,
     eflops: what its training took.
@@ -237,14 +237,16 @@ def load_pack(
         if here is not None and here != there:
             raise UserError(f"{folder}: the pack of {what} {there} in the place of that of {here}; {_MAKE_AGAIN}")
     tensors = _load(Path(folder) / PACK_WEIGHTS)
-    shapes = [tuple(tensors[name].shape) if name in tensors else () for name in ("tokens", "bias")]
-    rows = manifest.rows
-    if len(shapes[0]) != 2 or shapes != [(rows, shapes[0][1]), (rows,)] or rows < manifest.vocab_size:
+    own = {name: tuple(tensor.shape) for name, tensor in tensors.items() if not name.startswith("body.")}
+    rows, tokens = manifest.rows, own.get("tokens", ())
+    expected = {"tokens": (rows, *tokens[1:]), "output": (rows, *tokens[1:]), "bias": (rows,)}
+    agree = all(own[name] == expected[name] for name in expected.keys() & own)
+    if len(tokens) != 2 or rows < manifest.vocab_size or not agree:
         raise UserError(
-            f"{Path(folder) / PACK_WEIGHTS}: tokens and bias of shapes {shapes[0]} and {shapes[1]} are not those of "
-            f"{rows} rows for {manifest.vocab_size} ids; {_MAKE_AGAIN}"
+            f"{Path(folder) / PACK_WEIGHTS}: tensors of shapes {own!s:.120} are not those of {rows} rows for "
+            f"{manifest.vocab_size} ids; {_MAKE_AGAIN}"
         )
-    other = sorted(name for name in tensors if name not in ("tokens", "bias") and not name.startswith("body."))
+    other = sorted(own.keys() - expected.keys())
     if other:
         raise UserError(f"{Path(folder) / PACK_WEIGHTS}: {other[0]!r:.80} is nothing that a pack has; {_MAKE_AGAIN}")
     return PackArtifact(manifest.language, tensors, manifest.space, manifest.steps, manifest.eflops)
@@ -264,6 +266,11 @@ def check_fit(folder: str | Path, pack: PackArtifact, body: BodyArtifact) -> Non
     width = pack.tensors["tokens"].shape[1]
     if width != body.config.hidden_size:
         raise UserError(f"{folder}: embeddings of size {width}, the body has {body.config.hidden_size}")
+    needed = set(body.config.language_tensors)
+    has = {name for name in pack.tensors if not name.startswith("body.")}
+    if has != needed:
+        named = [", ".join(sorted(names)) for names in (has, needed)]
+        raise UserError(f"{folder}: the pack holds {named[0]}, where languages of this body have {named[1]}")
     for name in [name for name in pack.tensors if name.startswith("body.")]:
         own = body.tensors.get(name if body.task else name.removeprefix("body."))
         if own is None or own.shape != pack.tensors[name].shape:

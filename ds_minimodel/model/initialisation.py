@@ -1,10 +1,10 @@
 """Initialisation of a target language's embeddings (step 2) from those of the source.
 
 target, source: the two vocabularies; a special token is shared where both have it, however they spell it. pack: the
-source pack's tensors, tokens (V, H) and bias (V). vectors: a static vector of each piece (V, D), zero where a piece has
-none; both languages' lie in one space. The output bias goes with the embeddings as one more column: what is copied or
-combined takes it along. Where a method says nothing of a piece, its row is drawn from the source's mean and
-deviation.
+source pack's tensors: tokens (V, H), and where its body has them output (V, H) and bias (V). vectors: a static vector
+of each piece (V, D), zero where a piece has none; both languages' lie in one space. An output matrix or bias goes with
+the embeddings as more columns: what is copied or combined takes them along. Where a method says nothing of a piece, its
+row is drawn from the source's mean and deviation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.common.vocabulary import Vocabulary
 
-Pack = Mapping[str, Tensor]  # tokens (V, H), bias (V)
+Pack = Mapping[str, Tensor]  # tokens (V, H), output (V, H), bias (V)
 
 NEIGHBOURS, TEMPERATURE = 10, 0.1  # WECHSEL's and OFA's
 RANK = 400  # of OFA's factorised embeddings
@@ -39,7 +39,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class FirstPack:
-    """A first pack: tensors tokens (V, H), bias (V). Rows are copied from the source, combined of several, or drawn."""
+    """A first pack, with the source's tensors. Rows are copied from the source, combined of several, or drawn."""
 
     tensors: dict[str, Tensor]
     rows_copied: int
@@ -49,8 +49,12 @@ class FirstPack:
 def random(target: Pieces, pack: Pack, seed: int) -> FirstPack:
     """All rows N(0, 0.02), special tokens too (step 2 of language-model-plasticity)."""
     generator = torch.Generator().manual_seed(seed)
-    tokens = torch.empty(len(target), pack["tokens"].shape[1]).normal_(0, INIT_STD, generator=generator)
-    return FirstPack({"tokens": zero_padding_row(tokens, target.vocabulary), "bias": torch.zeros(len(target))}, 0)
+    tensors = {name: torch.zeros(len(target), *pack[name].shape[1:]) for name in _in_order(pack)}
+    for name, tensor in tensors.items():
+        if name != "bias":
+            tensor.normal_(0, INIT_STD, generator=generator)
+    zero_padding_row(tensors["tokens"], target.vocabulary)
+    return FirstPack(tensors, 0)
 
 
 def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> FirstPack:
@@ -68,8 +72,8 @@ def mean(target: Pieces, source: Pieces, pack: Pack) -> FirstPack:
 
     Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models".
     """
-    old = _rows_with_bias(source, pack)
-    return _copy_special(old.mean(0).repeat(len(target), 1), old, target, source, 0)
+    old = _rows(source, pack)
+    return _copy_special(old.mean(0).repeat(len(target), 1), old, target, source, pack, 0)
 
 
 def focus(target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, seed: int) -> FirstPack:
@@ -78,7 +82,7 @@ def focus(target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, se
     Dobler and de Melo 2023, "FOCUS: Effective Embedding Initialization for Monolingual Specialization of
     Multilingual Models", section 3.
     """
-    old = _rows_with_bias(source, pack)
+    old = _rows(source, pack)
     rows = _drawn(len(target), old, seed)
     into, out_of = _shared(target, source)
     rows[into] = old[out_of]
@@ -87,10 +91,10 @@ def focus(target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, se
     new[into] = False
     anchors = known[into]
     if not anchors.any():
-        return _first_pack(rows, target, len(into))
+        return _first_pack(rows, pack, target, len(into))
     for ids in new.nonzero()[:, 0].split(_CHUNK):
         rows[ids] = sparsemax(unit[ids] @ unit[into[anchors]].T) @ old[out_of[anchors]]
-    return _first_pack(rows, target, len(into), int(new.sum()))
+    return _first_pack(rows, pack, target, len(into), int(new.sum()))
 
 
 def wechsel(
@@ -101,10 +105,10 @@ def wechsel(
     Minixhofer et al. 2022, "WECHSEL: Effective initialization of subword embeddings for cross-lingual
     transfer of monolingual language models", section 3; special tokens are copied, as in its published code.
     """
-    old = _rows_with_bias(source, pack)
+    old = _rows(source, pack)
     rows = _drawn(len(target), old, seed)
     combined = _combine_nearest(rows, target_vectors.any(1), old, target_vectors, source_vectors)
-    return _copy_special(rows, old, target, source, combined)
+    return _copy_special(rows, old, target, source, pack, combined)
 
 
 def ofa(
@@ -117,14 +121,14 @@ def ofa(
     Multilingual Continued Pretraining", section 3. Its training of the factors themselves is not done: a pack
     holds whole embeddings.
     """
-    old = low_rank(_rows_with_bias(source, pack), RANK)
+    old = low_rank(_rows(source, pack), RANK)
     rows = _drawn(len(target), old, seed)
     into, out_of = _shared(target, source)
     new = target_vectors.any(1)
     new[into] = False
     combined = _combine_nearest(rows, new, old, target_vectors, source_vectors)
     rows[into] = old[out_of]
-    return _first_pack(rows, target, len(into), combined)
+    return _first_pack(rows, pack, target, len(into), combined)
 
 
 def sparsemax(scores_RN: Tensor) -> Tensor:
@@ -175,9 +179,14 @@ def _shared_special(target: Pieces, source: Pieces) -> dict[int, int]:
     return {id: of_source[token] for token, id in target.vocabulary.special.items() if token in of_source}
 
 
-def _rows_with_bias(source: Pieces, pack: Pack) -> Tensor:
-    """Embeddings of the source's ids with the output bias as one more column (V, H + 1)."""
-    return torch.cat([pack["tokens"], pack["bias"][:, None]], 1)[: len(source)]
+def _in_order(pack: Pack) -> list[str]:
+    """The names of a pack's own tensors, as they stand side by side."""
+    return [name for name in ("tokens", "output", "bias") if name in pack]
+
+
+def _rows(source: Pieces, pack: Pack) -> Tensor:
+    """All that the pack has of the source's ids, side by side (V, columns)."""
+    return torch.cat([pack[name].reshape(len(pack[name]), -1) for name in _in_order(pack)], 1)[: len(source)]
 
 
 def _drawn(num_pieces: int, old: Tensor, seed: int) -> Tensor:
@@ -186,11 +195,11 @@ def _drawn(num_pieces: int, old: Tensor, seed: int) -> Tensor:
     return old.mean(0) + old.std(0) * torch.randn(num_pieces, old.shape[1], generator=generator)
 
 
-def _copy_special(rows: Tensor, old: Tensor, target: Pieces, source: Pieces, combined: int) -> FirstPack:
+def _copy_special(rows: Tensor, old: Tensor, target: Pieces, source: Pieces, pack: Pack, combined: int) -> FirstPack:
     """The first pack of `rows` with the source's for the special tokens."""
     shared = _shared_special(target, source)
     rows[[*shared]] = old[[*shared.values()]]
-    return _first_pack(rows, target, len(shared), combined)
+    return _first_pack(rows, pack, target, len(shared), combined)
 
 
 def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
@@ -201,6 +210,10 @@ def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
     return tokens
 
 
-def _first_pack(rows: Tensor, target: Pieces, copied: int, combined: int = 0) -> FirstPack:
-    tokens = zero_padding_row(rows[:, :-1].contiguous(), target.vocabulary)
-    return FirstPack({"tokens": tokens, "bias": rows[:, -1].contiguous()}, copied, combined)
+def _first_pack(rows: Tensor, pack: Pack, target: Pieces, copied: int, combined: int = 0) -> FirstPack:
+    """The first pack of `rows`, with the tensors that `pack` has."""
+    names = _in_order(pack)
+    parts = rows.split([pack[name][0].numel() for name in names], 1)
+    tensors = {name: part.reshape(-1, *pack[name].shape[1:]).clone() for name, part in zip(names, parts, strict=True)}
+    zero_padding_row(tensors["tokens"], target.vocabulary)
+    return FirstPack(tensors, copied, combined)

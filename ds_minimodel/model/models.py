@@ -56,7 +56,7 @@ class Model(nn.Module):
 
     def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int] = ()):
         super().__init__()
-        self.pack = LanguagePack(vocab_size, config.hidden_size)
+        self.pack = LanguagePack(vocab_size, config)
         self.body = make_body(config, head_depths)
 
 
@@ -95,6 +95,15 @@ class TaskModel(Model):
         """Scores of the head, (B, labels) or (B, S, outputs)."""
         raise NotImplementedError
 
+    def where_all_is_seen(self, batch: Batch) -> Batch:
+        """A batch that reads `<s>`, or over a causal body the last token of each row, which alone has seen all."""
+        if not self.body.config.causal:
+            return batch
+        tokens_BS, lengths_B = batch["tokens"], batch.get("lengths")
+        if lengths_B is None:
+            lengths_B = tokens_BS.new_full((len(tokens_BS),), tokens_BS.shape[1])
+        return {**batch, "read": lengths_B.long()[:, None] - 1}
+
     def read(self, batch: Batch) -> Tensor:
         """What the scores are of, (B, M, H): hidden states, or what the body's last head makes of them."""
         (x_BMH,), _ = encode(self.pack, self.body, batch)
@@ -108,6 +117,8 @@ class SentenceEncoder(TaskModel):
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, H) fp32: at the one position that the batch reads, else the mean over the tokens."""
+        if "read" in batch:
+            batch = self.where_all_is_seen(batch)
         (x_BSH,), _ = encode(self.pack, self.body, batch)
         x_BSH = self.body.finish(x_BSH)
         if "read" in batch:
@@ -120,21 +131,25 @@ class SentenceEncoder(TaskModel):
 
 
 class SequenceClassifier(TaskModel):
-    """Classification of a sentence or a pair from `<s>`: RoBERTa's head, or scores of the body's own."""
+    """Classification of a sentence or a pair from `<s>` or, over a causal body, the last token.
+
+    A dense layer and scores, as RoBERTa and EuroBERT have, or scores of what the body's own head makes.
+    """
 
     def __init__(self, config: BodyConfig, vocab_size: int, num_labels: int):
         super().__init__(config, vocab_size)
-        self.dense = None if config.tasks_read_head else Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size) if config.task_activation else None
         self.out = Linear(config.hidden_size, num_labels)
         self.apply(init_weights)
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, labels)"""
+        batch = self.where_all_is_seen(batch)
         x_B1H = self.read(batch)
         dropout, sites = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
         if self.dense is not None:
             x_B1H = ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[0], batch["read"]))
-            x_B1H = torch.tanh(self.dense(x_B1H))
+            x_B1H = getattr(F, self.body.config.task_activation)(self.dense(x_B1H))
         return self.out(ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["read"])))[:, 0]
 
     def forward(self, batch: Batch) -> Tensor:

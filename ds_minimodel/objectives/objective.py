@@ -27,13 +27,15 @@ class Objective(ABC):
     """What a body is trained to do on text.
 
     name: in recipes (`objective`) and config.json. settings: its own keys of the recipe's sections pretrain, build_mini
-    and adapt. needs: special tokens that a vocabulary must have, as Vocabulary names them. hugging_face_class:
-    how the name of Hugging Face's class for it ends; empty where that library has none.
+    and adapt. needs: special tokens that a vocabulary must have, as Vocabulary names them. causal: whether it is for
+    bodies whose positions see what is before them alone. hugging_face_class: how the name of Hugging Face's class for
+    it ends; empty where that library has none.
     """
 
     name: ClassVar[str]
     settings: ClassVar[type[Section]]
     needs: ClassVar[tuple[str, ...]] = ()
+    causal: ClassVar[bool] = False
     hugging_face_class: ClassVar[str] = ""
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,37 +16,40 @@ from .group import Group
 class Shard:
     """Which part of a tensor this rank holds.
 
-    Along `dim` the whole tensor consists of `sections` blocks of `length` entries (queries, keys and values of
-    one projection); the rank holds its share of each.
+    Along `dim` the whole tensor consists of blocks of `lengths` entries (queries, keys and values of one projection);
+    the rank holds its share of each.
     """
 
     group: Group
     dim: int
-    sections: int
-    length: int
+    lengths: tuple[int, ...]
 
     def slice_of(self, whole: Tensor) -> Tensor:
         """This rank's part of a whole tensor, a copy."""
-        share = self.group.share(self.length)
-        blocks = whole.unflatten(self.dim, (self.sections, self.length))
-        return blocks.narrow(self.dim + 1, share.start, len(share)).flatten(self.dim, self.dim + 1).clone()
+        shares = (self.group.share(length) for length in self.lengths)
+        blocks = zip(whole.split(self.lengths, self.dim), shares, strict=True)
+        return torch.cat([block.narrow(self.dim, share.start, len(share)) for block, share in blocks], self.dim)
 
     def gather(self, own: Tensor) -> Tensor:
         """The whole tensor of which each rank of the group gives its own part; on every rank."""
-        parts = []
-        for rank, share in enumerate(self.group.shares(self.length)):
+        blocks = []
+        for rank in range(self.group.size):
+            lengths = [len(self.group.shares(length)[rank]) for length in self.lengths]
             shape = list(own.shape)
-            shape[self.dim] = self.sections * len(share)
+            shape[self.dim] = sum(lengths)
             part = own.contiguous() if rank == self.group.rank else own.new_empty(shape)
             dist.broadcast(part, group=self.group.handle, group_src=rank)  # all_gather wants equal parts
-            parts.append(part.unflatten(self.dim, (self.sections, len(share))))
-        return torch.cat(parts, self.dim + 1).flatten(self.dim, self.dim + 1)
+            blocks.append(part.split(lengths, self.dim))
+        return torch.cat([part for parts in zip(*blocks, strict=True) for part in parts], self.dim)
 
 
-def shard_parameter(module: nn.Module, name: str, group: Group, dim: int, sections: int = 1) -> None:
-    """Replace a parameter of `module` by this rank's part of it, whose attribute `shard` says which part that is."""
+def shard_parameter(module: nn.Module, name: str, group: Group, dim: int, lengths: Sequence[int] | None = None) -> None:
+    """Replace a parameter of `module` by this rank's part of it, whose attribute `shard` says which part that is.
+
+    lengths: of the blocks of which the rank holds a share each; None: the parameter is one.
+    """
     whole = getattr(module, name)
-    shard = Shard(group, dim, sections, whole.shape[dim] // sections)
+    shard = Shard(group, dim, tuple(lengths or (whole.shape[dim],)))
     own = nn.Parameter(shard.slice_of(whole.detach()), requires_grad=whole.requires_grad)
     own.shard = shard  # type: ignore[attr-defined]
     # DeepSpeed reads it: this parameter counts in the gradient's norm on every rank.
@@ -57,7 +61,7 @@ def full_shape(parameter: nn.Parameter) -> torch.Size:
     """Shape of the tensor that `parameter` is, or is a part of."""
     shape = list(parameter.shape)
     if hasattr(parameter, "shard"):
-        shape[parameter.shard.dim] = parameter.shard.sections * parameter.shard.length
+        shape[parameter.shard.dim] = sum(parameter.shard.lengths)
     return torch.Size(shape)
 
 

@@ -440,6 +440,15 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _body_sees_what_the_objective_wants(self) -> "Recipe":
+        if self.body_config.causal != self.trained_by.causal:
+            fitting = [name for name, objective in OBJECTIVES.items() if objective.causal == self.body_config.causal]
+            raise ValueError(
+                f"objective {self.objective}: a body of kind {self.model.kind} is trained with {' or '.join(fitting)}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _body_has_what_trains(self) -> "Recipe":
         kind = BODIES[self.model.kind]
         for part in BodyKind.adaptable:

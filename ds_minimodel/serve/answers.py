@@ -10,7 +10,6 @@ from itertools import chain
 import numpy as np
 import torch
 
-from ds_minimodel import ops
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.rows import text_field
 from ds_minimodel.data.tokenizer import MASK, Tokenizer
@@ -93,8 +92,8 @@ class MaskAnswerer(Answerer):
         for index, batch in batches(examples, model):
             masked_BS = batch["tokens"] == mask
             del batch["read"]
-            (x_BSH,), _ = encode(model.pack, model.body, batch, (self.depth,))
-            logits_PV = ops.linear(head(x_BSH[masked_BS]), model.pack.tokens, model.pack.bias).float()
+            (x_BSH,), table = encode(model.pack, model.body, batch, (self.depth,))
+            logits_PV = model.pack.logits(head(x_BSH[masked_BS]), table).float()
             shares, ids = logits_PV.softmax(-1)[:, : len(pieces)].topk(min(self.top, len(pieces)))
             filled = iter(
                 [

@@ -58,8 +58,8 @@ class ManyLanguages:
     def _load(self, folder: str | Path, artifact: BodyArtifact) -> _Language:
         pack, tokenizer = open_pack(folder, artifact)
         with torch.device("meta"):
-            module = LanguagePack(*pack.tensors["tokens"].shape)
-        module.load_state_dict({name: pack.tensors[name] for name in ("tokens", "bias")}, assign=True)
+            module = LanguagePack(len(pack.tensors["tokens"]), artifact.config)
+        module.load_state_dict({name: pack.tensors[name] for name in artifact.config.language_tensors}, assign=True)
         dtype = DTYPES[self.precision]
         body = {
             name: tensor.to(self.device, dtype) for name, tensor in pack.tensors.items() if name.startswith("body.")

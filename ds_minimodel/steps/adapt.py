@@ -200,7 +200,7 @@ def adapt_depths(recipe: Recipe, system: System) -> list[tuple[int, float]]:
 def trains_in_adapt(name: str, section: Adapt) -> bool:
     """Whether step 2 trains the model's parameter of this name."""
     if name.startswith("pack."):
-        return name == "pack.tokens" or section.train_output_bias
+        return name != "pack.bias" or section.train_output_bias
     return (name == "body.positions" and section.train_positions) or (
         name.startswith("body.embedding_norm.") and section.train_embedding_norm
     )

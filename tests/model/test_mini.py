@@ -5,7 +5,7 @@ import torch
 from model_cases import VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, randomise
 
 from ds_minimodel.bodies.body import INIT_STD
-from ds_minimodel.bodies.modernbert import ModernBertConfig
+from ds_minimodel.bodies.modern import ModernBertConfig
 from ds_minimodel.model.artifacts import BodyArtifact
 from ds_minimodel.model.mini import is_layer_from, prefix, with_new_layers
 from tests.small_models import masked_lm

@@ -12,7 +12,12 @@ from .conftest import make_world
 RANKS = "tests.pipeline.tensor_ranks:do_steps"
 # Layers of MiniPost, and heads at the depths that a schedule trains at.
 OVERRIDES = ("systems=[minipost,multijoint]", "finetune.seeds=1")
-MODERNBERT = ("model.kind=modernbert", "model.window=4", "systems=[minipost]", "adapt.depth_schedule=[]")
+# ModernBERT: gated feed-forward blocks, windows, a prediction head that tasks read, no biases. Qwen 2: next tokens,
+# grouped heads, an output matrix of its own.
+MODERN = {
+    "modernbert": ("model.window=4",),
+    "qwen2": ("model.num_heads=4", "model.num_kv_heads=2", "model.tie_output=false"),
+}
 
 
 def split_run(folder, *overrides):
@@ -48,11 +53,17 @@ def test_artifacts_are_those_of_one_process(world, split):
     assert_same_but_for_rounding(found, whole)
 
 
-def test_a_body_without_biases_is_split_as_well(tmp_path):
-    """ModernBERT's: gated feed-forward blocks, windows, a prediction head that tasks read."""
+@pytest.mark.parametrize("kind", MODERN)
+def test_bodies_of_today_are_split_as_well(kind, tmp_path):
     for name in ("whole", "split"):
         (tmp_path / name).mkdir()
-    overrides = (*MODERNBERT, "finetune.seeds=1")
+    overrides = (
+        f"model.kind={kind}",
+        *MODERN[kind],
+        "systems=[minipost]",
+        "adapt.depth_schedule=[]",
+        "finetune.seeds=1",
+    )
     code, _, err = run("run", make_world(tmp_path / "whole"), *overrides)
     assert code == 0, err
     found = artifacts(split_run(tmp_path / "split", *overrides))
