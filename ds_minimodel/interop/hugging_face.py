@@ -74,8 +74,7 @@ def import_hf(
     name: str | None = None,
     revision: str | None = None,
 ) -> None:
-    """Read a language model -> out/body and out/pack, in fp32: of RoBERTa, XLM-R, CamemBERT, BERT, ModernBERT, EuroBERT,
-    Llama, Qwen 2, Qwen 3, OLMo 2 or Gemma 3.
+    """Read a language model of a family that a kind of body serves -> out/body and out/pack, in fp32.
 
     folder: config.json, weights (model.safetensors or pytorch_model.bin, whole or in parts with an index), and
     tokenizer.json, which is kept, or what transformers makes one of. The vector of an only token type is added to the

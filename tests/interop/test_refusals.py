@@ -103,7 +103,7 @@ def test_other_architectures(folder, tmp_path, config):
         folder,
         tmp_path / "out",
         f"model_type {config.model_type};",
-        "takes roberta, xlm-roberta, camembert, bert and modernbert",
+        "takes roberta, xlm-roberta, camembert, bert, modernbert, eurobert, llama",
     )
 
 
