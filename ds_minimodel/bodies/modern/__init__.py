@@ -304,20 +304,17 @@ class ModernBert(ModernKind):
     name = "modernbert"
     config = ModernBertConfig
     adaptable = ("embedding_norm",)
-    without_kernels = ("rotary positions", "windowed attention", "gated GELU", "norms without bias")
 
 
 class EuroBert(ModernKind):
     name = "eurobert"
     config = EuroBertConfig
-    without_kernels = ("rotary positions", "grouped heads", "gated SiLU", "RMS norms")
 
 
 class Decoder(ModernKind):
     """A family that sees what is before a position, and predicts what comes next."""
 
     objective = "next-token"
-    without_kernels = ("rotary positions", "causal attention", "gated SiLU or GELU", "RMS norms")
 
 
 class Llama(Decoder):
