@@ -364,7 +364,11 @@ def test_damaged_parts(bert, tmp_path, what, words):
         ("added_tokens.json", {"[new]": 7}, "'[new]' is not in the vocabulary"),
         ("config.json", {"type_vocab_size": 1}, "type_vocab_size: only 2"),
         ("config.json", {"layer_norm_eps": 0.0}, "layer_norm_eps"),
-        ("config.json", {"model_type": "distilbert"}, "takes roberta, xlm-roberta, camembert, bert, modernbert, eurobert, llama"),
+        (
+            "config.json",
+            {"model_type": "distilbert"},
+            "takes roberta, xlm-roberta, camembert, bert, modernbert, eurobert, llama",
+        ),
     ],
 )
 def test_refused_settings_of_a_bert(bert, tmp_path, name, change, words):

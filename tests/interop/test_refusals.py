@@ -382,7 +382,7 @@ def test_exports(xlm_r, tmp_path):
     save_body(tmp_path / "stranger", BodyArtifact(body.config, body.head_depths, body.tensors, "0" * 16), "body")
     for arguments, words in [
         ((tmp_path / "alone", tmp_path / "out"), "--pack"),
-        ((tmp_path / "in/body", tmp_path / "out", None, 2), "no masked-LM head of depth 2"),
+        ((tmp_path / "in/body", tmp_path / "out", None, 2), "no language-model head of depth 2"),
         ((tmp_path / "stranger", tmp_path / "out", tmp_path / "in/pack"), "embedding space"),
         ((tmp_path / "in/body", tmp_path / "in"), "exists"),
     ]:
