@@ -84,12 +84,24 @@ class LanguageModel(Model):
 
 
 class TaskModel(Model):
-    """Body and language pack under a task's head, a module of its own; its loss is a sum over what has a target."""
+    """Body and language pack under a task's head, a module of its own; its loss is a sum over what has a target.
+
+    A subclass has `logits` and, where it trains, `loss`.
+    """
 
     loss_names = ["loss"]
 
     def __init__(self, config: BodyConfig, vocab_size: int):
         super().__init__(config, vocab_size, config.task_depths)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Sum of the losses of the batch -> (1,) fp32; of a batch without targets the scores of the head."""
+        logits = self.logits(batch)
+        return self.loss(logits, batch["targets"])[None] if "targets" in batch else logits
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum over what has a target -> () fp32."""
+        raise NotImplementedError
 
     def logits(self, batch: Batch) -> Tensor:
         """Scores of the head, (B, labels) or (B, S, outputs)."""
@@ -152,11 +164,9 @@ class SequenceClassifier(TaskModel):
             x_B1H = getattr(F, self.body.config.task_activation)(self.dense(x_B1H))
         return self.out(ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["read"])))[:, 0]
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Sum of cross-entropy over the examples -> (1,) fp32."""
-        return F.cross_entropy(
-            self.logits(batch).float(), batch["targets"][:, 0], ignore_index=IGNORED, reduction="sum"
-        )[None]
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum of cross-entropy over the examples."""
+        return F.cross_entropy(logits.float(), targets[:, 0], ignore_index=IGNORED, reduction="sum")
 
 
 class TokenClassifier(TaskModel):
@@ -176,10 +186,9 @@ class TokenClassifier(TaskModel):
         # In fp32: in bf16 near-by scores would tie, and the first of them win.
         return F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Sum of cross-entropy over the tokens with a target, (B, S) -> (1,) fp32."""
-        logits_PL, targets_P = self.logits(batch).flatten(0, 1), batch["targets"].flatten()
-        return F.cross_entropy(logits_PL, targets_P, ignore_index=IGNORED, reduction="sum")[None]
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum of cross-entropy over the tokens with a target, (B, S)."""
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 class SpanExtractor(TaskModel):
@@ -200,11 +209,10 @@ class SpanExtractor(TaskModel):
         positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
         return logits_BS2.masked_fill((positions_S >= batch["lengths"][:, None])[..., None], -torch.inf)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Sum over the examples of the mean of the start and the end cross-entropy -> (1,) fp32."""
-        logits_BS2, targets_B2 = self.logits(batch), batch["targets"]
-        losses = [
-            F.cross_entropy(logits_BS2[..., end], targets_B2[:, end], ignore_index=IGNORED, reduction="sum")
-            for end in (0, 1)
-        ]
-        return ((losses[0] + losses[1]) / 2)[None]
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum over the examples of the mean of the start and the end cross-entropy."""
+        start, end = (
+            F.cross_entropy(logits[..., place], targets[:, place], ignore_index=IGNORED, reduction="sum")
+            for place in (0, 1)
+        )
+        return (start + end) / 2

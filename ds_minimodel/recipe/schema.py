@@ -198,18 +198,25 @@ class Adapt(Training):
         return self.depth_schedule[-1][0]
 
 
+# Which weights a task model has: those after the last step, or of the best score on the development file.
+Keep = Literal["last", "best"]
+
+
 class TaskOfAnyKind(Section):
     """The keys of every task."""
 
     kind: Annotated[str, OneOf(KINDS)]
     train: Annotated[str, DECIDES_NOTHING, Field(validate_default=True)] = ""  # "": of a kind that is not finetuned
+    # Development file, scored while the task is finetuned; in the source language, with the training file's columns.
+    dev: Annotated[str, DECIDES_NOTHING] = ""
     test: Annotated[dict[str, str], DECIDES_NOTHING]  # one file may serve several languages (XNLI)
     translations: Annotated[dict[str, str], DECIDES_NOTHING] = {}  # language -> its test file in the source language
     labels: Annotated[list[str], EachOnce] | None = None  # in id order; those of the training file where not given
     # What tables call text, sentence1, sentence2, label, language; not needed for the official files' forms.
     columns: Annotated[dict[str, str], EachOnce] = {}
     test_columns: Annotated[dict[str, str], EachOnce] = {}  # of the tests, where they differ
-    lr: PositiveFloat | None = None  # these four: where not given, those of `finetune`
+    keep: Keep | None = None  # these five: where not given, those of `finetune`
+    lr: PositiveFloat | None = None
     epochs: PositiveInt | None = None
     batch_size: Size | None = None
     max_length: Length | None = None
@@ -233,7 +240,7 @@ class TaskOfAnyKind(Section):
 
     @model_validator(mode="after")
     def _what_trains_is_finetuned(self) -> Self:
-        given = [key for key in ("train", "labels", "lr", "epochs", "batch_size") if getattr(self, key)]
+        given = [key for key in ("train", "dev", "labels", "keep", "lr", "epochs", "batch_size") if getattr(self, key)]
         if given and self.kind not in FINETUNED:
             raise ValueError(f"{given[0]}: a {self.kind} task is not finetuned; leave the key out")
         return self
@@ -260,7 +267,7 @@ class TaskOfAnyKind(Section):
         """All but the files and the keys of other kinds, for job records."""
         others = (kind.keys for kind in KINDS.values() if kind.name != self.kind and kind.keys)
         foreign = {key for keys in others for key in keys.model_fields}
-        return self.model_dump(exclude={"train", "test", "translations", *foreign})
+        return self.model_dump(exclude={"train", "dev", "test", "translations", "keep", *foreign})
 
 
 class Task(*filter(None, (kind.keys for kind in KINDS.values())), TaskOfAnyKind):  # type: ignore[misc]
@@ -270,6 +277,7 @@ class Task(*filter(None, (kind.keys for kind in KINDS.values())), TaskOfAnyKind)
 class Finetune(OptimizerSection):
     tasks: Annotated[dict[Name, Task], RECORDED_ELSEWHERE] = {}
     seeds: Annotated[Few, DECIDES_NOTHING] = 5
+    keep: Annotated[Keep, RECORDED_ELSEWHERE] = "last"
     epochs: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 3
     batch_size: Annotated[Size, RECORDED_ELSEWHERE] = 32
     max_length: Annotated[Length, RECORDED_ELSEWHERE] = 512
@@ -281,10 +289,22 @@ class Finetune(OptimizerSection):
         check_apart(self.tasks)
         return self
 
+    @model_validator(mode="after")
+    def _best_is_known(self) -> "Finetune":
+        for name, task in self.finetuned_tasks.items():
+            if self.of(name, "keep") == "best" and not task.dev:
+                raise ValueError(f"keep best: the task {name} has no development file; name one, tasks.{name}.dev")
+        return self
+
     @property
     def finetuned_tasks(self) -> dict[str, Task]:
         """The tasks but those that are scored with the body as it is."""
         return {name: task for name, task in self.tasks.items() if task.kind in FINETUNED}
+
+    def files_of(self, task_name: str) -> list[str]:
+        """The files that decide what the finetuning of a task makes."""
+        task = self.tasks[task_name]
+        return [*task.training_files, *([task.dev] if self.of(task_name, "keep") == "best" else [])]
 
     def of(self, task_name: str, key: str) -> Any:
         """`key` as the task sets it, else as `finetune` does."""

@@ -12,7 +12,7 @@ from typing import Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.recipe.schema import compared_settings
 from ds_minimodel.results.curves import Row
-from ds_minimodel.results.losses import LossRow
+from ds_minimodel.results.losses import DevelopmentRow, LossRow
 from ds_minimodel.results.run_results import RunResults
 from ds_minimodel.results.units import in_order, name_of, system_of
 from ds_minimodel.systems import BASELINE, SYSTEMS, Depth
@@ -56,6 +56,7 @@ class Comparison:
     pairs: list[tuple[str, str]]
     is_joint: bool
     examples: Sequence[Row] = ()
+    development: Sequence[Row] = ()
 
 
 def compare_runs(runs: list[RunResults]) -> Comparison:
@@ -68,6 +69,7 @@ def compare_runs(runs: list[RunResults]) -> Comparison:
     in_source, _ = _unique(runs, of_run, lambda run: run.source_scores, score_keys)
     costs, _ = _unique(runs, of_run, lambda run: run.costs, ("step",), by_seed=False)
     losses, _ = _unique(runs, of_run, lambda run: run.losses, ("stage", "language"))
+    development, _ = _unique(runs, of_run, lambda run: run.development, ("task", "seed"))
     baselines = {
         (row["baseline"], row["task"], row["language"]): row for run in reversed(runs) for row in run.baselines
     }  # the first run's count
@@ -88,6 +90,7 @@ def compare_runs(runs: list[RunResults]) -> Comparison:
         _pairs(variants, of_run, depths, baseline_of),
         len(in_targets) > len(runs[0].target_scores),
         runs[0].examples if len(runs) == 1 else (),
+        development,
     )
 
 
@@ -210,7 +213,7 @@ def _pairs(
 def _unique(
     runs: list[RunResults],
     of_run: Mapping[tuple[str, str], str],
-    rows_of: Callable[[RunResults], Iterable[Row | LossRow]],
+    rows_of: Callable[[RunResults], Iterable[Row | LossRow | DevelopmentRow]],
     keys: tuple[str, ...],
     by_seed: bool = True,
 ) -> tuple[list[Row], dict[str, dict[str, None]]]:

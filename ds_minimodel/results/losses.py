@@ -1,4 +1,4 @@
-"""Training loss and time of one run, out of its metrics.jsonl.
+"""Training loss and time of one run, and its scores on a development file, out of its metrics.jsonl.
 
 A loss row is {"system", "stage", "language", "final", "curve", "held_out", "seconds", "usual_seconds"}: `stage` is the
 pipeline's step ("pretrain", "build-mini", "adapt"), `final` the mean loss over the end of training, `curve` a list of
@@ -35,6 +35,15 @@ class LossRow(TypedDict):
     usual_seconds: Amount
 
 
+class DevelopmentRow(TypedDict):
+    """[step, score] of one finetuning on its task's development file."""
+
+    system: str
+    task: str
+    seed: Count
+    curve: list[list[float]]
+
+
 class LossRecord(Stored):
     """What is read of a line of metrics.jsonl; that of step 0 has held-out losses alone."""
 
@@ -44,6 +53,7 @@ class LossRecord(Stored):
     tflops_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = math.nan
     bits: Amount | None = Field(None, alias="held_out/bits_per_byte")
     body_bits: Amount | None = Field(None, alias="held_out/body_bits_per_byte")
+    score: Amount | None = Field(None, alias="dev/score")
 
     @model_validator(mode="after")
     def _has_trained(self) -> Self:
@@ -53,13 +63,8 @@ class LossRecord(Stored):
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow | None:
-    """Loss row of one run, or None where nothing was logged.
-
-    A run that was killed and resumed writes some steps again: the last record of a step counts.
-    """
-    advice = "put it back from a copy, or delete it: nothing but the report reads it"
-    by_step = {record.step: record for record in read_model_lines(path, LossRecord, advice)}
-    every = [by_step[step] for step in sorted(by_step)]
+    """Loss row of one run, or None where nothing was logged."""
+    every = _records(path)
     records = [record for record in every if record.step]
     if not records:
         return None
@@ -80,6 +85,18 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow |
         "seconds": sum(tflops / rate for tflops, rate in zip(spent, rates, strict=True)),
         "usual_seconds": sum(spent) / statistics.median(rates),
     }
+
+
+def read_development(path: Path) -> list[list[float]]:
+    """[step, score] of one run wherever it was scored on a development file."""
+    return [[record.step, record.score] for record in _records(path) if record.score is not None]
+
+
+def _records(path: Path) -> list[LossRecord]:
+    """By rising steps. A run that was killed and resumed writes some again: the last record of a step counts."""
+    advice = "put it back from a copy, or delete it: nothing but the report reads it"
+    by_step = {record.step: record for record in read_model_lines(path, LossRecord, advice)}
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def _stretches(points: list[tuple[float, float]]) -> list[list[float]]:

@@ -34,6 +34,7 @@ from ds_minimodel.results.tables import (
     depth_curves,
     depth_estimates_table,
     depth_scores_table,
+    development_table,
     held_out_table,
     loss_table,
     seeds_table,
@@ -77,6 +78,10 @@ def report_blocks(comparison: Comparison) -> list[Block]:
             blocks += paired_blocks(comparison, left_out)
     else:
         left_out.append("Tables 2, 3, 5, A1 to A5, Figures 1, 3 and 4: nothing was scored in a target language.")
+    if comparison.development:
+        blocks += [Heading("Finetuning"), development_table(comparison.development)]
+    elif comparison.scores:
+        left_out.append("Scores during finetuning: no task names a development file (dev).")
     blocks += [Heading("Costs"), cost_table(comparison.costs)]
     blocks += _loss_blocks(comparison, left_out)
     if left_out:

@@ -26,7 +26,7 @@ from ds_minimodel.common.files import (
 )
 from ds_minimodel.common.sections import OneOf
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
-from ds_minimodel.results.losses import LossRow
+from ds_minimodel.results.losses import DevelopmentRow, LossRow
 from ds_minimodel.systems import SYSTEMS
 
 RESULTS_FILE, SCORES_FILE, EXAMPLES_FILE = "run.json", "scores.json", "examples.json"
@@ -46,6 +46,7 @@ class RunResults:
     baselines  rows {"baseline", "task", "language", "score"}, with "reason" where the score is None
     losses   rows of losses.py
     facts    {label: text} about device and versions
+    development  rows of losses.py on development files
     examples  {"system", "task", "language", and what TaskKind.examples gives} of the last packs and first seeds
     records  {path below the workdir: hash} of the records of all jobs that this was made from
     """
@@ -61,6 +62,7 @@ class RunResults:
     facts: dict[str, str]
     records: dict[str, str]
     examples: Sequence[Row] = field(default_factory=list)
+    development: Sequence[DevelopmentRow] = field(default_factory=list)
 
     @property
     def source(self) -> str:
@@ -138,14 +140,16 @@ class _Run(Stored):
     facts: dict[str, str]
     records: dict[NameInside, Sha256]
     examples: list[ExamplesRow] = []
+    development: list[DevelopmentRow] = []
 
     @model_validator(mode="after")
     def _rows_are_of_the_run(self) -> Self:
         if "base" not in self.data:
             raise ValueError("data: base is missing")
         systems = {row.system for row in self.scores} | {row.system for row in self.costs}
-        systems |= {row["system"] for row in self.losses}
+        systems |= {row["system"] for row in (*self.losses, *self.development)}
         tasks = {row.task for row in self.scores} | {row.task for row in self.baselines}
+        tasks |= {row["task"] for row in self.development}
         strange = [*(systems - set(self.recipe.systems)), *(tasks - self.tests.keys())]
         if strange:
             raise ValueError(f"rows of {strange[0]!r:.80}, which is no system or task of the run")

@@ -1,6 +1,7 @@
 """Tables of the paper for one's own runs, as data (render.py prints them), and what they read off the curves."""
 
 import math
+import operator
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -510,6 +511,29 @@ def _held_out_cell(curves: list[dict[int, float]]) -> Cell:
     means = {step: statistics.fmean(curve[step] for curve in curves) for step in steps}
     best, last = min(steps, key=means.__getitem__), steps[-1]
     return Cell(f"{means[last]:.3f}", "" if best == last else f"best {means[best]:.3f} at step {best:,}")
+
+
+def development_table(rows: Iterable[Row]) -> Table:
+    """Scores on development files after the last epoch and the best one of each finetuning; rows as in losses.py."""
+    curves: dict[tuple[str, str], list[list[float]]] = {}
+    for row in rows:
+        curves.setdefault((row["system"], row["task"]), []).append([score for _, score in row["curve"]])
+    tasks = list(dict.fromkeys(task for _, task in curves))
+
+    def cell(system: str, task: str) -> Cell:
+        scores = [of_run for of_run in curves.get((system, task), []) if of_run]
+        if not scores:
+            return EMPTY
+        last, best = (statistics.fmean(map(choose, scores)) for choose in (operator.itemgetter(-1), max))
+        return Cell(f"{last:.1f}", f"best {best:.1f}" if best > last else "")
+
+    systems = in_order(system for system, _ in curves)
+    note = (
+        "In the source language, after the last epoch, and of the best epoch of each finetuning; means over seeds and "
+        "runs. Task models are those of the last epoch, or by finetune.keep of the best one."
+    )
+    cells = [[Cell(name_of(system)), *(cell(system, task) for task in tasks)] for system in systems]
+    return Table("Scores on development files", ["System", *tasks], cells, notes=[note])
 
 
 def _table_of_runs(title: str, cells: Mapping[_Run, Cell], note: str) -> Table:

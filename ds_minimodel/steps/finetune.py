@@ -8,6 +8,7 @@ import torch
 from ds_minimodel.bodies.body import shard
 from ds_minimodel.costs import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.engine.checkpoints.best import BestWeights
 from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
@@ -16,7 +17,15 @@ from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.steps.training import finished_checkpoints, micro_batches, seeds_of_task, task_inputs, training_run
+from ds_minimodel.steps.development import evaluation
+from ds_minimodel.steps.training import (
+    checkpoints_of,
+    finished_checkpoints,
+    micro_batches,
+    seeds_of_task,
+    task_inputs,
+    training_run,
+)
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED, KINDS
 from ds_minimodel.tasks.batches import TaskSampler
@@ -31,11 +40,13 @@ def check_tasks(recipe: Recipe) -> None:
 def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
     """Jobs that finetune each body on each task, one a seed."""
     found: list[Job] = []
-    shared = {"finetune": recipe.finetune.recorded(), **recipe.engine.recorded()}
+    section = recipe.finetune
+    shared = {"finetune": section.recorded(), **recipe.engine.recorded()}
     for body in recipe.bodies:
         parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
-        for name, task in recipe.finetune.finetuned_tasks.items():
-            inputs = shared | {"task": task_inputs(recipe, name, [task.train])}
+        for name in section.finetuned_tasks:
+            inputs = shared | {"task": task_inputs(recipe, name, section.files_of(name))}
+            inputs |= {"keep": "best"} if section.of(name, "keep") == "best" else {}
             for seed in seeds_of_task(recipe, name):
                 folder = layout.finetune(body, name, seed)
                 make = partial(_finetune, recipe, layout, body, name, seed)
@@ -65,7 +76,8 @@ def _finetune(recipe: Recipe, layout: WorkdirLayout, system: System, name: str, 
     train_only(module, lambda key: not key.startswith("pack."))
     shard(module, world.tensor)
 
-    steps = sampler.updates_per_epoch * section.of(name, "epochs")
+    epoch = sampler.updates_per_epoch
+    steps = epoch * section.of(name, "epochs")
     mean_length = round(float(examples.lengths.mean()))
     work = Work(config, recipe.source_vocab_size, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, kind.num_outputs(labels), kind.reads_start)
@@ -82,6 +94,9 @@ def _finetune(recipe: Recipe, layout: WorkdirLayout, system: System, name: str, 
         micro_batch_size=micro_batch_size,
     )
     folder = layout.finetune(system, name, seed)
+    job, keeps_best = inputs_hash(folder), section.of(name, "keep") == "best"
+    best = BestWeights(checkpoints_of(folder), job, world) if keeps_best else None
+    epochs = range(epoch, steps + 1, epoch)
     weights = train(
         module,
         micro_batches(sampler, run, world),
@@ -89,8 +104,10 @@ def _finetune(recipe: Recipe, layout: WorkdirLayout, system: System, name: str, 
         world,
         folder / "run",
         f"finetune {system.body_name} {name} seed {seed}",
-        inputs_hash(folder),
+        job,
+        evaluation=evaluation(recipe, name, labels, tokenizer, body.config.separators, epochs, world, best),
     )
+    steps, weights = best.load() if best else (steps, weights)
     trained = replace(
         body,
         config=config,

@@ -28,7 +28,7 @@ from ds_minimodel.recipe.jobs import Job, WorkdirLayout, log_of, read_record, re
 from ds_minimodel.recipe.names import check_label
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
-from ds_minimodel.results.losses import LossRow, read_losses
+from ds_minimodel.results.losses import DevelopmentRow, LossRow, read_development, read_losses
 from ds_minimodel.results.page import write_report
 from ds_minimodel.results.run_results import EXAMPLES_FILE, SCORES_FILE, ExamplesRow, RunResults, read_run_results
 from ds_minimodel.steps.training import seeds_of_task, task_inputs
@@ -154,6 +154,7 @@ def _results(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> Ru
         _facts(recipe, layout, max(path.stat().st_mtime for path in paths)),
         records,
         _examples(recipe, layout),
+        _development(recipe, layout),
     )
 
 
@@ -167,6 +168,22 @@ def _examples(recipe: Recipe, layout: WorkdirLayout) -> list[Row]:
                 row = read_model(path, ExamplesRow, _EVALUATE).model_dump()
                 found.append({"system": system.name, "task": name, "language": language, **row})
     return found
+
+
+def _development(recipe: Recipe, layout: WorkdirLayout) -> list[DevelopmentRow]:
+    """Scores of every finetuning on its development file."""
+    rows = [
+        DevelopmentRow(
+            system=system.name,
+            task=name,
+            seed=seed,
+            curve=read_development(log_of(layout.finetune(system, name, seed), "run/metrics.jsonl")),
+        )
+        for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.finetuned_tasks.items())
+        if task.dev
+        for seed in seeds_of_task(recipe, name)
+    ]
+    return [row for row in rows if row["curve"]]
 
 
 def _scores_in(folder: Path, system: System, task: str, language: str, seed: int) -> list[Row]:
@@ -187,8 +204,8 @@ def _data(recipe: Recipe, layout: WorkdirLayout) -> dict[str, Any]:
     for language in recipe.languages_of_text:
         inputs = {**_inputs(layout.tokens(language)), "parents": None}
         found[f"text of {language}"] = sha256_of_json(inputs)[:16]
-    for name, task in recipe.finetune.finetuned_tasks.items():
-        found[f"training data of {name}"] = task_inputs(recipe, name, task.training_files)["files"]
+    for name in recipe.finetune.finetuned_tasks:
+        found[f"training data of {name}"] = task_inputs(recipe, name, recipe.finetune.files_of(name))["files"]
     return found
 
 

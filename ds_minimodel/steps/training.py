@@ -14,6 +14,7 @@ from ds_minimodel.data.held_out import HELD_OUT
 from ds_minimodel.data.samples import SampleReader
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.engine.checkpoints.best import drop_best
 from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy, drop_all_but_milestones
 from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.loop import Batches
@@ -59,9 +60,20 @@ def snapshot_folder(folder: Path, step: int) -> Path:
     return folder / "snapshots" / f"step-{step:08}"
 
 
+def checkpoints_of(folder: Path) -> Path:
+    """Folder of the checkpoints of the training run in `folder`."""
+    return folder / "run" / "checkpoints"
+
+
 def finished_checkpoints(folder: Path) -> Callable[[], None]:
     """A function that removes what a finished training run in `folder` needs no more (Job.clean_up)."""
-    return partial(drop_all_but_milestones, folder / "run" / "checkpoints")
+    checkpoints = checkpoints_of(folder)
+
+    def drop() -> None:
+        drop_best(checkpoints)
+        drop_all_but_milestones(checkpoints)
+
+    return drop
 
 
 def training_run(

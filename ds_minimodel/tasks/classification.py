@@ -40,7 +40,7 @@ class Classification(FinetunedKind[Records, Encoded]):
         return (columns_named(self.fields, named),) if named else self.known_forms
 
     def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Records:
-        is_test = path != task.train and bool(task.test_columns)
+        is_test = path not in (task.train, task.dev) and bool(task.test_columns)
         return read_table(path, self.table_forms(task.test_columns if is_test else task.columns), labels, language)
 
     def labels(self, task: TaskSettings, source: str) -> list[str]:

@@ -34,6 +34,7 @@ class TaskSettings(Protocol):
     """Settings of a task in the recipe that every kind reads; those of its own are in the kind's `keys`."""
 
     train: str
+    dev: str
     test: dict[str, str]
     translations: dict[str, str]
     labels: list[str] | None
@@ -152,9 +153,9 @@ class FinetunedKind(TaskKind[R, E]):
         """
 
     def check_files(self, task: TaskSettings, source: str) -> None:
-        """Also of the training file, and for a label that the task does not have."""
+        """Also of the training and development files, and for a label that the task does not have."""
         labels = self.labels(task, source)
-        for language, path in sorted({(source, task.train), *task.test.items()}):
+        for language, path in sorted({(source, task.train), (source, task.dev or task.train), *task.test.items()}):
             self.read(path, task, language, labels)
 
     @abstractmethod

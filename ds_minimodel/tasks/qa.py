@@ -62,7 +62,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
         return None
 
     def check_files(self, task: TaskSettings, source: str) -> None:
-        for path in sorted({task.train, *task.test.values()}):
+        for path in sorted({task.train, task.dev or task.train, *task.test.values()}):
             read_squad(path)
 
     def encode(

@@ -86,6 +86,11 @@ def some_run(
             for language in languages
         ],
         facts={"Model": "4 layers"},
+        development=[
+            {"system": system, "task": task, "seed": seed, "curve": [[8, 70.0], [16, 75.0]]}
+            for system in systems
+            for task in tasks
+        ],
     )
 
 

@@ -172,6 +172,14 @@ def test_held_out_losses_are_means_over_runs_and_name_the_best_step():
     assert cell == Cell("1.250", "best 1.000 at step 9")
 
 
+def test_scores_during_finetuning_are_means_of_the_last_and_of_the_best_epochs():
+    row = {"system": "minijoint", "task": "topic", "seed": 1, "curve": [[8, 80.0], [16, 60.0]]}
+    other = row | {"seed": 2, "curve": [[8, 50.0], [16, 70.0]]}
+    table = tables.development_table([row, other, other | {"system": "bl_base", "task": "qa"}])
+    assert table.columns == ["System", "topic", "qa"]
+    assert table.rows[0][1:] == [EMPTY, Cell("70.0")] and table.rows[1][1:] == [Cell("65.0", "best 75.0"), EMPTY]
+
+
 def test_source_language_has_a_table_of_its_own():
     rows = rows_of("bl_base", "xnli", "en", [(0, 0.0, 86.4)]) + rows_of("minijoint", "xnli", "en", [(0, 0.0, 86.2)])
     table = tables.source_table("en", curves.training_curves(rows))

@@ -69,7 +69,7 @@ def test_columns_of_tests_may_differ_from_those_of_training(tmp_path):
     train.write_text("body,stars\na,1\nb,2\n")
     test.write_text("body,stars,lang\nc,1,de\nd,2,tr\n")
     columns = {"text": "body", "label": "stars"}
-    task = SimpleNamespace(train=str(train), columns=columns, test_columns={**columns, "language": "lang"})
+    task = SimpleNamespace(train=str(train), dev="", columns=columns, test_columns={**columns, "language": "lang"})
     read = KINDS["classification"].read
     assert read(str(train), task, "en", None).texts == (["a", "b"],)
     assert read(str(test), task, "tr", ["1", "2"]).texts == (["d"],)
