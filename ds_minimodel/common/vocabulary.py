@@ -38,7 +38,8 @@ class Vocabulary:
     bos, eos: the ids that begin and end a text (BERT's [CLS] and [SEP]). pad: what a text is filled up with; its
     embedding starts at zero. unk: what a tokenizer gives for a text that it has no pieces for. mask: what stands in
     place of a token to predict. Each is None where the vocabulary has no such token. bos, eos and unk may be one id
-    (GPT-2's), pad and mask are ids of their own. name: the vocabulary's in messages.
+    (GPT-2's), pad and mask are ids of their own. lossy: what shows that a text does not come back from its ids as it
+    was, as a message says it; None where every text does. name: the vocabulary's in messages.
     """
 
     size: int
@@ -47,6 +48,7 @@ class Vocabulary:
     pad: int | None = None
     unk: int | None = None
     mask: int | None = None
+    lossy: str | None = None
     name: str = field(default="the vocabulary", compare=False)
 
     def __post_init__(self) -> None:
@@ -75,9 +77,19 @@ class Vocabulary:
             raise UserError(f"{self.name}: has no {_TITLES[token]}, which {user} needs")
         return id
 
-    def frame(self, user: str) -> tuple[int, int]:
-        """(bos, eos), between which a text stands; UserError, with `user`, where the vocabulary lacks one."""
-        return self.need("bos", user), self.need("eos", user)
+    def need_lossless(self, user: str) -> None:
+        """UserError, with `user`, what needs it, where a text does not come back from its ids as it was."""
+        if self.lossy is not None:
+            raise UserError(
+                f"{self.name}: {self.lossy}, and {user} needs each text to come back as it was; tokenizer.kind "
+                "byte-bpe trains a vocabulary that loses nothing"
+            )
+
+    @property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """Ids that stand before a text and after it: bos and eos, each where the vocabulary has it."""
+        before, after = ([] if id is None else [id] for id in (self.bos, self.eos))
+        return before, after
 
     @property
     def num_pieces(self) -> int:
@@ -93,7 +105,7 @@ class Vocabulary:
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the vocabulary."""
-        return {"vocab_size": self.size, "special": self.special}
+        return {"vocab_size": self.size, "special": self.special, "lossy": self.lossy}
 
 
 _Id = Annotated[int | None, Field(ge=0)]
@@ -112,13 +124,14 @@ class VocabularyManifest(Manifest):
 
     vocab_size: Annotated[int, Field(ge=1, le=2**31)]
     special: _Special
+    lossy: str | None
 
     noun = "a tokenizer or a language pack"
 
     def vocabulary(self, name: str | Path) -> Vocabulary:
         """The Vocabulary; `name` is what messages call it."""
         ids = {token: getattr(self.special, token) for token in _TITLES}
-        return Vocabulary(self.vocab_size, **ids, name=str(name))
+        return Vocabulary(self.vocab_size, **ids, lossy=self.lossy, name=str(name))
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import json
 import os
 import re
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,34 +19,42 @@ from pydantic import Field, field_validator
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
-from ds_minimodel.data.reader import COLUMN, find_text, named, pinned, read_documents
+from ds_minimodel.data.probes import PROBES
 
 UNIGRAM_FILE = "tokenizer.model"
 JSON_FILE = "tokenizer.json"
 WORD_START = "▁"  # how a piece spells the space before a word
-# Special tokens of the vocabularies that are trained here: the first ids in fairseq's order, and the last one.
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-MASK = "<mask>"
+# Special tokens of a vocabulary that is trained here, where no base has others, in fairseq's order of the ids.
+SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+MASK = SPECIAL["mask"]
+_BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # a piece that is spelt by its bytes
 
 
-def trained_layout(vocab_size: int) -> Vocabulary:
-    """The vocabulary of this many ids that is trained here."""
-    bos, pad, eos, unk = range(len(SPECIAL))
-    return Vocabulary(vocab_size, bos=bos, pad=pad, eos=eos, unk=unk, mask=vocab_size - 1)
+def trained_layout(vocab_size: int, special: Mapping[str, str] = SPECIAL, lossy: str | None = None) -> Vocabulary:
+    """The vocabulary of this many ids that is trained here: special tokens, pieces, mask token.
+
+    special: {role: string}; RoBERTa's positions count from <pad>, which must therefore have the id 1.
+    """
+    first = dict.fromkeys(special[role] for role in SPECIAL if role in special and role != "mask")
+    ids = {string: id for id, string in enumerate(first)}
+    if "mask" in special:
+        ids[special["mask"]] = vocab_size - 1
+    by_role: dict[str, Any] = {role: ids[string] for role, string in special.items()}
+    return Vocabulary(vocab_size, **by_role, lossy=lossy)
 
 
 class Tokenizer(ABC):
     """Text to ids and back. vocabulary: its ids, and which are special. sha256: of the vocabulary's file.
 
     No text can become a special id but the one of what is unknown: "<s>" or "<mask>" in it are ordinary characters.
-    mask: how the vocabulary spells its mask token, where it has one. mask_takes_space: the white space before it too.
+    mask_takes_space: whether the mask token takes the white space before it too. split: of a byte-level vocabulary how
+    it parts text into words, as its file has it.
     """
 
     file_name: str
-    mask: str | None = MASK
     mask_takes_space = True
+    split: dict[str, Any] | None = None
 
     def __init__(self, folder: str | Path):
         """Open the vocabulary in `folder`; UserError where its file is not the one that the manifest names."""
@@ -72,6 +79,20 @@ class Tokenizer(ABC):
                 "vocabulary of another folder"
             )
 
+    @property
+    def special(self) -> dict[str, str]:
+        """{role: string} of the special tokens, as the vocabulary spells them."""
+        return {role: self._string(id) for role, id in self.vocabulary.special.items()}
+
+    @property
+    def mask(self) -> str | None:
+        """How the vocabulary spells its mask token, where it has one."""
+        return self.special.get("mask")
+
+    @abstractmethod
+    def _string(self, id: int) -> str:
+        """How the file spells an id."""
+
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, a list of lists; nothing is put before or after them."""
@@ -85,7 +106,7 @@ class Tokenizer(ABC):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; special ones but that of what is unknown are left out."""
-        left_out = {*self.vocabulary.special_ids} - {self.vocabulary.unk}
+        left_out = {id for role, id in self.vocabulary.special.items() if role != "unk"}
         return self._decode([id for id in map(int, ids) if id not in left_out])
 
     @abstractmethod
@@ -99,10 +120,15 @@ class Tokenizer(ABC):
         All kinds spell text the same way, so that the pieces that two vocabularies share are found by their strings.
         """
 
+    def num_bytes(self) -> list[int]:
+        """UTF-8 bytes of the text that each id stands for, with a space before a word; special ones are spelt out."""
+        return [
+            len(piece) // 6 if _BYTES.fullmatch(piece) else len(piece.replace(WORD_START, " ").encode())
+            for piece in self.pieces()
+        ]
 
-# SentencePiece's unigram vocabularies, which are trained here. <mask> stands after the last piece of the model.
 
-_MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limit is 4192
+# SentencePiece's unigram vocabularies.
 
 
 class UnigramTokenizer(Tokenizer):
@@ -116,11 +142,15 @@ class UnigramTokenizer(Tokenizer):
             self._model = sentencepiece.SentencePieceProcessor(model_file=str(self.path))
         except (RuntimeError, OSError) as error:
             raise UserError(f"{self.path}: not a SentencePiece model ({str(error).partition(chr(10))[0]})") from None
-        model = self._model
-        self._check_size(model.get_piece_size() + 1)
-        found = model.bos_id(), model.pad_id(), model.eos_id(), model.unk_id()
-        if found != tuple(range(len(SPECIAL))) or self.vocabulary != trained_layout(self.vocabulary.size):
-            raise UserError(f"{self.path}: its {' '.join(SPECIAL)} have the ids {found}; another library made it")
+        model, last = self._model, self._model.get_piece_size() - 1
+        self._check_size(last + 1)
+        ids = {role: getattr(model, f"{role}_id")() for role in SPECIAL if role != "mask"}
+        ids["mask"] = last if model.is_control(last) else -1
+        if {role: id for role, id in ids.items() if id >= 0} != self.vocabulary.special:
+            raise UserError(f"{self.path}: its special tokens have the ids {ids}; another library made it")
+
+    def _string(self, id: int) -> str:
+        return self._model.id_to_piece(id)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self._model.encode(texts, num_threads=1)
@@ -142,107 +172,11 @@ class UnigramTokenizer(Tokenizer):
         return self._model.decode(ids)
 
     def pieces(self) -> list[str]:
-        return [self._model.id_to_piece(id) for id in range(self._model.get_piece_size())] + [MASK]
+        return self._model.id_to_piece(list(range(self._model.get_piece_size())))
 
 
-def train_tokenizer(
-    text: Sequence[str | Path],
-    out: str | Path,
-    vocab_size: int,
-    character_coverage: float,
-    input_sentences: int,
-    label: str = "tokenizer",
-    column: str = COLUMN,
-) -> None:
-    """Train a vocabulary of `vocab_size` ids, <mask> included, into the artifact folder `out`.
-
-    `text` are paths or globs of raw text. At most `input_sentences` of its lines, sampled over all of
-    it, are held in memory. The result is a function of the text and the arguments (SentencePiece
-    samples with a fixed seed). label: of the progress that is shown. column: where files of rows have their text.
-
-    Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
-    """
-    sources = pinned(find_text(text))
-    lines, layout = _Lines([*map(str, sources)], label, column), trained_layout(vocab_size)
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_writer=model,
-            model_type="unigram",
-            vocab_size=vocab_size - 1,
-            character_coverage=character_coverage,
-            input_sentence_size=input_sentences,
-            shuffle_input_sentence=True,
-            max_sentence_length=_MAX_LINE_BYTES,
-            bos_id=layout.bos,
-            pad_id=layout.pad,
-            eos_id=layout.eos,
-            unk_id=layout.unk,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        if lines.error is None:
-            raise _explain(str(error), text, vocab_size) from error
-    if lines.error is not None:  # SentencePiece up to 0.2.0 takes an error for the end of the text
-        raise lines.error
-    with files.atomic_folder(out) as folder:
-        (folder / UNIGRAM_FILE).write_bytes(model.getvalue())
-        files.write_manifest(
-            folder,
-            kind="tokenizer",
-            **layout.facts(),
-            character_coverage=character_coverage,
-            input_sentences=input_sentences,
-            text=[named(source) for source in sources],
-        )
-
-
-class _Lines:
-    """The lines of a text, one at a time; keeps the error that ended them, if one did."""
-
-    def __init__(self, text: Sequence[str | Path], label: str, column: str):
-        self._documents, self._progress = read_documents(text, column), Progress(label, None, "lines")
-        self.error: UserError | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            for document in self._documents:
-                for line in document:
-                    yield line.replace(MASK, " ")  # so that no piece of text is spelt <mask>
-                    self._progress.update(self._progress.done + 1)
-            self._progress.close("all read: SentencePiece makes pieces of them")
-        except UserError as error:
-            self.error = error
-            raise
-
-
-def _explain(message: str, text: Sequence[str | Path], vocab_size: int) -> UserError:
-    """The error to raise for SentencePiece's message, in our terms; it does not count <mask>."""
-    where = ", ".join(map(str, text))
-    most = re.search(r"Vocabulary size too high .*value <= (\d+)", message)
-    if most:
-        return UserError(
-            f"tokenizer.vocab_size={vocab_size}: the text ({where}) supports at most "
-            f"{int(most[1]) + 1}; lower it to that or add text"
-        )
-    least = re.search(r"Vocabulary size is smaller than required_chars. \d+ vs (\d+)", message)
-    if least:
-        return UserError(
-            f"tokenizer.vocab_size={vocab_size}: the text ({where}) has so many characters "
-            f"that it needs at least {int(least[1]) + 1}; raise it or lower "
-            "tokenizer.character_coverage"
-        )
-    if "!sentences_.empty()" in message or "all_chars_count" in message:
-        return UserError(
-            f"{where}: no line that a vocabulary can be made of; text has a sentence or paragraph a line, of at most "
-            f"{_MAX_LINE_BYTES:,} bytes, and more than white space"
-        )
-    return UserError(f"{where}: SentencePiece cannot train on this text ({message})")
-
-
-# Vocabularies of Hugging Face's library, which imported models bring. Their file is kept as it came, and that library
-# runs it.
+# Vocabularies of Hugging Face's library: those that imported models bring, kept as they came, and byte-level ones that
+# are trained here.
 
 _MODELS = "BPE", "Unigram", "WordPiece"
 
@@ -262,9 +196,12 @@ class JsonTokenizer(Tokenizer):
         self._file = TokenizerJson(self.path)
         self._tokenizer = self._file.runner(self.vocabulary)
         self._check_size(self._file.size)
-        self.mask = None if self.vocabulary.mask is None else self._file.strings[self.vocabulary.mask]
         self.mask_takes_space = self.mask in self._file.taking_space
+        self.split = self._file.content.get("pre_tokenizer") if self._file.is_byte_level else None
         self._file.content.clear()  # each process that prepares text would keep it
+
+    def _string(self, id: int) -> str:
+        return self._file.strings[id]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -290,6 +227,12 @@ class JsonTokenizer(Tokenizer):
                 piece = self._file.spell(id)
                 found[f"<id {id}>" if piece in found else piece] = id
         return sorted(found, key=found.__getitem__)
+
+    def num_bytes(self) -> list[int]:
+        sizes = super().num_bytes()
+        for id, string in self._file.strings.items() if self._file.is_byte_level else ():
+            sizes[id] = len(string.encode() if string in self._file.added else string)
+        return sizes
 
 
 class _AddedToken(files.Stored):
@@ -328,8 +271,9 @@ class _File(files.Stored):
 
 
 class TokenizerJson:
-    """A tokenizer.json. strings: {id: string} of all ids. size: of the vocabulary. kind: of its model. taking_space:
-    added tokens that take the white space before them.
+    """A tokenizer.json. strings: {id: string} of all ids. size: of the vocabulary. kind: of its model. added: strings
+    that are found in a text before the model is asked. taking_space: those that take the white space before them.
+    is_byte_level: whether the other pieces are made of GPT-2's characters, each a byte.
 
     It may be damaged, or be made to do harm; UserError for what that library does not take, or not to the same ids
     each time.
@@ -358,10 +302,10 @@ class TokenizerJson:
             twice = next(string for string, id in ids.items() if self.strings[id] != string)
             raise UserError(f"{path}: {twice!r:.60} and {self.strings[ids[twice]]!r:.60} have one id")
         self.size = max(self.strings, default=-1) + 1
-        self._added = {token.content for token in file.added_tokens}
+        self.added = {token.content for token in file.added_tokens}
         self.taking_space = {token.content for token in file.added_tokens if token.lstrip}
         stages = json.dumps([self.content.get("pre_tokenizer"), self.content.get("decoder")])
-        self._is_byte_level = self.kind == "BPE" and '"ByteLevel"' in stages
+        self.is_byte_level = self.kind == "BPE" and '"ByteLevel"' in stages
 
     @functools.cached_property  # made where it is asked for: processes that prepare text do without
     def ids(self) -> dict[str, int]:
@@ -397,12 +341,25 @@ class TokenizerJson:
                 raise UserError(f"{self.path}: the text {string!r:.40} becomes the special id {id}")
         return runner
 
+    def loss(self, vocabulary: Vocabulary) -> str | None:
+        """A text of the probes that does not come back from its ids, as a message says it; None where all do."""
+        runner = self.runner(vocabulary)
+        with self.refusing():
+            for text in PROBES:
+                ids = runner.encode(text, add_special_tokens=False).ids
+                found = runner.decode(ids, skip_special_tokens=False)
+                if found != text:
+                    differ = (place for place in range(len(text)) if text[place] != found[place : place + 1])
+                    near = slice(start := max(0, next(differ, len(text)) - 1), start + 20)
+                    return f"{text[near]!r} of a text comes back as {found[near]!r}"
+        return None
+
     def spell(self, id: int) -> str:
         """How all vocabularies spell a piece of text."""
         string = self.strings.get(id, f"<id {id}>")
-        if string in self._added:
+        if string in self.added:
             return string.replace(" ", WORD_START)
-        if self._is_byte_level and BYTE_OF_CHARACTER.keys() >= {*string}:
+        if self.is_byte_level and BYTE_OF_CHARACTER.keys() >= {*string}:
             return _spell_bytes(string)
         return _spell_word_piece(string) if self.kind == "WordPiece" else string
 

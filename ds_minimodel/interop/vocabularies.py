@@ -14,7 +14,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -29,8 +29,8 @@ from ds_minimodel.bodies.hugging_face import Architecture
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
-from ds_minimodel.data.tokenizer import JSON_FILE, MASK, UNIGRAM_FILE, WORD_START, TokenizerJson, without_standard_error
-from ds_minimodel.interop.probes import PROBES
+from ds_minimodel.data.probes import PROBES
+from ds_minimodel.data.tokenizer import JSON_FILE, UNIGRAM_FILE, WORD_START, TokenizerJson, without_standard_error
 
 ADVICE = "an import keeps what RoBERTa, XLM-R, CamemBERT, BERT and ModernBERT have, and nothing else"
 _OLDER_FILES = "vocab.txt", "vocab.json", "sentencepiece.bpe.model"
@@ -133,15 +133,15 @@ def read_vocabulary(folder: Path, architecture: Architecture, body: BodyConfig) 
     if not _stands_as(file, vocabulary, body):
         processor = (file.content.get("post_processor") or {}).get("type")
         if own not in _OWN_CLASSES or processor not in (None, "ByteLevel"):
-            ends = " and ".join(file.strings[id] for id in vocabulary.frame("a text"))
-            raise UserError(f"{path}: post_processor: texts must stand between {ends} as the model's do")
+            ends = " … ".join(file.strings[id] for side in vocabulary.frame for id in side)
+            raise UserError(f"{path}: post_processor: texts must stand in {ends} as the model's do")
         data = _framed(file, vocabulary, body)
     runner = file.runner(vocabulary)
     if is_there and _has_transformers():
         special = [file.strings[id] for id in vocabulary.special_ids]  # which no text becomes here
         texts = [text for text in PROBES if not any(token in text for token in special)]
         _compare_with_transformers(file, runner, texts)
-    return Kept(data, vocabulary)
+    return Kept(data, replace(vocabulary, lossy=file.loss(vocabulary)))
 
 
 def _stated(folder: Path, file: TokenizerJson) -> dict[str, str]:
@@ -186,7 +186,7 @@ def _vocabulary(file: TokenizerJson, own: str, architecture: Architecture, state
     for role, token in spelt.items():
         if token not in ids:
             raise UserError(f"{file.path}: no {token} in the vocabulary, the {role} token of its class")
-    found = {role: ids[token] for role, token in spelt.items()}
+    found: dict[str, Any] = {role: ids[token] for role, token in spelt.items()}
     if found.get("pad") in (found.get("bos"), found.get("eos"), found.get("unk")):
         found.pop("pad", None)  # what ends a text fills it up too
     try:
@@ -310,30 +310,30 @@ def _by_transformers(path: Path, ask: Callable[[Any], T]) -> T:
 
 def _stands_as(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> bool:
     """Whether a text and a pair stand in a sequence as such a body has them."""
-    (bos, eos), tokenizer = vocabulary.frame("a text"), file.load()
+    (before, after), tokenizer = vocabulary.frame, file.load()
     with file.refusing():
         first, second = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
         single, pair = tokenizer.encode("a"), tokenizer.encode("a", "b")
-    first, second = [bos, *first, eos], [*[eos] * (body.separators - 1), *second, eos]
+    first, second = [*before, *first, *after], [*after * (body.separators - 1), *second, *after]
     types = [0] * len(first) + [1] * len(second)
     return single.ids == first and pair.ids == [*first, *second] and (body.token_types == 1 or pair.type_ids == types)
 
 
 def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> bytes:
     """`file` with texts put between <s> and </s> as such a body has them."""
-    (bos, eos), strings = vocabulary.frame("a text"), file.strings
+    (before, after), strings = vocabulary.frame, file.strings
 
-    def token(id: int, type: int = 0) -> dict[str, Any]:
-        return {"SpecialToken": {"id": strings[id], "type_id": type}}
+    def tokens(ids: list[int], type: int = 0) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": strings[id], "type_id": type}} for id in ids]
 
     second = 1 if body.token_types > 1 else 0
-    single = [token(bos), {"Sequence": {"id": "A", "type_id": 0}}, token(eos)]
-    between = [token(eos)] * (body.separators - 1)
-    special = {strings[id]: {"id": strings[id], "ids": [id], "tokens": [strings[id]]} for id in (bos, eos)}
+    single = [*tokens(before), {"Sequence": {"id": "A", "type_id": 0}}, *tokens(after)]
+    between = tokens(after * (body.separators - 1))
+    special = {strings[id]: {"id": strings[id], "ids": [id], "tokens": [strings[id]]} for id in (*before, *after)}
     processor = dict(
         type="TemplateProcessing",
         single=single,
-        pair=[*single, *between, {"Sequence": {"id": "B", "type_id": second}}, token(eos, second)],
+        pair=[*single, *between, {"Sequence": {"id": "B", "type_id": second}}, *tokens(after, second)],
         special_tokens=special,
     )
     return file.load({**file.content, "post_processor": processor}).to_str().encode()
@@ -372,7 +372,7 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, fills_masks: boo
 
 
 def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:
-    """A pack's tokenizer.model as a tokenizer.json that gives the same ids, <mask> included.
+    """A pack's tokenizer.model as a tokenizer.json that gives the same ids, special ones included.
 
     Two things differ. Hugging Face's `Precompiled` normaliser loses a mark where a letter carries two that are written
     apart (decomposed Unicode, as in NFD Vietnamese; normalise such text to NFC). And SentencePiece adds scores up in
@@ -391,7 +391,7 @@ def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:
         or kinds - {_PIECE.NORMAL, _PIECE.CONTROL, _PIECE.UNKNOWN}
     ):
         raise UserError(f"{path}: a SentencePiece model of another kind than is trained here cannot be exported")
-    pieces = [*((piece.piece, piece.score) for piece in model.pieces), (MASK, 0.0)]
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     spaces = [
         {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}

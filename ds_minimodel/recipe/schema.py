@@ -75,6 +75,7 @@ class Languages(Section):
 
 
 class TokenizerSection(Section):
+    kind: Literal["unigram", "byte-bpe"] = "unigram"
     # SentencePiece takes no smaller ones.
     vocab_size: Annotated[int, Field(gt=5), UpTo(10**7)] = 50_000
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9998

@@ -114,16 +114,17 @@ def _spelt(tokenizer: Tokenizer) -> re.Pattern[str]:
 def _with_masks(tokenizer: Tokenizer, text: str, max_length: int) -> np.ndarray:
     """<s>, the text with the id of <mask> wherever it is spelt, </s>."""
     vocabulary = tokenizer.vocabulary
-    (bos, eos), mask = vocabulary.frame("a prediction"), vocabulary.need("mask", "a prediction")
+    (begin, end), mask = vocabulary.frame, vocabulary.need("mask", "a prediction")
+    room = max_length - len(begin) - len(end)
     *before, last = _spelt(tokenizer).split(text)
     parts = tokenizer.encode([*(part.rstrip() if tokenizer.mask_takes_space else part for part in before), last])
     ids = list(chain.from_iterable([mask, *part] for part in parts))[1:]
-    if mask in ids[max_length - 2 :]:
+    if mask in ids[room:]:
         raise UserError(
             f"the text {text[:30]!r}… has a {tokenizer.mask} beyond the {max_length} tokens that the model takes; "
             "shorten it"
         )
-    return np.array([bos, *ids[: max_length - 2], eos])
+    return np.array([*begin, *ids[:room], *end])
 
 
 def batches(examples: Examples, model: torch.nn.Module) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:

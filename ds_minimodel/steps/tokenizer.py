@@ -1,12 +1,12 @@
-"""A vocabulary for each language: raw text -> SentencePiece model; that of a base is taken over."""
+"""A vocabulary for each language, trained on raw text; that of a base is taken over."""
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.data.reader import files_of, find_text
-from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.model.artifacts import identity
 from ds_minimodel.recipe.jobs import Job, WorkdirLayout, fingerprint_of_text
 from ds_minimodel.recipe.schema import Recipe
@@ -25,17 +25,23 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
 def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     section, text = recipe.tokenizer, find_text(recipe.data.text[language])
     inputs = {"tokenizer": section.recorded(), "text": fingerprint_of_text(text), "column": recipe.data.column}
+    pack = None if recipe.base is None else Path(recipe.base) / "pack"
     out = layout.tokenizer(language)
-    train = partial(
-        train_tokenizer,
-        recipe.data.text[language],
-        out,
-        section.vocab_size,
-        section.character_coverage,
-        section.input_sentences,
-        f"tokenizer {language}",
-        recipe.data.column,
-    )
+
+    def train() -> None:
+        train_tokenizer(
+            recipe.data.text[language],
+            out,
+            section.vocab_size,
+            section.character_coverage,
+            section.input_sentences,
+            f"tokenizer {language}",
+            recipe.data.column,
+            section.kind,
+            None if pack is None else open_tokenizer(pack),
+        )
+
+    inputs |= {} if pack is None else {"base": identity(pack)}
     return Job(out, inputs, (), lambda _: train(), text=files_of(text))
 
 

@@ -150,7 +150,8 @@ def encode_table(tokenizer: Tokenizer, records: Records, max_length: int, separa
     special = 2 if texts == 1 else 2 + separators
     if max_length < special + texts:
         raise UserError(f"max_length {max_length}: too short for {texts} text(s); raise it in the recipe")
-    room, (bos, eos) = max_length - special, tokenizer.vocabulary.frame("classification")
+    bos, eos = (tokenizer.vocabulary.need(token, "classification") for token in ("bos", "eos"))
+    room = max_length - special
     firsts, *rest = [tokenizer.encode(column) for column in records.texts]
     if not rest:
         return join([np.array([bos, *first[:room], eos]) for first in firsts], records.targets, reads_start=True)

@@ -148,8 +148,11 @@ def sentences_of(vocabulary: Vocabulary, ids: Sequence[Sequence[int]], max_lengt
     """`<s>A</s>` for the ids of each text, cut to `max_length` tokens; an empty one is `<s></s>`."""
     if max_length < 3:
         raise UserError(f"max_length {max_length}: too short for a sentence; raise it in the recipe")
-    bos, eos = vocabulary.frame("a sentence's vector")
-    sequences = [np.array([bos, *of_text[: max_length - 2], eos]) for of_text in ids]
+    if pool == "first":
+        vocabulary.need("bos", "a sentence's vector")
+    before, after = vocabulary.frame
+    room = max_length - len(before) - len(after)
+    sequences = [np.array([*before, *of_text[:room], *after]) for of_text in ids]
     return join(sequences, np.zeros(len(sequences)), reads_start=pool == "first")
 
 

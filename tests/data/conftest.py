@@ -6,7 +6,7 @@ import pytest
 
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.data.tokenizer import train_tokenizer
+from ds_minimodel.data.tokenizer_training import train_tokenizer
 
 ALPHABETS = {
     "latin": "abcdefghijklmnoprstuvwzäöüßéç",
@@ -57,6 +57,13 @@ def text_file(corpus, tmp_path_factory):
 def tokenizer_folder(text_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
     train_tokenizer([text_file], folder, VOCAB_SIZE, character_coverage=0.9998, input_sentences=5000)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def byte_folder(text_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer") / "bytes"
+    train_tokenizer([text_file], folder, VOCAB_SIZE, 0.9998, 5000, kind="byte-bpe")
     return folder
 
 

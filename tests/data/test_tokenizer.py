@@ -1,5 +1,7 @@
 """Vocabularies: ids, text that looks special, offsets into the original text, determinism, refusals."""
 
+import itertools
+import random
 import re
 import unicodedata
 
@@ -7,7 +9,10 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
-from ds_minimodel.data.tokenizer import open_tokenizer, train_tokenizer
+from ds_minimodel.data.held_out import bytes_of_ids
+from ds_minimodel.data.probes import PROBES
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.tokenizer_training import train_tokenizer
 
 SENTENCES = 100_000
 
@@ -17,7 +22,14 @@ def tokenizer(tokenizer_folder):
     return open_tokenizer(tokenizer_folder)
 
 
-def test_the_ids_are_fairseqs(tokenizer):
+@pytest.fixture(scope="module")
+def by_bytes(byte_folder):
+    return open_tokenizer(byte_folder)
+
+
+@pytest.mark.parametrize("kind", ["tokenizer", "by_bytes"])
+def test_the_ids_are_fairseqs(request, kind):
+    tokenizer = request.getfixturevalue(kind)
     pieces = tokenizer.pieces()
     assert pieces[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
     assert tokenizer.vocabulary.special == {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 599}
@@ -85,21 +97,74 @@ def test_offsets_survive_normalisation(tokenizer, text):
     assert all(start < end for id, (start, end) in zip(ids, spans) if tokenizer.pieces()[id] != "▁")
 
 
-def test_same_text_gives_the_same_bytes(tmp_path, text_file, tokenizer_folder):
-    train_tokenizer([text_file], tmp_path / "again", 600, 0.9998, 5000)
-    for name in ("tokenizer.model", "manifest.json"):
-        assert (tmp_path / "again" / name).read_bytes() == (tokenizer_folder / name).read_bytes()
+# First characters of scripts, controls, marks, symbols and planes, most of which is unassigned; and strings as a whole.
+RANGES = [0, 0x20, 0x7F, 0x250, 0x300, 0x370, 0x1000, 0x2000, 0x2070, 0x2580, 0x25A0, 0x3000, 0xA000, 0xD800]
+WHOLE = ["\r\n", "  ", "\t ", "<mask>", "</s>", "<0x41>", "Ġ", "👩‍🚀", "e\u0301\u0323", "1234567", "don't", " ", "\0"]
 
 
-def test_largest_possible_vocabulary_is_named_and_works(tmp_path, text_file):
+def strings_of_many_scripts(count):
+    draw = random.Random(0)
+    ranges = [*itertools.pairwise(RANGES), (0xE000, 0x10000), (0x1F300, 0x1FB00), (0x10000, 0x110000)]
+    for _ in range(count):
+        some = draw.sample(ranges, 3)
+        parts = (chr(draw.randrange(*draw.choice(some))) for _ in range(draw.randint(1, 12)))
+        yield "".join(draw.choice(WHOLE) if draw.random() < 0.2 else part for part in parts)
+
+
+def test_byte_level_pieces_lose_nothing(by_bytes):
+    """Neither a character nor, in the bytes that ids stand for, a byte."""
+    texts = [*strings_of_many_scripts(10_000), *PROBES]
+    sizes, special = bytes_of_ids(by_bytes), {*by_bytes.vocabulary.special_ids}
+    for text, ids in zip(texts, by_bytes.encode(texts), strict=True):
+        assert by_bytes.decode(ids) == text and sizes[ids].sum() == len(text.encode()) and not special & {*ids}
+    by_bytes.vocabulary.need_lossless("this test")
+    assert len({id for ids in by_bytes.encode(texts) for id in ids}) > 300  # bytes and pieces
+
+
+def test_unigram_pieces_lose_and_say_so(tokenizer):
+    assert tokenizer.decode(tokenizer.encode(["ﬁ  ꙮ"])[0]) != "ﬁ  ꙮ"
+    with pytest.raises(UserError, match="it normalises text, and what has no piece is unknown to it"):
+        tokenizer.vocabulary.need_lossless("this test")
+
+
+def test_marks_belong_to_their_letters(tmp_path):
+    """And digits come by threes, as GPT-4's."""
+    (tmp_path / "text.txt").write_text("हिन्दी में 1234567 लिखना\n" * 50, encoding="utf-8")
+    train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 291, 1.0, SENTENCES, kind="byte-bpe")
+    tokenizer = open_tokenizer(tmp_path / "out")
+    spelt = [tokenizer.pieces()[id] for id in tokenizer.encode(["हिन्दी में 1234567"])[0]]
+    assert spelt == ["हिन्दी", "▁में", "▁", "123", "456", "7"]
+
+
+@pytest.mark.parametrize("kind, folder", [("unigram", "tokenizer_folder"), ("byte-bpe", "byte_folder")])
+def test_same_text_gives_the_same_bytes(tmp_path, text_file, request, kind, folder, monkeypatch):
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    train_tokenizer([text_file], tmp_path / "again", 600, 0.9998, 5000, kind=kind)
+    for path in request.getfixturevalue(folder).iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_lines_are_drawn_from_all_of_the_text(tmp_path):
+    lines = [f"{number} {letter * 9}" for letter in "abcd" for number in range(500)]
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 290, 1.0, 101, kind="byte-bpe")
+    assert {f"▁{letter * 9}" for letter in "abcd"} <= {*open_tokenizer(tmp_path / "out").pieces()}
+
+
+@pytest.mark.parametrize("kind", ["unigram", "byte-bpe"])
+def test_sizes_that_the_text_does_not_allow_are_named(tmp_path, text_file, kind):
     with pytest.raises(UserError, match="vocab_size=90000.*at most") as error:
-        train_tokenizer([text_file], tmp_path / "out", 90_000, 0.9998, SENTENCES)
+        train_tokenizer([text_file], tmp_path / "out", 90_000, 0.9998, SENTENCES, kind=kind)
     assert not (tmp_path / "out").exists()
     most = int(re.search(r"at most (\d+)", str(error.value))[1])
-    train_tokenizer([text_file], tmp_path / "out", most, 0.9998, SENTENCES)
+    train_tokenizer([text_file], tmp_path / "out", most, 0.9998, SENTENCES, kind=kind)
     assert open_tokenizer(tmp_path / "out").vocabulary.size == most
     with pytest.raises(UserError, match="at most"):
-        train_tokenizer([text_file], tmp_path / "more", most + 1, 0.9998, SENTENCES)
+        train_tokenizer([text_file], tmp_path / "more", most + 1, 0.9998, SENTENCES, kind=kind)
+    with pytest.raises(UserError, match="vocab_size=20.*at least") as error:
+        train_tokenizer([text_file], tmp_path / "least", 20, 0.9998, SENTENCES, kind=kind)
+    least = int(re.search(r"at least (\d+)", str(error.value))[1])
+    train_tokenizer([text_file], tmp_path / "least", least, 0.9998, SENTENCES, kind=kind)
 
 
 @pytest.mark.parametrize("text", [b"word " * 10_000_000, "\u200b\n".encode() * 100])

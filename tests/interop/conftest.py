@@ -16,7 +16,7 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
-from ds_minimodel.data.tokenizer import train_tokenizer
+from ds_minimodel.data.tokenizer_training import train_tokenizer
 
 TEXTS = [
     "The small boat sees the great harbour, and the wind is new.",
@@ -110,9 +110,9 @@ def make_xlm_r(unigram_folder, folder):
     """An XLM-R checkpoint with its sentencepiece.bpe.model."""
     ours = protobuf.ModelProto.FromString((unigram_folder / "tokenizer.model").read_bytes())
     theirs = protobuf.ModelProto(trainer_spec=ours.trainer_spec, normalizer_spec=ours.normalizer_spec)
-    for id in (3, 0, 2, *range(4, len(ours.pieces))):  # <unk> <s> </s>, and no <pad>
+    for id in (3, 0, 2, *range(4, len(ours.pieces) - 1)):  # <unk> <s> </s>, and neither <pad> nor <mask>
         theirs.pieces.add().CopyFrom(ours.pieces[id])
-    _write_model(folder, XLMRobertaForMaskedLM, XLMRobertaConfig, len(ours.pieces) + 1)
+    _write_model(folder, XLMRobertaForMaskedLM, XLMRobertaConfig, len(ours.pieces))
     (folder / "sentencepiece.bpe.model").write_bytes(theirs.SerializeToString())
     return folder
 

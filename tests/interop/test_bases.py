@@ -145,7 +145,7 @@ def test_ids_and_token_types(base):
         "mask": old.mask_token_id,
     }
     assert old.get_vocab() == new.get_vocab() and len(set(own.pieces())) == own.vocabulary.size == len(old)
-    bos, eos = own.vocabulary.frame("a test")
+    (bos,), (eos,) = own.vocabulary.frame
     lines = [*TEXTS, *ODD_TEXTS, *WITH_ADDED]
     for line, ids in zip(lines, own.encode(lines), strict=True):
         assert [bos, *ids, eos] == old(line)["input_ids"] == new(line)["input_ids"], line

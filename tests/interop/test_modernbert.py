@@ -1,18 +1,26 @@
 """ModernBERT: an import and its exports answer as Hugging Face's library does, with the base's own tokenizer."""
 
+import json
+
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig, ModernBertForMaskedLM
 
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.held_out import bytes_of_ids
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
-from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, save_body
+from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
 from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.parameters import load_into
+from ds_minimodel.serve.answers import _with_masks
 from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.classification import encode_table
+from ds_minimodel.tasks.tables import Records
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
 from .test_hugging_face import varied_lines
@@ -31,17 +39,21 @@ def base(text_file, tmp_path_factory):
         [str(text_file)], trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
     )
     tokenizer.add_special_tokens(SPECIAL)
-    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL}
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B [SEP]",
-        special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
-    )
-    named = dict(zip(("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), SPECIAL))
+    save_model(folder / "theirs", tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", SPECIAL)
+    import_hf(folder / "theirs", folder / "ours", "en")
+    return folder / "theirs", folder / "ours"
+
+
+def save_model(folder, tokenizer, single, pair, special):
+    """A ModernBERT with this tokenizer, in which a text and a pair stand so. special: unk, cls, sep, pad, mask."""
+    ids = {token: tokenizer.token_to_id(token) for token in special}
+    framing = [(token, ids[token]) for token in special[1:3]]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=framing)
+    named = dict(zip(("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), special))
     inputs = ["input_ids", "attention_mask"]
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **named)
-    fast.save_pretrained(folder / "theirs")
-    numbers = {"pad_token_id": ids["[PAD]"], "cls_token_id": ids["[CLS]"], "sep_token_id": ids["[SEP]"]}
+    fast.save_pretrained(folder)
+    numbers = {f"{role}_token_id": ids[token] for role, token in zip(("cls", "sep", "pad"), special[1:4])}
     config = ModernBertConfig(
         vocab_size=tokenizer.get_vocab_size() + 7,
         hidden_size=16,
@@ -52,9 +64,7 @@ def base(text_file, tmp_path_factory):
         local_attention=12,
         **numbers,
     )
-    randomise(ModernBertForMaskedLM(config)).save_pretrained(folder / "theirs", max_shard_size="20KB")
-    import_hf(folder / "theirs", folder / "ours", "en")
-    return folder / "theirs", folder / "ours"
+    randomise(ModernBertForMaskedLM(config)).save_pretrained(folder, max_shard_size="20KB")
 
 
 def logits(model, batch):
@@ -88,6 +98,46 @@ def test_its_own_tokenizer_is_kept(base):
         expected.pad_token_id,
         expected.mask_token_id,
     ]
+
+
+def like_gemmas(text_file):
+    """Gemma 2's and mmBERT's structure: spaces become ▁, no words, what has no piece is spelt by its bytes."""
+    special, spelt = "<pad> <eos> <bos> <unk> <mask>".split(), [f"<0x{byte:02X}>" for byte in range(256)]
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    trained.train([str(text_file)], trainers.BpeTrainer(vocab_size=520, special_tokens=special + spelt))
+    content = json.loads(trained.to_str())
+    content["added_tokens"] = content["added_tokens"][: len(special)]
+    content["model"] |= {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in ("\n", "\n\n", "▁▁", "<table>")])
+    return tokenizer
+
+
+def test_a_tokenizer_like_mmberts(text_file, tmp_path):
+    """It is kept, and loses nothing but a literal ▁; one that joins pairs otherwise than the model is refused."""
+    special = "<unk> <bos> <eos> <pad> <mask>".split()
+    pairs = {"kept": "<bos> $A <eos> $B <eos>", "refused": "<bos> $A <eos> <bos> $B <eos>"}
+    for name, pair in pairs.items():
+        save_model(tmp_path / name, like_gemmas(text_file), "<bos> $A <eos>", pair, special)
+    with pytest.raises(UserError, match="texts must stand in <bos> … <eos> as the model's do"):
+        import_hf(tmp_path / "refused", tmp_path / "none")
+    import_hf(tmp_path / "kept", tmp_path / "ours")
+    export_hf(tmp_path / "ours/body", tmp_path / "out")
+    old, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("kept", "out"))
+    tokenizer = open_tokenizer(tmp_path / "ours/pack")
+    sizes, lines = bytes_of_ids(tokenizer), [*TEXTS, *ODD_TEXTS, *varied_lines(200)]
+    for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
+        assert ids == old(line, add_special_tokens=False, split_special_tokens=True)["input_ids"], line
+        assert old(line)["input_ids"] == new(line)["input_ids"]
+        assert tokenizer.decode(ids) == line.replace("▁", " ") and sizes[ids].sum() == len(
+            line.replace("▁", " ").encode()
+        )
+    assert tokenizer.vocabulary.lossy == "' ▁a▁▁b ##c Ġd @@ </w' of a text comes back as '  a  b ##c Ġd @@ </w'"
 
 
 @pytest.mark.parametrize(
@@ -127,3 +177,24 @@ def test_masks_are_filled_as_theirs_are(base):
     (answer,) = Predictor(ours / "body", {"en": ours / "pack"}, top=3).predict([{"text": "the boat [MASK] the sea"}])
     expected = [row["score"] for row in fill("the boat [MASK] the sea")]
     assert [row["probability"] for row in answer["masks"][0]] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind, size", [("unigram", 260), ("byte-bpe", 330)])
+def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, kind, size):
+    """Trained for the base, packed and exported: it answers to [MASK], and joins pairs as tasks here do."""
+    _, ours = base
+    body, of_base = load_body(ours / "body"), open_tokenizer(ours / "pack")
+    train_tokenizer([text_file], tmp_path / "tokenizer", size, 1.0, 5000, kind=kind, base=of_base)
+    tokenizer = open_tokenizer(tmp_path / "tokenizer")
+    assert tokenizer.special == of_base.special and tokenizer.split == (of_base.split if kind == "byte-bpe" else None)
+    tensors = {"tokens": torch.randn(size, 16), "bias": torch.randn(size)}
+    save_pack(tmp_path / "pack", PackArtifact("de", tensors, body.space), tmp_path / "tokenizer")
+    export_hf(ours / "body", tmp_path / "out", tmp_path / "pack")
+    theirs, vocabulary = AutoTokenizer.from_pretrained(tmp_path / "out"), tokenizer.vocabulary
+    assert theirs.mask_token == "[MASK]" and theirs.mask_token_id == vocabulary.mask == size - 1
+    texts = [*TEXTS[:8], "the [MASK] sees", "[MASK][MASK] and"]
+    for text in texts:
+        assert theirs(text)["input_ids"] == _with_masks(tokenizer, text, 500).tolist()
+    pairs = encode_table(tokenizer, Records((TEXTS[:6], TEXTS[6:]), [0] * 6, ()), 500, body.config.separators)
+    expected = [id for pair in zip(TEXTS[:6], TEXTS[6:]) for id in theirs(*pair)["input_ids"]]
+    assert pairs.tokens.tolist() == expected and expected.count(vocabulary.eos) == 12

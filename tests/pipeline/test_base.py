@@ -93,6 +93,13 @@ def assert_shared_rows_are_the_bases(base, workdir, target):
     assert all(first[pieces[1].index(piece)].equal(source[pieces[0].index(piece)]) for piece in shared)
 
 
+def test_a_target_has_the_bases_special_tokens_and_words(tmp_path, roberta):  # noqa: F811
+    recipe = make_recipe(tmp_path, roberta)
+    run_step(STEPS["tokenizer"], load_recipe(recipe, ["tokenizer={kind: byte-bpe, vocab_size: 280}"]))
+    base, target = (open_tokenizer(tmp_path / folder) for folder in ("base/pack", "run/tokenizer/xx"))
+    assert (target.special, target.split) == (base.special, base.split) and target.vocabulary.lossy is None
+
+
 def test_costs(recipe, tmp_path):
     code, out, err = run("flops", recipe, "--json")
     assert code == 0, err

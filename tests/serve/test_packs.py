@@ -33,7 +33,7 @@ def test_whole_packs_fit_their_family(family):
 
 def test_a_vocabulary_of_another_pack(family, pack):
     """Its manifest is in order again, as if made by hand."""
-    from ds_minimodel.data.tokenizer import train_tokenizer
+    from ds_minimodel.data.tokenizer_training import train_tokenizer
 
     train_tokenizer([family.root / "de.txt"], pack.parent / "tok", 31, 1.0, 1000)
     shutil.copyfile(pack.parent / "tok/tokenizer.model", pack / "tokenizer.model")

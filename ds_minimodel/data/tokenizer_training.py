@@ -1,0 +1,245 @@
+"""Training of a vocabulary on raw text: unigram by SentencePiece, byte-level BPE by Hugging Face's library."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.progress import Progress
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.data.reader import COLUMN, find_text, named, pinned, read_documents
+from ds_minimodel.data.tokenizer import JSON_FILE, SPECIAL, UNIGRAM_FILE, Tokenizer, TokenizerJson, trained_layout
+
+
+def train_tokenizer(
+    text: Sequence[str | Path],
+    out: str | Path,
+    vocab_size: int,
+    character_coverage: float,
+    input_sentences: int,
+    label: str = "tokenizer",
+    column: str = COLUMN,
+    kind: str = "unigram",
+    base: Tokenizer | None = None,
+) -> None:
+    """Train a vocabulary of `vocab_size` ids, special tokens included, into the artifact folder `out`.
+
+    `text` are paths or globs of raw text. At most `input_sentences` of its lines, sampled over all of it, are held in
+    memory. The result is a function of the text and the arguments: lines are sampled with a fixed seed.
+    character_coverage: share of the text's characters that get pieces (unigram; the others are byte-level). label: of
+    the progress that is shown. column: where files of rows have their text. kind: of _TRAINERS. base: the tokenizer
+    whose special tokens the vocabulary has and, where both are byte-level, by which text is parted into words.
+
+    Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
+    """
+    sources = pinned(find_text(text))
+    special = base.special if base else SPECIAL
+    request = _Request(
+        _Lines([*map(str, sources)], label, column, special.values()),
+        ", ".join(map(str, text)),
+        vocab_size,
+        special,
+        base,
+        character_coverage,
+        input_sentences,
+    )
+    name, data, vocabulary = _TRAINERS[kind](request)
+    with files.atomic_folder(out) as folder:
+        (folder / name).write_bytes(data)
+        files.write_manifest(
+            folder,
+            kind="tokenizer",
+            **vocabulary.facts(),
+            character_coverage=character_coverage,
+            input_sentences=input_sentences,
+            text=[named(source) for source in sources],
+        )
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A vocabulary to train, as train_tokenizer has it. where: its text, in messages."""
+
+    lines: _Lines
+    where: str
+    vocab_size: int
+    special: dict[str, str]
+    base: Tokenizer | None
+    character_coverage: float
+    input_sentences: int
+
+    def too_large(self, most: int) -> UserError:
+        return UserError(
+            f"tokenizer.vocab_size={self.vocab_size}: the text ({self.where}) supports at most {most}; lower it to "
+            "that or add text"
+        )
+
+    @property
+    def no_line(self) -> UserError:
+        return UserError(
+            f"{self.where}: no line that a vocabulary can be made of; text has a sentence or paragraph a line, of at "
+            f"most {_MAX_LINE_BYTES:,} bytes, and more than white space"
+        )
+
+
+class _Lines:
+    """The lines of a text, one at a time, without special tokens; keeps the error that ended them, if one did."""
+
+    def __init__(self, text: Sequence[str | Path], label: str, column: str, special: Iterable[str]):
+        self._documents, self._progress = read_documents(text, column), Progress(label, None, "lines")
+        self._special = re.compile("|".join(map(re.escape, special)))
+        self.error: UserError | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for document in self._documents:
+                for line in document:
+                    yield self._special.sub(" ", line)  # so that no piece of text is spelt as one
+                    self._progress.update(self._progress.done + 1)
+            self._progress.close("all read: pieces are made of them")
+        except UserError as error:
+            self.error = error
+            raise
+
+
+# Unigram. The mask token stands after the pieces.
+
+_MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limit is 4192
+_LOSS_OF_UNIGRAM = "it normalises text, and what has no piece is unknown to it"
+
+
+def _train_unigram(request: _Request) -> tuple[str, bytes, Vocabulary]:
+    special, lines, model = {"unk": SPECIAL["unk"], **request.special}, request.lines, io.BytesIO()
+    vocabulary = trained_layout(request.vocab_size, special, _LOSS_OF_UNIGRAM)
+    mask = special.pop("mask", None)
+    size = request.vocab_size - (mask is not None)
+    tokens: dict[str, Any] = {f"{role}_id": vocabulary.special.get(role, -1) for role in SPECIAL if role != "mask"}
+    tokens |= {f"{role}_piece": string for role, string in special.items()}
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=size,
+            character_coverage=request.character_coverage,
+            input_sentence_size=request.input_sentences,
+            shuffle_input_sentence=True,
+            max_sentence_length=_MAX_LINE_BYTES,
+            **tokens,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        if lines.error is None:
+            raise _explain(str(error), request, request.vocab_size - size) from error
+    if lines.error is not None:  # SentencePiece up to 0.2.0 takes an error for the end of the text
+        raise lines.error
+    return UNIGRAM_FILE, model.getvalue() + (b"" if mask is None else _last_piece(mask)), vocabulary
+
+
+def _last_piece(string: str) -> bytes:
+    """What, appended to a SentencePiece model, is a last piece: a control token, which its trainer would put first.
+
+    A model is a message of Protocol Buffers, of which field 1 is a piece; a piece has its string in field 1, its
+    type in field 3, where 3 is control.
+    """
+
+    def field_1(data: bytes) -> bytes:
+        return b"\x0a" + bytes([len(data) & 0x7F | 0x80, len(data) >> 7]) + data
+
+    return field_1(field_1(string.encode()) + b"\x18\x03")
+
+
+def _explain(message: str, request: _Request, uncounted: int) -> UserError:
+    """The error to raise for SentencePiece's message, in our terms. uncounted: ids that it does not count."""
+    most = re.search(r"Vocabulary size too high .*value <= (\d+)", message)
+    if most:
+        return request.too_large(int(most[1]) + uncounted)
+    least = re.search(r"Vocabulary size is smaller than required_chars. \d+ vs (\d+)", message)
+    if least:
+        return UserError(
+            f"tokenizer.vocab_size={request.vocab_size}: the text ({request.where}) has so many characters that it "
+            f"needs at least {int(least[1]) + uncounted}; raise it or lower tokenizer.character_coverage"
+        )
+    if "!sentences_.empty()" in message or "all_chars_count" in message:
+        return request.no_line
+    return UserError(f"{request.where}: SentencePiece cannot train on this text ({message})")
+
+
+# Byte-level BPE, of the same layout.
+
+# Without a base, GPT-4's words, but that marks belong to their letters: \p{L} alone parts Hindi at each vowel sign.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SPLIT: dict[str, Any] = {
+    "type": "Sequence",
+    "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": _WORDS}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+    ],
+}
+_DECODER = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}  # of no effect
+
+
+def _train_byte_bpe(request: _Request) -> tuple[str, bytes, Vocabulary]:
+    special, base = request.special, request.base
+    vocabulary, alphabet = trained_layout(request.vocab_size, special), pre_tokenizers.ByteLevel.alphabet()
+    least = len(vocabulary.special_ids) + len(alphabet)
+    if request.vocab_size < least:
+        raise UserError(
+            f"tokenizer.vocab_size={request.vocab_size}: a byte-level vocabulary has at least {least}, the bytes and "
+            "the special tokens; raise it"
+        )
+    strings = {vocabulary.special[role]: string for role, string in sorted(special.items()) if role != "mask"}
+    parts = {"pre_tokenizer": (base.split if base else None) or _SPLIT, "decoder": _DECODER}
+    empty = json.loads(tokenizers.Tokenizer(models.BPE()).to_str())
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps({**empty, **parts}))
+    trainer = trainers.BpeTrainer(
+        vocab_size=request.vocab_size - ("mask" in special),
+        min_frequency=2,
+        special_tokens=[strings[id] for id in sorted(strings)],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    lines = _sample(request.lines, request.input_sentences)
+    if not any(map(str.strip, lines)):
+        raise request.no_line
+    tokenizer.train_from_iterator(lines, trainer)
+    if "mask" in special:
+        takes_space = base.mask_takes_space if base else True
+        tokenizer.add_special_tokens([tokenizers.AddedToken(special["mask"], lstrip=takes_space)])
+    if tokenizer.get_vocab_size() < request.vocab_size:
+        raise request.too_large(tokenizer.get_vocab_size())
+    data = tokenizer.to_str()
+    lossy = TokenizerJson(Path(JSON_FILE), json.loads(data)).loss(vocabulary)
+    return JSON_FILE, data.encode(), replace(vocabulary, lossy=lossy)
+
+
+def _sample(lines: Iterable[str], most: int) -> list[str]:
+    """At most so many of the lines, each as likely as the others."""
+    draw, kept = random.Random(0), list[str]()
+    for number, line in enumerate(lines):
+        if number < most:
+            kept.append(line)
+        elif (place := int(draw.random() * (number + 1))) < most:
+            kept[place] = line
+    return kept
+
+
+_TRAINERS: dict[str, Callable[[_Request], tuple[str, bytes, Vocabulary]]] = {
+    "unigram": _train_unigram,
+    "byte-bpe": _train_byte_bpe,
+}
