@@ -193,12 +193,17 @@ class LanguagePack(Part):
 
     def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
-        bias_V = getattr(self, "bias", None)
-        if bias_V is None:
-            bias_V = table.new_zeros(len(table))
         if self.group.size == 1:
-            return ops.linear_cross_entropy(x_PH, table, bias_V, targets_P)
-        return parallel.linear_cross_entropy(x_PH, table, bias_V, targets_P, self.rows, self.group)
+            return ops.linear_cross_entropy(x_PH, table, self._bias(table), targets_P)
+        return parallel.linear_cross_entropy(x_PH, table, self._bias(table), targets_P, self.rows, self.group)
+
+    def token_losses(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
+        """The cross-entropy of each target, (P,) float32, without a gradient."""
+        return parallel.token_losses(x_PH, table, self._bias(table), targets_P, self.rows, self.group)
+
+    def _bias(self, table: Tensor) -> Tensor:
+        bias_V = getattr(self, "bias", None)
+        return table.new_zeros(len(table)) if bias_V is None else bias_V
 
 
 class Body(nn.Module, ABC):

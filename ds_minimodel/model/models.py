@@ -142,6 +142,22 @@ class SentenceEncoder(TaskModel):
         return x_BSH.float().masked_fill(padding_BS[..., None], 0).sum(1) / batch["lengths"][:, None]
 
 
+class TokenLikelihoods(TaskModel):
+    """How likely each token of a text is after those before it, by the body's last head; nothing trains."""
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, S) fp32: the logarithm of each token's probability; 0 for the first of a row, and for padding."""
+        targets_BS = batch["tokens"].roll(-1, 1)
+        targets_BS[:, -1] = IGNORED
+        if batch.get("lengths") is not None:
+            positions_S = torch.arange(targets_BS.shape[1], device=targets_BS.device)
+            targets_BS[positions_S >= batch["lengths"][:, None] - 1] = IGNORED
+        (x_BSH,), table = encode(self.pack, self.body, batch)
+        (head,) = self.body.heads.values()
+        losses_P = self.pack.token_losses(head(x_BSH.flatten(0, 1)), table, targets_BS.flatten())
+        return -losses_P.view(targets_BS.shape).roll(1, 1)
+
+
 class SequenceClassifier(TaskModel):
     """Classification of a sentence or a pair from `<s>` or, over a causal body, the last token.
 

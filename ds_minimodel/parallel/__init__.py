@@ -6,7 +6,7 @@ sublayer is split by outputs, the second by inputs, so that each sublayer exchan
 once backward.
 """
 
-from .cross_entropy import linear_cross_entropy
+from .cross_entropy import linear_cross_entropy, token_losses
 from .group import SOLO, Group, split_world
 from .layers import embedding, row_linear
 from .mappings import copy, gather
@@ -25,4 +25,5 @@ __all__ = [
     "row_linear",
     "shard_parameter",
     "split_world",
+    "token_losses",
 ]

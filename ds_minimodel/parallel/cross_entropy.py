@@ -66,18 +66,41 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return *grads, None, None, None
 
 
+def token_losses(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: range, group: Group) -> Tensor:
+    """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
+
+    Without a gradient, and never holding all logits.
+    """
+    losses = []
+    (weight,) = upcast_if_emulated(weight)
+    for x_RH, targets_R in zip(x.split(CHUNK_ROWS), targets.split(CHUNK_ROWS), strict=True):
+        losses_R, *_ = _losses(product(x_RH, weight.T), bias, targets_R, rows, group)
+        losses.append(losses_R)
+    return torch.cat(losses)
+
+
 def _loss_and_logit_grad(
     logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: range, group: Group
 ) -> tuple[Tensor, Tensor]:
     """(sum of the losses, d sum / d logits) of a chunk; both equal those of the whole vocabulary."""
+    losses_R, scores_RV, normaliser_R, own, column = _losses(logits_RV, bias, targets_R, rows, group)
+    probs_RV = scores_RV.sub_(normaliser_R[:, None]).exp_()
+    probs_RV.scatter_add_(-1, column, -own[:, None].to(probs_RV.dtype))
+    return losses_R.sum(), probs_RV.mul_((targets_R != IGNORED)[:, None]).to(logits_RV.dtype)
+
+
+def _losses(
+    logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: range, group: Group
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Of a chunk: losses (R,), this rank's scores (R, V), the logarithm of each row's sum of exponentials (R,), whether
+    this rank has the target's column (R,), and which that is (R, 1)."""
     scores_RV = logits_RV.to(accumulation_dtype(logits_RV.dtype)) + bias
     used = targets_R != IGNORED
     own = used & (targets_R >= rows.start) & (targets_R < rows.stop)
     column = torch.where(own, targets_R - rows.start, 0)[:, None]
     parts = torch.stack((torch.logsumexp(scores_RV, -1), torch.where(own, scores_RV.gather(-1, column)[:, 0], 0)))
-    normalisers, target_scores = torch.stack(all_gather(parts, group), 1)
+    gathered = all_gather(parts, group) if group.size > 1 else [parts]
+    normalisers, target_scores = torch.stack(gathered, 1)
     normaliser_R = torch.logsumexp(normalisers, 0)
     losses_R = torch.where(used, normaliser_R - target_scores.sum(0), 0)
-    probs_RV = scores_RV.sub_(normaliser_R[:, None]).exp_()
-    probs_RV.scatter_add_(-1, column, -own[:, None].to(probs_RV.dtype))
-    return losses_R.sum(), probs_RV.mul_(used[:, None]).to(logits_RV.dtype)
+    return losses_R, scores_RV, normaliser_R, own, column

@@ -467,6 +467,12 @@ class Recipe(Section):
             raise ValueError(
                 f"objective {self.objective}: a body of kind {self.model.kind} is trained with {' or '.join(fitting)}"
             )
+        for name, task in self.finetune.tasks.items():
+            if KINDS[task.kind].causal and not self.trained_by.causal:
+                raise ValueError(
+                    f"finetune.tasks.{name}.kind {task.kind}: it needs a body that predicts next tokens; one of kind "
+                    f"{self.model.kind} does not"
+                )
         return self
 
     @model_validator(mode="after")

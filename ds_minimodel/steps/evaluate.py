@@ -31,7 +31,7 @@ from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inp
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches
-from ds_minimodel.tasks.kind import Logits
+from ds_minimodel.tasks.kind import Encoded, Logits
 
 
 def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
@@ -39,7 +39,7 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
     found: list[Job] = []
     source = recipe.languages.source
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
-        of_source = (layout.pretrain(system), layout.tokenizer(source)) if KINDS[task.kind].has_translations else ()
+        of_source = (layout.pretrain(system), layout.tokenizer(source)) if KINDS[task.kind].scored_with_source else ()
         for language, seed in product(recipe.languages_of_task(name), seeds_of_task(recipe, name)):
             inputs = {
                 "task": task_inputs(recipe, name, task.test_files(language)),
@@ -152,15 +152,18 @@ def _in_source_language(
     module_of: Callable[[int], TaskModel],
     space: str,
     records: Any,
-) -> Logits:
-    """Outputs for records of a task in the source language, with its pack. module_of: by the rows of a pack."""
+) -> tuple[Encoded, Logits]:
+    """Records of a task as sequences in the source language's vocabulary, and the outputs for them with its pack.
+
+    module_of: by the rows of a pack.
+    """
     task, source = recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
     module, max_length = module_of(recipe.source_vocab_size), recipe.finetune.of(name, "max_length")
     encoded = KINDS[task.kind].encode(tokenizer, records, task, max_length, module.body.config.separators)
     ((folder, _),) = _packs(recipe, layout, system, source)
     plug(module, load_pack(folder, space))
-    return _logits(module, encoded.examples)
+    return encoded, _logits(module, encoded.examples)
 
 
 def _packs(recipe: Recipe, layout: WorkdirLayout, system: System, language: str) -> list[tuple[Path, int | None]]:

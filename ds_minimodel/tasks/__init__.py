@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.classification import Classification
 from ds_minimodel.tasks.kind import FinetunedKind, TaskKind
+from ds_minimodel.tasks.likelihood import Choice, Text
 from ds_minimodel.tasks.pair import Pair
 from ds_minimodel.tasks.qa import QuestionAnswering
 from ds_minimodel.tasks.retrieval import Retrieval
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 # A kind of task is one of these and what its file says.
 KINDS: dict[str, TaskKind] = {
-    kind.name: kind for kind in (Classification(), Pair(), QuestionAnswering(), Tagging(), Retrieval())
+    kind.name: kind
+    for kind in (Classification(), Pair(), QuestionAnswering(), Tagging(), Retrieval(), Text(), Choice())
 }
 # Those that are finetuned; the others are scored with the body as it is.
 FINETUNED: dict[str, FinetunedKind] = {name: kind for name, kind in KINDS.items() if isinstance(kind, FinetunedKind)}

@@ -63,6 +63,8 @@ class TaskKind(ABC, Generic[R, E]):
     keys: ClassVar[type[BaseModel] | None] = None  # further keys of the task, with their defaults
     # Whether a test file goes with one in the source language, of the key `translations`; then the source has no test.
     has_translations: ClassVar[bool] = False
+    scored_with_source: ClassVar[bool] = False  # whether `with_source` asks the model with the source's pack
+    causal: ClassVar[bool] = False  # whether its body must predict next tokens
 
     # The model. reads_start: the head is a dense layer and the outputs at position 0, else the outputs everywhere.
     has_labels: ClassVar[bool] = True
@@ -106,8 +108,11 @@ class TaskKind(ABC, Generic[R, E]):
 
     # --- Scores ---
 
-    def with_source(self, records: R, outputs: Callable[[R], Logits]) -> R:
-        """`records` with what `score` needs of the source language; `outputs` are the model's with its pack."""
+    def with_source(self, records: R, outputs: Callable[[R], tuple[E, Logits]]) -> R:
+        """`records` with what `score` needs of the source language.
+
+        outputs: records as sequences in its vocabulary, and the outputs of the model with its pack.
+        """
         return records
 
     @abstractmethod

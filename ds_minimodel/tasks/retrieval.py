@@ -57,15 +57,16 @@ class Retrieval(TaskKind[Bitext, Encoded]):
     form = "two files, line by line translations of each other"
     keys = RetrievalKeys
     has_translations = True
+    scored_with_source = True
     has_labels = False
     reads_start = False
 
     def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Bitext:
         return read_bitext(path, task.translations[language])
 
-    def with_source(self, records: Bitext, outputs: Callable[[Bitext], Logits]) -> Bitext:
-        of_source = replace(records, sentences=records.translations)
-        return replace(records, vectors=_collected(outputs(of_source), len(records.translations)))
+    def with_source(self, records: Bitext, outputs: Callable[[Bitext], tuple[Encoded, Logits]]) -> Bitext:
+        _, logits = outputs(replace(records, sentences=records.translations))
+        return replace(records, vectors=_collected(logits, len(records.translations)))
 
     def encode(
         self, tokenizer: Tokenizer, records: Bitext, task: TaskSettings, max_length: int, separators: int = 2

@@ -1,0 +1,210 @@
+"""How likely a text is to a body that predicts next tokens: bits a byte, and which of several options is likelier.
+
+Nothing is finetuned. Both count bytes of the raw text, so that vocabularies compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.reader import read_documents
+from ds_minimodel.data.rows import json_object, text_field
+from ds_minimodel.tasks.batches import join
+from ds_minimodel.tasks.kind import Encoded, Logits, R, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.tables import read_text, text_lines
+
+if TYPE_CHECKING:
+    from ds_minimodel.bodies import BodyConfig
+    from ds_minimodel.common.vocabulary import Vocabulary
+    from ds_minimodel.data.tokenizer import Tokenizer
+    from ds_minimodel.model.models import TaskModel
+
+
+@dataclass(frozen=True)
+class Scored(Encoded):
+    """Sequences of which the tokens from `first` (N,) on are scored; `owner` (N,) is the text that each is of."""
+
+    first: np.ndarray
+    owner: np.ndarray
+
+    def nats(self, logits: Logits, count: int) -> np.ndarray:
+        """Sum of the negative log-likelihoods of each text's tokens, (count,). logits: log-likelihoods (B, S)."""
+        found = np.zeros(count)
+        lengths = self.examples.lengths
+        for index, likelihoods_BS in logits:
+            places = np.arange(likelihoods_BS.shape[1])
+            scored = (places >= self.first[index, None]) & (places < lengths[index, None])
+            np.add.at(found, self.owner[index], -np.where(scored, likelihoods_BS, 0).sum(1, dtype=np.float64))
+        return found
+
+
+class LikelihoodKind(TaskKind[R, Scored]):
+    """A kind that asks how likely tokens are."""
+
+    causal = True
+    has_labels = False
+    reads_start = False
+
+    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+        from ds_minimodel.model.models import TokenLikelihoods
+
+        return TokenLikelihoods(config, vocab_size)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Texts; unadapted: bits a byte of the source language's pack on them, where that was asked."""
+
+    texts: list[str]
+    unadapted: float | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(len(text.encode()) for text in self.texts)
+
+
+class Text(LikelihoodKind[Documents]):
+    """Bits a byte of documents, each of which stands between empty lines, as in the text that is trained on."""
+
+    name = "text"
+    form = "documents, with an empty line between them"
+    scored_with_source = True
+
+    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Documents:
+        texts = ["\n".join(document) for document in read_documents([path])]
+        if not texts:
+            raise UserError(f"{path}: no text; a task needs some")
+        return Documents(texts)
+
+    def encode(
+        self, tokenizer: Tokenizer, records: Documents, task: TaskSettings, max_length: int, separators: int = 2
+    ) -> Scored:
+        """Each document after the token that begins a text, or where there is none the one that ends it; what is longer
+        than `max_length` in parts, of which each begins with the last token of the one before."""
+        start, sequences, owner = starts_with(tokenizer.vocabulary), [], []
+        for number, ids in enumerate(tokenizer.encode(records.texts)):
+            whole = [*start, *ids]
+            for first in range(0, max(1, len(whole) - 1), max_length - 1):
+                sequences.append(np.array(whole[first : first + max_length]))
+                owner.append(number)
+        examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
+        return Scored(examples, np.ones(len(owner), np.int64), np.array(owner))
+
+    def with_source(self, records: Documents, outputs: Callable[[Documents], tuple[Scored, Logits]]) -> Documents:
+        encoded, logits = outputs(records)
+        return replace(records, unadapted=_bits_per_byte(records, encoded, logits))
+
+    def score(self, task: TaskSettings, language: str, records: Documents, encoded: Scored, logits: Logits) -> Scores:
+        """ "bits_per_byte", that of the source's own pack beside it; "score" is bytes in 100 bits: more is better."""
+        bits = _bits_per_byte(records, encoded, logits)
+        unadapted = {} if records.unadapted is None else {"unadapted_bits_per_byte": records.unadapted}
+        return {"score": 100 / bits, "bits_per_byte": bits, **unadapted}
+
+    def metric(self, task: TaskSettings, source: str) -> str:
+        return "bytes in 100 bits (100 / bits a byte)"
+
+    def references(
+        self, task: TaskSettings, tests: Mapping[str, str], source: str
+    ) -> dict[str, dict[str, float] | str]:
+        """What a compressor that knows nothing of language needs."""
+        import lzma
+
+        found = {}
+        for language, path in tests.items():
+            data = "\n\n".join(self.read(path, task, language, None).texts).encode()
+            found[language] = 100 * len(data) / (8 * len(lzma.compress(data, preset=9)))
+        return {"xz": found}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Questions with options, and the place of the right one."""
+
+    questions: list[str]
+    options: list[list[str]]
+    answers: np.ndarray
+
+
+class Choice(LikelihoodKind[Choices]):
+    """Which option is likeliest after a question, its log-likelihood divided by its bytes."""
+
+    name = "choice"
+    roles = frozenset({"question", "options", "answer"})
+    form = "JSON lines with question, options (a list of text) and answer (the place of the right one, from 0)"
+
+    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Choices:
+        asked, offered, right = (task.columns.get(role, role) for role in ("question", "options", "answer"))
+        questions, choices, answers = [], [], []
+        for number, line in enumerate(text_lines(read_text(path), path), 1):
+            if not line.strip():
+                continue
+            row, where = json_object(line, path, number), f"{path}:{number}"
+            options, answer = row.get(offered), row.get(right)
+            if not isinstance(options, list) or len(options) < 2 or not all(isinstance(o, str) and o for o in options):
+                raise UserError(f"{where}: {offered!r} is no list of two texts or more")
+            if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer < len(options):
+                raise UserError(f"{where}: {right!r} is no place in the {len(options)} options, from 0")
+            questions.append(text_field(row, asked, where))
+            choices.append(options)
+            answers.append(answer)
+        if not questions:
+            raise UserError(f"{path}: no questions; a task needs some")
+        return Choices(questions, choices, np.array(answers))
+
+    def encode(
+        self, tokenizer: Tokenizer, records: Choices, task: TaskSettings, max_length: int, separators: int = 2
+    ) -> Scored:
+        """A sequence for each option: the question, a space and the option; of a long question its end."""
+        start, sequences, first = starts_with(tokenizer.vocabulary), [], []
+        asked = tokenizer.encode(records.questions)
+        offered = iter(tokenizer.encode([f" {option}" for options in records.options for option in options]))
+        for ids, options in zip(asked, records.options, strict=True):
+            for _ in options:
+                option = next(offered)[: max_length - 1]
+                before = [*start, *ids][-(max_length - len(option)) :]
+                sequences.append(np.array([*before, *option]))
+                first.append(len(before))
+        examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
+        return Scored(examples, np.array(first), np.arange(len(first)))
+
+    def score(self, task: TaskSettings, language: str, records: Choices, encoded: Scored, logits: Logits) -> Scores:
+        """ "score" is the accuracy of the likeliest by byte, "unnormalised" that of the likeliest as a whole."""
+        counts = [len(options) for options in records.options]
+        ends = np.cumsum(counts)[:-1]
+        nats = np.split(encoded.nats(logits, sum(counts)), ends)
+        sizes = [np.array([len(option.encode()) for option in options]) for options in records.options]
+        by_byte = [int((-own / size).argmax()) for own, size in zip(nats, sizes, strict=True)]
+        whole = [int((-own).argmax()) for own in nats]
+        score, unnormalised = (100 * float((np.array(found) == records.answers).mean()) for found in (by_byte, whole))
+        return {"score": score, "unnormalised": unnormalised}
+
+    def metric(self, task: TaskSettings, source: str) -> str:
+        return "accuracy"
+
+    def references(
+        self, task: TaskSettings, tests: Mapping[str, str], source: str
+    ) -> dict[str, dict[str, float] | str]:
+        """A guess, and the longest option."""
+        chance, longest = {}, {}
+        for language, path in tests.items():
+            records = self.read(path, task, language, None)
+            chance[language] = 100 * float(np.mean([1 / len(options) for options in records.options]))
+            found = [int(np.argmax([len(option) for option in options])) for options in records.options]
+            longest[language] = 100 * float((np.array(found) == records.answers).mean())
+        return {"chance": chance, "longest": longest}
+
+
+def starts_with(vocabulary: Vocabulary) -> list[int]:
+    """The token that a text is predicted after: the one that begins it, else the one that ended the text before."""
+    token = vocabulary.bos if vocabulary.bos is not None else vocabulary.eos
+    return [] if token is None else [token]
+
+
+def _bits_per_byte(records: Documents, encoded: Scored, logits: Logits) -> float:
+    return float(encoded.nats(logits, len(records.texts)).sum()) / math.log(2) / records.num_bytes
