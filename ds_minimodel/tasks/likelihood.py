@@ -77,10 +77,7 @@ class Text(LikelihoodKind[Documents]):
     scored_with_source = True
 
     def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Documents:
-        texts = ["\n".join(document) for document in read_documents([path])]
-        if not texts:
-            raise UserError(f"{path}: no text; a task needs some")
-        return Documents(texts)
+        return Documents(["\n".join(document) for document in read_documents([path])])
 
     def encode(
         self, tokenizer: Tokenizer, records: Documents, task: TaskSettings, max_length: int, separators: int = 2

@@ -56,7 +56,7 @@ def test_files_that_are_not_parallel_are_refused(write, de, en, message):
 
 def score(records, own, of_source):
     """Scores for the vectors of the sentences and of their translations."""
-    records = RETRIEVAL.with_source(records, lambda side: [(np.arange(len(side.sentences)), of_source)])
+    records = RETRIEVAL.with_source(records, lambda side: (None, [(np.arange(len(side.sentences)), of_source)]))
     return RETRIEVAL.score(SETTINGS, "de", records, None, [(np.arange(len(own)), own)])
 
 

@@ -1,0 +1,71 @@
+"""A decoder with an output matrix of its own, from text to scores, and to Hugging Face's library."""
+
+import json
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ..forks import run
+from .conftest import make_world
+
+KIND = ("model.kind=llama", "model.num_kv_heads=1", "model.tie_output=false", "tokenizer.kind=byte-bpe")
+SIZES = ("tokenizer.vocab_size=300", "systems=[minijoint, minipost]", "adapt.depth_schedule=[]", "finetune.seeds=1")
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """Workdir of a run to a report."""
+    folder = tmp_path_factory.mktemp("decoder")
+    recipe = make_world(folder)
+    for language in ("en", "xx"):
+        text = (folder / f"{language}.txt").read_text().split("\n\n")[:5]
+        (folder / f"bits.{language}.txt").write_text("\n\n".join(text))
+        rows = [{"question": "the old", "options": ["wave", "shop in town"], "answer": 0}]
+        (folder / f"pick.{language}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    tasks = {
+        "topic": {
+            "kind": "classification",
+            "train": f"{folder}/topic.en.jsonl",
+            "test": {"xx": f"{folder}/topic.xx.jsonl"},
+        },
+        "bits": {"kind": "text", "test": {language: f"{folder}/bits.{language}.txt" for language in ("en", "xx")}},
+        "pick": {"kind": "choice", "test": {"xx": f"{folder}/pick.xx.jsonl"}},
+    }
+    code, _, err = run("run", recipe, *KIND, *SIZES, f"finetune.tasks={json.dumps(tasks)}")
+    assert code == 0, err
+    return folder / "run"
+
+
+def scores(workdir, system, task):
+    return json.loads((workdir / f"evaluate/{system}/xx/{task}/seed-3/scores.json").read_text())
+
+
+def test_packs_learn_and_every_task_is_scored(workdir):
+    first, *_, last = scores(workdir, "minipost", "bits")
+    assert last["bits_per_byte"] < first["bits_per_byte"] < first["unadapted_bits_per_byte"] * 2
+    assert {row["score"] for row in scores(workdir, "minijoint", "pick")} <= {0, 100}
+    assert len(scores(workdir, "minipost", "topic")) == 3
+    assert "bytes in 100 bits" in (workdir / "report/report.md").read_text()
+
+
+def test_bits_a_byte_and_what_comes_next_are_hugging_faces(workdir, tmp_path):
+    pack = workdir / "adapt/minipost/xx/pack"
+    code, _, err = run("export-hf", workdir / "pretrain/bl_base/body", tmp_path / "hf", "--pack", pack)
+    assert code == 0, err
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "hf"),
+        AutoTokenizer.from_pretrained(tmp_path / "hf"),
+    )
+    documents = (workdir.parent / "bits.xx.txt").read_text().strip().split("\n\n")
+    nats = 0.0
+    for document in documents:
+        ids = [tokenizer.bos_token_id, *tokenizer(document, add_special_tokens=False)["input_ids"]]
+        assert tokenizer.decode(ids[1:]) == document
+        for first in range(0, len(ids) - 1, 47):  # finetune.max_length is 48
+            part = torch.tensor([ids[first : first + 48]])
+            with torch.no_grad():
+                nats += model(part, labels=part).loss.item() * (part.shape[1] - 1)
+    num_bytes = sum(len(document.encode()) for document in documents)
+    assert scores(workdir, "minipost", "bits")[-1]["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes)

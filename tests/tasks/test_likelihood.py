@@ -1,0 +1,92 @@
+"""Bits a byte of texts and the likeliest of options, from likelihoods of tokens."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.recipe.schema import Task
+from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.batches import evaluation_batches
+
+TEXT, CHOICE = KINDS["text"], KINDS["choice"]
+SETTINGS = Task(kind="text", test={"de": "de"})
+
+
+class Letters:
+    """A vocabulary of letters, in which each is as likely as its id says."""
+
+    def __init__(self, **special):
+        self.vocabulary = Vocabulary(200, **special)
+
+    def encode(self, texts):
+        return [[ord(letter) % 100 for letter in text] for text in texts]
+
+
+def logits(encoded):
+    """The likelihood of a token is e^-(id/10); what must not be counted is NaN."""
+    for index, batch in evaluation_batches(encoded.examples, 64):
+        found = -batch["tokens"] / 10
+        found[:, 0] = np.nan
+        found[np.arange(found.shape[1]) >= batch["lengths"][:, None]] = np.nan
+        yield index, found
+
+
+@pytest.mark.parametrize("special, start", [({"bos": 150, "eos": 151}, [150]), ({"eos": 151}, [151]), ({}, [])])
+def test_every_token_is_counted_once_whatever_the_length(special, start, tmp_path):
+    (tmp_path / "de").write_text("ab\ncdefgh\n\nij\n\n\nk", encoding="utf-8")
+    records, tokenizer = TEXT.read(str(tmp_path / "de"), SETTINGS, "de", None), Letters(**special)
+    assert records.texts == ["ab\ncdefgh", "ij", "k"]
+    ids = [id for text in tokenizer.encode(records.texts) for id in text[0 if start else 1 :]]
+    for max_length in (3, 4, 64):
+        encoded = TEXT.encode(tokenizer, records, SETTINGS, max_length)
+        assert encoded.examples.lengths.max() <= max_length
+        score = TEXT.score(SETTINGS, "de", records, encoded, logits(encoded))
+        assert score["bits_per_byte"] == pytest.approx(sum(ids) / 10 / math.log(2) / 12)
+        assert score["score"] == pytest.approx(100 / score["bits_per_byte"])
+    with_source = TEXT.with_source(records, lambda of_source: (encoded, logits(encoded)))
+    assert (
+        TEXT.score(SETTINGS, "de", with_source, encoded, logits(encoded))["unadapted_bits_per_byte"]
+        == (score["bits_per_byte"])
+    )
+
+
+def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
+    rows = [
+        {"question": "qq", "options": ["e", "nnnnnn"], "answer": 1},
+        {"question": "q", "options": ["b", "a"], "answer": 0},
+    ]
+    (tmp_path / "de").write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
+    task = Task(kind="choice", test={"de": "de"})
+    records, tokenizer = CHOICE.read(str(tmp_path / "de"), task, "de", None), Letters(bos=150)
+    for max_length in (6, 64):  # of a long question the end is kept
+        encoded = CHOICE.encode(tokenizer, records, task, max_length)
+        assert [len(sequence) for sequence in np.split(encoded.examples.tokens, encoded.examples.bounds[1:-1])] == (
+            [min(length, max_length) for length in (5, 10, 4, 4)]
+        )
+        # A space costs 3.2: e 3.2 + 0.1 in a byte, nnnnnn 3.2 + 6 * 1.0 in six; b 3.2 + 9.8, a 3.2 + 9.7.
+        score = CHOICE.score(task, "de", records, encoded, logits(encoded))
+        assert (score["score"], score["unnormalised"]) == (50, 0)
+    references = CHOICE.references(task, {"de": str(tmp_path / "de")}, "en")
+    assert references == {"chance": {"de": 50}, "longest": {"de": 100}}
+
+
+@pytest.mark.parametrize(
+    "kind, text, said",
+    [
+        (TEXT, "\n \n", "de: holds no text"),
+        (CHOICE, "", "de: no questions"),
+        (CHOICE, '{"options": ["a", "b"], "answer": 0}', "de:1: no 'question'"),
+        (CHOICE, '{"question": "q", "options": ["a"], "answer": 0}', "de:1: 'options' is no list of two texts"),
+        (CHOICE, '{"question": "q", "options": ["a", ""], "answer": 0}', "de:1: 'options' is no list of two texts"),
+        (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": 2}', "de:1: 'answer' is no place in the 2"),
+        (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": true}', "de:1: 'answer' is no place"),
+    ],
+)
+def test_files_that_are_none_are_refused(kind, text, said, tmp_path):
+    (tmp_path / "de").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        kind.read(str(tmp_path / "de"), Task(kind=kind.name, test={"de": "de"}), "de", None)
