@@ -5,8 +5,9 @@ A block is at most seq_length - 1 consecutive tokens of a store; <s> is put befo
   complete_doc  the same, but a block ends where its document does, and the </s> of the blank line
                 between documents is in no block
   none          seq_length - 1 tokens each, wherever sentences end
-A sentence longer than a block is cut (fairseq would pass it on and skip the sample); what is left of
-it begins the next block. Blocks of a single token are left out, as fairseq does in complete_doc.
+In a store of whole documents each is one sentence, and no blank line follows. A sentence longer than a
+block is cut (fairseq would pass it on and skip the sample); what is left of it begins the next block.
+Blocks of a single token are left out, as fairseq does in complete_doc.
 """
 
 from __future__ import annotations
@@ -125,13 +126,14 @@ def _whole_sentences(store: TokenStore, eos: int, limit: int, within_documents: 
     start = 0
     while start < store.num_tokens:
         stop = min(start + CHUNK_TOKENS, store.num_tokens)
-        starts, ends, done = _pack(store.read(start, stop) == eos, limit, within_documents, stop == store.num_tokens)
+        is_end, is_last = store.read(start, stop) == eos, stop == store.num_tokens
+        starts, ends, done = _pack(is_end, limit, within_documents, is_last, store.whole_documents)
         yield start + starts, ends - starts
         start += done
 
 
 def _pack(
-    is_end: NDArray[np.bool_], limit: int, within_documents: bool, is_last: bool
+    is_end: NDArray[np.bool_], limit: int, within_documents: bool, is_last: bool, whole_documents: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Greedy packing of sentences: starts and ends of the blocks, and how many tokens are done with.
 
@@ -139,8 +141,10 @@ def _pack(
     what follows.
     """
     ends = (np.flatnonzero(is_end) + 1).tolist()
-    # The second of two </s> is the blank line after a document: a block may not go on past it.
+    # A block may not go on past the end of a document: the second of two </s>, which is the blank line after it.
     blanks = (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist() if within_documents else []
+    if within_documents and whole_documents:
+        blanks = list(ends)
     blanks.append(len(is_end) + limit)  # never reached
     borders: list[tuple[int, int]] = []
     start, sentence, document = 0, 0, 0
@@ -154,6 +158,6 @@ def _pack(
         borders.append((start, end))
         start = end
         if end == blanks[document]:
-            start, document = end + 1, document + 1
+            start, document = end + (not whole_documents), document + 1
     block_starts, block_ends = np.array(borders, np.int64).reshape(-1, 2).T
     return block_starts, block_ends, start

@@ -54,10 +54,12 @@ def prepare(
     progress: Callable[[int, int, float], None] | None = None,
     held_out: float = 0.0,
     column: str = COLUMN,
+    whole_documents: bool = False,
 ) -> None:
     """Tokenise the files that the paths and globs `text` name into the token store `out`.
 
     column: where files of rows (JSON lines, Parquet) have their text.
+    whole_documents: whether a document is one text, with its line ends, instead of a sentence a line.
     Documents of fewer than `min_words` words are dropped. The share `held_out` of the others goes into a store of its
     own, in the folder HELD_OUT of `out`. A killed run leaves OUT.partial with its
     complete shards and OUT.progress.json; the next one with the same text and settings goes on after
@@ -76,11 +78,12 @@ def prepare(
         "min_words": min_words,
         "shard_bytes": shard_bytes,
         "held_out": held_out,
+        "whole_documents": whole_documents,
     }
     stores = ("", HELD_OUT) if held_out else ("",)
     journal = _Journal(out, stores, {**settings, "column": column, "text": [_version(path) for path in paths]})
     jobs = _in_shards(read_chunks(paths, journal.position, column), journal.shards, shard_bytes)
-    encode = functools.partial(_encode_chunk, tokenizer_folder, min_words, held_out)
+    encode = functools.partial(_encode_chunk, tokenizer_folder, min_words, held_out, whole_documents)
     report = _reporter(journal.tokens, progress)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)
     with journal.kept_with_documents(), contextlib.closing(parts) as encoded:
@@ -144,7 +147,9 @@ def _without_collections() -> Iterator[None]:
 
 
 @_without_collections()
-def _encode_chunk(tokenizer_folder: str | Path, min_words: int, held_out: float, job: tuple[int, Chunk]) -> _Part:
+def _encode_chunk(
+    tokenizer_folder: str | Path, min_words: int, held_out: float, whole_documents: bool, job: tuple[int, Chunk]
+) -> _Part:
     """Tokenise a (shard, chunk), the share `held_out` of its documents apart."""
     shard, chunk = job
     tokenizer = _tokenizer_of_worker(tokenizer_folder)
@@ -154,12 +159,19 @@ def _encode_chunk(tokenizer_folder: str | Path, min_words: int, held_out: float,
     if held_out:
         sides = [is_held_out(document, held_out) for document in kept]
         stores = [[document for document, side in zip(kept, sides, strict=True) if side == held] for held in (0, 1)]
-    return _Part(shard, chunk.end, [_encode(tokenizer, store) for store in stores], len(found) - len(kept))
+    return _Part(
+        shard, chunk.end, [_encode(tokenizer, store, whole_documents) for store in stores], len(found) - len(kept)
+    )
 
 
-def _encode(tokenizer: Tokenizer, kept: list[list[str]]) -> _Tokens:
-    """Tokenise documents: each line ends in the vocabulary's end of text, each document in one more."""
+def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) -> _Tokens:
+    """Tokenise documents: each line ends in the vocabulary's end of text, each document in one more.
+
+    whole_documents: a document is one text instead, which ends in one.
+    """
     eos = tokenizer.vocabulary.need("eos", "a token store")
+    if whole_documents:
+        kept = [["\n".join(document)] for document in kept]
     # All lines in one call: SentencePiece starts a thread for each. An array takes ids three times as fast as a list.
     sentences = iter(tokenizer.encode(list(itertools.chain.from_iterable(kept))))
     tokens, lengths = array.array("I"), []
@@ -170,7 +182,8 @@ def _encode(tokenizer: Tokenizer, kept: list[list[str]]) -> _Tokens:
                 tokens.fromlist(sentence)
                 tokens.append(eos)
         if len(tokens) > before:
-            tokens.append(eos)
+            if not whole_documents:
+                tokens.append(eos)
             lengths.append(len(tokens) - before)
     return _Tokens(np.array(tokens, id_type(tokenizer.vocabulary.size)), np.array(lengths, np.int64))
 

@@ -47,6 +47,7 @@ class StoreManifest(VocabularyManifest):
 
     tokenizer_sha256: files.Sha256
     shards: Annotated[int, Field(ge=0, le=99_999)]
+    whole_documents: bool = False  # whether a document is one text that ends in </s>, not a sentence a line
 
     noun = "a token store; run the step prepare"
     kinds = ("token_store",)
@@ -125,7 +126,7 @@ class TokenStore:
         self.folder = Path(folder)
         manifest = files.read_artifact(folder, StoreManifest)
         self.vocabulary = manifest.vocabulary(folder)
-        self.tokenizer_sha256 = manifest.tokenizer_sha256
+        self.tokenizer_sha256, self.whole_documents = manifest.tokenizer_sha256, manifest.whole_documents
         if tokenizer_sha256 not in (None, self.tokenizer_sha256):
             raise UserError(
                 f"{folder}: made with another tokenizer ({self.tokenizer_sha256[:12]}…, not "

@@ -21,6 +21,8 @@ class NextToken(Objective):
     name = "next-token"
     settings = Section
     causal = True
+    whole_documents = True
+    defaults = {"tokenizer": {"kind": "byte-bpe"}, "data": {"blocks": "none"}}
     hugging_face_class = "ForCausalLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:

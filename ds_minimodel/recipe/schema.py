@@ -574,6 +574,12 @@ def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
         "build_mini": (build_mini, build_mini()),
         "adapt": (adapt, adapt()),
     }
+    for name, defaults in objective.defaults.items():
+        whole = Recipe.model_fields[name]
+        assert isinstance(whole.annotation, type)
+        keys = {key: (whole.annotation.model_fields[key].annotation, value) for key, value in defaults.items()}
+        own = section(whole.annotation.__name__, whole.annotation, **keys)
+        fields[name] = (own, ...) if whole.is_required() else (own, own())
     return create_model("Recipe", __base__=Recipe, __module__=__name__, **fields)
 
 

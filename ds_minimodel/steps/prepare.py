@@ -28,6 +28,7 @@ def _job(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
         "column": recipe.data.column,
         "min_words": recipe.data.min_words.get(language, 0),
         "held_out": recipe.data.held_out,
+        "whole_documents": recipe.trained_by.whole_documents,
     }
     make = partial(_prepare, recipe, layout, language)
     return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make, text=files_of(text))
@@ -45,5 +46,6 @@ def _prepare(recipe: Recipe, layout: WorkdirLayout, language: str, ranks: MpiRan
         progress=lambda documents, tokens, _: progress.update(tokens, f"{documents:,} documents"),
         held_out=recipe.data.held_out,
         column=recipe.data.column,
+        whole_documents=recipe.trained_by.whole_documents,
     )
     progress.close()

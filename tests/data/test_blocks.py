@@ -55,14 +55,15 @@ def table_of(store, mode, seq_length):
     return list(zip(starts, lengths))
 
 
-def make_store(folder, docs):
-    """`docs` as lists of sentence lengths, </s> included."""
+def make_store(folder, docs, whole=False):
+    """`docs` as lists of sentence lengths, </s> included; `whole`: without the </s> of blank lines."""
     folder.mkdir()
     with write_shard(folder, 0, 600, "ab" * 32) as add:
         for doc in docs:
-            ids = [id for size in doc for id in [7] * (size - 1) + [EOS]] + [EOS]
+            ids = [id for size in doc for id in [7] * (size - 1) + [EOS]] + [EOS] * (not whole)
             add(ids, [len(ids)])
-    write_manifest(folder, kind="token_store", shards=1, tokenizer_sha256="ab" * 32, **trained_layout(600).facts())
+    facts = {"tokenizer_sha256": "ab" * 32, "whole_documents": whole, **trained_layout(600).facts()}
+    write_manifest(folder, kind="token_store", shards=1, **facts)
     return TokenStore(folder)
 
 
@@ -83,6 +84,12 @@ def test_hand_made_example(tmp_path):
     assert table_of(store, "complete", 11) == [(0, 10), (10, 4), (14, 10), (24, 10), (34, 9), (43, 6)]
     assert table_of(store, "complete_doc", 11) == [(0, 10), (11, 2), (14, 10), (24, 10), (34, 8), (43, 5)]
     assert table_of(store, "none", 11) == [(0, 10), (10, 10), (20, 10), (30, 10), (40, 9)]
+
+
+def test_whole_documents_are_sentences_without_blank_lines(tmp_path):
+    store = make_store(tmp_path / "store", [[4], [2], [25], [3]], whole=True)
+    assert table_of(store, "complete", 11) == [(0, 6), (6, 10), (16, 10), (26, 8)]
+    assert table_of(store, "complete_doc", 11) == [(0, 4), (4, 2), (6, 10), (16, 10), (26, 5), (31, 3)]
 
 
 def test_a_table_is_built_once(store, monkeypatch):
