@@ -22,7 +22,7 @@ class NextToken(Objective):
     settings = Section
     causal = True
     whole_documents = True
-    defaults = {"tokenizer": {"kind": "byte-bpe"}, "data": {"blocks": "none"}}
+    defaults = {"data": {"blocks": "none"}}
     hugging_face_class = "ForCausalLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Objective(ABC):
 
     name: in recipes (`objective`) and config.json. settings: its own keys of the recipe's sections pretrain, build_mini
     and adapt. needs: special tokens that a vocabulary must have, as Vocabulary names them. causal: whether it is for
-    bodies whose positions see what is before them alone, and vocabularies of which each text comes back as it was.
+    bodies whose positions see what is before them alone.
     whole_documents: whether a document is one text with its line ends, else each line is one. defaults: of keys of the
     recipe's other sections. hugging_face_class: how the name of Hugging Face's class for it ends; empty where that
     library has none.
@@ -84,8 +84,6 @@ class Sampler:
         self.reader, self.objective, self.settings = reader, objective, settings
         for token in objective.needs:
             reader.store.vocabulary.need(token, f"the objective {objective.name}")
-        if objective.causal:
-            reader.store.vocabulary.need_lossless(f"the objective {objective.name}")
 
     def rows(self, first: int, last: int) -> dict[str, Any]:
         """The batch of the samples [first, last): Objective.batch with lengths (B,) and sample_keys (B,) int32."""
