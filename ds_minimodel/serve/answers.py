@@ -1,10 +1,11 @@
-"""Answers to requests in one language that is plugged in: a task's, or pieces for the masks of a text."""
+"""Answers to requests in one language that is plugged in: a task's, pieces for masks of a text, or how it goes on."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -16,6 +17,7 @@ from ds_minimodel.data.tokenizer import MASK, Tokenizer
 from ds_minimodel.model.models import Model, TaskModel, encode, to_tensors
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches, join
 from ds_minimodel.tasks.kind import FinetunedKind, Logits, Request
+from ds_minimodel.tasks.likelihood import starts_with
 
 Answer = dict[str, object]  # a JSON object
 
@@ -104,6 +106,67 @@ class MaskAnswerer(Answerer):
             for place, count in zip(index, masked_BS.sum(1).tolist(), strict=True):
                 answers[place] = {"masks": [next(filled) for _ in range(count)]}
         return answers
+
+
+@dataclass(frozen=True)
+class Completion:
+    """How a text is gone on with: by at most `tokens` of them. top_p: each is drawn from the likeliest that have this
+    share of the probability together; None: it is the likeliest. seed: of the draws, for each text anew."""
+
+    tokens: int = 32
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """UserError where a value is out of range."""
+        if self.tokens < 1:
+            raise UserError(f"--tokens {self.tokens}: there must be at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"--top-p {self.top_p}: a share of the probability, above 0 and at most 1")
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"--seed {self.seed}: a whole number from 0 to 2^63 - 1")
+
+
+class CompletionAnswerer(Answerer):
+    """A body that predicts next tokens: how it goes on with a text, by the head at `depth`.
+
+    For a person to look at: each token takes a pass over the whole text.
+    """
+
+    fields = ("text",)
+
+    def __init__(self, model: Model, depth: int, how: Completion, max_length: int):
+        self.model, self.depth, self.how, self.max_length = model, depth, how, max_length
+
+    def check_request(self, request: Request, tokenizer: Tokenizer, where: str) -> None:
+        text_field(request, "text", where)
+
+    @torch.inference_mode()
+    def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
+        return [{"text": tokenizer.decode(self._next(tokenizer, str(request["text"])))} for request in requests]
+
+    def _next(self, tokenizer: Tokenizer, text: str) -> list[int]:
+        vocabulary, model = tokenizer.vocabulary, self.model
+        ids, device = [*vocabulary.frame[0], *tokenizer.encode([text])[0]], next(model.parameters()).device
+        ids = ids or starts_with(vocabulary)
+        generator, found = torch.Generator().manual_seed(self.how.seed), list[int]()
+        while len(found) < self.how.tokens:
+            seen = torch.tensor([[*ids, *found][-self.max_length :]], device=device)
+            read = torch.tensor([[seen.shape[1] - 1]], device=device)
+            (x_11H,), table = encode(model.pack, model.body, {"tokens": seen, "read": read}, (self.depth,))
+            logits_V = model.pack.logits(model.body.heads[str(self.depth)](x_11H[0]), table)[0, : vocabulary.size]
+            id = self._choice(logits_V.float().cpu(), generator)
+            if id == vocabulary.eos:
+                break
+            found.append(id)
+        return found
+
+    def _choice(self, logits_V: torch.Tensor, generator: torch.Generator) -> int:
+        if self.how.top_p is None:
+            return int(logits_V.argmax())
+        shares, ids = logits_V.softmax(-1).sort(descending=True, stable=True)
+        shares[shares.cumsum(-1) - shares >= self.how.top_p] = 0
+        return int(ids[torch.multinomial(shares, 1, generator=generator)])
 
 
 def _spelt(tokenizer: Tokenizer) -> re.Pattern[str]:

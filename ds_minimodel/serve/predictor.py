@@ -9,7 +9,8 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_task_model
 from ds_minimodel.model.models import Model
 from ds_minimodel.model.parameters import load_into
-from ds_minimodel.serve.answers import Answer, MaskAnswerer, TaskAnswerer, check_request
+from ds_minimodel.objectives import OBJECTIVES
+from ds_minimodel.serve.answers import Answer, Completion, CompletionAnswerer, MaskAnswerer, TaskAnswerer, check_request
 from ds_minimodel.serve.many_languages import ManyLanguages
 from ds_minimodel.tasks import task_of
 from ds_minimodel.tasks.kind import Request
@@ -25,8 +26,8 @@ class Predictor(ManyLanguages):
     [{'label': 'entailment', 'scores': {'contradiction': 0.02, 'entailment': 0.9, 'neutral': 0.08}}]
 
     What a request holds and what is answered to it is the kind of task's (tasks/): "text", "sentence1" and
-    "sentence2", … A body answers "text" with <mask> in it by the likeliest pieces of each. "language" may be left
-    out where there is one.
+    "sentence2", … A body answers "text" with <mask> in it by the likeliest pieces of each, or, where it predicts next
+    tokens, any text by what comes after it. "language" may be left out where there is one.
 
     The body's weights are in memory once for any number of languages; each adds its embeddings. A task
     model is finetuned as a whole, so that another task is another Predictor.
@@ -39,8 +40,11 @@ class Predictor(ManyLanguages):
         depth: int | None = None,
         top: int = 5,
         precision: str | None = None,
+        completion: Completion | None = None,
     ):
-        """pack_folders: {language: folder}. depth: masked-LM head, default the deepest; top: pieces a mask.
+        """pack_folders: {language: folder}. depth: of the head, default the deepest; top: pieces a mask.
+
+        completion: how a body that predicts next tokens goes on with a text.
 
         precision: fp32, bf16, fp16, or auto, which takes the fastest that suits the device. Without one it is fp32 on a
         CPU, as the exported model answers there, and auto on a GPU.
@@ -50,19 +54,24 @@ class Predictor(ManyLanguages):
         if top < 1:
             raise UserError(f"--top {top}: there must be at least 1 piece for each <mask>")
         artifact = load_body(model_folder)
-        self.answerer = self._answerer(model_folder, artifact, depth, top)
+        self.answerer = self._answerer(model_folder, artifact, depth, top, completion)
         super().__init__(self.answerer.model, artifact, pack_folders, precision)
 
     @staticmethod
     def _answerer(
-        folder: str | Path, artifact: BodyArtifact, depth: int | None, top: int
-    ) -> TaskAnswerer | MaskAnswerer:
+        folder: str | Path, artifact: BodyArtifact, depth: int | None, top: int, completion: Completion | None
+    ) -> TaskAnswerer | MaskAnswerer | CompletionAnswerer:
         """The Answerer of a model with a pack of two pieces, which the languages' packs replace."""
         config = artifact.config
+        goes_on = artifact.task is None and OBJECTIVES[artifact.objective].causal
+        if completion is not None and not goes_on:
+            raise UserError(f"{folder}: --tokens, --top-p and --seed are for a body that predicts next tokens")
         if artifact.task is None:
             depth = _depth(folder, artifact.head_depths, depth)
             model = Model(config, 2, artifact.head_depths)
             load_into(model, artifact.tensors, "body.")
+            if goes_on:
+                return CompletionAnswerer(model, depth, completion or Completion(), config.max_positions)
             return MaskAnswerer(model, depth, top, config.max_positions)
         if depth is not None:
             raise UserError(f"{folder}: a task model has one head; leave out --head")

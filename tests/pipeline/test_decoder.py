@@ -7,6 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.serve.answers import Completion
+from ds_minimodel.serve.predictor import Predictor
+
 from ..forks import run
 from .conftest import make_world
 
@@ -50,7 +54,7 @@ def test_packs_learn_and_every_task_is_scored(workdir):
     assert "bytes in 100 bits" in (workdir / "report/report.md").read_text()
 
 
-def test_bits_a_byte_and_what_comes_next_are_hugging_faces(workdir, tmp_path):
+def test_bits_a_byte_are_hugging_faces(workdir, tmp_path):
     pack = workdir / "adapt/minipost/xx/pack"
     code, _, err = run("export-hf", workdir / "pretrain/bl_base/body", tmp_path / "hf", "--pack", pack)
     assert code == 0, err
@@ -69,3 +73,22 @@ def test_bits_a_byte_and_what_comes_next_are_hugging_faces(workdir, tmp_path):
                 nats += model(part, labels=part).loss.item() * (part.shape[1] - 1)
     num_bytes = sum(len(document.encode()) for document in documents)
     assert scores(workdir, "minipost", "bits")[-1]["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes)
+
+
+def test_what_comes_next_is_hugging_faces(workdir, tmp_path):
+    body, pack = workdir / "pretrain/bl_base/body", workdir / "adapt/minipost/xx/pack"
+    code, _, err = run("export-hf", body, tmp_path / "hf", "--pack", pack)
+    assert code == 0, err
+    model, tokenizer = (auto.from_pretrained(tmp_path / "hf") for auto in (AutoModelForCausalLM, AutoTokenizer))
+    text = "zit gsr"
+    batch = tokenizer(text, return_tensors="pt")
+    ids = model.generate(**batch, do_sample=False, max_new_tokens=12)[0, batch["input_ids"].shape[1] :]
+    (answer,) = Predictor(body, {"xx": pack}, completion=Completion(tokens=12)).predict([{"text": text}])
+    assert answer == {"text": tokenizer.decode(ids, skip_special_tokens=True)}
+    first, again, other = (
+        Predictor(body, {"xx": pack}, completion=Completion(12, 0.9, seed)).predict([{"text": text}])
+        for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    with pytest.raises(UserError, match="--tokens, --top-p and --seed are for a body that predicts next tokens"):
+        Predictor(workdir / "finetune/minijoint/topic/seed-3/model", {"xx": pack}, completion=Completion())
