@@ -27,8 +27,8 @@ Tokens/s of whole optimizer steps without padding, medians of interleaved rounds
 TFLOP/s by the paper's formulas, so that work which is not done counts for the one who spares it; share: of the best
 matrix product measured in between. Ratio: of ds_minimodel's tokens/s to this row's.
 
-reference: ds_minimodel with torch's operators. hf: Hugging Face's RoBERTa with SDPA (autocast in bf16 and fp16),
-torch's fused AdamW, the same part frozen, the same malloc settings, rows padded to the longest of the batch;
+reference: ds_minimodel with torch's operators. hf: Hugging Face's model of the kind with SDPA (autocast in bf16 and
+fp16), torch's fused AdamW, the same part frozen, the same malloc settings, rows padded to the longest of the batch;
 hf-untuned: without those settings; hf-compiled: eager attention under torch.compile, our choice of library for fp32;
 hf-deepspeed: SDPA in our engine."""
 

@@ -2,7 +2,7 @@
 
 ds_minimodel  the product: the engine's step around our module
 reference     the same with DSMM_OPS=reference, torch's operators in place of our kernels
-hf            Hugging Face's RoBERTa with scaled_dot_product_attention, as its documentation has it:
+hf            Hugging Face's model of the kind with scaled_dot_product_attention, as its documentation has it:
               autocast (fp16: with a gradient scaler) and torch's fused AdamW
 hf-untuned    the same without our settings of malloc and of threads (CPU)
 hf-compiled   the same as hf with eager attention under torch.compile and, on the CPU, our choice of MKL or oneDNN for
@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, trains, workload
-from ds_minimodel.bodies.roberta.model import FIRST_POSITION
+from benchmarks.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, workload
+from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.cpu import configure_cpu
@@ -93,50 +93,30 @@ def _contestant(name: str, work: Workload, recipe: Recipe) -> Trained:
 
 
 def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
-    """Hugging Face's RoBERTa of the same sizes, with the same part of it frozen; UserError for another kind of body."""
-    if recipe.model.kind != "roberta":
-        raise UserError(f"model.kind {recipe.model.kind}: Hugging Face's models are compared with for roberta alone")
+    """Hugging Face's model of the same sizes, with the same part of it frozen; UserError for a kind that it lacks."""
+    architectures = BODIES[work.body.kind].hugging_face()
+    if not architectures:
+        raise UserError(f"model.kind {work.body.kind}: Hugging Face's library has no such model to compare with")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    from transformers import RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
+    import transformers
 
-    body = work.body
-    config = RobertaConfig(
-        vocab_size=work.vocab_size,
-        hidden_size=body.hidden_size,
-        num_attention_heads=body.num_heads,
-        num_hidden_layers=body.num_layers,
-        intermediate_size=body.ffn_size,
-        type_vocab_size=1,
-        pad_token_id=1,
-        max_position_embeddings=body.max_positions + FIRST_POSITION,
-        layer_norm_eps=1e-5,
-        hidden_dropout_prob=body.dropout,
-        attention_probs_dropout_prob=body.attention_dropout,
-        attn_implementation=attention,
-        num_labels=NUM_LABELS,
-    )
+    names = architectures[0]
+    settings = {**names.config_json(work.body, work.vocab_size), "pad_token_id": 1, "num_labels": NUM_LABELS}
+    config = transformers.AutoConfig.for_model(**settings, attn_implementation=attention)
+    finetune = work.name == "finetune"
+    kind = getattr(transformers, names.classes + ("ForSequenceClassification" if finetune else "ForMaskedLM"))
     torch.manual_seed(recipe.seed)
-    kind = RobertaForSequenceClassification if work.name == "finetune" else RobertaForMaskedLM
-    model, is_trained = kind(config), trains(work, recipe)
+    model = kind(config).train()
+    if finetune:
+        model.get_input_embeddings().requires_grad_(False)
+        return model
+    with torch.device("meta"):
+        ours = our_module(work, recipe)
+    flags = {name: torch.tensor([one.requires_grad]).expand(one.shape) for name, one in ours.named_parameters()}
+    trained = names.to_theirs(flags, work.body, names.language_model_head(work.body.num_layers))
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(is_trained(_our_name(name)))
-    return model.train()
-
-
-def _our_name(name: str) -> str:
-    """Our counterpart of a name of Hugging Face's as far as it decides what trains."""
-    if "word_embeddings" in name or name == "lm_head.decoder.weight":
-        return "pack.tokens"
-    if name in ("lm_head.bias", "lm_head.decoder.bias"):
-        return "pack.bias"
-    for theirs, ours in (
-        ("roberta.encoder.layer.", "body.layers."),
-        ("roberta.embeddings.position_embeddings.weight", "body.positions"),
-        ("roberta.embeddings.LayerNorm.", "body.embedding_norm."),
-    ):
-        if name.startswith(theirs):
-            return name.replace(theirs, ours, 1)
-    return "body." + name
+        parameter.requires_grad_(bool(trained[name].any()))
+    return model
 
 
 def their_batch(batch: dict, finetune: bool) -> dict[str, torch.Tensor]:

@@ -153,9 +153,10 @@ def window_attention(
         row_keys = None
     width, num_keys = queries.shape[-1] // num_heads, keys_values.shape[1]
     before, after = (num_keys if reach is None else reach for reach in window)
-    if min(before, after) >= num_keys - 1 and keys_values.shape[-1] == 2 * num_heads * width and scale is None:
-        return attention(keys_values, num_heads, lengths, p, row_keys, queries)
     scale = width**-0.5 if scale is None else scale
+    own_keys = keys_values.shape[-1] == 2 * num_heads * width
+    if min(before, after) >= num_keys - 1 and own_keys and scale == width**-0.5:
+        return attention(keys_values, num_heads, lengths, p, row_keys, queries)
     return compiled_window_attention(
         keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale
     )

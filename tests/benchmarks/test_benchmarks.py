@@ -37,9 +37,9 @@ def trained(module):
     )
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_the_peer_trains_what_we_train(step):
-    recipe = load_recipe("paper", TINY)
+@pytest.mark.parametrize("kind, step", [*(("roberta", step) for step in STEPS), ("modernbert", "adapt-mini")])
+def test_the_peer_trains_what_we_train(kind, step):
+    recipe = load_recipe("paper", [f"model.kind={kind}", *TINY])
     work = workload(recipe, step, 32, 16)
     ours, theirs = our_module(work, recipe), hugging_face(work, recipe, "sdpa")
     assert 0 < trained(ours) == trained(theirs)
