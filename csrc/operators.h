@@ -390,6 +390,9 @@ void serve(const char* reference, BoxedKernel kernel, StableIValue* stack, uint6
   DSMM_SERVE(BACKEND, residual_norm_backward, residual_norm_backward<BACKEND>);   \
   DSMM_SERVE(BACKEND, bias_gelu, bias_gelu<BACKEND>);                             \
   DSMM_SERVE(BACKEND, bias_gelu_backward, bias_gelu_backward<BACKEND>);           \
+  DSMM_SERVE(BACKEND, gated, gated<BACKEND>);                                     \
+  DSMM_SERVE(BACKEND, gated_backward, gated_backward<BACKEND>);                   \
+  DSMM_SERVE(BACKEND, rotary, rotary<BACKEND>);                                   \
   DSMM_SERVE(BACKEND, masked_softmax, masked_softmax<BACKEND>);                   \
   DSMM_SERVE(BACKEND, masked_softmax_backward, masked_softmax_backward<BACKEND>); \
   DSMM_SERVE(BACKEND, cross_entropy_, cross_entropy_<BACKEND>);                   \

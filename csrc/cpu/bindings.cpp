@@ -362,9 +362,6 @@ STABLE_TORCH_LIBRARY_IMPL(dsmm, CPU, library) {
   DSMM_SERVE(Cpu, attention_backward, attention_backward);
   DSMM_SERVE(Cpu, window_attention, window_attention);
   DSMM_SERVE(Cpu, window_attention_backward, window_attention_backward);
-  DSMM_SERVE(Cpu, gated, gated<Cpu>);
-  DSMM_SERVE(Cpu, gated_backward, gated_backward<Cpu>);
-  DSMM_SERVE(Cpu, rotary, rotary<Cpu>);
 }
 
 }  // namespace dsmm

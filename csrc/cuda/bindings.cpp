@@ -78,6 +78,20 @@ struct Cuda {
     check(cuda::gelu_backward(a, rows, slices, data<float>(partial), current_stream()));
     sums = torch::stable::sum(partial, std::vector<int64_t>{0});
   }
+  template <class T> static void gated_forward(const Gated<T>& a, T* out, int64_t rows) {
+    check_width(2 * a.width, cuda::kMaxColumns);
+    check(cuda::gated_forward(a, out, rows, current_stream()));
+  }
+  template <class T>
+  static void gated_backward(const Gated<T>& a, const T* grad, T* grad_x, int64_t rows) {
+    check_width(2 * a.width, cuda::kMaxColumns);
+    check(cuda::gated_backward(a, grad, grad_x, rows, current_stream()));
+  }
+  // Positions are not looked at: reading them would make the host wait.
+  template <class T> static void rotary(const Rotary<T>& a, int64_t rows, int64_t) {
+    check_width(a.width, cuda::kMaxColumns);
+    check(cuda::rotary(a, rows, current_stream()));
+  }
   template <class T> static void softmax_forward(const SoftmaxForward<T>& a, int64_t rows) {
     check_width(a.width);
     check(cuda::softmax_forward(a, rows, current_stream()));

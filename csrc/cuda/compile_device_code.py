@@ -26,6 +26,9 @@ COLUMN_KERNELS = {
     "norm_parameter_sums": ("",),
     "gelu_forward": ("",),
     "gelu_backward": (", true", ", false"),
+    "gated_forward": (", 0", ", 1", ", 2"),
+    "gated_backward": (", 0", ", 1", ", 2"),
+    "rotary": ("",),
     "cross_entropy": (", 1", ", 4"),
     "dropout_rows": ("",),
 }
@@ -79,6 +82,9 @@ TRAFFIC = {
     "norm_parameter_sums": Traffic(2, 0, 8, 256),
     "gelu_forward": Traffic(1, 1, 4, 256),
     "gelu_backward": Traffic(2, 1, 2, 256),
+    "gated_forward": Traffic(2, 1, 4, 256),
+    "gated_backward": Traffic(3, 2, 3, 256),
+    "rotary": Traffic(1, 1, 2, 256),  # what another lane reads too, and the table, come from caches
     "cross_entropy": Traffic(2, 1, 4, 384, needed=2),  # logits of four rows and every processor are beyond the caches
     "dropout_rows": Traffic(1, 1, 1),
 }

@@ -3,8 +3,9 @@
 #include <initializer_list>
 
 #include "kernels/cross_entropy.cuh"
-#include "kernels/gelu.cuh"
+#include "kernels/gated.cuh"
 #include "kernels/norm.cuh"
+#include "kernels/rotary.cuh"
 #include "kernels/softmax.cuh"
 
 #ifndef DSMM_CPU_SHIM
@@ -178,6 +179,63 @@ int gelu_backward(const GeluBackward<T>& a, int64_t rows, int64_t slices, float*
   return static_cast<int>(cudaGetLastError());
 }
 
+template <int A> struct ActivationNumber {
+  static constexpr int kNumber = A;
+};
+
+// launch(ActivationNumber)
+template <class Launch> void with_activation(Activation activation, Launch launch) {
+  if (activation == Activation::gelu)
+    launch(ActivationNumber<(int)Activation::gelu>{});
+  else if (activation == Activation::gelu_tanh)
+    launch(ActivationNumber<(int)Activation::gelu_tanh>{});
+  else
+    launch(ActivationNumber<(int)Activation::silu>{});
+}
+
+template <class T> int gated_forward(const Gated<T>& a, T* out, int64_t rows, void* stream) {
+  constexpr int N = 16 / sizeof(T);
+  const dim3 block(kWarp, kSumWarps);
+  const bool packs = takes_packs<T>(a.width, {a.x, out});
+  const dim3 grid = columns_grid(a.width, packs ? N : 1, row_slices(rows));
+  with_activation(a.activation, [&](auto activation) {
+    constexpr int A = decltype(activation)::kNumber;
+    if (packs)
+      DSMM_LAUNCH((gated_forward<T, N, A>), grid, block, 0, stream, a, out, rows);
+    else
+      DSMM_LAUNCH((gated_forward<T, 1, A>), grid, block, 0, stream, a, out, rows);
+  });
+  return static_cast<int>(cudaGetLastError());
+}
+
+template <class T>
+int gated_backward(const Gated<T>& a, const T* grad, T* grad_x, int64_t rows, void* stream) {
+  constexpr int N = 16 / sizeof(T);
+  const dim3 block(kWarp, kSumWarps);
+  const bool packs = takes_packs<T>(a.width, {a.x, grad, grad_x});
+  const dim3 grid = columns_grid(a.width, packs ? N : 1, row_slices(rows));
+  with_activation(a.activation, [&](auto activation) {
+    constexpr int A = decltype(activation)::kNumber;
+    if (packs)
+      DSMM_LAUNCH((gated_backward<T, N, A>), grid, block, 0, stream, a, grad, grad_x, rows);
+    else
+      DSMM_LAUNCH((gated_backward<T, 1, A>), grid, block, 0, stream, a, grad, grad_x, rows);
+  });
+  return static_cast<int>(cudaGetLastError());
+}
+
+template <class T> int rotary(const Rotary<T>& a, int64_t rows, void* stream) {
+  constexpr int N = 16 / sizeof(T);
+  const dim3 block(kWarp, kSumWarps);
+  const bool packs = a.half % N == 0 && takes_packs<T>(a.width, {a.x, a.table, a.out});
+  const dim3 grid = columns_grid(a.width, packs ? N : 1, row_slices(rows));
+  if (packs)
+    DSMM_LAUNCH((rotary<T, N>), grid, block, 0, stream, a, rows);
+  else
+    DSMM_LAUNCH((rotary<T, 1>), grid, block, 0, stream, a, rows);
+  return static_cast<int>(cudaGetLastError());
+}
+
 template <class T> int softmax_forward(const SoftmaxForward<T>& a, int64_t rows, void* stream) {
   DSMM_LAUNCH_ROWS(softmax_forward, a.scores, a.out, a.probs);
 }
@@ -218,6 +276,9 @@ template <class T> int dropout(const DropoutRows<T>& a, int64_t rows, void* stre
   template int norm_backward(const NormBackward<T>&, int64_t, int64_t, float*, void*); \
   template int gelu_forward(const GeluForward<T>&, int64_t, void*);                    \
   template int gelu_backward(const GeluBackward<T>&, int64_t, int64_t, float*, void*); \
+  template int gated_forward(const Gated<T>&, T*, int64_t, void*);                     \
+  template int gated_backward(const Gated<T>&, const T*, T*, int64_t, void*);          \
+  template int rotary(const Rotary<T>&, int64_t, void*);                               \
   template int softmax_forward(const SoftmaxForward<T>&, int64_t, void*);              \
   template int softmax_backward(const SoftmaxBackward<T>&, int64_t, void*);            \
   template int cross_entropy(const CrossEntropy<T>&, int64_t, void*);                  \

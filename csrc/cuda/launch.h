@@ -24,6 +24,9 @@ template <class T> int gelu_forward(const GeluForward<T>&, int64_t rows, void* s
 // partial: (slices, width), likewise.
 template <class T>
 int gelu_backward(const GeluBackward<T>&, int64_t rows, int64_t slices, float* partial, void* stream);
+template <class T> int gated_forward(const Gated<T>&, T* out, int64_t rows, void* stream);
+template <class T> int gated_backward(const Gated<T>&, const T* grad, T* grad_x, int64_t rows, void* stream);
+template <class T> int rotary(const Rotary<T>&, int64_t rows, void* stream);
 template <class T> int softmax_forward(const SoftmaxForward<T>&, int64_t rows, void* stream);
 template <class T> int softmax_backward(const SoftmaxBackward<T>&, int64_t rows, void* stream);
 template <class T> int cross_entropy(const CrossEntropy<T>&, int64_t rows, void* stream);

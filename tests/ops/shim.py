@@ -13,7 +13,7 @@ import ds_minimodel.ops  # noqa: F401  (defines the operators)
 CSRC = Path(__file__).parents[2] / "csrc"
 SHIM = Path(__file__).with_name("cuda_shim.h")
 ATTENTION = [f"{kind}attention{end}" for kind in ("", "window_") for end in ("", "_backward")]
-NO_KERNEL = ("linear_cross_entropy", "gated", "gated_backward", "rotary", *ATTENTION, *IN_TRITON)
+NO_KERNEL = ("linear_cross_entropy", *ATTENTION, *IN_TRITON)
 KERNELS = [name for name in NAMES if name not in NO_KERNEL]
 
 

@@ -76,13 +76,16 @@ __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int6
   const float mean_grad = a.rms ? 0.f : warp_sum(sum) / width, slope = warp_sum(sum_with_normalised) / width;
   for_packs<N, P>(width, [&](int p, int i) {
     const Floats<N> grad = grads.at(p, i), total = totals.at(p, i), weight = load<N>(a.weight + i);
-    Floats<N> grad_total, grad_sum = {};
-    if (a.grad_sum) grad_sum = load<N>(a.grad_sum + start + i);
+    Floats<N> grad_total;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float normalised = (total.lanes[k] - mean) * rstd;
-      grad_total.lanes[k] =
-          (grad.lanes[k] * weight.lanes[k] - mean_grad - normalised * slope) * rstd + grad_sum.lanes[k];
+      grad_total.lanes[k] = (grad.lanes[k] * weight.lanes[k] - mean_grad - normalised * slope) * rstd;
+    }
+    if (a.grad_sum) {
+      const Floats<N> of_sum = load<N>(a.grad_sum + start + i);
+#pragma unroll
+      for (int k = 0; k < N; ++k) grad_total.lanes[k] += of_sum.lanes[k];
     }
     if (a.grad_residual) store(a.grad_residual + start + i, grad_total);
     drop(a.dropout, row, i, grad_total);
@@ -99,7 +102,9 @@ template <class T, int N, int P> __global__ void norm_backward(NormBackward<T> a
 // a part of the rows and a lane the sums of its columns, so that nothing is read a second time. Rows in
 // registers (P > 0); blocks of (32, kSumWarps).
 template <class T, int N, int P>
-__global__ void __launch_bounds__(kWarp* kSumWarps, sizeof(T) == 2 && P < 4 ? 2 : 1)
+__global__ void __launch_bounds__(kWarp* kSumWarps, sizeof(T) == 4 || P == 4 ? 1
+                                                    : P == 1                 ? 4
+                                                                             : 2)
     norm_backward_with_sums(NormBackward<T> a, int64_t rows, float* partial) {
   float sums[P][2][N] = {};
   for (int64_t row = row_of_warp(); row < rows; row += (int64_t)gridDim.x * kSumWarps)
