@@ -36,6 +36,9 @@ def add_arguments(commands: Commands) -> None:
     plug.add_argument("body", metavar="BODY")
     plug.add_argument("pack", metavar="PACK")
     plug.add_argument("out", metavar="OUT")
+    plug.add_argument(
+        "--onto", action="store_true", help="BODY is another one of the pack's embedding space, by your declaration"
+    )
     plug.set_defaults(run=_plug)
     push = actions.add_parser("push", help="upload a pack with a model card to a Hub")
     push.add_argument("pack", metavar="PACK")
@@ -115,7 +118,7 @@ def _check(options: Options) -> None:
 def _plug(options: Options) -> None:
     from ds_minimodel.serve.packs import save_plugged
 
-    save_plugged(options.body, options.pack, options.out)
+    save_plugged(options.body, options.pack, options.out, options.onto)
     say(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`")
 
 

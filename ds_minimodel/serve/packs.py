@@ -1,6 +1,7 @@
 """Language packs (`ds-minimodel pack`): show one, check that it is whole and fits a body, put both side by side."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,21 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_manifest
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.model import artifacts
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, check_fit, check_space, load_body, load_pack
+from ds_minimodel.model.artifacts import (
+    BodyArtifact,
+    PackArtifact,
+    check_fit,
+    check_space,
+    load_body,
+    load_pack,
+    save_pack,
+)
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.objectives import OBJECTIVES
 from ds_minimodel.tasks import task_of
 
+_WRITTEN = ("kind", "language", "space", "vocab_size", "special", "lossy", "rows", "steps", "eflops", "files")  # anew
 _NAMED = ("kind", "language", "space", "vocab_size", "special", "rows", "steps", "eflops", "files")
 
 
@@ -44,18 +54,34 @@ def check_pack(folder: str | Path, body_folder: str | Path | None = None) -> Non
     open_pack(folder, body)
 
 
-def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Path) -> None:
-    """Write the folder `out` with copies of both, `body` and `pack`: a model of that language."""
+def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Path, onto: bool = False) -> None:
+    """Write the folder `out` with copies of both, `body` and `pack`: a model of that language.
+
+    onto: the body is declared to be another one of the pack's embedding space, such as what was made of its body by
+    training on instructions; the copy's manifest says so (`trained_over`). UserError where they do not fit.
+    """
     out = Path(out)
     if out.exists():
         raise UserError(f"{out}: exists; choose another name or delete it")
-    check_pack(pack_folder, body_folder)
+    body = load_body(body_folder)
+    if onto:
+        pack, _ = open_pack(pack_folder)
+        if pack.space == body.space:
+            raise UserError(f"{pack_folder}: is of this body's embedding space already; leave out --onto")
+        check_fit(pack_folder, pack, body)
+    else:
+        check_pack(pack_folder, body_folder)
     for folder in (body_folder, pack_folder):
         if out.resolve().is_relative_to(Path(folder).resolve()):
             raise UserError(f"{out}: lies in {folder}, which is copied there; choose a place outside of it")
     with atomic_folder(out) as temporary:
         shutil.copytree(body_folder, temporary / "body")
-        shutil.copytree(pack_folder, temporary / "pack")
+        if onto:
+            facts = {key: value for key, value in read_manifest(pack_folder).items() if key not in _WRITTEN}
+            declared = replace(pack, space=body.space)
+            save_pack(temporary / "pack", declared, pack_folder, **{**facts, "trained_over": pack.space})
+        else:
+            shutil.copytree(pack_folder, temporary / "pack")
 
 
 def plugged_module(body: BodyArtifact, pack: PackArtifact) -> LanguageModel:

@@ -56,6 +56,17 @@ def test_plugged_together_they_are_whole_and_nothing_is_overwritten(family, othe
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_pack_is_put_beside_another_body_of_its_space_by_declaration(family, other_family, tmp_path):
+    save_plugged(family.pair, other_family.de, tmp_path / "out", onto=True)
+    check_pack(tmp_path / "out/pack", tmp_path / "out/body")
+    before, after = facts_of(other_family.de), facts_of(tmp_path / "out/pack")
+    assert after["trained_over"] == before["space"] != after["space"]
+    assert all(after[key] == before[key] for key in ("language", "vocabulary sha256", "steps", "eflops"))
+    with pytest.raises(UserError, match="leave out --onto"):
+        save_plugged(family.pair, family.de, tmp_path / "new", onto=True)
+    assert not (tmp_path / "new").exists()
+
+
 def sealed(folder, change):
     """Change the tensors of an artifact under a manifest that agrees, as a stranger would."""
     facts = read_json(folder / MANIFEST)
