@@ -74,7 +74,7 @@ def test_facts_come_from_every_host(tmp_path, monkeypatch):
         ),
         (
             '[ $host = a ] && exec sh -c "$command"; sh -c "$command" | sed \'s/"version": "[^"]*"/"version": "0.0"/\'',
-            "hosts:2: b has ds_minimodel 0.0, this host",
+            "hosts:2: b has ds_minimodel 0.0, this",
         ),
         ('sh -c "$command" | sed \'s/"cores": [0-9]*/"cores": 2/\'', "hosts:2: 3 slots, but b has 2 cores"),
         ('sh -c "$command" | sed \'s/"gpus": [0-9]*/"gpus": 2/\'', "hosts:2: 3 slots, but b has 2 gpus"),

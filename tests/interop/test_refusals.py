@@ -147,18 +147,12 @@ def test_damaged_tokenizer_json(folder, tmp_path):
         (lambda tensors: tensors.update({"lm_head.decoder.weight": torch.zeros(260, 16)}), "differs from"),
         (lambda tensors: tensors["lm_head.bias"].fill_(float("nan")), "lm_head.bias holds NaN or infinite numbers"),
         (lambda tensors: tensors["lm_head.bias"].fill_(float("-inf")), "lm_head.bias holds NaN or infinite numbers"),
-        (
-            lambda tensors: tensors.update({"lm_head.bias": torch.zeros(260).int()}),
-            "torch.int32, not of floating point",
-        ),
+        (lambda tensors: tensors.update({"lm_head.bias": torch.zeros(260).int()}), "torch.int32, not of floating"),
         (
             lambda tensors: tensors.update({"lm_head.bias": torch.full((260,), 0.1, dtype=torch.float64)}),
             "numbers that fp32 has not",
         ),
-        (
-            lambda tensors: tensors.update({TYPES: torch.zeros(2, 16)}),
-            "has shape (2, 16), the configuration gives (1, 16)",
-        ),
+        (lambda tensors: tensors.update({TYPES: torch.zeros(2, 16)}), "has shape (2, 16), the configuration gives"),
         (lambda tensors: tensors.update({TYPES: torch.zeros(1, 1)}), "has shape (1, 1)"),
         (lambda tensors: tensors.update({TYPES: torch.full((1, 16), float("nan"))}), "NaN"),
     ],

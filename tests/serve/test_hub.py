@@ -89,7 +89,7 @@ def flipped(data):
         ),
         (
             lambda files: files.update({"manifest.json": files["manifest.json"].replace(b"tokenizer.model", b".hub")}),
-            "'.hub', and a pack has no folders",
+            "'.hub', and a pack has no",
         ),
         (
             lambda files: files.update({"manifest.json": files["manifest.json"].replace(b"tokenizer.model", b"a/x")}),
