@@ -3,14 +3,13 @@
 import gzip
 import json
 import lzma
-import tracemalloc
 
 import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data import reader
 from ds_minimodel.data.prepare import prepare
-from ds_minimodel.data.reader import find_text, read_chunks, read_documents
+from ds_minimodel.data.reader import read_chunks, read_documents
 from ds_minimodel.data.store import TokenStore
 
 DOCUMENTS = [["The first line.", "Größe \u2028 here"], ["{", "}"], ["x" * 300]] * 40
@@ -121,17 +120,6 @@ def test_without_pyarrow(tmp_path, monkeypatch):
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"not installed; pip install 'ds_minimodel\[parquet\]'"):
         list(read_documents([tmp_path / "rows.parquet"]))
-
-
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
-def test_memory_is_bounded(tmp_path, name):
-    """Of 24 MB of text some chunks are in memory."""
-    path = WRITE[name](tmp_path / name, [{"text": f"{number} " * 2000} for number in range(2500)])
-    tracemalloc.start()
-    assert sum(len(chunk.data) for chunk in read_chunks(find_text([path]))) > 20_000_000
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert most < 8_000_000
 
 
 def test_rows_give_the_store_of_their_text(tmp_path, tokenizer_folder):

@@ -41,10 +41,7 @@ def test_a_file_of_vectors(tmp_path, monkeypatch):
     [
         ("", "en.vec:1: '' is not the header"),
         ("the 1 2\n", "en.vec:1: 'the 1 2' is not the header"),
-        ("²  ²\n", "en.vec:1: '²  ²' is not the header"),
-        ("2 0\na 1\n", "en.vec:1: '2 0' is not the header"),
         ("2 2\na 1 2\nb 3\n", "en.vec:3:"),
-        ("2 2\na 1 2\nb 3 x\n", "en.vec:3:"),
         ("2 2\na 1 2\n", "en.vec:3: the end of the file where a word and 2 numbers"),
         ("2 2\na 1 2\nb 1 nan\n", "en.vec:3: the vector of 'b' is not finite"),
     ],

@@ -21,15 +21,11 @@ def test_clean(text, line):
     [
         ("A whole sentence.", "en", True),
         ("x = f(1, 2); y[3] += 0x00", "en", False),
-        ("1234 5678 90", "de", False),
-        ("short", "en", False),
         ("Das ist ein Satz in der Sprache.", "de", True),
         ("The name of the file is not known to it.", "de", False),
         ("Dieser Satz zitiert „the end of the line“ und geht auf Deutsch noch ein Stück weiter.", "de", True),
         ("这是中文", "zh", True),
-        ("This line has two 中文", "zh", False),
         ("Это предложение.", "ru", True),
-        ("This is not Russian", "ru", False),
     ],
 )
 def test_lines_of_a_language(line, language, text):

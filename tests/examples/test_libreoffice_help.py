@@ -1,6 +1,6 @@
 """Pages of LibreOffice's help: elements, keys, and what is not the page's own."""
 
-from ds_minimodel_examples.extractors import Element, elements_of, help_documents, read_page
+from ds_minimodel_examples.extractors import Element, read_page
 
 PAGE = """<html><body><h1 id="menu">Menu</h1><div id="DisplayArea">
 <h1 id="hd_1"><a name="x"></a>Fill
@@ -21,14 +21,3 @@ def test_elements_of_a_page(tmp_path):
         Element(False, None, "No id", None, False),
         Element(False, None, "Choose Fill", None, True),
     ]
-
-
-def test_pages_without_help_are_left_out(tmp_path):
-    base = tmp_path / "usr/share/libreoffice/help/zh-CN/text/scalc"
-    base.mkdir(parents=True)
-    (base / "a.html").write_text(PAGE)
-    (base / "b.html").write_text("<html><body><p>nothing</p></body></html>")
-    (base / "c.html").write_text("")
-    documents = list(help_documents(tmp_path))
-    assert [(document["language"], document["page"]) for document in documents] == [("zh", "scalc/a.html")]
-    assert [element.text for element in elements_of(documents[0])] == documents[0]["lines"]

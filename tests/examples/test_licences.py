@@ -1,7 +1,7 @@
 """Licences as copyright files name them."""
 
 import pytest
-from ds_minimodel_examples.packages import copyright_of, licence_names, licences_page
+from ds_minimodel_examples.packages import copyright_of, licence_names
 
 FORMAT = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
 
@@ -32,13 +32,3 @@ def test_a_doc_folder_may_be_shared_with_another_package(tmp_path):
     assert copyright_of(tmp_path, "common") == ("words", None)
     assert copyright_of(tmp_path, "manual-de") == (None, "common")
     assert copyright_of(tmp_path, "other") == (None, None)
-
-
-def test_page_names_every_package():
-    page = licences_page(
-        {
-            "b": {"version": "2", "licence": "MIT", "taken": "text"},
-            "a": {"version": "1", "licence": "GPL", "taken": "sayings"},
-        }
-    )
-    assert page.splitlines()[-2:] == ["| a | 1 | GPL | sayings |", "| b | 2 | MIT | text |"]

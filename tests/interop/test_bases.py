@@ -27,7 +27,6 @@ from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, save_body
 from ds_minimodel.model.models import encode, to_tensors
 from ds_minimodel.model.parameters import load_into
-from ds_minimodel.recipe.base import read_base
 from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import join
@@ -268,13 +267,6 @@ def test_finetuning_trains_both_token_types(bert):
     assert gradient(None, packed=True)[1].eq(0).all() and gradient(None, packed=True)[0].ne(0).any()
 
 
-def test_a_recipe_starts_from_it(bert):
-    """Its kind and what it has otherwise than a fresh body of that kind come along."""
-    config = read_base(bert[1]).config
-    assert (config.kind, config.norm_eps, config.token_types) == ("bert", 1e-12, 2)
-    assert config == load_body(bert[1] / "body").config
-
-
 def test_the_names_that_the_first_berts_have(bert, tmp_path):
     """LayerNorm.gamma and .beta, the head of sentence pairs, the pooler: of bert-base's own files."""
     theirs, ours = bert
@@ -352,19 +344,11 @@ def test_damaged_parts(bert, tmp_path, what, words):
     "name, change, words",
     [
         ("tokenizer.json", {"normalizer": {"type": "Lowercase"}}, "has the ids"),
-        ("tokenizer.json", {"pre_tokenizer": {"type": "Whitespace"}}, "has the ids"),
         ("tokenizer_config.json", {"do_lower_case": False}, "lowercase true, but tokenizer_config.json makes it false"),
         ("tokenizer_config.json", {"cls_token": "<s>"}, "'<s>' is not in the vocabulary"),
         ("tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer"}, "RobertaTokenizer does not read a"),
-        ("tokenizer_config.json", {"extra_special_tokens": ["[never]"]}, "'[never]' is not in the vocabulary"),
-        ("added_tokens.json", {"[new]": 7}, "'[new]' is not in the vocabulary"),
         ("config.json", {"type_vocab_size": 1}, "type_vocab_size: only 2"),
-        ("config.json", {"layer_norm_eps": 0.0}, "layer_norm_eps"),
-        (
-            "config.json",
-            {"model_type": "distilbert"},
-            "takes roberta, xlm-roberta, camembert, bert, modernbert, eurobert, llama",
-        ),
+        ("config.json", {"model_type": "distilbert"}, "takes roberta, xlm-roberta, camembert, bert, modernbert"),
     ],
 )
 def test_refused_settings_of_a_bert(bert, tmp_path, name, change, words):
@@ -372,14 +356,6 @@ def test_refused_settings_of_a_bert(bert, tmp_path, name, change, words):
     path = folder / name
     path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **change}))
     refused(folder, tmp_path / "out", words)
-
-
-def test_a_camembert_whose_positions_begin_elsewhere(xlm_r, tmp_path):
-    """They count from the id of <pad>."""
-    folder = make_camembert(xlm_r, tmp_path / "hf")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "pad_token_id": 0}))
-    refused(folder, tmp_path / "out", "pad_token_id: only 1")
 
 
 def test_older_files_are_read_by_transformers_or_not_at_all(text_file, tmp_path, monkeypatch):

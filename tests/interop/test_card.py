@@ -6,7 +6,6 @@ import shutil
 import pytest
 import yaml
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
@@ -122,18 +121,3 @@ def test_what_is_not_known_is_left_out(xlm_r, tmp_path, read_from):
     card, text = card_of(tmp_path / "out")
     assert not {"language", "license", "base_model", "model-index"} & card.keys()
     assert "| license of the base | not known |" in text
-
-
-@pytest.mark.parametrize("text", ["license: mit", "---\nlicense: [a, b]\n---\n", "---\nlicense:\n---\n", "\ufeff", ""])
-def test_cards_that_name_no_license(xlm_r, tmp_path, text):
-    folder = shutil.copytree(xlm_r, tmp_path / "hf")
-    (folder / "README.md").write_text(text, encoding="utf-8")
-    import_hf(folder, tmp_path / "in")
-    assert "license" not in json.loads((tmp_path / "in/body/manifest.json").read_text())
-
-
-def test_damaged_scores(workdir, tmp_path):
-    (workdir / "evaluate/minipost/de/topic/seed-1/scores.json").write_text('[{"task": 1}]')
-    with pytest.raises(UserError, match="scores.json"):
-        export_hf(workdir / "pretrain/bl_base/body", tmp_path / "out", workdir / "adapt/minipost/de/pack")
-    assert not (tmp_path / "out").exists()

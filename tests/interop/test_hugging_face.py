@@ -145,12 +145,6 @@ def test_round_trip(imported, tmp_path):
     assert new("a", "b")["input_ids"] == old("a", "b")["input_ids"]
 
 
-def test_a_tokenizer_json_comes_out_as_it_came_in(roberta_json, tmp_path):
-    import_hf(roberta_json, tmp_path / "ours")
-    export_hf(tmp_path / "ours/body", tmp_path / "out")
-    assert (tmp_path / "out/tokenizer.json").read_bytes() == (roberta_json / "tokenizer.json").read_bytes()
-
-
 def test_ids_of_an_exported_tokenizer_of_ours(unigram_folder, imported, tmp_path):
     """A language's pack over an imported body."""
     _, ours = imported

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentencepiece import sentencepiece_model_pb2 as protobuf
-from tokenizers import Tokenizer, models
 from transformers import (
     AutoTokenizer,
     DebertaV2Config,
@@ -51,39 +50,23 @@ def change(path, **values):
     [
         ("model_type", "gpt2"),
         ("hidden_act", "relu"),
-        ("layer_norm_eps", 0.0),
-        ("layer_norm_eps", 0.5),
         ("type_vocab_size", 2),
         ("position_embedding_type", "relative_key"),
-        ("is_decoder", True),
         ("tie_word_embeddings", False),
         ("pad_token_id", 0),
         ("hidden_size", "16"),
         ("num_attention_heads", 3),
-        ("vocab_size", 261),
         ("num_attention_heads", True),
-        ("num_hidden_layers", 10**9),
         ("num_hidden_layers", None),
-        ("vocab_size", 10**12),
         ("max_position_embeddings", 2),
-        ("intermediate_size", "24"),
         ("hidden_dropout_prob", None),
-        ("attention_probs_dropout_prob", 1.5),
-        ("attention_probs_dropout_prob", float("nan")),
         ("bos_token_id", False),
-        ("pruned_heads", {"0": [1]}),
         ("architectures", "RobertaForMaskedLM"),
-        ("architectures", []),
     ],
 )
 def test_configurations(folder, tmp_path, key, value):
     change(folder / "config.json", **{key: value})
     refused(folder, tmp_path / "out", key)
-
-
-def test_sizes_that_disagree_are_named_as_the_file_has_them(folder, tmp_path):
-    change(folder / "config.json", hidden_size=33)
-    refused(folder, tmp_path / "out", "config.json: num_attention_heads 2 does not divide hidden_size 33")
 
 
 @pytest.mark.parametrize("content", ["[]", "", "7", '{"a":' * 2000, '{"model_type": "roberta"', "\ufeff{}"])
@@ -107,12 +90,6 @@ def test_other_architectures(folder, tmp_path, config):
     )
 
 
-def test_a_wordpiece_vocabulary(folder, tmp_path):
-    (folder / "sentencepiece.bpe.model").unlink()
-    Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
-    refused(folder, tmp_path / "out", "a WordPiece vocabulary")
-
-
 @pytest.mark.parametrize(
     "name, words",
     [
@@ -132,12 +109,6 @@ def test_damaged_files(folder, tmp_path, name):
     refused(folder, tmp_path / "out", name)
 
 
-def test_damaged_tokenizer_json(folder, tmp_path):
-    (folder / "sentencepiece.bpe.model").unlink()
-    (folder / "tokenizer.json").write_text('{"model": {}}')
-    refused(folder, tmp_path / "out", "tokenizer.json: model.vocab")
-
-
 @pytest.mark.parametrize(
     "change, words",
     [
@@ -146,14 +117,12 @@ def test_damaged_tokenizer_json(folder, tmp_path):
         (lambda tensors: tensors.update({"lm_head.layer_norm.bias": torch.zeros(3)}), "has shape (3,)"),
         (lambda tensors: tensors.update({"lm_head.decoder.weight": torch.zeros(260, 16)}), "differs from"),
         (lambda tensors: tensors["lm_head.bias"].fill_(float("nan")), "lm_head.bias holds NaN or infinite numbers"),
-        (lambda tensors: tensors["lm_head.bias"].fill_(float("-inf")), "lm_head.bias holds NaN or infinite numbers"),
         (lambda tensors: tensors.update({"lm_head.bias": torch.zeros(260).int()}), "torch.int32, not of floating"),
         (
             lambda tensors: tensors.update({"lm_head.bias": torch.full((260,), 0.1, dtype=torch.float64)}),
             "numbers that fp32 has not",
         ),
         (lambda tensors: tensors.update({TYPES: torch.zeros(2, 16)}), "has shape (2, 16), the configuration gives"),
-        (lambda tensors: tensors.update({TYPES: torch.zeros(1, 1)}), "has shape (1, 1)"),
         (lambda tensors: tensors.update({TYPES: torch.full((1, 16), float("nan"))}), "NaN"),
     ],
 )
@@ -173,24 +142,18 @@ STRASSE = {"id": 400, "content": "Straße", **TOKEN}
     "change, words",
     [
         (lambda file: file["added_tokens"].append({**STRASSE, "id": 401}), "not in the order of the ids"),
-        (lambda file: file["added_tokens"].append({**STRASSE, "content": ""}), "added_tokens.5.content"),
         (lambda file: file["added_tokens"].append({**STRASSE, "id": 10**12}), "added_tokens.5.id"),
         (lambda file: file["added_tokens"][4].update(id=7), "<mask> has id 7"),
         (lambda file: file["model"].update(dropout=0.1), "model.dropout"),
-        (lambda file: file["model"].update(dropout="a"), "model.dropout"),
         (lambda file: file["model"].update(continuing_subword_prefix="ééé"), "not a tokenizer (range end index"),
         (lambda file: file["model"].update(end_of_word_suffix="</w>"), "as transformers reads it"),
-        (lambda file: file["model"]["merges"].append(["zz", "q"]), "Token `zz` out of vocabulary"),
         (lambda file: file["model"]["merges"].append("a b c"), "not a tokenizer"),
-        (lambda file: file["model"]["vocab"].update({"!": 6}), "have one id"),
         (lambda file: file["model"]["vocab"].update({"!": -1}), "model.vocab."),
         (lambda file: file.update(normalizer={"type": "Lowercase"}), "as transformers reads it"),
         (lambda file: file["pre_tokenizer"].update(add_prefix_space=True), "add_prefix_space"),
-        (lambda file: file.update(pre_tokenizer={"type": "Whitespace"}), "as transformers reads it"),
         (lambda file: file.update(pre_tokenizer={"type": "FixedLength", "length": 0}), "chunk size must be non-zero"),
         (lambda file: file.update(normalizer={"type": "Replace", "pattern": {"String": ""}, "content": "ab"}), "index"),
         (lambda file: file["post_processor"].update(cls=["<pad>", 1]), "post_processor"),
-        (lambda file: file.update(post_processor={"type": "BertProcessing", "sep": [1, 2]}), "not a tokenizer"),
     ],
 )
 def test_settings_of_a_tokenizer_that_would_be_lost(roberta_json, tmp_path, capfd, change, words):
@@ -207,12 +170,9 @@ def test_settings_of_a_tokenizer_that_would_be_lost(roberta_json, tmp_path, capf
     [
         (lambda file: file["added_tokens"].append({**STRASSE, "id": 261}), "not in the order of the ids"),
         (lambda file: file["model"].update(unk_id=0), "the text '<s>' becomes the special id 0"),
-        (lambda file: file["model"].update(unk_id=None), "`unk_id` is missing"),
         (lambda file: file["model"]["vocab"].append(["▁", -2.0]), "a piece comes twice"),
-        (lambda file: file["model"]["vocab"].append(["zzz"]), "model.vocab"),
         (lambda file: file["model"]["vocab"][9].__setitem__(1, float("nan")), "not a tokenizer"),
         (lambda file: file["normalizer"].update(precompiled_charsmap="AAAA"), "precompiled_charsmap"),
-        (lambda file: file["normalizer"].update(precompiled_charsmap="AAAAAAAA"), "index out of bounds"),
         (
             lambda file: file.update(normalizer={"type": "Replace", "pattern": {"String": "ß"}, "content": "ss"}),
             "as transformers reads it",
@@ -241,14 +201,10 @@ def test_settings_of_xlm_rs_tokenizer_json(xlm_r_json, tmp_path, capfd, change, 
         ("special_tokens_map.json", {"additional_special_tokens": ["Straße"]}, "'Straße' is not in the vocabulary"),
         ("special_tokens_map.json", {"mask_token": {"content": "[MASK]"}}, "mask_token: '[MASK]' is not '<mask>'"),
         ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "Straße"}}}, "is not in the vocabulary"),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<mask>"}}}, "'<mask>' has id 9"),
         ("tokenizer_config.json", {"added_tokens_decoder": {"a": {"content": "Straße"}}}, "added_tokens_decoder"),
-        ("tokenizer_config.json", {"extra_special_tokens": {"a": "Straße"}}, "'Straße' is not in the vocabulary"),
-        ("tokenizer_config.json", {"cls_token": "[CLS]"}, "'[CLS]' is not in the vocabulary"),
         ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, "BertTokenizer does not read a"),
         ("tokenizer_config.json", {"add_prefix_space": "yes"}, "add_prefix_space"),
         ("tokenizer_config.json", {"sp_model_kwargs": {"enable_sampling": True}}, "enable_sampling"),
-        ("tokenizer_config.json", [], "tokenizer_config.json"),
     ],
 )
 @pytest.mark.parametrize("model", ["roberta_json", "xlm_r_json"])

@@ -7,7 +7,6 @@ from model_cases import LENGTHS, VOCAB_SIZE, assert_same, body_config, losses_an
 from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification, RobertaForTokenClassification
 
 from ds_minimodel import ops
-from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.model.models import SequenceClassifier, SpanExtractor, TokenClassifier
 from tests.small_models import PAD
@@ -139,10 +138,3 @@ def test_the_token_classifiers_dropout_is_one_more():
     dropped_BSH = ops.dropout(torch.ones(4, 11, 16, dtype=torch.float64), 0.4, row_keys)
     expected = dropped_BSH.float() @ model.out.weight.float().T + model.out.bias.float()
     torch.testing.assert_close(model.logits(batch), expected)
-
-
-def test_new_heads_start_small():
-    torch.manual_seed(0)
-    model = SequenceClassifier(body_config(), VOCAB_SIZE, NUM_LABELS)
-    assert abs(model.dense.weight.std() / INIT_STD - 1) < 0.2 and (model.dense.bias == 0).all()
-    assert 0 < model.out.weight.std() < 2 * INIT_STD and (model.out.bias == 0).all()

@@ -6,7 +6,7 @@ import torch
 
 from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.model.initialisation import Pieces, focus, low_rank, mean, ofa, overlap, random, sparsemax, wechsel
+from ds_minimodel.model.initialisation import Pieces, focus, mean, ofa, overlap, random, sparsemax, wechsel
 
 PAD = 1
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -139,11 +139,6 @@ def test_ofa_copies_and_combines_what_a_low_rank_leaves(source_tensors, vectors,
     for piece in set(TARGET) & set(SOURCE) - {"<pad>"}:
         np.testing.assert_allclose(rows[TARGET.index(piece)], old[SOURCE.index(piece)], atol=1e-5)
     assert first.rows_combined == len(ids)
-
-
-def test_a_rank_as_large_as_the_rows_changes_nothing():
-    rows = torch.randn(7, 5)
-    assert low_rank(rows, 5) is rows
 
 
 def test_pieces_without_vectors_are_drawn_from_the_sources_distribution(source_tensors, vectors):

@@ -109,13 +109,6 @@ def test_scores_of_another_system(finished):
             refused_naming(finished, workdir / SCORES, command, finished)
 
 
-def test_another_languages_tokenizer(finished):
-    workdir = finished.parent / "run"
-    with replaced(workdir / "tokenizer/xx", workdir / "tokenizer/en"), pending(workdir, "tokens/xx"):
-        for command in ("run", "tokenizer", "prepare"):
-            refused_naming(finished, workdir / "tokenizer/xx", command, finished)
-
-
 @pytest.mark.parametrize("name", [f"{SCORES}/scores.json", "evaluate/baselines/xx/qa/baselines.json"])
 def test_a_digit_of_a_score(finished, name):
     path = finished.parent / "run" / name
@@ -345,14 +338,6 @@ def test_names_that_leave_the_folder(finished, name):
     manifest["files"][name] = {"bytes": 1, "sha256": "0" * 64}
     with written(path, json.dumps(manifest).encode()):
         assert "no name below the folder" in refused_naming(finished, path, "adapt", finished)
-
-
-def test_a_complete_record_that_names_nothing_is_refused(finished):
-    path = finished.parent / "run/pretrain/minijoint.job.json"
-    record = json.loads(path.read_text())
-    del record["own_sha256"]
-    with written(path, json.dumps({**record, "artifacts": {}}).encode()):
-        refused_naming(finished, path, "pretrain", finished)
 
 
 def test_a_report_of_a_changed_run_is_not_compared(finished, tmp_path):

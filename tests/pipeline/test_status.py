@@ -70,11 +70,6 @@ def test_a_flipped_byte_of_anything_that_was_made_is_found(recipe, capsys):
         path.write_bytes(content)
 
 
-def test_a_workdir_that_is_not_there_is_pending_and_stays_away(recipe, capsys):
-    jobs = states(capsys, recipe, f"workdir={recipe.parent}/none")
-    assert {row["state"] for row in jobs.values()} == {"pending"} and not (recipe.parent / "none").exists()
-
-
 def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
     workdir = recipe.parent / "run"
     assert states(capsys, recipe, "build_mini.lr=1e-3")["build-mini/minipost"]["why"] == "build_mini.lr: 0.002 -> 0.001"
@@ -160,15 +155,6 @@ def test_damaged_metrics_tell_nothing_of_a_training(recipe):
         assert training_in(run, is_running=True) is None, damage
     (run / "metrics.jsonl").write_text("[" * 10_000 + "\n")
     assert training_in(run, is_running=True) is None
-
-
-def test_what_a_lock_says_is_printed_as_it_is_written(recipe, capsys):
-    with open(recipe.parent / "run/pretrain/bl_small.lock", "w") as held:
-        held.write("\x1b[2Jprocess 1\nforged line")
-        held.flush()
-        fcntl.flock(held, fcntl.LOCK_EX)
-        page = do(capsys, "status", recipe)
-    assert "\x1b" not in page and "\\x1b[2Jprocess 1\\nforged line" in page
 
 
 def with_a_language_of_tests(recipe):

@@ -52,26 +52,11 @@ def test_depth_does_not_concern_bl_base_and_a_repeated_seed_counts_once():
     assert "repeats BL_BASE of an earlier run" in comparison.facts["n1"]
 
 
-def test_references_are_those_of_the_first_run_that_has_them():
-    """A later run may have been finetuned, and its references trained, on other data."""
-    other = some_run("other", languages=("de", "tr"), systems=["minijoint"], data={"training data of topic": ["2"]})
-    other.baselines[0]["score"] = 40.0
-    other.baselines.append({"baseline": "majority", "task": "topic", "language": "tr", "score": 41.0})
-    scores = {row["language"]: row["score"] for row in compare_runs([some_run(), other]).baselines}
-    assert scores == {"de": 33.3, "tr": 41.0}
-
-
 def test_other_settings_make_another_variant_named_by_its_run():
     comparison = compare_runs([some_run(), some_run("fast", adapt={"lr": 1e-2})])
     assert set(finals(comparison)) == {"bl_base", "minijoint", "bl_base (fast)", "minijoint (fast)"}
     assert "adapt.lr 0.0007 → 0.01" in comparison.facts["fast"]
     assert not comparison.depths
-
-
-def test_other_text_of_a_language_makes_another_variant():
-    comparison = compare_runs([some_run(), some_run("cleaner", systems=["minijoint"], data={"text of de": "2"})])
-    assert set(finals(comparison)) == {"bl_base", "minijoint", "minijoint (cleaner)"}
-    assert "differs in text of de" in comparison.facts["cleaner"]
 
 
 def test_a_body_taken_over_makes_other_variants_and_its_pretraining_is_no_setting():

@@ -120,14 +120,6 @@ def test_points_are_means_over_seeds_in_order_of_steps():
     assert single == [(20, 2.0, 60.0, None, {1: 60.0})]
 
 
-def test_a_step_that_only_some_seeds_were_scored_at_is_no_point():
-    """The mean over other seeds would be a step in the curve that nobody trained."""
-    rows = rows_of_curve("bl_base", [(0, 0, 20.0), (5, 1, 30.0), (10, 2, 40.0)], seeds=(1,))
-    rows += rows_of_curve("bl_base", [(0, 0, 40.0), (10, 2, 60.0)], seeds=(2,))
-    (curve,) = curves.training_curves(rows).values()
-    assert [(point.step, point.mean) for point in curve] == [(0, 30.0), (10, 50.0)]
-
-
 def test_language_averages_keep_seeds_apart_and_skip_steps_that_a_language_lacks():
     rows = rows_of_curve("bl_base", [(0, 0, 30.0), (10, 1, 50.0)], language="de", seeds=(1, 2))
     rows += rows_of_curve("bl_base", [(0, 0, 20.0), (10, 1, 40.0), (15, 2, 41.0)], language="tr", seeds=(1, 2))

@@ -83,14 +83,11 @@ def sealed(folder, change):
     "change, words",
     [
         (lambda tensors: tensors["bias"].fill_(float("nan")), "'bias' holds NaN or infinite numbers"),
-        (lambda tensors: tensors["tokens"].fill_(float("inf")), "'tokens' holds NaN or infinite numbers"),
         (lambda tensors: tensors.update(bias=tensors["bias"].int()), "'bias' is of type torch.int32"),
-        (lambda tensors: tensors.update(bias=tensors["bias"].double()), "'bias' is of type torch.float64"),
         (lambda tensors: tensors.update(bias=tensors["bias"][:-1]), "are not those of 33 rows"),
         (lambda tensors: tensors.pop("bias"), "languages of this body have bias, tokens"),
         (lambda tensors: tensors.update(more=torch.zeros(1)), "'more' is nothing that a pack has"),
         (lambda tensors: tensors.update({"body.positions": torch.zeros(3, 16)}), "replaces body.positions of shape"),
-        (lambda tensors: tensors.update({"body.more": torch.zeros(3)}), "replaces body.more of shape"),
     ],
 )
 def test_tensors_that_no_pack_has(family, pack, change, words):
@@ -104,9 +101,7 @@ def test_tensors_that_no_pack_has(family, pack, change, words):
     [
         (lambda tensors: tensors["out.bias"].fill_(float("nan")), "'out.bias' holds NaN"),
         (lambda tensors: tensors.pop("out.bias"), "out.bias is not the one of a classification model"),
-        (lambda tensors: tensors.update({"out.bias": torch.zeros(2)}), "out.bias is not the one of a classification"),
         (lambda tensors: tensors.update({"more.bias": torch.zeros(2)}), "more.bias is not the one of a classification"),
-        (lambda tensors: tensors.update({"pack.bias": torch.zeros(33)}), "pack.bias is not the one of a classif"),
         (lambda tensors: tensors.pop("body.positions"), "body.positions is of shape"),
     ],
 )
@@ -123,9 +118,7 @@ def test_tensors_that_no_task_model_has(family, pack, tmp_path, change, words):
     [
         ({"kind": "poetry"}, "task.kind: 'poetry' is none of classification, pair, qa, tagging"),
         ({"labels": None}, "task.labels: classification takes names"),
-        ({"labels": []}, "task.labels"),
         ({"labels": ["a", "a", "b"]}, "each once"),
-        ({"labels": [1, 2, 3]}, "task.labels"),
         ({"labels": ["a", "b"]}, "out.bias is not the one of a classification model"),
         ({"kind": "qa"}, "task.labels: qa takes none"),
     ],

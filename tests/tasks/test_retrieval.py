@@ -109,13 +109,6 @@ def test_references(write):
     assert found == {"chance": {"de": 25.0}, "TF-IDF of letters": {"de": pytest.approx(81.25)}}
 
 
-def test_a_guess_where_a_sentence_has_several_translations(write):
-    paths = write("de", "Hund\nHund\nKatze\nHund\n"), write("en", "dog\nhound\ncat\ndog\n")
-    task = Task(kind="retrieval", test={"de": paths[0]}, translations={"de": paths[1]})
-    chance = RETRIEVAL.references(task, task.test, "en")["chance"]["de"]
-    assert chance == pytest.approx(100 * ((2 + 2 + 1 + 2) / 4 / 3 + 1 / 2) / 2)
-
-
 # --- A task of a recipe ---
 
 RECIPE = """\
