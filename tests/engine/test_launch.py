@@ -1,11 +1,13 @@
 """Ranks under the deepspeed launcher, started by the command line: exit codes and signals come through."""
 
+import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -114,30 +116,29 @@ def test_a_mistake_that_the_ranks_find_is_a_users_mistake(refused):
     assert said[0].startswith("ds-minimodel: batch_size 3 cannot be divided among 2 ranks")
 
 
-def test_threads_do_not_spin_beside_other_work(tmp_path, monkeypatch):
+def test_threads_do_not_spin_beside_other_work(monkeypatch):
     """And do where nobody keeps a core busy, or where that is not told."""
     cores = sorted(os.sched_getaffinity(0))
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores]
-    try:
-        time.sleep(0.5)
-        assert launch.busy_cores(0.5) > len(cores) / 2
-        assert launch.cpu_settings() == {**launch.CPU, "GOMP_SPINCOUNT": "0"}
-        for name in (*launch.CPU, "LOCAL_WORLD_SIZE"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setattr(launch, "has_gpu", lambda: False)
-        spins: list[str] = []  # of the process that this one would become
-        monkeypatch.setattr(os, "execve", lambda *given: spins.append(given[2]["GOMP_SPINCOUNT"]))
-        for ranks in (1, len(cores) + 1):  # as many others as cores may be starting
-            monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-            launch.restart_with_cpu_settings()
-        assert spins == ["0", launch.CPU["GOMP_SPINCOUNT"]]
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-    monkeypatch.setattr(launch, "STAT", tmp_path / "stat")
-    assert launch.busy_cores() == 0 and launch.cpu_settings() == launch.CPU
-    (tmp_path / "stat").write_text("cpu 1 2\nintr 5\n")
-    assert launch.busy_cores() == 0
-    (tmp_path / "stat").write_text("".join(f"cpu{core} 0 0 0 0 0 0 0 0 0 0\n" for core in cores))
-    assert launch.busy_cores() == 0  # as gVisor has it: no time is counted
+
+    def tell(*texts):
+        texts = itertools.cycle(texts)
+        monkeypatch.setattr(launch, "STAT", SimpleNamespace(read_text=lambda: next(texts)))
+
+    def ticks(user, idle):
+        return "".join(f"cpu{core} {user} 0 0 {idle} 0 0 0 0 0 0\n" for core in cores)
+
+    monkeypatch.setattr(launch, "has_gpu", lambda: False)
+    for name in (*launch.CPU, "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    spins = []  # of the process that this one would become
+    monkeypatch.setattr(os, "execve", lambda *given: spins.append(given[2]["GOMP_SPINCOUNT"]))
+    tell(ticks(0, 0), ticks(90, 10))
+    assert launch.busy_cores(0) == pytest.approx(0.9 * len(cores))
+    assert launch.cpu_settings() == {**launch.CPU, "GOMP_SPINCOUNT": "0"}
+    for ranks in (1, len(cores) + 1):  # as many others as cores may be starting
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        launch.restart_with_cpu_settings()
+    assert spins == ["0", launch.CPU["GOMP_SPINCOUNT"]]
+    for texts in ([ticks(0, 0), ticks(1, 9999)], ["cpu 1 2\nintr 5\n"], [ticks(0, 0)]):  # the last as gVisor has it
+        tell(*texts)
+        assert launch.busy_cores(0) < 0.5 and launch.cpu_settings() == launch.CPU

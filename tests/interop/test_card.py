@@ -12,6 +12,8 @@ from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, sav
 from ds_minimodel.recipe.jobs import WorkdirLayout
 from ds_minimodel.systems import SYSTEMS
 
+from ..results.some_runs import score_row
+
 CARD = "---\nlanguage: en\nlicense: cc-by-4.0\ntags: [a]\n---\nlicense: of-the-text\n"
 
 
@@ -37,15 +39,7 @@ def workdir(imported, tmp_path):
     pack = PackArtifact("de", source.tensors, body.space, 300, 0.25)
     save_pack(folders.adapt(system, "de") / "pack", pack, imported / "pack")
     rows = [
-        {
-            "system": "minipost",
-            "task": task,
-            "language": "de",
-            "seed": seed,
-            "step": step,
-            "eflops": 0.1,
-            "score": score,
-        }
+        score_row("minipost", task, "de", seed, step, 0.1, score)
         for task, seed, step, score in [("topic", 1, 150, 9.0), ("topic", 1, 300, 60.0), ("topic", 2, 300, 61.0)]
     ]
     qa = [{**rows[1], "task": "qa", "score": 35.5}, {**rows[1], "task": "qa", "language": "fr"}]

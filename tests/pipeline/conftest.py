@@ -59,6 +59,15 @@ def sentence(rng, topic):
     return " ".join(words)
 
 
+def squad(*questions):
+    """A file of questions (id, question, context, answer, its start in the context) in SQuAD's form."""
+    paragraphs = [
+        {"context": text, "qas": [{"id": name, "question": asked, "answers": [{"text": answer, "answer_start": at}]}]}
+        for name, asked, text, answer, at in questions
+    ]
+    return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
+
+
 def make_world(folder):
     """Write text, tasks and the recipe below `folder`; the recipe's path."""
     rng = random.Random(0)
@@ -79,28 +88,8 @@ def make_world(folder):
         with open(folder / f"topic.{language}.jsonl", "w", encoding="utf-8") as file:
             for topic, lines in pages[:60]:
                 file.write(json.dumps({"text": spell(lines[0]), "label": topic}) + "\n")
-        squad = {
-            "version": "1.1",
-            "data": [
-                {
-                    "title": "t",
-                    "paragraphs": [
-                        {
-                            "context": spell(context),
-                            "qas": [
-                                {
-                                    "id": name,
-                                    "question": spell(asked),
-                                    "answers": [{"text": spell(answer), "answer_start": start}],
-                                }
-                            ],
-                        }
-                        for name, asked, context, answer, start in questions
-                    ],
-                }
-            ],
-        }
-        (folder / f"qa.{language}.json").write_text(json.dumps(squad), encoding="utf-8")
+        asked = [(name, *map(spell, texts), start) for name, *texts, start in questions]
+        (folder / f"qa.{language}.json").write_text(squad(*asked), encoding="utf-8")
     path = folder / "recipe.yaml"
     path.write_text(RECIPE.format(folder=folder), encoding="utf-8")
     return path

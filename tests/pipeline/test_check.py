@@ -1,6 +1,6 @@
-"""What is checked ahead where matplotlib is not installed: a finder hides it, as a missing package is."""
+"""What is checked ahead where matplotlib is not installed."""
 
-import sys
+import importlib.util
 
 import pytest
 
@@ -31,17 +31,8 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def no_matplotlib(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    finders = [finder for finder in sys.meta_path if getattr(finder, "__name__", "") != "PathFinder"]
-    paths = next(finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "PathFinder")
-
-    class Hiding:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            return None if name == "matplotlib" else paths.find_spec(name, path, target)
-
-    monkeypatch.setattr(sys, "meta_path", [*finders, Hiding])
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
 
 
 def test_a_recipe_with_tasks_is_refused_without_matplotlib(recipe, no_matplotlib):

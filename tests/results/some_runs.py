@@ -11,6 +11,11 @@ TASKS = {"topic": "classification", "qa": "qa"}
 FINAL = {"bl_base": 60.0, "bl_small": 50.0, "minijoint": 58.0, "minipost": 59.0, "multijoint": 59.0}
 
 
+def score_row(system, task, language, seed, step, eflops, score):
+    """A row of scores.json."""
+    return dict(system=system, task=task, language=language, seed=seed, step=step, eflops=eflops, score=score)
+
+
 def run_of(recipe, name=""):
     """A run of a recipe without results."""
     return RunResults(
@@ -51,11 +56,7 @@ def some_run(
         for task in tasks
         for row in _rows(system, task, languages, seed, better, spent)
     ]
-    scores += [
-        {"system": system, "task": task, "language": source, "seed": seed, "step": 0, "eflops": 0.0, "score": 80.0}
-        for system in systems
-        for task in tasks
-    ]
+    scores += [score_row(system, task, source, seed, 0, 0.0, 80.0) for system in systems for task in tasks]
     text = {f"text of {language}": "1" for language in (source, *languages)}
     run = run_of(recipe, name)
     return replace(
@@ -99,15 +100,7 @@ def _rows(system, task, languages, seed, better, spent):
         for number in (0, 1):
             for step in (0, 5, 10):
                 score = 30 + (FINAL[system] + better - 30) * step / 10 + number
-                yield {
-                    "system": system,
-                    "task": task,
-                    "language": language,
-                    "seed": seed + number,
-                    "step": step,
-                    "eflops": spent[system] * step / 10,
-                    "score": score,
-                }
+                yield score_row(system, task, language, seed + number, step, spent[system] * step / 10, score)
 
 
 def _recipe(name, systems, source, languages, tasks, seed, changes):

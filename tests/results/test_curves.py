@@ -7,6 +7,8 @@ import pytest
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 from ds_minimodel.results import curves
 
+from .some_runs import score_row
+
 INF = math.inf
 TABLE_3 = {  # V100 days, in the paper's order of languages
     "xnli": {
@@ -26,17 +28,7 @@ TURKISH_XQUAD = {"bl_base": [2.2], "minipost": [1.2], "minijoint": [INF]}  # Tab
 
 def rows_of_curve(system, points, task="xnli", language="de", seeds=(1,)):
     return [
-        {
-            "system": system,
-            "task": task,
-            "language": language,
-            "seed": seed,
-            "step": step,
-            "eflops": eflops,
-            "score": score,
-        }
-        for seed in seeds
-        for step, eflops, score in points
+        score_row(system, task, language, seed, step, eflops, score) for seed in seeds for step, eflops, score in points
     ]
 
 
@@ -102,15 +94,7 @@ def test_no_near_maximal_performance_without_bl_base():
 
 def test_points_are_means_over_seeds_in_order_of_steps():
     rows = [
-        {
-            "system": "bl_base",
-            "task": "xnli",
-            "language": "de",
-            "seed": seed,
-            "step": step,
-            "eflops": step / 10,
-            "score": score,
-        }
+        score_row("bl_base", "xnli", "de", seed, step, step / 10, score)
         for seed, step, score in [(1, 20, 60.0), (1, 0, 30.0), (2, 0, 34.0), (2, 20, 64.0)]
     ]
     (curve,) = curves.training_curves(rows).values()

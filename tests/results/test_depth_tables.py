@@ -5,7 +5,7 @@ from ds_minimodel.results import tables
 from ds_minimodel.results.comparison import compare_runs
 from ds_minimodel.results.curves import near_maximal
 
-from .some_runs import some_run
+from .some_runs import score_row, some_run
 
 DEPTHS = {2: "minijoint N=2", 4: "minijoint", 6: "minijoint N=6"}
 # Table A4, XNLI: V100 days of the checkpoints around near-maximal performance; German hits it at all depths.
@@ -31,15 +31,7 @@ def rows_of_table_a4():
 
 def curve(system, language, points):
     return [
-        {
-            "system": system,
-            "task": "xnli",
-            "language": language,
-            "seed": (1, 1),
-            "step": int(10 * days),
-            "eflops": days * EFLOPS_PER_V100_DAY,
-            "score": score,
-        }
+        score_row(system, "xnli", language, (1, 1), int(10 * days), days * EFLOPS_PER_V100_DAY, score)
         for days, score in points
     ]
 

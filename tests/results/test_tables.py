@@ -9,6 +9,7 @@ from ds_minimodel.results.tables import adapt_costs
 from ds_minimodel.results.units import ComputeUnit
 
 from ..recipes import recipe_of
+from .some_runs import score_row
 
 COSTS = recipe_costs(recipe_of(["bl_base", "bl_small", "minipost", "minijoint"]))
 EFLOPS = adapt_costs(COSTS)
@@ -22,18 +23,7 @@ LANGUAGES = ["de", "fr", "es", "zh"]
 
 
 def rows_of(system, task, language, points, seed=1):
-    return [
-        {
-            "system": system,
-            "task": task,
-            "language": language,
-            "seed": seed,
-            "step": step,
-            "eflops": eflops,
-            "score": score,
-        }
-        for step, eflops, score in points
-    ]
+    return [score_row(system, task, language, seed, step, eflops, score) for step, eflops, score in points]
 
 
 def paws_x_rows():

@@ -1,6 +1,5 @@
 """The paper's recipe on small files of the official forms, under the names that they are downloaded with."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,8 @@ import pytest
 from ds_minimodel.pipeline.check import check_ahead
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.tasks import KINDS
+
+from ..pipeline.conftest import squad
 
 XNLI = (
     "language gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
@@ -19,28 +20,6 @@ XNLI = (
 def write(path, text):
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text, encoding="utf-8")
-
-
-def squad(context, answer, start=None):
-    start = context.index(answer) if start is None else start
-    return json.dumps(
-        {
-            "version": "1.1",
-            "data": [
-                {
-                    "title": "t",
-                    "paragraphs": [
-                        {
-                            "context": context,
-                            "qas": [
-                                {"id": "5a", "question": "?", "answers": [{"text": answer, "answer_start": start}]}
-                            ],
-                        }
-                    ],
-                }
-            ],
-        }
-    )
 
 
 @pytest.fixture
@@ -62,7 +41,7 @@ def recipe(tmp_path, monkeypatch):
         write(path, "id\tsentence1\tsentence2\tlabel\n1\ta\tb\t0\n2\tNS\tNS\t0\n3\tc\td\t1\n")
     for name in ("mlqa", "xquad"):
         for path in (tasks[name].train, *tasks[name].test.values()):
-            write(path, squad("北京是首都。", "北京"))
+            write(path, squad(("5a", "?", "北京是首都。", "北京", 0)))
     return recipe
 
 
