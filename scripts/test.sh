@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Environment, then the tests, two files at a time. Arguments go to pytest: bash scripts/test.sh -k resume
-#   --fast   leaves out what starts ranks and pipelines (SLOW in tests/conftest.py)
+#   --fast   leaves out what trains, installs or looks at the whole tree (SLOW in tests/conftest.py)
 #   --all    runs what is random or long, too (LONG there), and installs CUDA's compiler for it
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
@@ -27,4 +27,4 @@ export OMP_NUM_THREADS=1
 if ! has_driver; then
     export DS_ACCELERATOR=cpu
 fi
-python -m pytest -q -n 2 --dist loadfile --durations=10 tests study "$@"
+python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 tests study "$@"

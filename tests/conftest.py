@@ -14,19 +14,14 @@ from torch.nn import functional
 
 LINEAR = functional.linear
 TESTS = Path(__file__).parent
-# Files that start ranks, run pipelines or time whole steps: left out by --fast.
+# What trains, installs or looks at the whole tree: begun first, and left out by --fast.
 SLOW = (
-    "benchmarks",
-    "engine/test_checkpoint.py",
-    "engine/test_ends.py",
-    "engine/test_launch.py",
-    "engine/test_launchers.py",
-    "engine/test_parity.py",
-    "engine/test_restore.py",
-    "engine/test_stop.py",
-    "engine/test_tensor_parallel.py",
     "pipeline",
+    "engine",
+    "benchmarks",
     "planning/test_calibration.py",
+    "test_ds_configs.py",
+    "test_installation.py",
     "test_style.py",
 )
 # What is random or long, needs a tool of its own or looks at DeepSpeed alone: run by --all, which a release needs.
@@ -46,15 +41,20 @@ assert all((TESTS / name).exists() for name in SLOW + LONG)
 
 
 def pytest_addoption(parser):
-    parser.addoption("--fast", action="store_true", help="leave out what starts ranks and pipelines")
+    parser.addoption("--fast", action="store_true", help="leave out what trains, installs or looks at the whole tree")
     parser.addoption("--all", action="store_true", help="run what is random or long, too")
 
 
 def pytest_ignore_collect(collection_path, config):
     """Leave them out, unless they are named on the command line."""
-    name = collection_path.relative_to(TESTS).as_posix() if collection_path.is_relative_to(TESTS) else ""
-    if (name in SLOW and config.getoption("--fast")) or (name in LONG and not config.getoption("--all")):
-        return True
+    left_out = [*(SLOW if config.getoption("--fast") else ()), *(() if config.getoption("--all") else LONG)]
+    return collection_path in [TESTS / name for name in left_out] or None
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with what takes long: else one worker would be left alone with it at the end."""
+    places = [TESTS / name for name in SLOW]
+    items.sort(key=lambda item: next((at for at, path in enumerate(places) if item.path.is_relative_to(path)), 99))
 
 
 @pytest.fixture(scope="module", autouse=True)
