@@ -9,7 +9,7 @@ forward pass twice. What is executed differs from that:
 - the last layer computes queries, attention output and feed-forward only at the positions that are read;
 - the backward pass of the two attention products (QK^T, and the product with V) goes to both operands, also
   where weights are frozen (the "additional backward computation" that the paper's footnote 11 leaves out);
-- layers that see a window are counted by the keys in it, though without a kernel all pairs are computed;
+- a position that sees a window, or what is before it, is counted with the keys that it sees;
 - in step 1b the lowest trainable layer leaves out only the gradient of its input, not its whole dL/dx.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ds_minimodel.bodies import BodyConfig, products_of
-from ds_minimodel.bodies.config import LayerProducts
+from ds_minimodel.bodies.config import LayerProducts, keys_seen
 
 EFLOP = 1e18
 V100_FLOPS_PER_SECOND = 30e12  # the paper's estimate of what one V100 sustains (section 3)
@@ -71,7 +71,7 @@ def layer_flops(work: Work, layer: LayerProducts) -> float:
 
 def _pairs(work: Work, layer: LayerProducts, num_queries: float) -> float:
     """Pairs of a query and a key that it sees."""
-    return num_queries * layer.keys_seen(work.seq_length)
+    return num_queries * keys_seen(layer.window, work.seq_length)
 
 
 def output_flops(work: Work) -> float:

@@ -75,6 +75,10 @@ class BodyConfig(Section):
         """After how many layers the kinds of layers repeat, where not all are of one kind."""
         return 1
 
+    def sees_all(self, index: int) -> bool:
+        """Whether layer `index`, from 0, sees as far as the sequence goes, not a window of it."""
+        return True
+
     @property
     def task_depths(self) -> tuple[int, ...]:
         """Depths at which a task's model has heads of the body's."""
@@ -83,6 +87,15 @@ class BodyConfig(Section):
     def with_layers(self, num_layers: int) -> Self:
         """The same body with another number of layers."""
         return self.model_copy(update={"num_layers": num_layers})
+
+
+def keys_seen(window: tuple[int | None, int | None], length: int) -> float:
+    """Keys that a position of a sequence of `length` sees, itself among them, on average.
+
+    window: how many before and after its own; None: all.
+    """
+    reaches = [min(length - 1, length if reach is None else reach) for reach in window]
+    return 1 + sum(reach - reach * (reach + 1) / (2 * length) for reach in reaches)
 
 
 class LayerProducts(NamedTuple):
@@ -98,11 +111,6 @@ class LayerProducts(NamedTuple):
     output: float
     pair: float
     window: tuple[int | None, int | None] = (None, None)
-
-    def keys_seen(self, length: int) -> float:
-        """Keys that a position of a sequence of `length` sees, itself among them, on average."""
-        reaches = [min(length - 1, length if reach is None else reach) for reach in self.window]
-        return 1 + sum(reach - reach * (reach + 1) / (2 * length) for reach in reaches)
 
 
 class BodyProducts(NamedTuple):

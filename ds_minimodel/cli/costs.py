@@ -9,7 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.cli.steps import Commands, Options, add_engine_options, add_recipe_command, number_of_ranks, recipe_of
+from ds_minimodel.cli.steps import (
+    Commands,
+    Options,
+    add_engine_options,
+    add_recipe_command,
+    number_of_ranks,
+    overrides_of,
+    recipe_of,
+)
 from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.engine.ranks.launch import name_the_cpu, restart_with_cpu_settings
 from ds_minimodel.planning import devices
@@ -59,8 +67,26 @@ def _plan(options: Options) -> None:
     from ds_minimodel.planning.plans import plans
     from ds_minimodel.planning.tables import plan_tables
 
+    if Path(options.recipe).is_dir():
+        _plan_model(options)
+        return
     rows = plans(recipe_of(options)[0], options.world_size, options.device, options.ranks_per_node)
     _show(options, {"rows": rows}, "Plan", lambda: plan_tables(rows))
+
+
+def _plan_model(options: Options) -> None:
+    """Plan over a folder of Hugging Face's in place of a recipe."""
+    from ds_minimodel.bodies import BODIES
+    from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+    from ds_minimodel.interop.hugging_face import read_config
+    from ds_minimodel.planning.by_depth import depth_tables, plans_by_depth
+    from ds_minimodel.recipe.base import Base
+
+    _, config, vocab_size, _ = read_config(options.recipe)
+    base = Base(config, BODIES[config.kind].objective, UNKNOWN_LANGUAGE, vocab_size)
+    where = options.world_size, options.device, options.ranks_per_node
+    rows = plans_by_depth(options.recipe, base, overrides_of(options), *where)
+    _show(options, {"rows": rows}, "Plan", lambda: depth_tables(rows))
 
 
 def _calibrate(options: Options) -> None:

@@ -102,15 +102,21 @@ def number_of_seconds(text: str) -> float:
 
 
 def recipe_of(options: Options) -> "tuple[Recipe, list[str]]":
-    """(recipe, overrides) of a recipe command's options; --zero and --deepspeed_config are overrides too."""
+    """(recipe, overrides) of a recipe command's options."""
     from ds_minimodel.recipe.reading import load_recipe
 
+    overrides = overrides_of(options)
+    return load_recipe(options.recipe, overrides), overrides
+
+
+def overrides_of(options: Options) -> list[str]:
+    """The overrides of a recipe command's options; --zero and --deepspeed_config are some too."""
     overrides = list(options.overrides)
     if getattr(options, "zero", None) is not None:
         overrides.append(f"engine.zero_stage={options.zero}")
     if getattr(options, "deepspeed_config", None) is not None:
         overrides.append(f"engine.deepspeed={json.dumps(options.deepspeed_config)}")
-    return load_recipe(options.recipe, overrides), overrides
+    return overrides
 
 
 def _run(options: Options) -> int:

@@ -29,7 +29,7 @@ def _steps(rows: Sequence[Row]) -> Table:
     first = rows[0]
     notes = [
         f"{first['world_size']} ranks, {first['ranks_per_node']} a node, on {first['device']} with "
-        f"{_size(first['device_memory'])} for each; ZeRO {first['zero_stage']}, {first['precision']}. Bytes on one "
+        f"{size_of(first['device_memory'])} for each; ZeRO {first['zero_stage']}, {first['precision']}. Bytes on one "
         "device at the fullest moment of a step, and sent by each rank in one step. Predicted, not measured."
     ]
     if first["tensor_parallel"] > 1:
@@ -44,8 +44,8 @@ def _steps(rows: Sequence[Row]) -> Table:
         [
             *_name(row),
             Cell(str(row["micro_batch_size"])),
-            *(Cell(_size(row["memory"][kind])) for kind in kinds),
-            Cell(_size(row["traffic"]["total"])),
+            *(Cell(size_of(row["memory"][kind])) for kind in kinds),
+            Cell(size_of(row["traffic"]["total"])),
             Cell("yes" if row["fits"] else "NO"),
             Cell(_or_none(row["smallest_zero_stage"])),
             Cell(_or_none(row["largest_micro_batch"])),
@@ -100,7 +100,7 @@ def _modules(rows: Sequence[Row]) -> Table:
             Cell("yes" if module["trains"] else "no"),
             Cell(module["placement"]),
             Cell(f"{module['parameters'] / 1e6:.2f}"),
-            *(Cell(_size(module[kind])) for kind in HELD),
+            *(Cell(size_of(module[kind])) for kind in HELD),
         ]
         for row in rows
         for module in _joined(row["modules"])
@@ -132,7 +132,7 @@ def _or_none(value: int | None) -> str:
     return "none" if value is None else str(value)
 
 
-def _size(count: int) -> str:
+def size_of(count: int) -> str:
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:
             return f"{count / unit:.2f} {name}" if count < 10 * unit else f"{count / unit:.0f} {name}"

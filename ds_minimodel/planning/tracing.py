@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
+from ds_minimodel.bodies.config import keys_seen
 from ds_minimodel.ops.cross_entropy import forward_by_chunks
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.parallel.mappings import EXCHANGES
@@ -234,7 +235,7 @@ def operator_of(op: Any, arguments: tuple, result: Any) -> Operator:
     moved = sum(map(_bytes, given)) + sum(map(_bytes, made))  # what is changed in place is given, and made
     if op.namespace == "dsmm":
         if "attention" in name:
-            return Operator(name, precision, _attention_flops(name, arguments), moved, arguments[-6].shape[1])
+            return _attention(op, name, precision, arguments, moved)
         return Operator(name, precision, 0, moved, moved)
     if name in READ_IN_PART:
         moved = 2 * sum(map(_bytes, made))
@@ -245,11 +246,13 @@ def operator_of(op: Any, arguments: tuple, result: Any) -> Operator:
     return Operator(COPY, precision, 0, moved, max(moved, 1))
 
 
-def _attention_flops(name: str, arguments: tuple) -> float:
-    projected, queries = arguments[-6:-4]
-    batch, keys, width = projected.shape
-    hidden, rows = (width // 3, keys) if queries is None else (width // 2, queries.shape[1])
-    return (4 if name.endswith("backward") else 2) * 2.0 * batch * rows * keys * hidden
+def _attention(op: Any, name: str, precision: str, arguments: tuple, moved: int) -> Operator:
+    given = {argument.name: value for argument, value in zip(op._schema.arguments, arguments, strict=True)}
+    keys, queries = given["projected" if "projected" in given else "keys_values"], given["queries"]
+    batch, length, width = keys.shape
+    rows, hidden = (length, width // 3) if queries is None else queries.shape[1:]
+    pairs = batch * rows * keys_seen((given.get("before"), given.get("after")), length)
+    return Operator(name, precision, (4 if name.endswith("backward") else 2) * 2.0 * pairs * hidden, moved, length)
 
 
 def tensors_in(nested: Any) -> list[Tensor]:

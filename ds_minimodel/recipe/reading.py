@@ -25,7 +25,14 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     path: a YAML file, or the name of a recipe that comes with the package (`paper`) where no file has it.
     Paths inside a recipe are relative to the current folder. Raises UserError for anything wrong.
     """
-    text = _text_of(path)
+    return recipe_of_text(_text_of(path), path, overrides)
+
+
+def recipe_of_text(text: str, path: str | Path, overrides: Sequence[str] = (), base: Base | None = None) -> Recipe:
+    """The recipe in `text`, which messages call `path`; else as load_recipe.
+
+    base: facts of the recipe's base, where its folder is not one yet.
+    """
     try:
         values, tree = read_yaml(text)
     except yaml.YAMLError as error:
@@ -36,7 +43,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError(f"{path}: a recipe is a mapping of keys to values; see `ds-minimodel recipes quickstart`")
     for override in overrides:
         apply_override(values, override)
-    base = read_base(values["base"]) if isinstance(values.get("base"), str) else None
+    if base is None and isinstance(values.get("base"), str):
+        base = read_base(values["base"])
     schema = _class_of(values, base)
     try:
         return schema.model_validate(values, context={"base": base, "name": " ".join([str(path), *overrides])})

@@ -8,7 +8,7 @@ import transformers
 from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding, apply_rotary_pos_emb
 
 from ds_minimodel import ops
-from ds_minimodel.bodies import BODIES
+from ds_minimodel.bodies.config import keys_seen
 from ds_minimodel.bodies.modern import FAMILIES, Rotation
 from ds_minimodel.bodies.modern.hugging_face import ARCHITECTURES
 from ds_minimodel.bodies.modern.model import waves
@@ -138,8 +138,7 @@ def test_a_position_is_counted_the_keys_that_it_sees():
     for window in ((None, None), (None, 0), (3, 0), (2, 2), (40, 1)):
         before, after = (10 if reach is None else reach for reach in window)
         seen = sum(-before <= key - query <= after for query in range(10) for key in range(10))
-        layer = BODIES["llama"].products(BODIES["llama"].config()).layers[0]._replace(window=window)
-        assert layer.keys_seen(10) * 10 == pytest.approx(seen)
+        assert keys_seen(window, 10) * 10 == pytest.approx(seen)
 
 
 def test_rotary_positions_are_theirs_to_the_longest_sequence():

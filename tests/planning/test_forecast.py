@@ -10,11 +10,14 @@ from synthetic import BODY, Sampler, model
 
 from ds_minimodel import ops
 from ds_minimodel.bodies.body import shard
+from ds_minimodel.bodies.modern import Gemma3Config, LlamaConfig, ModernBertConfig
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.costs import Work, step_flops
 from ds_minimodel.engine.partition import Setup
-from ds_minimodel.model.models import to_tensors
+from ds_minimodel.model.models import LanguageModel, to_tensors
+from ds_minimodel.model.parameters import train_only
+from ds_minimodel.objectives import OBJECTIVES
 from ds_minimodel.parallel.group import Group
 from ds_minimodel.planning.devices import GPUS, Device, Link, Measured, Overhead, named
 from ds_minimodel.planning.forecast import flops_of, seconds_of_step
@@ -80,6 +83,32 @@ def test_traced_flops_are_those_that_costs_counts(device, step, depths):
     size, length = one["tokens"].shape
     work = Work(BODY, 64, length, one["read"].shape[1] / length, size)
     assert traced == pytest.approx(step_flops(step, work, depths).executed)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("step", ["pretrain", "adapt"])
+@pytest.mark.parametrize(
+    "body, objective",
+    [
+        (ModernBertConfig(num_layers=3, hidden_size=32, num_heads=4, ffn_size=40, window=4), "masked-lm"),
+        (LlamaConfig(num_layers=3, hidden_size=32, num_heads=4, num_kv_heads=2, ffn_size=40), "next-token"),
+        (
+            Gemma3Config(
+                num_layers=3, hidden_size=32, num_heads=4, head_size=16, ffn_size=40, window=9, global_every=2
+            ),
+            "next-token",
+        ),
+    ],
+)
+def test_windows_and_shared_heads_are_counted_as_they_are_traced(body, objective, step, device):
+    module = LanguageModel(body, 64, (3,), OBJECTIVES[objective])
+    train_only(module, lambda name: step == "pretrain" or name.startswith("pack."))
+    one = {"tokens": torch.zeros(4, 32, dtype=torch.int64), "sample_keys": torch.zeros(4, dtype=torch.int32)}
+    num_read = 32 if body.causal else 4
+    one |= {} if body.causal else {"read": torch.arange(4).expand(4, -1)}
+    one["targets"] = torch.zeros(4, num_read, dtype=torch.int64)
+    traced = flops_of(trace(on_meta(module, torch.float32), one, True, device).operators)
+    assert traced == pytest.approx(step_flops(step, Work(body, 64, 32, num_read / 32, 4), (3,)).executed)
 
 
 def test_the_compiled_loss_is_traced_in_the_devices_chunks():

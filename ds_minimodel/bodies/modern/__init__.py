@@ -95,6 +95,9 @@ class ModernConfig(BodyConfig):
         """What is layer `index`'s own, from 0."""
         raise NotImplementedError
 
+    def sees_all(self, index: int) -> bool:
+        return self.layer(index).window[0] is None
+
 
 class ModernBertConfig(ModernConfig):
     """ModernBERT (Warner et al. 2024); the defaults are the published base model's."""

@@ -288,8 +288,7 @@ def _scaled_rotary(config: Any) -> dict[str, Any]:
 
 
 def _layer_types(config: ModernConfig) -> list[str]:
-    sees_all = (config.layer(index).window[0] is None for index in range(config.num_layers))
-    return [_GLOBAL if wide else _LOCAL for wide in sees_all]
+    return [_GLOBAL if config.sees_all(index) else _LOCAL for index in range(config.num_layers)]
 
 
 def _period(kinds: _LayerTypes, every: int, num_layers: int, first: int, where: Path) -> int:
