@@ -130,11 +130,14 @@ def read_vocabulary(folder: Path, architecture: Architecture, body: BodyConfig) 
     _check_older_files(folder, file)
     vocabulary = _vocabulary(file, own, architecture, _stated(folder, file))
     _check_settings(file, settings, own, config)
+    if body.causal and not _stands_as(file, vocabulary, body):
+        vocabulary = replace(vocabulary, bos=None)  # a token that is named, but begins no text
     if not _stands_as(file, vocabulary, body):
         processor = (file.content.get("post_processor") or {}).get("type")
         if own not in _OWN_CLASSES or processor not in (None, "ByteLevel"):
-            ends = " … ".join(file.strings[id] for side in vocabulary.frame for id in side)
-            raise UserError(f"{path}: post_processor: texts must stand in {ends} as the model's do")
+            ids = [id for side in _frame(vocabulary, body) for id in side]
+            where = f"between {' and '.join(file.strings[id] for id in ids)}" if ids else "alone"
+            raise UserError(f"{path}: post_processor: texts must stand {where} as the model's do")
         data = _framed(file, vocabulary, body)
     runner = file.runner(vocabulary)
     if is_there and _has_transformers():
@@ -308,20 +311,27 @@ def _by_transformers(path: Path, ask: Callable[[Any], T]) -> T:
 # How texts stand in a sequence.
 
 
+def _frame(vocabulary: Vocabulary, body: BodyConfig) -> tuple[list[int], list[int]]:
+    """Ids before and after a text; nothing ends one to a body that goes on with it."""
+    before, after = vocabulary.frame
+    return before, [] if body.causal else after
+
+
 def _stands_as(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> bool:
-    """Whether a text and a pair stand in a sequence as such a body has them."""
-    (before, after), tokenizer = vocabulary.frame, file.load()
+    """Whether a text stands in a sequence as such a body has it, and, where it sees both sides, a pair."""
+    (before, after), tokenizer = _frame(vocabulary, body), file.load()
     with file.refusing():
         first, second = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
         single, pair = tokenizer.encode("a"), tokenizer.encode("a", "b")
     first, second = [*before, *first, *after], [*after * (body.separators - 1), *second, *after]
     types = [0] * len(first) + [1] * len(second)
-    return single.ids == first and pair.ids == [*first, *second] and (body.token_types == 1 or pair.type_ids == types)
+    same_pair = pair.ids == [*first, *second] and (body.token_types == 1 or pair.type_ids == types)
+    return single.ids == first and (same_pair or body.causal)
 
 
 def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> bytes:
     """`file` with texts put between <s> and </s> as such a body has them."""
-    (before, after), strings = vocabulary.frame, file.strings
+    (before, after), strings = _frame(vocabulary, body), file.strings
 
     def tokens(ids: list[int], type: int = 0) -> list[dict[str, Any]]:
         return [{"SpecialToken": {"id": strings[id], "type_id": type}} for id in ids]

@@ -21,6 +21,7 @@ class NextToken(Objective):
     name = "next-token"
     settings = Section
     causal = True
+    needs_lossless = True
     whole_documents = True
     defaults = {"data": {"blocks": "none"}}
     hugging_face_class = "ForCausalLM"

@@ -28,16 +28,17 @@ class Objective(ABC):
 
     name: in recipes (`objective`) and config.json. settings: its own keys of the recipe's sections pretrain, build_mini
     and adapt. needs: special tokens that a vocabulary must have, as Vocabulary names them. causal: whether it is for
-    bodies whose positions see what is before them alone.
-    whole_documents: whether a document is one text with its line ends, else each line is one. defaults: of keys of the
-    recipe's other sections. hugging_face_class: how the name of Hugging Face's class for it ends; empty where that
-    library has none.
+    bodies whose positions see what is before them alone. needs_lossless: whether text must come back from the ids of a
+    vocabulary that is trained for it. whole_documents: whether a document is one text with its line ends, else each
+    line is one. defaults: of keys of the recipe's other sections. hugging_face_class: how the name of Hugging Face's
+    class for it ends; empty where that library has none.
     """
 
     name: ClassVar[str]
     settings: ClassVar[type[Section]]
     needs: ClassVar[tuple[str, ...]] = ()
     causal: ClassVar[bool] = False
+    needs_lossless: ClassVar[bool] = False
     whole_documents: ClassVar[bool] = False
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     hugging_face_class: ClassVar[str] = ""

@@ -75,11 +75,24 @@ class Languages(Section):
 
 
 class TokenizerSection(Section):
-    kind: Literal["unigram", "byte-bpe"] = "unigram"
+    kind: Literal["unigram", "byte-bpe"] = "unigram"  # byte-bpe where the objective needs it
     # SentencePiece takes no smaller ones.
     vocab_size: Annotated[int, Field(gt=5), UpTo(10**7)] = 50_000
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9998
     input_sentences: Annotated[int, Field(gt=100), UpTo(10**9)] = 5_000_000
+
+
+class LosslessTokenizerSection(TokenizerSection):
+    """Of an objective that needs each text to come back from its ids."""
+
+    kind: Literal["unigram", "byte-bpe"] = "byte-bpe"
+
+    @field_validator("kind")
+    @classmethod
+    def _loses_nothing(cls, kind: str) -> str:
+        if kind == "unigram":
+            raise ValueError("unigram normalises text, and the objective needs each text to come back; use byte-bpe")
+        return kind
 
 
 class Data(Section):
@@ -567,7 +580,9 @@ def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
     training, build_mini, adapt = (
         section(base.__name__, base, objective.settings) for base in (Training, BuildMini, Adapt)
     )
+    tokenizer = LosslessTokenizerSection if objective.needs_lossless else TokenizerSection
     fields: dict[str, Any] = {
+        "tokenizer": (tokenizer, tokenizer()),
         "objective": (Annotated[str, OneOf(OBJECTIVES), RECORDED_ELSEWHERE], objective.name),
         "model": (model, model()),
         "pretrain": (training, training()),

@@ -40,6 +40,8 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
             section.kind,
             None if pack is None else open_tokenizer(pack),
         )
+        if recipe.trained_by.needs_lossless:
+            open_tokenizer(out).vocabulary.need_lossless(f"the objective {recipe.objective}")
 
     inputs |= {} if pack is None else {"base": identity(pack)}
     return Job(out, inputs, (), lambda _: train(), text=files_of(text))

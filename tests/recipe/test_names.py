@@ -112,3 +112,8 @@ def test_lists_without_repetition(refusal, override, value):
 )
 def test_numbers_beyond_what_can_be_made(refusal, override):
     assert override.partition("=")[0].partition(".")[0] in refusal(override)
+
+
+def test_next_tokens_take_a_vocabulary_that_loses_nothing(load, refusal):
+    assert (load().tokenizer.kind, load("model.kind=llama").tokenizer.kind) == ("unigram", "byte-bpe")
+    assert "unigram normalises text" in refusal("model.kind=llama", "tokenizer.kind=unigram")

@@ -1,0 +1,62 @@
+"""Decoders' tokenizers: what begins a text, what a new language takes over, and that generation reads the same ids."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.interop.hugging_face import export_hf, import_hf
+from ds_minimodel.model.artifacts import PackArtifact, load_body, save_pack
+
+from .conftest import ODD_TEXTS, TEXTS, randomise
+
+BEGIN, END = "<|begin|>", "<|end|>"
+
+
+def save_llama(text_file, folder, single):
+    """A Llama with digits as SmolLM2's, whose tokenizer puts texts as `single` has them."""
+    tokenizer = Tokenizer(models.BPE())
+    digits, by_bytes = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, by_bytes])
+    tokenizer.decoder, alphabet = decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=[END, BEGIN], initial_alphabet=alphabet)
+    tokenizer.train([str(text_file)], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=[(END, 0), (BEGIN, 1)])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BEGIN, eos_token=END).save_pretrained(folder)
+    sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
+    config = LlamaConfig(vocab_size=330, max_position_embeddings=64, tie_word_embeddings=True, **sizes)
+    randomise(LlamaForCausalLM(config)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("single, special", [(f"{BEGIN} $A", {"bos": BEGIN, "eos": END}), ("$A", {"eos": END})])
+def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, special):
+    """Llama's with a token, Qwen's and SmolLM2's with none, whatever the tokenizer names; so does a new language's."""
+    theirs = save_llama(text_file, tmp_path / "theirs", single)
+    import_hf(theirs, tmp_path / "ours", "en")
+    of_base = open_tokenizer(tmp_path / "ours/pack")
+    assert of_base.special == special and of_base.vocabulary.lossy is None
+    train_tokenizer([text_file], tmp_path / "new", 320, 1.0, 5000, kind="byte-bpe", base=of_base)
+    tokenizer = open_tokenizer(tmp_path / "new")
+    assert tokenizer.special == special and tokenizer.split == of_base.split
+    body = load_body(tmp_path / "ours/body")
+    pack = PackArtifact("de", {"tokens": torch.randn(320, 16)}, body.space)
+    save_pack(tmp_path / "pack", pack, tmp_path / "new")
+    export_hf(tmp_path / "ours/body", tmp_path / "same")
+    export_hf(tmp_path / "ours/body", tmp_path / "out", tmp_path / "pack")
+    old, same, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("theirs", "same", "out"))
+    for text in [*TEXTS, *ODD_TEXTS, "1234"]:
+        assert old(text)["input_ids"] == same(text)["input_ids"]
+        ids = new(text)["input_ids"]
+        assert ids == [*tokenizer.vocabulary.frame[0], *tokenizer.encode([text])[0]]
+        assert tokenizer.decode([*ids, tokenizer.vocabulary.eos]) == text
+    assert len(tokenizer.encode(["1234"])[0]) == 4
+
+
+def test_a_text_that_ends_before_it_goes_on_is_refused(text_file, tmp_path):
+    theirs = save_llama(text_file, tmp_path / "theirs", f"$A {END}")
+    with pytest.raises(UserError, match="post_processor: texts must stand alone as the model's do"):
+        import_hf(theirs, tmp_path / "ours")
