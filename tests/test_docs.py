@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from benchmarks import __main__ as benchmarks
+from ds_minimodel.bodies import BODIES
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.files import write_json, write_manifest
 from ds_minimodel.recipe.reading import load_recipe, package_recipes
@@ -29,7 +30,6 @@ REST = {
     "languages": "{source: en, targets: [de]}",
     "data": "{text: {en: en.txt, de: de.txt}}",
 }
-BASE = {"architecture": {"kind": "roberta"}, "head_depths": [12], "objective": "masked-lm", "task": None}
 
 
 @pytest.mark.parametrize("page, command", COMMANDS)
@@ -117,9 +117,13 @@ def test_shell_scripts_import_what_is_there():
 def test_recipes_load(page, text, tmp_path, monkeypatch):
     """Whole ones as they stand, parts in the place where they belong."""
     monkeypatch.chdir(tmp_path)
-    write_json(tmp_path / "models/roberta/body/config.json", BASE)
-    write_json(tmp_path / "models/roberta/pack/tokenizer.json", {})
-    write_manifest(tmp_path / "models/roberta/pack", kind="language-pack", language="en", rows=50265)
+    for base in ("roberta", "modernbert", "smollm2"):
+        kind = BODIES["llama" if base == "smollm2" else base]
+        layers = kind.config().num_layers
+        body = {"architecture": {"kind": kind.name}, "head_depths": [layers], "objective": kind.objective, "task": None}
+        write_json(tmp_path / f"models/{base}/body/config.json", body)
+        write_json(tmp_path / f"models/{base}/pack/tokenizer.json", {})
+        write_manifest(tmp_path / f"models/{base}/pack", kind="language-pack", language="en", rows=50265)
     keys = yaml.load(text, Yaml12).keys()
     if not keys <= PaperRecipe.model_fields.keys():
         text, keys = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4), {"finetune"}

@@ -175,6 +175,7 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
             "architectures": [architecture.classes + task],
             **architecture.config_json(config, len(language.tensors["tokens"])),
             **{f"{token}_token_id": vocabulary.special.get(token) for token in ("bos", "eos", "pad")},
+            **({} if vocabulary.mask is None else {"mask_token_id": vocabulary.mask}),
             "dtype": "float32",
             **extra,
         }

@@ -61,6 +61,7 @@ def _recipes(folder: str | Path, base: Base, overrides: Sequence[str]) -> Iterat
         "data": {"text": {"source": ["source.txt"], "target": ["target.txt"]}},
         "tokenizer": {"vocab_size": 32_000},
         "mini": {"depth": 1},
+        **{step: {"seq_length": min(512, base.config.max_positions)} for step in ("build_mini", "adapt")},
     }
     for depth in (0, *sorted((depth for depth in depths if depth + 2 < layers), reverse=True)):
         if depth:

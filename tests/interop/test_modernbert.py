@@ -32,6 +32,13 @@ SPECIAL = "[UNK] [CLS] [SEP] [PAD] [MASK]".split()
 def base(text_file, tmp_path_factory):
     """(Hugging Face's folder, ours): special tokens behind the pieces, and more rows than ids."""
     folder = tmp_path_factory.mktemp("modernbert")
+    save_modernbert(text_file, folder / "theirs")
+    import_hf(folder / "theirs", folder / "ours", "en")
+    return folder / "theirs", folder / "ours"
+
+
+def save_modernbert(text_file, folder):
+    """A ModernBERT with a tokenizer as the published one's, trained on a text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -39,9 +46,7 @@ def base(text_file, tmp_path_factory):
         [str(text_file)], trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
     )
     tokenizer.add_special_tokens(SPECIAL)
-    save_model(folder / "theirs", tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", SPECIAL)
-    import_hf(folder / "theirs", folder / "ours", "en")
-    return folder / "theirs", folder / "ours"
+    save_model(folder, tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", SPECIAL)
 
 
 def save_model(folder, tokenizer, single, pair, special):

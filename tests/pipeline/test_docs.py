@@ -18,6 +18,8 @@ from ds_minimodel.recipe.reading import package_recipes
 from ..docs import PAGES, ROOT, blocks, commands, name_of, text_of
 from ..forks import Fork, run
 from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
+from ..interop.test_decoders import save_llama
+from ..interop.test_modernbert import save_modernbert
 from ..serve.conftest import make_family
 from ..serve.hub_server import hub  # noqa: F401
 from .conftest import copy_of, make_world
@@ -129,6 +131,32 @@ def test_extending_a_model(folder, capsys):
     go_through("docs/initialisation.md")
     manifest = json.loads((folder / "runs/extend/adapt/minipost/de/pack/manifest.json").read_text())
     assert manifest["initialisation"] == "wechsel"
+
+
+@pytest.mark.parametrize(
+    "page, model", [("docs/modernbert.md", "ModernBERT-base"), ("docs/decoders.md", "SmolLM2-135M")]
+)
+def test_models_of_today(page, model, folder, text_file, monkeypatch, capsys):  # noqa: F811
+    """The commands of a page over a model with its tokenizer and few random layers."""
+    if model == "SmolLM2-135M":
+        save_llama(text_file, folder / model, "$A")
+        shutil.copytree(folder / model, folder / "instruct")
+        do(["import-hf", "instruct", "models/smollm2-instruct"], folder, capsys)
+    else:
+        save_modernbert(text_file, folder / model)
+    for text in blocks(page, "yaml"):
+        name = text.split()[1]
+        (folder / name).write_text(text, encoding="utf-8")
+    for command in dict.fromkeys(commands(page)):
+        before, _, command = command.rpartition(" | ")
+        typed = shlex.split(before)[1].replace("\\n", "\n") if before else ""
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
+        arguments = shlex.split(command)[1:]
+        small = [*SMALL, "tokenizer.vocab_size=320"] if arguments[0] == "run" else []
+        small += [f"{step}.batch_size=8" for step in ("build_mini", "adapt")] if arguments[0] == "plan" else []
+        do([*arguments, *small], folder, capsys)
+    (code,) = blocks(page, "python")
+    assert run_script(code, folder).strip()
 
 
 def test_the_tutorial(folder, monkeypatch, capsys):
@@ -245,5 +273,5 @@ def test_the_code_on_token_stores(world, tmp_path):
 
 def test_no_pages_code_is_left_out():
     assert {name_of(page) for page in PAGES if blocks(name_of(page), "python")} == {
-        f"docs/{name}.md" for name in ("api", "data", "hugging-face", "tutorial")
+        f"docs/{name}.md" for name in ("api", "data", "decoders", "hugging-face", "modernbert", "tutorial")
     }
