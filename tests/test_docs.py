@@ -132,19 +132,6 @@ def test_recipes_load(page, text, tmp_path, monkeypatch):
     load_recipe(tmp_path / "recipe.yaml")
 
 
-def test_the_tasks_of_the_page_are_those_of_the_papers_recipe(tmp_path):
-    texts = [text for page, text in FRAGMENTS if page == "docs/tasks.md"]
-    (tmp_path / "recipe.yaml").write_text(
-        "finetune:\n  tasks:\n"
-        + textwrap.indent("".join(texts), " " * 4)
-        + "".join(f"{key}: {value}\n" for key, value in REST.items())
-    )
-    on_page = load_recipe(tmp_path / "recipe.yaml").finetune.tasks
-    for name, task in load_recipe("paper").finetune.tasks.items():
-        assert on_page[name].model_dump(exclude={"test"}) == task.model_dump(exclude={"test"})
-        assert on_page[name].test.items() <= task.test.items()
-
-
 def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
     def settings(overrides, system):
         return settings_of(run_of(load_recipe("repro", overrides)), system)

@@ -87,27 +87,14 @@ def test_without_a_driver_a_cpu_build_is_taken_where_one_is_offered(environment)
     assert said.endswith(CHOICE) and said.count("\n") == 1
 
 
-def test_the_user_chooses_torch(environment):
-    version, said = install_torch(environment, ["2.12.0", "2.13.0+cpu"], DSMM_TORCH_SPEC="torch==2.12.0 --no-deps")
-    assert (version, said) == ("2.12.0", "")
-
-
 BUILDS = ["2.13.0", "2.13.0+cpu", "2.13.0+cu126"]
 NO_NVCC = "; its kernels need an nvcc of CUDA 12, which is not here (CUDA_HOME names its folder)"
-
-
-def test_with_a_driver_that_says_no_more_torch_comes_as_pip_finds_it(environment, tmp_path):
-    version, said = install_torch(environment, ["2.13.0"], PATH=gpus(tmp_path, "'[N/A]'"))
-    assert version == "2.13.0"
-    assert said == "torch: torch==2.13.0 as pip finds it, for the NVIDIA driver here" + CHOICE
 
 
 @pytest.mark.parametrize(
     "capabilities, offered, version, why",
     [
-        (["7.0"], BUILDS, "2.13.0+cu126", "+cu126, because of the GPU's compute capability 7.0"),  # V100
         (["9.0", "7.0", "9.0"], BUILDS, "2.13.0+cu126", "+cu126, because of the GPU's compute capability 7.0"),
-        (["7.5"], ["2.13.0"], "2.13.0", " as pip finds it, for compute capability 7.5"),  # T4
         (["10.0", "9.0"], ["2.13.0"], "2.13.0", " as pip finds it, for compute capability 9.0"),  # B200, H100
     ],
 )
@@ -133,20 +120,6 @@ def test_what_cannot_be_had_for_a_v100_is_said_before_anything_is_installed(envi
     version, said = install_torch(environment, BUILDS, DSMM_BUILD_OPS="1", **v100)
     assert version is None
     assert said == f"error: torch: torch==2.13.0+cu126, because of the GPU's compute capability 7.0{NO_NVCC}\n"
-
-
-def test_uv_fetches_what_pip_does_not_have(environment, tmp_path):
-    torch_wheel(tmp_path, "2.13.0+cu126")
-    wheel = next(tmp_path.glob("*.whl"))
-    tool(
-        tmp_path,
-        "uv",
-        f'[[ $* != *" --torch-backend=cu126 torch==2.13.0 --dry-run" ]] || exit 0; pip install -qq {wheel}',
-    )
-    empty = {"PIP_INDEX_URL": (tmp_path / "index").as_uri(), "DSMM_PIP_ARGS": "", "DSMM_BUILD_OPS": "cpu"}
-    version, said = install_torch(environment, ["2.13.0"], PATH=gpus(tmp_path, "7.0"), **empty)
-    assert version == "2.13.0+cu126"
-    assert said.startswith("torch: torch==2.13.0+cu126 out of PyTorch's index, because of the GPU's compute capability")
 
 
 @pytest.mark.parametrize(

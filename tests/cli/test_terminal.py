@@ -14,7 +14,6 @@ import pytest
 from ds_minimodel.cli import doctor
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.results.render import Cell, Table, to_terminal
 
 ROOT = Path(__file__).parents[2]
 PROGRESS = """
@@ -61,13 +60,6 @@ def test_tables_on_a_terminal_and_markdown_where_redirected():
     assert printed.startswith("# Costs") and "| ---: |" in printed
 
 
-def test_a_table_that_is_too_wide_goes_on_below():
-    table = Table("T", ["System", "a", "bb", "c"], [[Cell("one"), Cell("1", "±2"), Cell("3"), Cell("4")]], notes=["N."])
-    assert to_terminal([table], 16).split("\n") == [
-        *("T", "", "System     a  bb", "one     1 ±2   3", "", "System  c", "one     4", "", "N.")
-    ]
-
-
 @pytest.mark.parametrize(
     "arguments, meant",
     [
@@ -80,11 +72,6 @@ def test_a_table_that_is_too_wide_goes_on_below():
 def test_a_key_given_as_an_option_gets_a_hint(arguments, meant):
     with pytest.raises(UserError, match=rf"unrecognized arguments: .* \(did you mean {meant}\?\)"):
         parse(["run", "paper", *arguments])
-
-
-def test_other_options_get_none():
-    with pytest.raises(UserError, match=r"unrecognized arguments: --steps 3;"):
-        parse(["run", "paper", "--steps", "3"])
 
 
 def test_doctor_finds_launchers_beside_its_python(tmp_path, monkeypatch):

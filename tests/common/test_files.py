@@ -15,7 +15,6 @@ from ds_minimodel.common.files import (
     atomic_write,
     lock,
     read_json,
-    read_json_lines,
     read_manifest,
     read_model,
     read_model_lines,
@@ -102,11 +101,6 @@ def test_a_file_in_the_place_of_a_folder_is_the_users_to_mend(tmp_path):
                 pass
 
 
-def test_what_is_missing_to_be_read_is_no_fault_of_the_disk(tmp_path):
-    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "out"):
-        (tmp_path / "source").read_bytes()
-
-
 def test_a_lock_leaves_nothing_of_a_refusal(tmp_path):
     with pytest.raises(UserError, match="refused"), lock(tmp_path / "a/b/job.lock"):
         raise UserError("refused")
@@ -163,15 +157,6 @@ def test_json_round_trip_and_damage(tmp_path):
         read_json(path)
     with pytest.raises(UserError, match="none.json: no such file"):
         read_json(tmp_path / "none.json")
-
-
-def test_json_lines_end_before_one_that_is_cut_short(tmp_path):
-    path = tmp_path / "records.jsonl"
-    assert read_json_lines(path) == []
-    whole = '{"step": 1}\n{"name": "é"}\n'.encode()
-    for cut in (b"", b'{"st', '{"name": "é'.encode()[:-1]):
-        path.write_bytes(whole + cut)
-        assert read_json_lines(path) == [{"step": 1}, {"name": "é"}]
 
 
 class Thing(Stored):

@@ -52,15 +52,6 @@ def test_sentences_end_in_eos_and_documents_in_one_more(reference, corpus, token
         assert store.read(*store.document(number)).tolist() == expected
 
 
-def test_lines_and_documents_of_no_piece_are_left_out(tmp_path, tokenizer_folder):
-    text = tmp_path / "text.txt"
-    text.write_text("abc\n\u200b\nabc\n\n\u200b\n\nabc\n")
-    prepare([text], tokenizer_folder, tmp_path / "store")
-    store = TokenStore(tmp_path / "store")
-    assert store.num_documents == 2
-    assert (store.read(0, store.num_tokens) == EOS).sum() == 2 + 1 + 1 + 1
-
-
 def test_short_documents_are_dropped(tmp_path, tokenizer_folder):
     text = tmp_path / "text.txt"
     text.write_text("one two\nthree\n\none two three four\n\nfive\n")
@@ -126,14 +117,6 @@ def test_a_changed_journal_is_refused(tmp_path, text_file, tokenizer_folder):
     path.write_text(path.read_text().replace('"shards": 3', '"shards": 2'))
     with pytest.raises(UserError, match="progress.json: damaged .*; delete it and .*store.partial"):
         prepare([text_file], tokenizer_folder, tmp_path / "store", shard_bytes=SHARD_BYTES)
-
-
-def test_what_another_job_left_is_thrown_away(tmp_path, text_file, tokenizer_folder, reference):
-    out = tmp_path / "store"
-    with pytest.raises(Stop):
-        prepare([text_file], tokenizer_folder, out, min_words=5, shard_bytes=SHARD_BYTES, progress=stop_after(20))
-    prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
-    assert_done(out, reference)
 
 
 SCRIPT = """

@@ -81,27 +81,12 @@ def test_text_without_blank_lines_or_line_ends_is_cut(tmp_path, small_chunks):
     assert "".join(line for doc in read_documents([no_spaces]) for line in doc) == "辞典" * 3000
 
 
-def test_globs_are_sorted_and_files_come_once(tmp_path):
-    for name in ("b.txt", "a.txt", "sub/c.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("x\n")
-    found = find_text([tmp_path / "b.txt", f"{tmp_path}/*.txt", f"{tmp_path}/**/*.txt"])
-    assert [str(path.relative_to(tmp_path)) for path in found] == ["b.txt", "a.txt", "sub/c.txt"]
-
-
 def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):
     path = tmp_path / "text.txt"
     text = as_text(make_documents(50))
     path.write_bytes(b"\xef\xbb\xbf" + text.encode() + b"fine\nbad \xff byte\n")
     with pytest.raises(UserError, match=rf"text.txt:{text.count(chr(10)) + 2}: not UTF-8"):
         list(read_documents([path]))
-
-
-def test_nul_names_file_and_line(tmp_path):
-    """SentencePiece would take it for <s>."""
-    (tmp_path / "text.txt").write_bytes(b"fine\n\nalso fine\nnot \0 this\n")
-    with pytest.raises(UserError, match=r"text.txt:4: a NUL character; remove it"):
-        list(read_documents([tmp_path / "text.txt"]))
 
 
 @pytest.mark.parametrize(

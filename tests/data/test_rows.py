@@ -69,13 +69,9 @@ def test_another_column(tmp_path, name):
     [
         ('{"title": "a"}', "rows.jsonl:2: no 'text'; there are: title; data.column names the column"),
         ('{"text": 7}', "rows.jsonl:2: 'text' is 7, not text"),
-        ('{"text": ["a"]}', "rows.jsonl:2: 'text' is a list, not text"),
         ('{"text": "a", "text": "b"}', "rows.jsonl:2: not JSON .*'text'.* comes twice"),
         ('{"text": "a\\u0000"}', "rows.jsonl:2: 'text' holds a NUL character"),
-        ('{"text": "\\ud800"}', "rows.jsonl:2: 'text' holds half a surrogate pair"),
         ('{"text": "a"', "rows.jsonl:2: not JSON"),
-        ("plain text", "rows.jsonl:2: not JSON"),
-        ("[1]", "rows.jsonl:2: not a JSON object"),
         ("[" * 100_000, "rows.jsonl:2: JSON that is nested too deeply"),
     ],
 )

@@ -60,13 +60,6 @@ def limit():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_store_may_have_more_shards_than_a_process_may_open_files(tmp_path, limit):
-    shards = [[[number % 500 + 4] * 3] for number in range(limit + 1)]
-    store = TokenStore(make_store(tmp_path / "store", shards, 600))
-    for number in 2 * [*range(limit + 1)]:
-        assert store.read(*store.document(number)).tolist() == shards[number][0]
-
-
 def test_a_file_stays_open_until_it_is_read_though_another_thread_opens_many(tmp_path, limit, monkeypatch):
     paths = [tmp_path / f"{number}.bin" for number in range(limit)]
     for number, path in enumerate(paths):
@@ -118,12 +111,6 @@ def test_wrong_headers_are_refused(tmp_path, at, value, message):
         TokenStore(folder)
 
 
-def test_another_tokenizer_is_refused(tmp_path):
-    folder = make_store(tmp_path / "store", random_shards(600), 600)
-    with pytest.raises(UserError, match="store: made with another tokenizer"):
-        TokenStore(folder, "cd" * 32)
-
-
 @pytest.mark.parametrize("name", ["00000.bin", "00003.idx"])
 def test_missing_and_truncated_shards_are_refused(tmp_path, name):
     folder = make_store(tmp_path / "store", random_shards(600), 600)
@@ -134,14 +121,6 @@ def test_missing_and_truncated_shards_are_refused(tmp_path, name):
     path.unlink()
     with pytest.raises(UserError, match=name):
         TokenStore(folder)
-
-
-def test_other_folders_are_refused(tmp_path):
-    with pytest.raises(UserError, match="no such file"):
-        TokenStore(tmp_path)
-    (tmp_path / "manifest.json").write_text(json.dumps({"files": {}, "kind": "body"}))
-    with pytest.raises(UserError, match="not a token store"):
-        TokenStore(tmp_path)
 
 
 @pytest.fixture

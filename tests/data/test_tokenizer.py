@@ -37,13 +37,6 @@ def test_the_ids_are_fairseqs(request, kind):
     assert len(pieces) == len(set(pieces)) == tokenizer.vocabulary.size == 600
 
 
-def test_text_is_read_back(tokenizer, corpus):
-    lines = [line for document in corpus for line in document]
-    encoded = tokenizer.encode(lines)
-    assert [tokenizer.decode(ids) for ids in encoded] == lines
-    assert all(4 <= id < tokenizer.vocabulary.mask for ids in encoded for id in ids)
-
-
 @pytest.mark.parametrize("special", ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
 def test_text_that_looks_special_is_ordinary(tokenizer, special):
     ids = tokenizer.encode([f"abc {special} abc {special}"])[0]
@@ -57,12 +50,6 @@ def test_training_text_that_looks_special_makes_no_double_pieces(tmp_path, text_
     train_tokenizer([text], tmp_path / "out", 600, 0.9998, SENTENCES)
     pieces = open_tokenizer(tmp_path / "out").pieces()
     assert len(set(pieces)) == 600 and pieces.index("<mask>") == 599 and pieces.index("<s>") == 0
-
-
-def test_training_says_where_it_is(tmp_path, text_file, corpus, capfd):
-    train_tokenizer([text_file], tmp_path / "out", 600, 0.9998, SENTENCES, "tokenizer de")
-    *_, last = capfd.readouterr().err.splitlines()
-    assert last.startswith(f"tokenizer de: {sum(map(len, corpus)):,} lines, ") and "all read" in last
 
 
 def test_offsets_of_plain_text_spell_the_pieces(tokenizer, corpus):

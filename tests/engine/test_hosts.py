@@ -38,11 +38,6 @@ def test_a_wrong_line_is_named(tmp_path, text, fault):
         read_hostfile(hostfile(tmp_path, text), ranks=2)
 
 
-def test_a_missing_hostfile_is_named(tmp_path):
-    with pytest.raises(UserError, match="hosts: no such file; a line of it reads `HOST slots=N`"):
-        read_hostfile(tmp_path / "hosts")
-
-
 def ssh_that(tmp_path, monkeypatch, script):
     """Put a program in ssh's place; `$host` is the host, "$command" what it shall do there."""
     program = tmp_path / "ssh"
@@ -102,12 +97,6 @@ def test_the_environment_of_the_ranks(tmp_path, monkeypatch):
     found = environment()
     assert (found["NCCL_DEBUG"], found["expr"], found["GLOO_SOCKET_IFNAME"]) == ("INFO", "a=b", "eth9")
     assert "SECRET" not in found
-
-
-def test_the_master_is_reached_from_other_hosts():
-    assert hosts._master_address([{"address": "10.0.0.1"}, {"address": "10.0.0.2"}]) == "10.0.0.1"
-    assert hosts._master_address([{"address": "127.0.0.1"}, {"address": "127.0.0.2"}]) == "127.0.0.1"
-    assert hosts._master_address([{"address": "127.0.1.1"}]) == "127.0.1.1"
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):

@@ -4,14 +4,7 @@ import gzip
 import struct
 
 import pytest
-from ds_minimodel_examples.extractors import (
-    MAGIC,
-    catalogue_documents,
-    mallard_by_folder,
-    man_page_documents,
-    pages_by_folder,
-    pages_in,
-)
+from ds_minimodel_examples.extractors import MAGIC, catalogue_documents, mallard_by_folder, man_page_documents, pages_in
 
 HTML = """<html><head><title>T</title><style>p {}</style></head><body><div class="navheader">Next</div>
 <div class="toc"><p>Contents</p></div><h1>Title<a class="headerlink">¶</a></h1><!-- no -->
@@ -35,12 +28,6 @@ def test_html_pages(tmp_path):
     write(tmp_path / "doc/b-big-page.html", HTML)
     write(tmp_path / "doc/empty.html", "")
     assert texts(pages_in("doc", "es")(tmp_path)) == [("es", LINES)]
-
-
-def test_html_folders_by_locale(tmp_path):
-    for locale in ("de-DE", "zh-CN", "zh-TW", "pt-BR"):
-        write(tmp_path / f"html/{locale}/a.html", HTML)
-    assert texts(pages_by_folder("html")(tmp_path)) == [("de", LINES), ("zh", LINES)]
 
 
 def test_mallard(tmp_path):
@@ -119,20 +106,4 @@ def test_catalogues(tmp_path, order):
         ("de", ["Datei"]),
         ("en", ["She came.", "And went."]),
         ("de", ["Sie kam.", "Und ging."]),
-    ]
-
-
-def test_labels_and_tips_of_a_dialog(tmp_path):
-    messages = {
-        "page|copy\x04_Copy": "_Kopieren",
-        "page|extended_tip|copy\x04Copies <b>it</b>.": "Kopiert <b>es</b>.",
-        "page|extended_tip|unnamed\x04A tip without a label.": "Ein Tipp ohne Beschriftung.",
-    }
-    path = tmp_path / "usr/lib/libreoffice/program/resource/de/LC_MESSAGES/sw.mo"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(catalogue(messages, "<"))
-    dialogs = [document for document in catalogue_documents(tmp_path) if "pairs" in document]
-    assert dialogs == [
-        {"language": "en", "lines": [], "page": "messages/sw/page", "pairs": [("Copy", "Copies it.")]},
-        {"language": "de", "lines": [], "page": "messages/sw/page", "pairs": [("Kopieren", "Kopiert es.")]},
     ]

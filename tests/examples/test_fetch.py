@@ -14,7 +14,7 @@ from ds_minimodel_examples.text import same_text_key
 
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import lock, read_manifest
+from ds_minimodel.common.files import read_manifest
 
 
 @pytest.fixture
@@ -100,32 +100,6 @@ def test_an_interrupted_fetch_goes_on(archive, help_packages, tmp_path, monkeypa
     assert downloads == ["libreoffice-help-en-us", "libreoffice-help-de", "libreoffice-help-de"]
     left = {path.name for path in (tmp_path / PACKAGES_FOLDER).iterdir()}
     assert left == {"apt", "libreoffice-help-en-us.jsonl", "libreoffice-help-de.jsonl"}
-
-
-def test_two_at_a_time_are_refused_where_packages_are_missing(archive, help_packages, tmp_path):
-    archive(help_packages)
-    said = []
-    with lock(tmp_path / PACKAGES_FOLDER / "apt" / "lock"), pytest.raises(UserError, match="another run is at work"):
-        fetch(tmp_path / "out", "quickstart", log=said.append)
-    assert not said and not (tmp_path / "out").exists()
-    fetch(tmp_path / "out", "quickstart", log=said.append)
-    with lock(tmp_path / PACKAGES_FOLDER / "apt" / "lock"):
-        fetch(tmp_path / "other", "quickstart", log=said.append)
-
-
-def test_a_download_is_tried_twice(archive, help_packages, tmp_path):
-    folder = archive(help_packages)
-    apt = Apt(tmp_path / "apt", log=lambda line: None)
-    apt.update()
-    assert apt.candidates(["libreoffice-help-de", "no-such-package"]).keys() == {"libreoffice-help-de"}
-    deb = folder / "libreoffice-help-de_1.0-1_all.deb"
-    deb.rename(tmp_path / "away.deb")
-    apt.update = lambda: (tmp_path / "away.deb").rename(deb)  # the archive is back at the second try
-    assert apt.download("libreoffice-help-de", "1.0-1", tmp_path).is_file()
-    deb.unlink()
-    apt.update = lambda: None
-    with pytest.raises(UserError, match="libreoffice-help-de: download failed.*run again"):
-        apt.download("libreoffice-help-de", "1.0-1", tmp_path)
 
 
 @pytest.mark.parametrize(

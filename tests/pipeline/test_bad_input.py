@@ -22,12 +22,6 @@ def test_missing_recipe_and_missing_text(recipe, tmp_path):
     assert str(tmp_path / "xx.txt") in refused("run", recipe)
 
 
-def test_a_step_before_its_parents(recipe, tmp_path):
-    before = sorted(tmp_path.rglob("*"))
-    assert "run the step that makes it" in refused("pretrain", recipe)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_a_refusal_leaves_nothing(recipe, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     refused("run", recipe, "tokenizer.vocab_size=5000")
@@ -74,11 +68,6 @@ def test_a_report_over_runs_that_are_not_there_not_finished_or_stale(world, tmp_
     line = refused("report", recipe, "--with", other)
     assert "older than its results (evaluate/bl_base/xx/topic/seed-3.job.json" in line
     assert not (recipe.parent / "run/report-joint").exists()
-
-
-def test_a_command_line_that_is_wrong(recipe):
-    assert "RECIPE" in refused("run")
-    assert "--ranks" in refused("pretrain", recipe, "--ranks", "-1")
 
 
 def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):

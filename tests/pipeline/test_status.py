@@ -4,14 +4,12 @@ import fcntl
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.files import lock, write_json
 from ds_minimodel.pipeline.order import STEPS
-from ds_minimodel.pipeline.status import training_in
 from ds_minimodel.planning.devices import Device, Measured, Overhead
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.jobs import State, state_of
@@ -145,18 +143,6 @@ def test_what_is_left_goes_by_jobs_of_its_kind_else_by_flops_and_by_plan_before_
     )
 
 
-def test_damaged_metrics_tell_nothing_of_a_training(recipe):
-    run = recipe.parent / "run/pretrain/bl_small/run"
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert training_in(run, is_running=True) is not None
-    of_step = [{"step": value} for value in (10**400, float("inf"), 99, -1, [[]])]
-    for damage in [*of_step, {"tokens_per_second": float("nan")}, {"tokens_per_second": -1}]:
-        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row | damage)}\n" for row in records))
-        assert training_in(run, is_running=True) is None, damage
-    (run / "metrics.jsonl").write_text("[" * 10_000 + "\n")
-    assert training_in(run, is_running=True) is None
-
-
 def with_a_language_of_tests(recipe):
     """The recipe with text and test data of another language, yy, which is no target yet; its text."""
     text, data = recipe.read_text(), recipe.parent
@@ -233,21 +219,6 @@ def test_clean_leaves_alone_what_is_not_its_own(recipe, capsys):
     (snapshots / "step-00000000").unlink()
     do(capsys, "clean", recipe, "--yes")
     assert (outside / "snapshot").is_dir() and len(list(recipe.parent.rglob("a.txt"))) == 3
-
-
-def test_a_clean_that_was_killed_is_ended_by_the_next_one(recipe, capsys, monkeypatch):
-    monkeypatch.setattr(shutil, "rmtree", lambda path: (Path(path) / "manifest.json").unlink() or killed())
-    with pytest.raises(SystemExit):
-        main(["clean", str(recipe), "--yes"])
-    monkeypatch.undo()
-    capsys.readouterr()
-    assert {row["state"] for row in states(capsys, recipe).values()} == {"complete"}
-    assert do(capsys, "clean", recipe, "--yes").endswith("removed\n")
-    assert not list(recipe.parent.glob("run/adapt/*/*/snapshots/step-*"))
-
-
-def killed():
-    raise KeyboardInterrupt
 
 
 def test_clean_names_and_then_removes_and_all_stays_complete(recipe, capsys):

@@ -1,8 +1,6 @@
 """Recipes: what is refused, with which line; YAML 1.2; overrides; the recipes of the repository."""
 
 import os
-import subprocess
-import sys
 from typing import get_args
 
 import pytest
@@ -125,35 +123,6 @@ def test_inner_units_divide_among_the_ranks_of_a_replica(load):
         load("engine.tensor_parallel=4", "model.ffn_size=254")
 
 
-@pytest.mark.parametrize(
-    "systems, depth, fits",
-    [
-        ("bl_base", 6, True),
-        ("minijoint", 6, True),
-        ("minipost", 6, False),
-        ("bl_small", 6, False),
-        ("minipost", 5, True),
-    ],
-)
-def test_a_mini_model_that_drops_layers_is_shallower_than_the_body(load, systems, depth, fits):
-    overrides = f"systems=[{systems}]", f"mini.depth={depth}"
-    if fits:
-        assert load(*overrides).mini.depth == depth
-    else:
-        with pytest.raises(UserError, match="mini.depth"):
-            load(*overrides)
-
-
-def test_files_that_are_no_recipe(tmp_path):
-    for name, content in (("empty.yaml", b""), ("list.yaml", b"- a\n"), ("latin.yaml", b"workdir: \xe9t\xe9\n")):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(UserError, match=name):
-            load_recipe(tmp_path / name)
-    for path in (tmp_path / "none.yaml", tmp_path):
-        with pytest.raises(UserError, match=str(path)):
-            load_recipe(path)
-
-
 def test_scalars_are_those_of_yaml_1_2(load):
     recipe = load(
         "languages.targets=[no, on]",
@@ -211,11 +180,6 @@ def test_defaults_are_those_of_the_kind_of_body(load, kind):
     sizes = "model: {num_layers: 6, hidden_size: 64, num_heads: 4, ffn_size: 256, max_positions: 128}"
     recipe = load(replace=sizes, by=f"model: {{kind: {kind.name}}}")
     assert recipe.body_config == kind.config()
-
-
-def test_of_two_overrides_of_a_key_the_last_is_named(load):
-    with pytest.raises(UserError, match="^mini.depth=7: mini.depth 7 must be below"):
-        load("mini.depth=3", "mini.depth=7")
 
 
 def test_depth_schedule_divides_the_steps(load):
@@ -304,16 +268,6 @@ def test_what_is_no_text_of_a_recipes_size(tmp_path):
     for other in (path, "/dev/zero", "/dev/null", tmp_path):
         with pytest.raises(UserError, match="a folder, a pipe or a device"):
             load_recipe(other)
-
-
-def test_a_recipe_through_a_shells_pipe(load, tmp_path):
-    load()
-    there = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m ds_minimodel flops <(cat {tmp_path}/recipe.yaml)"],
-        capture_output=True,
-        text=True,
-    )
-    assert there.returncode == 0, there.stderr
 
 
 def test_the_packages_recipes_are_listed_and_printed(tmp_path, monkeypatch, capsys):

@@ -59,27 +59,6 @@ def test_other_settings_make_another_variant_named_by_its_run():
     assert not comparison.depths
 
 
-def test_a_body_taken_over_makes_other_variants_and_its_pretraining_is_no_setting():
-    base = {"base": {"body": "a", "pack": "b"}}
-    comparison = compare_runs(
-        [
-            some_run(),
-            some_run("roberta", systems=["bl_base"], data=base, pretrain={"lr": 1e-2}),
-            some_run("again", seed=2, systems=["bl_base"], data=base),
-        ]
-    )
-    assert set(finals(comparison)) == {"bl_base", "minijoint", "bl_base (roberta)"}
-    assert len(finals(comparison)["bl_base (roberta)"].by_seed) == 4
-
-
-def test_languages_of_several_runs_make_one_system_with_one_average():
-    comparison = compare_runs([some_run(), some_run("more", languages=["es", "zh"])])
-    assert {row["language"] for row in comparison.scores} == {"de", "tr", "es", "zh"}
-    assert "repeats" not in comparison.facts["more"], "only the source language's scores are there twice"
-    average = finals(comparison, "avg")
-    assert set(average) == {"bl_base", "minijoint"} and len(average["bl_base"].by_seed) == 2
-
-
 def test_what_concerns_one_language_or_task_is_no_difference_to_runs_without_it():
     vectors = [
         {

@@ -73,9 +73,3 @@ def test_table_a5_compares_pretraining_runs_in_the_languages_that_all_have():
         ["BL_BASE, range", "3.0"],
     ]
     assert tables.seeds_table(compare_runs(runs[:1]).scores) is None
-
-
-def test_depths_without_a_common_language_have_no_curves():
-    rows = curve("minijoint", "de", [(1, 50.0)]) + curve("minijoint N=2", "ar", [(1, 50.0)])
-    assert tables.depth_curves(rows, {2: "minijoint N=2", 4: "minijoint"}) == {}
-    assert ("minijoint", "xnli", "avg") in tables.depth_curves(rows, {4: "minijoint"})

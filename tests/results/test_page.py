@@ -143,21 +143,6 @@ def test_the_same_runs_give_the_same_bytes(tmp_path):
     assert texts(tmp_path / "one") == texts(tmp_path / "two")
 
 
-def test_what_a_run_lacks_is_left_out_with_a_line(tmp_path):
-    write_report(tmp_path / "without-base", [some_run(systems=["minijoint"])])
-    assert names_of_paper(tmp_path / "without-base") == {"Figure 3", "Table 2", "Table 5"}
-    assert "BL_BASE, which no run has" in left_out(tmp_path / "without-base")
-
-    write_report(tmp_path / "without-tasks", [some_run(tasks=())])
-    assert names_of_paper(tmp_path / "without-tasks") == set()
-    assert "nothing was scored" in left_out(tmp_path / "without-tasks")
-    markdown, _ = texts(tmp_path / "without-tasks")
-    assert "Cost of each step" in markdown and "Masked-language-model loss" in markdown
-
-    write_report(tmp_path / "xquad", [some_run(languages=["de"])])
-    assert "Figure 4, Tables A3 and A4" in left_out(tmp_path / "xquad") and "Table A5" in left_out(tmp_path / "xquad")
-
-
 def test_a_failing_report_leaves_the_old_one(tmp_path, monkeypatch):
     folder = tmp_path / "report"
     write_report(folder, [some_run()])
@@ -268,17 +253,6 @@ def test_a_loss_ends_with_the_mean_of_its_last_twentieth_and_is_drawn_as_means_o
     row = read_losses(path, "minijoint", "adapt", "de")
     assert row["final"] == pytest.approx(2.5, abs=0.01)
     assert len(row["curve"]) == 120 and row["curve"][0] == [10.5, 4.0]
-
-
-def test_the_time_of_a_run_is_that_of_its_steps_and_what_it_would_be_at_the_median_rate(tmp_path):
-    """2 TFLOPs at 1, 2 at 1, and 2 at 0.1 TFLOP/s while the machine did something else."""
-    rates = [1.0, 1.0, 0.1]
-    records = [
-        {"step": step, "loss": 5.0, "eflops": 2e-6 * step, "tflops_per_second": rate}
-        for step, rate in enumerate(rates, 1)
-    ]
-    row = read_losses(metrics(tmp_path / "metrics.jsonl", records), "minijoint", "adapt", "de")
-    assert (row["seconds"], row["usual_seconds"]) == pytest.approx((24.0, 6.0))
 
 
 # --- The page as people see it: on a phone, in dark mode, by keyboard ---

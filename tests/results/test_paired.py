@@ -86,16 +86,6 @@ def test_seeds_of_runs_are_drawn_first():
     assert difference(compared(ones, others))[:3] == (5.0, 0.0, 10.0)
 
 
-def test_a_resample_leaves_out_the_cells_that_have_no_value_in_it():
-    """BL_BASE's two units are above and below the floor: of what is drawn only the first twice has a gain."""
-    ones = {("topic", "de"): {(1, 1): (0, 60.0), (1, 2): (0, 60.0)}}
-    number = share_of_gain(
-        compared(ones, {("topic", "de"): {(1, 1): (0, 70.0), (1, 2): (0, 45.0)}}), {("topic", "de"): 50.0}
-    )
-    assert number.value == pytest.approx(10 / 7.5)
-    assert (number.low, number.high) == pytest.approx((10 / 20, 10 / 7.5))
-
-
 # --- whole curves: BL_BASE rises from 0 to 100 over 4 EFLOPs, so that its 95 are reached after 3.8; others end after 2
 
 
@@ -121,14 +111,6 @@ def test_a_speedup_is_never_missing():
     assert of_one_cell((0.0, 100.0), (96.0, 100.0)) == 0, "BL_BASE is there unadapted"
     assert of_one_cell((96.0, 97.0), (0.0, 100.0)) == pytest.approx(3.8 / 2), "unadapted: the next checkpoint counts"
     assert speedup([]) is difference_at_equal_compute([]) is None
-
-
-def test_intervals_of_speedups_are_made_of_drawn_units():
-    """With one run and one cell, of the finetuning seeds' means: here of curves that end at 100 and at 200."""
-    ones = {("topic", "de"): {(1, 1): (0.0, 100.0), (1, 2): (0.0, 200.0)}}
-    base = {("topic", "de"): {(1, 1): (0.0, 100.0), (1, 2): (0.0, 100.0)}}
-    number = speedup(compared(ones, base, steps=CHEAPER))
-    assert number[:3] == pytest.approx((3.8 / (2 * 95 / 150), 3.8 / 1.9, 3.8 / 0.95))
 
 
 def test_at_equal_compute_scores_are_those_where_the_cheaper_ends():

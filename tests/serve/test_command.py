@@ -144,18 +144,6 @@ def test_it_says_in_which_precision_it_answers(family, tmp_path, call):
     assert code == 2 and not lines and err == ["ds-minimodel: --precision fp8: there are fp32, bf16, fp16 and auto"]
 
 
-@pytest.mark.parametrize(
-    "option, message",
-    [
-        ("de", "--pack de: it has the form LANGUAGE=FOLDER"),
-        ("de=none", "none: no such folder; give the folder of a language pack"),
-    ],
-)
-def test_a_wrong_pack_option(family, call, option, message):
-    code, _, err = call("predict", family.qa, "--pack", option)
-    assert code == 2 and len(err) == 1 and message in err[0]
-
-
 def test_each_line_is_answered_before_the_next_is_typed(family):
     command = [
         sys.executable,
@@ -219,13 +207,3 @@ def test_embed_refuses_and_writes_nothing(family, tmp_path, call):
         code, out, err = call("embed", family.body, *arguments)
         assert code == 2 and not out and len(err) == 1 and err[0].startswith("ds-minimodel: ") and message in err[0]
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "there.npy").read_text() == "mine"
-
-
-def test_a_text_file_is_answered_line_by_line(family, tmp_path, call):
-    (tmp_path / "q.txt").write_text('今天的天气很好\n{"text": "小狗"}\r\n', encoding="utf-8")
-    asked = ("predict", family.classification, tmp_path / "q.txt", "--pack", f"zh={family.zh}")
-    code, lines, _ = call(*asked)
-    assert code == 0 and [sorted(json.loads(line)) for line in lines] == [["label", "scores"]] * 2
-    (tmp_path / "q.txt").write_text("小狗\n\n")
-    code, lines, err = call(*asked)
-    assert (code, lines) == (2, []) and f"{tmp_path / 'q.txt'}:2: empty; type text with tabs between" in err[-1]

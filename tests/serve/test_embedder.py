@@ -1,7 +1,5 @@
 """Vectors of sentences are the hidden states of a model built for the one language."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -41,14 +39,6 @@ def test_parts_and_order_change_rounding_alone(family, monkeypatch):
     np.testing.assert_allclose(embedder.embed(texts[::-1])[::-1], whole, atol=1e-5)
     monkeypatch.setattr(module, "_PART", 3)
     np.testing.assert_allclose(embedder.embed(texts), whole, atol=1e-5)
-
-
-def test_long_texts_are_cut_and_counted(family, caplog):
-    embedder = Embedder(family.body, {"de": family.de})
-    with caplog.at_level(logging.WARNING):
-        long, longer = embedder.embed(["der Hund " * 50, "der Hund " * 50 + "bellt"])
-    assert np.array_equal(long, longer)
-    assert caplog.messages == ["2 of 2 texts are longer than the 48 tokens that the model takes, and were cut"]
 
 
 def test_what_does_not_fit_is_refused(family, other_family):

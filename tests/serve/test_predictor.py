@@ -54,15 +54,6 @@ def test_each_request_is_answered_in_its_language_and_place(family):
         torch.testing.assert_close(torch.tensor(list(answer["scores"].values())), shares, rtol=1e-4, atol=1e-5)
 
 
-def test_what_one_language_replaces_of_the_body_is_put_back(family):
-    predictor = Predictor(family.classification, packs_of(family))
-    german, chinese = ({"language": language, "text": text} for language, text in SENTENCES[:2])
-    first = predictor.predict([german])
-    assert predictor.predict([chinese]) != first and predictor.predict([german]) == first
-    alone = Predictor(family.classification, {"de": family.de}).predict([{"text": german["text"]}])
-    assert alone == first  # with one language it need not be named
-
-
 def test_answers_are_pieces_of_the_context(family):
     context = "今天的天气很好 我们去公园玩 " * 20  # longer than a window
     requests = [

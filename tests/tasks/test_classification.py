@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.classification import encode_table
@@ -56,11 +55,6 @@ def test_pairs_lose_the_longer_text_first(tokenizer, max_length):
     ]
     assert sequences(examples) == expected
     assert examples.lengths.max() <= max_length
-
-
-def test_no_room_for_text(tokenizer):
-    with pytest.raises(UserError, match="max_length 5: too short for 2 text"):
-        encode_table(tokenizer, records(["a"], ["b"]), max_length=5)
 
 
 def test_columns_of_tests_may_differ_from_those_of_training(tmp_path):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.tasks.qa import AnswerSpan, Question, answer_texts, best_spans, encode_questions, find_answers
 
@@ -143,15 +142,3 @@ def test_the_best_window_wins_and_the_earlier_of_equals(tokenizer):
     assert equal["a"] == AnswerSpan(LONG[slice(*offsets[0])].strip(), 0.0)
     none = answer_texts(questions, windows, first, last, np.full(count, -np.inf))
     assert none == {"a": AnswerSpan("", None), "b": AnswerSpan("", None)}
-
-
-def test_a_context_of_no_token_has_no_answer(tokenizer):
-    question = Question("q", "abc?", "\u200b", ("\u200b",), (0,))
-    windows = encode_questions(tokenizer, [question])
-    logits = np.ones((1, len(windows.examples.tokens), 2))
-    assert find_answers([question], windows, [(np.arange(1), logits)]) == {"q": AnswerSpan("", None)}
-
-
-def test_no_room_for_a_context(tokenizer):
-    with pytest.raises(UserError, match="max_length 67: too short"):
-        encode_questions(tokenizer, [ask("abc", "abc")], max_length=67)

@@ -51,12 +51,6 @@ def test_references_are_fitted_by_one_thread_whatever_is_set(monkeypatch):
     assert seen == [{1}, {1}]
 
 
-def test_without_scikit_learn_there_is_no_score(monkeypatch):
-    monkeypatch.setattr(references, "LogisticRegression", None)
-    assert references.tfidf_accuracies(["a"], ["x"], {}) == "scikit-learn is not installed"
-    assert references.overlap_accuracies([("a", "b")], ["x"], {}) == "scikit-learn is not installed"
-
-
 def test_what_cannot_be_learnt_from_has_a_reason_in_the_place_of_scores():
     """One label, few examples, texts without words."""
     pytest.importorskip("sklearn")

@@ -36,13 +36,6 @@ def test_labels_are_those_of_the_file_sorted(tmp_path):
     assert records.targets.tolist() == [1, 0, 1]
 
 
-def test_given_labels_keep_their_order_and_rule_out_others(tmp_path):
-    path = write_jsonl(tmp_path, {"text": "a", "label": "b"}, {"text": "c", "label": "a"})
-    assert read_table(path, SENTENCE, labels=["z", "b", "a"]).targets.tolist() == [1, 2]
-    with pytest.raises(UserError, match=r"task\.jsonl:2: label 'a' is not one of the task's \(b, c\)"):
-        read_table(path, SENTENCE, labels=["b", "c"])
-
-
 def test_numbers_are_labels_by_their_digits_in_all_forms(tmp_path):
     jsonl = write_jsonl(
         tmp_path, {"sentence1": "a", "sentence2": "b", "label": 1}, {"sentence1": "c", "sentence2": "d", "label": 0}

@@ -1,7 +1,6 @@
 """Tagging from end to end: files, words as tokens, scores, a run on the command line, Hugging Face's class."""
 
 import json
-import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -143,11 +142,6 @@ def test_a_long_sentence_is_cut_after_a_whole_word(tokenizer, max_length):
     assert len(encoded.first_pieces[0]) == max(1, kept)
 
 
-def test_no_room_for_a_word(tokenizer):
-    with pytest.raises(UserError, match="max_length 2: too short for a word"):
-        encode_words(tokenizer, sentences_of(["a"]), max_length=2)
-
-
 def test_the_loss_has_a_term_for_each_word(tokenizer):
     records = sentences_of(["abcdefgh", "日本"], ["abc"], ["κόσμος", "a", "b"])
     examples = encode_words(tokenizer, records, 64).examples
@@ -180,38 +174,11 @@ LIBRARY = [
     ("B-LOC I-LOC I-LOC", "B-LOC I-LOC B-LOC", 0),
     ("B-PER O B-LOC I-LOC", "B-LOC O B-LOC I-LOC", 50),
 ]
-# seed of random_sentences, F1, precision, recall. The lenient mode, its default, gives 74.2857 for the first.
-LIBRARY_AT_RANDOM = [
-    (0, 71.4285714286, 73.1707317073, 69.7674418605),
-    (1, 64.1025641026, 58.1395348837, 71.4285714286),
-    (2, 56.7164179104, 61.2903225806, 52.7777777778),
-    (3, 74.5098039216, 80.8510638298, 69.0909090909),
-    (4, 61.7283950617, 58.1395348837, 65.7894736842),
-    (5, 68.9655172414, 65.2173913043, 73.1707317073),
-    (6, 78.0, 79.5918367347, 76.4705882353),
-    (7, 65.9574468085, 70.4545454545, 62.0),
-]
-TAGS = ["O", "O", "B-PER", "I-PER", "B-LOC", "I-LOC", "I-MISC"]
-
-
-def random_sentences(seed):
-    """(gold, predicted) tags of 40 sentences, with every way to be malformed."""
-    draw = random.Random(seed)
-    gold = [draw.choices(TAGS, k=1 + number % 7) for number in range(40)]
-    found = [[tag if draw.random() < 0.7 else draw.choice(TAGS) for tag in tags] for tags in gold]
-    return gold, found
 
 
 @pytest.mark.parametrize("gold, predicted, f1", LIBRARY)
 def test_entity_f1_is_seqevals_strict_one(gold, predicted, f1):
     assert score_entities([predicted.split()], [gold.split()])["score"] == f1
-
-
-@pytest.mark.parametrize("seed, f1, precision, recall", LIBRARY_AT_RANDOM)
-def test_and_on_random_tags(seed, f1, precision, recall):
-    gold, predicted = random_sentences(seed)
-    expected = {"score": f1, "precision": precision, "recall": recall}
-    assert score_entities(predicted, gold) == pytest.approx(expected, abs=1e-9)
 
 
 def test_words_that_were_cut_off_count(tokenizer):
