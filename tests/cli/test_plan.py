@@ -83,6 +83,7 @@ def test_a_table_for_people():
     "arguments, message",
     [
         (["--device", "v99"], "--device v99: unknown; there are v100-16g"),
+        (["--world-size", "0"], "'0' is no number of ranks"),
         (["--zero", "4"], "--zero: invalid choice"),
         (["--world-size", "7"], "batch_size 2048 cannot be divided among 7 ranks"),
         (["--device", "none.json"], "none.json: no such file"),

@@ -15,6 +15,7 @@ from ds_minimodel.common.files import (
     atomic_write,
     lock,
     read_json,
+    read_json_lines,
     read_manifest,
     read_model,
     read_model_lines,
@@ -246,3 +247,12 @@ def test_links_and_devices_are_refused(artifact):
     os.mkfifo(artifact / "pipe")
     with pytest.raises(UserError, match="pipe: a link, a pipe or a device"):
         read_manifest(artifact, verify=True)
+
+
+def test_json_lines_end_before_one_that_is_cut_short(tmp_path):
+    path = tmp_path / "records.jsonl"
+    assert read_json_lines(path) == []
+    whole = '{"step": 1}\n{"name": "é"}\n'.encode()
+    for cut in (b"", b'{"st', '{"name": "é'.encode()[:-1]):
+        path.write_bytes(whole + cut)
+        assert read_json_lines(path) == [{"step": 1}, {"name": "é"}]

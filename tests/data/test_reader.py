@@ -94,6 +94,7 @@ def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):
     [
         ("empty.txt", b"", "the file is empty"),
         ("blank.txt", b" \n\n\n", "holds no text"),
+        ("nul.txt", b"fine\n\nnot \0 this\n", "3: a NUL character; remove it"),
         ("mac.txt", b"a line\ranother\r", "1: lines end in CR alone"),
         ("blank.gz", gzip.compress(b"\n", mtime=0), "holds no text"),
         ("plain.gz", b"not compressed", "cannot be read"),

@@ -128,3 +128,10 @@ def test_rows_give_the_store_of_their_text(tmp_path, tokenizer_folder):
     assert stores[0].num_documents == len(DOCUMENTS)
     tokens = [store.read(0, store.num_tokens).tolist() for store in stores]
     assert tokens[0] == tokens[1]
+
+
+def test_a_damaged_parquet_file(tmp_path):
+    path = write_parquet(tmp_path / "rows.parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match="rows.parquet: cannot be read"):
+        list(read_documents([path]))

@@ -153,3 +153,16 @@ def test_a_store_that_lacks_a_file_of_a_shard_is_refused(tmp_path, name):
     write_manifest(folder, **facts)
     with pytest.raises(UserError, match=f"manifest.json: names no {name}"):
         TokenStore(folder)
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    with pytest.raises(UserError, match="store: made with another tokenizer"):
+        TokenStore(folder, "cd" * 32)
+
+
+def test_damaged_checksums_are_refused(tmp_path):
+    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    flip(folder / "00003.crc", 1)
+    with pytest.raises(UserError, match="00003.crc: damaged"):
+        TokenStore(folder)

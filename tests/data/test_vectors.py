@@ -143,3 +143,9 @@ def test_training_vectors_gives_the_same_bits_in_every_process(trained, store_fo
         env={**os.environ, "PYTHONHASHSEED": seed},
     )
     assert done.stdout.strip() == hashlib.sha256(trained.tobytes()).hexdigest()
+
+
+def test_without_gensim(store, tokenizer_folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gensim", None)
+    with pytest.raises(UserError, match=r"pip install 'ds_minimodel\[focus\]'"):
+        train_piece_vectors(store, open_tokenizer(tokenizer_folder), seed=1)

@@ -149,6 +149,7 @@ STRASSE = {"id": 400, "content": "Straße", **TOKEN}
         (lambda file: file["model"].update(end_of_word_suffix="</w>"), "as transformers reads it"),
         (lambda file: file["model"]["merges"].append("a b c"), "not a tokenizer"),
         (lambda file: file["model"]["vocab"].update({"!": -1}), "model.vocab."),
+        (lambda file: file["model"]["vocab"].update({"!": 6}), "have one id"),
         (lambda file: file.update(normalizer={"type": "Lowercase"}), "as transformers reads it"),
         (lambda file: file["pre_tokenizer"].update(add_prefix_space=True), "add_prefix_space"),
         (lambda file: file.update(pre_tokenizer={"type": "FixedLength", "length": 0}), "chunk size must be non-zero"),

@@ -206,3 +206,19 @@ def test_a_pack_of_another_shape_is_refused(model, pack):
     pack.tensors["tokens"] = torch.zeros(VOCAB_SIZE, 8)
     with pytest.raises(UserError, match=r"language pack de: tokens of shape \(40, 8\) does not fit"):
         plug(model, pack)
+
+
+def test_a_pack_in_another_packs_place_is_refused(saved):
+    assert load_pack(saved / "pack", "space-1", "de", 5).steps == 5
+    with pytest.raises(UserError, match="pack: the pack of language de in the place of that of tr"):
+        load_pack(saved / "pack", "space-1", "tr")
+    with pytest.raises(UserError, match="pack: the pack of step 5 in the place of that of 0"):
+        load_pack(saved / "pack", "space-1", "de", 0)
+
+
+def test_a_manifest_that_promises_other_weights_is_refused(saved):
+    """Weights that safetensors cannot read, under a manifest that names them rightly."""
+    (saved / "body" / "model.safetensors").write_bytes(b"\xff" * 100)
+    write_manifest(saved / "body", kind="body", space="space-1")
+    with pytest.raises(UserError, match="model.safetensors: damaged or unreadable"):
+        load_body(saved / "body")

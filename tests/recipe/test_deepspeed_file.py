@@ -69,6 +69,7 @@ def test_deepspeeds_own_option_names_the_file(written):
         ({"fp16": {"loss_scale": 128}}, "fp16.loss_scale (line 3: Input should be 0)"),
         ({"wandb": {"enabled": True}}, 'wandb (line 2: Input should have "enabled": false)'),
         ('{"comms_logger": {},, }', "ds.json:1: not valid JSON"),
+        ("[1]", "ds.json: a DeepSpeed JSON is an object of settings"),
         ('{"fp16": {}, "fp16": {}}', "ds.json:1: not valid JSON"),
     ],
 )
@@ -231,3 +232,10 @@ def test_all_that_disagrees_is_named_with_its_steps(written):
 @pytest.mark.parametrize("path", sorted((ROOT / "ds_configs").glob("*.json")), ids=lambda path: path.stem)
 def test_our_own_files_are_taken(path):
     assert read_deepspeed_file(path).given()
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"engine.deepspeed: .*none.json: No such file"):
+        load_recipe(PAPER, [f"engine.deepspeed={tmp_path}/none.json"])
+    with pytest.raises(UserError, match="engine.deepspeed=7: Input should be the path"):
+        load_recipe(PAPER, ["engine.deepspeed=7"])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -254,3 +255,22 @@ def test_what_a_killed_process_was_writing_for_a_job_is_swept(job):
     os.utime(others, (0, 0))
     sweep_up(job)
     assert not others.exists() and is_complete(job)
+
+
+def test_a_child_does_without_a_parent_that_is_gone_once_it_is_complete(tmp_path, job):
+    child, other = (job_in(tmp_path / "work" / name, {}, [job]) for name in ("adapt", "other"))
+    run(job, child)
+    shutil.rmtree(job.folder / "body")
+    assert is_complete(child)
+    with pytest.raises(UserError, match=f"{job.folder}: no longer all there; run the step that makes it"):
+        begin(other)
+    assert not (tmp_path / "work/other.job.json").exists()
+
+
+def test_text_that_changes_while_it_is_read_is_refused(tmp_path):
+    text, job = text_job(tmp_path)
+    begin(job)
+    job.make()
+    os.utime(text, ns=(1, 1))
+    with pytest.raises(UserError, match="en.txt: changed while .*tokens was made from it; run again"):
+        finish(job)

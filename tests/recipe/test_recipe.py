@@ -287,3 +287,13 @@ def test_the_packages_recipes_are_listed_and_printed(tmp_path, monkeypatch, caps
         "",
         "ds-minimodel: reproduction: no such recipe; there are paper, quickstart, repro\n",
     )
+
+
+def test_files_that_are_no_recipe(tmp_path):
+    for name, content in (("empty.yaml", b""), ("list.yaml", b"- a\n"), ("latin.yaml", b"workdir: \xe9t\xe9\n")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=name):
+            load_recipe(tmp_path / name)
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(UserError, match=str(path)):
+            load_recipe(path)

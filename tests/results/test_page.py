@@ -298,3 +298,18 @@ def test_colours_are_those_of_the_palettes_and_what_is_wide_scrolls_by_keyboard(
     regions = re.findall(r'<div class="wide" role="region" tabindex="0" aria-labelledby="(\w+)"><table', shown)
     assert len(regions) == shown.count("<table") == 4 and set(regions) <= ids
     assert re.search(r'<body>\n<a class="skip" href="#results">', shown) and '<main id="results">' in shown
+
+
+def test_what_a_run_lacks_is_left_out_with_a_line(tmp_path):
+    write_report(tmp_path / "without-base", [some_run(systems=["minijoint"])])
+    assert names_of_paper(tmp_path / "without-base") == {"Figure 3", "Table 2", "Table 5"}
+    assert "BL_BASE, which no run has" in left_out(tmp_path / "without-base")
+
+    write_report(tmp_path / "without-tasks", [some_run(tasks=())])
+    assert names_of_paper(tmp_path / "without-tasks") == set()
+    assert "nothing was scored" in left_out(tmp_path / "without-tasks")
+    markdown, _ = texts(tmp_path / "without-tasks")
+    assert "Cost of each step" in markdown and "Masked-language-model loss" in markdown
+
+    write_report(tmp_path / "xquad", [some_run(languages=["de"])])
+    assert "Figure 4, Tables A3 and A4" in left_out(tmp_path / "xquad") and "Table A5" in left_out(tmp_path / "xquad")

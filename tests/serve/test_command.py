@@ -201,9 +201,21 @@ def test_embed_refuses_and_writes_nothing(family, tmp_path, call):
         ((tmp_path, *de), "cannot be read (a folder"),
         (("-", *de), "standard input has no name: give --out"),
         ((good, *de, "--out", ""), "--out is empty"),
+        ((good, *de, "--out", tmp_path / "x.parquet"), "vectors are written as .npy"),
+        ((good, "--pack", "de"), "--pack de: it has the form LANGUAGE=FOLDER"),
         ((good, *de, "--depth", "9"), "layers; give 1 to 3"),
         ((good, *de, "--out", "/proc/x.npy"), "/proc/x.npy: cannot write"),
     ):
         code, out, err = call("embed", family.body, *arguments)
         assert code == 2 and not out and len(err) == 1 and err[0].startswith("ds-minimodel: ") and message in err[0]
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "there.npy").read_text() == "mine"
+
+
+def test_a_text_file_is_answered_line_by_line(family, tmp_path, call):
+    (tmp_path / "q.txt").write_text('今天的天气很好\n{"text": "小狗"}\r\n', encoding="utf-8")
+    asked = ("predict", family.classification, tmp_path / "q.txt", "--pack", f"zh={family.zh}")
+    code, lines, _ = call(*asked)
+    assert code == 0 and [sorted(json.loads(line)) for line in lines] == [["label", "scores"]] * 2
+    (tmp_path / "q.txt").write_text("小狗\n\n")
+    code, lines, err = call(*asked)
+    assert (code, lines) == (2, []) and f"{tmp_path / 'q.txt'}:2: empty; type text with tabs between" in err[-1]

@@ -149,3 +149,12 @@ def write_manifest_again(folder, **changes):
     facts = read_json(folder / MANIFEST)
     del facts["files"]
     write_manifest(folder, **{**facts, **changes})
+
+
+def test_a_vocabulary_that_is_none(pack):
+    for content, words in ((b"", "not a SentencePiece model"), (b"\0" * 100, "not a SentencePiece model")):
+        (pack / "tokenizer.model").write_bytes(content)
+        write_manifest_again(pack)
+        with pytest.raises(UserError, match=words) as error:
+            check_pack(pack)
+        assert "\n" not in str(error.value)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.classification import encode_table
@@ -79,3 +80,8 @@ def test_examples_are_counts_by_gold_label_and_the_first_predictions(tokenizer):
     assert (
         shown["predictions"][:2] == [["text 0", "no", "no"], ["text 1", "no", "yes"]] and len(shown["predictions"]) == 5
     )
+
+
+def test_no_room_for_text(tokenizer):
+    with pytest.raises(UserError, match="max_length 5: too short for 2 text"):
+        encode_table(tokenizer, records(["a"], ["b"]), max_length=5)

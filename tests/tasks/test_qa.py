@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.tasks.qa import AnswerSpan, Question, answer_texts, best_spans, encode_questions, find_answers
 
@@ -142,3 +143,8 @@ def test_the_best_window_wins_and_the_earlier_of_equals(tokenizer):
     assert equal["a"] == AnswerSpan(LONG[slice(*offsets[0])].strip(), 0.0)
     none = answer_texts(questions, windows, first, last, np.full(count, -np.inf))
     assert none == {"a": AnswerSpan("", None), "b": AnswerSpan("", None)}
+
+
+def test_no_room_for_a_context(tokenizer):
+    with pytest.raises(UserError, match="max_length 67: too short"):
+        encode_questions(tokenizer, [ask("abc", "abc")], max_length=67)

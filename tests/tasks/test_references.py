@@ -74,3 +74,9 @@ def test_what_cannot_be_learnt_from_has_a_reason_in_the_place_of_scores():
 def test_overlap_answers(question, context, answer):
     item = SimpleNamespace(id="q", text=question, context=context)
     assert references.overlap_answers([item]) == {"q": answer}
+
+
+def test_without_scikit_learn_there_is_no_score(monkeypatch):
+    monkeypatch.setattr(references, "LogisticRegression", None)
+    assert references.tfidf_accuracies(["a"], ["x"], {}) == "scikit-learn is not installed"
+    assert references.overlap_accuracies([("a", "b")], ["x"], {}) == "scikit-learn is not installed"

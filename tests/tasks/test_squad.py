@@ -45,6 +45,7 @@ def test_offsets_count_code_points(tmp_path):
             r"qa.json: data\[0\].paragraphs\[0\].qas\[0\] \(id q1\).answers\[0\]: character 14 .* begins 'bersicht",
         ),
         (lambda f, p, q, a: a.update(answer_start=-22), "character -22"),
+        (lambda f, p, q, a: a.update(answer_start="13"), "'answer_start' is \"13\", not a whole number"),
         (lambda f, p, q, a: a.update(text=" "), "the answer is empty"),
         (lambda f, p, q, a: q.update(answers=[]), "no answer"),
         (lambda f, p, q, a: q.update(id=7), "'id' is 7, not text"),

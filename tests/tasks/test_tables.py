@@ -113,3 +113,10 @@ def test_columns_of_no_known_form_are_named_with_a_way_out(tmp_path):
     assert read_table(path, named).texts == (["a"], ["b"])
     with pytest.raises(UserError, match="t.csv:2: no 'text1'; there are"):
         read_table(path, Pair().table_forms({"sentence1": "text1"}))
+
+
+def test_given_labels_keep_their_order_and_rule_out_others(tmp_path):
+    path = write_jsonl(tmp_path, {"text": "a", "label": "b"}, {"text": "c", "label": "a"})
+    assert read_table(path, SENTENCE, labels=["z", "b", "a"]).targets.tolist() == [1, 2]
+    with pytest.raises(UserError, match=r"task\.jsonl:2: label 'a' is not one of the task's \(b, c\)"):
+        read_table(path, SENTENCE, labels=["b", "c"])

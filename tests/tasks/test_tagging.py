@@ -338,3 +338,8 @@ def test_finetune_evaluate_report_and_predict(tmp_path):
     assert code == 0, err
     first, second = map(json.loads, out.splitlines())
     assert first["tokens"] == ["the", "boat"] and len(second["tags"]) == 3 and "entities" in second
+
+
+def test_no_room_for_a_word(tokenizer):
+    with pytest.raises(UserError, match="max_length 2: too short for a word"):
+        encode_words(tokenizer, sentences_of(["a"]), max_length=2)
