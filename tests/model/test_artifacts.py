@@ -76,6 +76,7 @@ def test_manifests_carry_the_facts(saved):
         "space": "space-1",
         "vocab_size": VOCAB_SIZE - 1,
         "special": {"eos": 2},
+        "lossy": None,
         "rows": VOCAB_SIZE,
         "steps": 5,
         "eflops": 0.5,
