@@ -92,6 +92,16 @@ class Vocabulary:
         return before, after
 
     @property
+    def start(self) -> int | None:
+        """What a text is read after: the token that begins one, else the one that ended the text before."""
+        return self.eos if self.bos is None else self.bos
+
+    def bounds(self, user: str) -> tuple[int, int]:
+        """(start, eos), between which a task's texts stand; UserError, with `user`, where nothing ends a text."""
+        eos = self.need("eos", user)
+        return eos if self.start is None else self.start, eos
+
+    @property
     def num_pieces(self) -> int:
         """How many ids are not special."""
         return self.size - len(self.special_ids)

@@ -17,7 +17,6 @@ from ds_minimodel.data.tokenizer import MASK, Tokenizer
 from ds_minimodel.model.models import Model, TaskModel, encode, to_tensors
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches, join
 from ds_minimodel.tasks.kind import FinetunedKind, Logits, Request
-from ds_minimodel.tasks.likelihood import starts_with
 
 Answer = dict[str, object]  # a JSON object
 
@@ -148,7 +147,7 @@ class CompletionAnswerer(Answerer):
     def _next(self, tokenizer: Tokenizer, text: str) -> list[int]:
         vocabulary, model = tokenizer.vocabulary, self.model
         ids, device = [*vocabulary.frame[0], *tokenizer.encode([text])[0]], next(model.parameters()).device
-        ids = ids or starts_with(vocabulary)
+        ids = ids or [vocabulary.need("eos", "a text that starts from nothing")]
         generator, found = torch.Generator().manual_seed(self.how.seed), list[int]()
         while len(found) < self.how.tokens:
             seen = torch.tensor([[*ids, *found][-self.max_length :]], device=device)

@@ -150,7 +150,7 @@ def encode_table(tokenizer: Tokenizer, records: Records, max_length: int, separa
     special = 2 if texts == 1 else 2 + separators
     if max_length < special + texts:
         raise UserError(f"max_length {max_length}: too short for {texts} text(s); raise it in the recipe")
-    bos, eos = (tokenizer.vocabulary.need(token, "classification") for token in ("bos", "eos"))
+    bos, eos = tokenizer.vocabulary.bounds("classification")
     room = max_length - special
     firsts, *rest = [tokenizer.encode(column) for column in records.texts]
     if not rest:

@@ -21,7 +21,6 @@ from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
     from ds_minimodel.bodies import BodyConfig
-    from ds_minimodel.common.vocabulary import Vocabulary
     from ds_minimodel.data.tokenizer import Tokenizer
     from ds_minimodel.model.models import TaskModel
 
@@ -84,7 +83,7 @@ class Text(LikelihoodKind[Documents]):
     ) -> Scored:
         """Each document after the token that begins a text, or where there is none the one that ends it; what is longer
         than `max_length` in parts, of which each begins with the last token of the one before."""
-        start, sequences, owner = starts_with(tokenizer.vocabulary), [], []
+        start, sequences, owner = _start(tokenizer), [], []
         for number, ids in enumerate(tokenizer.encode(records.texts)):
             whole = [*start, *ids]
             for first in range(0, max(1, len(whole) - 1), max_length - 1):
@@ -158,7 +157,7 @@ class Choice(LikelihoodKind[Choices]):
         self, tokenizer: Tokenizer, records: Choices, task: TaskSettings, max_length: int, separators: int = 2
     ) -> Scored:
         """A sequence for each option: the question, a space and the option; of a long question its end."""
-        start, sequences, first = starts_with(tokenizer.vocabulary), [], []
+        start, sequences, first = _start(tokenizer), [], []
         asked = tokenizer.encode(records.questions)
         offered = iter(tokenizer.encode([f" {option}" for options in records.options for option in options]))
         for ids, options in zip(asked, records.options, strict=True):
@@ -197,10 +196,9 @@ class Choice(LikelihoodKind[Choices]):
         return {"chance": chance, "longest": longest}
 
 
-def starts_with(vocabulary: Vocabulary) -> list[int]:
-    """The token that a text is predicted after: the one that begins it, else the one that ended the text before."""
-    token = vocabulary.bos if vocabulary.bos is not None else vocabulary.eos
-    return [] if token is None else [token]
+def _start(tokenizer: Tokenizer) -> list[int]:
+    start = tokenizer.vocabulary.start
+    return [] if start is None else [start]
 
 
 def _bits_per_byte(records: Documents, encoded: Scored, logits: Logits) -> float:

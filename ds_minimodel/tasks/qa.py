@@ -240,7 +240,7 @@ def encode_questions(
             f"max_length {max_length}: too short for questions of {question_length} tokens "
             "and a context; raise max_length or lower question_length in the recipe"
         )
-    bos, eos = (tokenizer.vocabulary.need(token, "question answering") for token in ("bos", "eos"))
+    bos, eos = tokenizer.vocabulary.bounds("question answering")
     asked_B = tokenizer.encode([question.text for question in questions])
     # Context -> (ids, starts, ends, place of its offsets).
     contexts: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray, int]] = {}

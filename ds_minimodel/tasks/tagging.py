@@ -271,7 +271,7 @@ def encode_words(tokenizer: Tokenizer, records: Sentences, max_length: int) -> T
     """
     if max_length < 3:
         raise UserError(f"max_length {max_length}: too short for a word; raise it in the recipe")
-    bos, eos = (tokenizer.vocabulary.need(token, "tagging") for token in ("bos", "eos"))
+    bos, eos = tokenizer.vocabulary.bounds("tagging")
     empty = tokenizer.vocabulary.unk if tokenizer.vocabulary.unk is not None else eos  # a word of no piece
     sequences, targets, first_pieces = [], [], []
     for words, targets_W in zip(records.words, records.targets, strict=True):

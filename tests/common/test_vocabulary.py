@@ -74,3 +74,10 @@ def test_the_ignored_target_is_declared_once():
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
     places = [path for path, tree in trees.items() if any(is_ignored(node) for node in ast.walk(tree))]
     assert places == [PACKAGE / "common/vocabulary.py"]
+
+
+def test_a_text_is_read_after_what_begins_it_or_ended_the_one_before():
+    assert Vocabulary(9, bos=1, eos=2).bounds("a task") == (1, 2)
+    assert Vocabulary(9, eos=2).bounds("a task") == (2, 2) and Vocabulary(9, eos=2).start == 2
+    with pytest.raises(UserError, match="has no token that ends a text .eos., which a task needs"):
+        Vocabulary(9, bos=1).bounds("a task")
