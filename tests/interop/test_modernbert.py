@@ -1,4 +1,4 @@
-"""ModernBERT: an import and its exports answer as Hugging Face's library does, with the base's own tokenizer."""
+"""ModernBERT and EuroBERT: imports and exports answer as Hugging Face's library does, with the base's own tokenizer."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig, ModernBertForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.held_out import bytes_of_ids
@@ -25,6 +25,10 @@ from ds_minimodel.tasks.tables import Records
 from .conftest import ODD_TEXTS, TEXTS, randomise
 from .test_hugging_face import varied_lines
 
+OWN = {
+    "modernbert": {"num_hidden_layers": 5, "local_attention": 12},
+    "eurobert": {"num_hidden_layers": 2, "num_key_value_heads": 1},
+}
 SPECIAL = "[UNK] [CLS] [SEP] [PAD] [MASK]".split()
 
 
@@ -37,8 +41,8 @@ def base(text_file, tmp_path_factory):
     return folder / "theirs", folder / "ours"
 
 
-def save_modernbert(text_file, folder):
-    """A ModernBERT with a tokenizer as the published one's, trained on a text."""
+def save_modernbert(text_file, folder, family="modernbert"):
+    """A model of the family with a tokenizer as the published one's, trained on a text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -46,11 +50,11 @@ def save_modernbert(text_file, folder):
         [str(text_file)], trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
     )
     tokenizer.add_special_tokens(SPECIAL)
-    save_model(folder, tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", SPECIAL)
+    save_model(folder, tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", SPECIAL, family)
 
 
-def save_model(folder, tokenizer, single, pair, special):
-    """A ModernBERT with this tokenizer, in which a text and a pair stand so. special: unk, cls, sep, pad, mask."""
+def save_model(folder, tokenizer, single, pair, special, family="modernbert"):
+    """A model with this tokenizer, in which a text and a pair stand so. special: unk, cls, sep, pad, mask."""
     ids = {token: tokenizer.token_to_id(token) for token in special}
     framing = [(token, ids[token]) for token in special[1:3]]
     tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=framing)
@@ -58,18 +62,12 @@ def save_model(folder, tokenizer, single, pair, special):
     inputs = ["input_ids", "attention_mask"]
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **named)
     fast.save_pretrained(folder)
-    numbers = {f"{role}_token_id": ids[token] for role, token in zip(("cls", "sep", "pad"), special[1:4])}
-    config = ModernBertConfig(
-        vocab_size=tokenizer.get_vocab_size() + 7,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=5,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        local_attention=12,
-        **numbers,
-    )
-    randomise(ModernBertForMaskedLM(config)).save_pretrained(folder, max_shard_size="20KB")
+    roles = ("cls", "bos"), ("sep", "eos"), ("pad",), ("mask",)
+    numbers = {f"{role}_token_id": ids[token] for both, token in zip(roles, special[1:]) for role in both}
+    sizes = dict(hidden_size=16, intermediate_size=24, num_attention_heads=2, max_position_embeddings=64)
+    own = OWN[family] | {"vocab_size": tokenizer.get_vocab_size() + 7}
+    config = AutoConfig.for_model(family, **sizes, **own, **numbers)
+    randomise(AutoModelForMaskedLM.from_config(config)).save_pretrained(folder, max_shard_size="20KB")
 
 
 def logits(model, batch):
@@ -77,8 +75,11 @@ def logits(model, batch):
         return model(**batch).logits[batch["attention_mask"].bool()]
 
 
-def test_what_is_exported_is_what_was_imported(base, tmp_path):
-    theirs, ours = base
+@pytest.mark.parametrize("family", OWN)
+def test_what_is_exported_is_what_was_imported(family, text_file, tmp_path):
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    save_modernbert(text_file, theirs, family)
+    import_hf(theirs, ours, "en")
     export_hf(ours / "body", tmp_path / "out")
     before, after = (AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, tmp_path / "out"))
     old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
@@ -86,7 +87,7 @@ def test_what_is_exported_is_what_was_imported(base, tmp_path):
     batch, again = (
         each(texts, padding=True, truncation=True, max_length=60, return_tensors="pt") for each in (old, new)
     )
-    assert batch["input_ids"].equal(again["input_ids"]) and type(after).__name__ == "ModernBertForMaskedLM"
+    assert batch["input_ids"].equal(again["input_ids"]) and type(after) is type(before)
     torch.testing.assert_close(logits(after, again), logits(before, batch), atol=0, rtol=0)
 
 
@@ -151,11 +152,17 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
         ("pair", ["no", "yes"], "ModernBertForSequenceClassification"),
         ("tagging", ["O", "B-PER"], "ModernBertForTokenClassification"),
         ("qa", None, "ModernBertForQuestionAnswering"),
+        ("pair", ["no", "yes"], "EuroBertForSequenceClassification"),
+        ("tagging", ["O", "B-PER"], "EuroBertForTokenClassification"),
     ],
 )
-def test_task_models_are_theirs(base, tmp_path, kind, labels, name):
+def test_task_models_are_theirs(base, text_file, tmp_path, kind, labels, name):
     """A task's scores are of what the body's own prediction head makes, as in Hugging Face's classes."""
     _, ours = base
+    if name.startswith("EuroBert"):
+        ours = tmp_path / "ours"
+        save_modernbert(text_file, tmp_path / "theirs", "eurobert")
+        import_hf(tmp_path / "theirs", ours, "en")
     body, pack = load_body(ours / "body"), load_pack(ours / "pack")
     module = randomise(KINDS[kind].module(body.config, len(pack.tensors["tokens"]), labels), seed=5).eval()
     load_into(module, tensors_of(body, body.config), "body.")
