@@ -39,62 +39,33 @@ def make_deb(tmp_path):
 
 
 @pytest.fixture
-def archive(make_deb, tmp_path, monkeypatch):
-    """archive({name: files}) makes those packages the only ones that apt finds, from a folder."""
-    if shutil.which("apt-get") is None:
-        pytest.skip("no apt-get")
-
-    def build(packages):
-        index = ""
-        for name, files in packages.items():
-            deb = make_deb(name, files)
-            index += (
-                CONTROL.format(name=name) + f"Filename: ./{deb.name}\nSize: {deb.stat().st_size}\n"
-                f"SHA256: {hashlib.sha256(deb.read_bytes()).hexdigest()}\n\n"
-            )
-        folder = tmp_path / "archive"
-        (folder / "Packages").write_text(index)
-        digest = hashlib.sha256(index.encode()).hexdigest()
-        (folder / "Release").write_text(f"Suite: test\nSHA256:\n {digest} {len(index)} Packages\n")
-        (tmp_path / "sources.list").write_text(f"deb [trusted=yes] file:{folder} ./\n")
-        (tmp_path / "apt.conf").write_text(
-            f'Dir::Etc::sourcelist "{tmp_path}/sources.list";\nDir::Etc::sourceparts "/dev/null";\n'
-        )
-        monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
-        return folder
-
-    return build
-
-
-@pytest.fixture
 def distribution(make_deb, tmp_path, monkeypatch):
-    """distribution({name: files}, {index: text}) is `archive` with a distribution's further indexes, such as i18n/….
+    """distribution({name: files}, {index: text}) makes those packages the only ones that apt finds, from a folder.
 
-    Those of binary-ARCHITECTURE/Packages are added: a package may be there without a file.
+    Further indexes, such as i18n/…, may be given; those of Packages are added: a package may be there without a file.
     """
     if shutil.which("apt-get") is None:
         pytest.skip("no apt-get")
     architecture = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True).stdout.strip()
 
-    def build(packages, indexes):
-        stanzas = indexes.pop("Packages")
+    def build(packages, indexes=()):
+        indexes = dict(indexes)
+        stanzas = indexes.pop("Packages", "")
         for name, files in packages.items():
             deb = make_deb(name, files)
             stanzas += (
                 CONTROL.format(name=name) + f"Filename: {deb.name}\nSize: {deb.stat().st_size}\n"
                 f"SHA256: {hashlib.sha256(deb.read_bytes()).hexdigest()}\n\n"
             )
-        indexes = {f"binary-{architecture}/Packages": stanzas} | {
-            name.format(architecture=architecture): text for name, text in indexes.items()
-        }
-        folder = tmp_path / "archive/dists/test"
+        indexes["binary-{architecture}/Packages"] = stanzas
         release = f"Suite: test\nArchitectures: {architecture} all\nComponents: main\nSHA256:\n"
         for name, text in indexes.items():
-            path = folder / "main" / name
+            path = tmp_path / "archive/dists/test/main" / name.format(architecture=architecture)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            release += f" {hashlib.sha256(text.encode()).hexdigest()} {len(text.encode())} main/{name}\n"
-        (folder / "Release").write_text(release)
+            size, digest = len(text.encode()), hashlib.sha256(text.encode()).hexdigest()
+            release += f" {digest} {size} main/{name.format(architecture=architecture)}\n"
+        (tmp_path / "archive/dists/test/Release").write_text(release)
         (tmp_path / "sources.list").write_text(f"deb [trusted=yes] file:{tmp_path}/archive test main\n")
         (tmp_path / "apt.conf").write_text(
             f'Dir::Etc::sourcelist "{tmp_path}/sources.list";\nDir::Etc::sourceparts "/dev/null";\n'

@@ -18,9 +18,9 @@ from ds_minimodel.common.files import read_manifest
 
 
 @pytest.fixture
-def sample(archive, help_packages, tmp_path):
+def sample(distribution, help_packages, tmp_path):
     """The quickstart set of the hand-made packages."""
-    archive(help_packages)
+    distribution(help_packages)
     manifest = fetch(tmp_path / "out", "quickstart", log=lambda line: None)
     return tmp_path / "out", manifest
 
@@ -82,8 +82,8 @@ def test_fetching_again_changes_nothing_and_needs_no_apt(sample, monkeypatch):
     assert fetch(out, "quickstart", log=lambda line: None) == manifest
 
 
-def test_an_interrupted_fetch_goes_on(archive, help_packages, tmp_path, monkeypatch):
-    archive(help_packages)
+def test_an_interrupted_fetch_goes_on(distribution, help_packages, tmp_path, monkeypatch):
+    distribution(help_packages)
     downloads, download = [], Apt.download
 
     def interrupted(self, name, *arguments):
