@@ -96,8 +96,7 @@ pipeline() {
     recipe=$("$python" - "$world" <<'END'
 import sys
 from pathlib import Path
-sys.path.insert(0, "tests/pipeline")
-from conftest import make_world
+from tests.pipeline.conftest import make_world
 print(make_world(Path(sys.argv[1])))
 END
     ) || return

@@ -2,14 +2,18 @@
 
 import hashlib
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from ..docs import ROOT
 from ..forks import run, start
 from .conftest import copy_of, make_world, stop_when
 
@@ -86,6 +90,15 @@ def test_adapt_keeps_the_padding_row_and_what_step_0_copied(world):
     assert sorted(first) == sorted(last) == ["bias", "tokens"]
     assert torch.equal(first["tokens"][0], source["tokens"][0])  # <s> is a piece of both languages
     assert not torch.equal(first["tokens"], last["tokens"]) and not torch.equal(first["bias"], last["bias"])
+
+
+def test_one_command_for_a_gpu_machine_makes_the_same_in_processes_of_their_own(world, tmp_path):
+    """scripts/gpu_check.sh, with Python started as users start it."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = ["bash", "scripts/gpu_check.sh", "--cpu", "--out", tmp_path, "pipeline"]
+    done = subprocess.run(command, env={**os.environ, "PATH": path}, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert results(tmp_path / "pipeline/run") == results(world.parent / "run")
 
 
 def test_a_second_run_does_nothing(world):
