@@ -1,7 +1,6 @@
 """Checkpoints are complete or absent: kills in the middle of a save, damage, other settings, retention."""
 
 import logging
-import multiprocessing
 import os
 import pickle
 import re
@@ -13,7 +12,7 @@ import time
 import deepspeed
 import pytest
 import torch
-from killed import PLACES, RUN, killed_in_second_save
+from killed import PLACES, RUN
 from synthetic import CrashingSampler, model, resume, run_config, same, small_parameters_partitioned, train
 
 from ds_minimodel.common.errors import UserError
@@ -21,6 +20,8 @@ from ds_minimodel.common.files import read_json, sha256_of_file, sha256_of_json,
 from ds_minimodel.engine.checkpoints.storage import drop_all_but_milestones
 from ds_minimodel.engine.zero import engine as zero_engine
 from ds_minimodel.engine.zero.state import read_masters
+
+from ..forks import Fork
 
 EACH_STEP = {"checkpoint_every": 1, "keep_last": 3}
 
@@ -244,19 +245,10 @@ class Evil:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Folders of runs that were killed, one for each of PLACES; they share one import of DeepSpeed."""
-    context = multiprocessing.get_context("forkserver")
-    # DeepSpeed loads this with the first optimizer, and with it the compilers of torch: seconds of work.
-    context.set_forkserver_preload(["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard"])
+    """Folders of runs that were killed, one for each of PLACES."""
     folders = {place: tmp_path_factory.mktemp(place) for place in PLACES}
-    processes = [
-        context.Process(target=killed_in_second_save, args=(folder, place)) for place, folder in folders.items()
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
+    for process in [Fork("killed:killed_in_second_save", folder, place) for place, folder in folders.items()]:
+        assert process.wait() == -signal.SIGKILL
     return folders
 
 
