@@ -268,6 +268,10 @@ class _Model(files.Stored):
 class _File(files.Stored):
     added_tokens: list[_AddedToken] = []
     model: _Model
+    normalizer: dict[str, Any] | None = None
+    pre_tokenizer: dict[str, Any] | None = None
+    post_processor: dict[str, Any] | None = None
+    decoder: dict[str, Any] | None = None
 
 
 class TokenizerJson:

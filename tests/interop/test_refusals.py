@@ -153,6 +153,8 @@ STRASSE = {"id": 400, "content": "Straße", **TOKEN}
         (lambda file: file.update(normalizer={"type": "Lowercase"}), "as transformers reads it"),
         (lambda file: file["pre_tokenizer"].update(add_prefix_space=True), "add_prefix_space"),
         (lambda file: file.update(pre_tokenizer={"type": "FixedLength", "length": 0}), "chunk size must be non-zero"),
+        (lambda file: file.update(pre_tokenizer=7), "pre_tokenizer: Input should be a valid dictionary"),
+        (lambda file: file.update(post_processor=[]), "post_processor: Input should be a valid dictionary"),
         (lambda file: file.update(normalizer={"type": "Replace", "pattern": {"String": ""}, "content": "ab"}), "index"),
         (lambda file: file["post_processor"].update(cls=["<pad>", 1]), "post_processor"),
     ],
