@@ -9,13 +9,13 @@
 namespace dsmm {
 namespace {
 
-enum class Isa { baseline, avx2, avx512 };
+enum class Isa { baseline, avx2, avx512, avx512_bf16 };
 
 Isa best_isa() {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-    return Isa::avx512;
+    return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
 #endif
   return Isa::baseline;
@@ -32,16 +32,14 @@ void set_isa(int64_t wanted) {
 }
 
 template <class T> const Kernels<T>& kernels();
-template <> const Kernels<float>& kernels() {
-  return isa == Isa::avx512 ? avx512::float_kernels
-         : isa == Isa::avx2 ? avx2::float_kernels
-                            : baseline::float_kernels;
-}
-template <> const Kernels<bf16>& kernels() {
-  return isa == Isa::avx512 ? avx512::bf16_kernels
-         : isa == Isa::avx2 ? avx2::bf16_kernels
-                            : baseline::bf16_kernels;
-}
+#define DSMM_KERNELS_OF(T, TABLE)                                                              \
+  template <> const Kernels<T>& kernels() {                                                    \
+    static const Kernels<T>* const tables[] = {&baseline::TABLE, &avx2::TABLE, &avx512::TABLE, \
+                                               &avx512_bf16::TABLE};                           \
+    return *tables[static_cast<int>(isa)];                                                     \
+  }
+DSMM_KERNELS_OF(float, float_kernels)
+DSMM_KERNELS_OF(bf16, bf16_kernels)
 
 // body(begin, end) over the rows, on torch's threads.
 template <class Body>

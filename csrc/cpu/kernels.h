@@ -30,6 +30,10 @@ template <class T> struct Kernels {
 
 inline int64_t scratch_size(int64_t width) { return (width + 15) / 16 * 16; }
 
+namespace avx512_bf16 {
+extern const Kernels<float> float_kernels;
+extern const Kernels<bf16> bf16_kernels;
+}  // namespace avx512_bf16
 namespace avx512 {
 extern const Kernels<float> float_kernels;
 extern const Kernels<bf16> bf16_kernels;

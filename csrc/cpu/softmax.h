@@ -13,8 +13,8 @@ DSMM_INLINE void clear(T* row, long from, long to) {
 
 // Of one row, over `keys` elements. probs, before dropout, may be nullptr; row: room for them in whole
 // vectors.
-template <class T>
-DSMM_INLINE void softmax_row(const T* scores, T* out, T* probs, long keys, float scale,
+template <class S, class T>
+DSMM_INLINE void softmax_row(const S* scores, T* out, T* probs, long keys, float scale,
                              const RowDropout& drop, float* row) {
   constexpr float kLowest = -3.4028235e38f;
   F32 largest_lanes = splat(kLowest);
@@ -37,8 +37,8 @@ DSMM_INLINE void softmax_row(const T* scores, T* out, T* probs, long keys, float
   });
 }
 
-template <class T>
-DSMM_INLINE void softmax_backward_row(const T* grad, const T* probs, T* grad_scores, long keys, float scale,
+template <class S, class T>
+DSMM_INLINE void softmax_backward_row(const S* grad, const T* probs, T* grad_scores, long keys, float scale,
                                       const RowDropout& drop) {
   const float mean_grad = sum_row(
       keys, [&](long i, auto part) { return drop.of(load(grad + i, part), i) * load(probs + i, part); });

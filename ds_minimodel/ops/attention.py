@@ -12,13 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .cpu import has_bf16_products
 from .library import accumulation_dtype, define, differentiate
-from .loading import backend, device_type, why_not_triton
+from .loading import backend, why_not_triton
 from .product import product
-
-# Below it the CPU's kernel is faster in bf16 too, by a tenth (AMD EPYC with AVX512-BF16; benchmarks/attention_bf16.md).
-LEAST_KEYS_FOR_PRODUCTS = 64
 
 
 def _split(packed: Tensor, num_parts: int, num_heads: int, contiguous: bool = False) -> tuple[Tensor, ...]:
@@ -269,18 +265,6 @@ def _head_width(projected: Tensor, queries: Tensor | None, num_heads: int) -> in
     return projected.shape[-1] // ((3 if queries is None else 2) * num_heads)
 
 
-def _products_are_faster(projected: Tensor, lengths: Tensor | None) -> bool:
-    """Whether products around masked_softmax take less time than the CPU's kernel (benchmarks/attention_bf16.md)."""
-    return (
-        lengths is None
-        and projected.dtype == torch.bfloat16
-        and projected.shape[1] >= LEAST_KEYS_FOR_PRODUCTS
-        and device_type(projected.device) == "cpu"
-        and not torch.compiler.is_compiling()
-        and has_bf16_products()
-    )
-
-
 def attention(
     projected: Tensor,
     num_heads: int,
@@ -296,15 +280,12 @@ def attention(
     p, row_keys: dropout of the probabilities, its row keys (B,N,Q) int32.
 
     Compiled kernels on the CPU and Triton's on GPUs keep nothing that has a number for each pair of query and key: the
-    backward pass computes the probabilities again. A CPU with bf16 products is faster with two of them around
-    masked_softmax where no key is padding; padding is what its kernel passes over. On GPUs torch's flash kernel serves
-    where there is no dropout, whose bits it cannot take from us, and no padding; where Triton cannot serve (loading.py
-    says when), torch's memory-efficient kernel serves padding, and two products around masked_softmax dropout.
+    backward pass computes the probabilities again. On GPUs torch's flash kernel serves where there is no dropout, whose
+    bits it cannot take from us, and no padding; where Triton cannot serve (loading.py says when), torch's
+    memory-efficient kernel serves padding, and two products around masked_softmax dropout.
     """
     if p == 0:
         row_keys = None
-    if _products_are_faster(projected, lengths):
-        return around_softmax(projected, queries, num_heads, lengths, p, row_keys)
     if backend("attention", projected.device, projected.dtype).startswith("compiled"):
         return compiled_attention(projected, queries, num_heads, lengths, p, row_keys)
     if row_keys is not None or lengths is not None:

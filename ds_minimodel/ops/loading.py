@@ -14,7 +14,7 @@ import torch
 
 # The names carry the version of the schemas, so that a build of older sources is not taken.
 # setup.py reads them here.
-LIBRARIES = {"cpu": "_kernels_cpu_v3", "cuda": "_kernels_cuda_v4"}
+LIBRARIES = {"cpu": "_kernels_cpu_v4", "cuda": "_kernels_cuda_v4"}
 COMPILED_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
 OPS = (
     "residual_norm",
@@ -27,7 +27,7 @@ OPS = (
     "linear_cross_entropy",
     "dropout",
 )
-INSTRUCTION_SETS = ("portable", "avx2", "avx512")
+INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16")
 # What attention in Triton takes: GPUs for which Triton has tensor-core code, and whose products are fast in the dtypes;
 # widths of a head, which are padded to 16, 32, 64 or 128.
 TRITON_CAPABILITY = (8, 0)

@@ -1,7 +1,5 @@
 """Attention against torch's own; what rows without keys give; which way serves where, and what it keeps."""
 
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -124,23 +122,6 @@ def test_products_serve_the_others(capability, dtype, width, reason):
     assert kept_and_called(capability, dtype, width, dropped=True)[1] == {"masked_softmax"}
     with ops.meta_stands_for("cuda", capability):
         assert loading.why_not_triton(torch.device("meta"), dtype, width) == reason
-
-
-@pytest.mark.parametrize(
-    "has_products, dtype, padded, length, serves",
-    [
-        (True, torch.bfloat16, False, 64, "masked_softmax"),
-        (True, torch.bfloat16, False, 63, "attention"),
-        (True, torch.bfloat16, True, 64, "attention"),
-        (True, torch.float32, False, 64, "attention"),
-        (False, torch.bfloat16, False, 64, "attention"),
-    ],
-)
-def test_products_serve_cpus_that_have_them_in_bf16(monkeypatch, has_products, dtype, padded, length, serves):
-    module = sys.modules["ds_minimodel.ops.attention"]  # whose name in `ops` is the function's
-    monkeypatch.setattr(module, "has_bf16_products", lambda: has_products)
-    monkeypatch.setattr(module, "backend", lambda *_: "compiled")
-    assert kept_and_called(None, dtype, 16, padded=padded, dropped=True, length=length)[1] == {serves}
 
 
 @pytest.mark.parametrize("length", [64, 512])
