@@ -16,12 +16,15 @@ from torch import Tensor
 
 from ds_minimodel.common.vocabulary import IGNORED
 
+from .cpu import has_bf16_products
 from .library import accumulation_dtype, define, differentiate
 from .loading import device_type
 from .product import add_product_, product, upcast_if_emulated
 
-# Rows of logits held at once. Fewer make the products too thin, more only cost memory.
+# Rows of logits held at once. Fewer make the products too thin, more only cost memory; but where products are bf16's
+# own, each chunk's gradient of the weight is added to one in fp32, which costs as much as the product of 300 rows.
 CHUNK_ROWS = {"cpu": 320, "cuda": 2048}
+CHUNK_ROWS_BF16 = 2048  # on CPUs with bf16 products
 
 
 def _loss_and_logit_grad_reference(logits: Tensor, bias: Tensor, targets: Tensor, needs_grad: bool) -> Tensor:
@@ -50,7 +53,10 @@ _loss_and_logit_grad_ = define(
 
 
 def _chunk_rows(x: Tensor) -> int:
-    return CHUNK_ROWS.get(device_type(x.device), CHUNK_ROWS["cuda"])
+    device = device_type(x.device)
+    if device == "cpu" and x.dtype == torch.bfloat16 and has_bf16_products():
+        return CHUNK_ROWS_BF16
+    return CHUNK_ROWS.get(device, CHUNK_ROWS["cuda"])
 
 
 def _is_one_chunk(x: Tensor) -> bool:

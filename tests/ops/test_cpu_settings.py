@@ -104,6 +104,7 @@ def test_products_are_made_in_what_the_cpu_has_and_bf16_is_kept(make_cpu, text, 
 @pytest.mark.parametrize("chunk_rows", [320, 30])
 def test_bf16_products_are_right_either_way(make_cpu, monkeypatch, text, chunk_rows):
     monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
+    monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", chunk_rows)
     make_cpu(text)
     torch.manual_seed(0)
     shapes = {"x": (2, 40, 48), "weight": (144, 48), "bias": (144,), "table": (90, 48), "table_bias": (90,)}

@@ -25,6 +25,7 @@ def tensors(dtype):
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
 def test_equals_cross_entropy_of_full_logits(dtype, tolerance, chunk_rows, monkeypatch):
     monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
+    monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", chunk_rows)
     values, targets = tensors(dtype)
     leaves = [value.clone().requires_grad_() for value in values]
     exact = [value.double().requires_grad_() for value in values]
@@ -41,6 +42,7 @@ def test_equals_cross_entropy_of_full_logits(dtype, tolerance, chunk_rows, monke
 @pytest.mark.parametrize("chunk_rows", [64, 16])
 def test_gradients_only_where_required(chunk_rows, monkeypatch):
     monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
+    monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", chunk_rows)
     (x, weight, bias), targets = tensors(torch.float32)
     x.requires_grad_()
     ops.linear_cross_entropy(x, weight, bias, targets).backward()

@@ -101,6 +101,7 @@ def test_attention_of_which_nothing_reads_a_part():
 @pytest.mark.parametrize("chunk_rows", [9, 4])
 def test_linear_cross_entropy(chunk_rows, monkeypatch):
     monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
+    monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", chunk_rows)
     targets = torch.tensor([3, 0, IGNORED, 10, 5, 5, 1, IGNORED, 9])
     assert gradcheck(
         lambda *tensors: 0.3 * ops.linear_cross_entropy(*tensors, targets), (leaf(9, H), leaf(11, H), leaf(11))
