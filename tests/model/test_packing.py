@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ds_minimodel import ops
 from ds_minimodel.bodies.packing import Packing
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.model.models import SequenceClassifier, SpanExtractor, TokenClassifier
@@ -85,3 +86,14 @@ def test_pack_and_pad_are_each_others_inverse_and_gradient(num_rows):
     assert torch.autograd.gradcheck(packing.pad, x_T1H)
     x_BSH = torch.randn(3, 4, 5, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(packing.pack, x_BSH)
+
+
+def test_shapes_are_few_where_each_is_compiled(monkeypatch):
+    """The decision is by type and feature; what it costs is an eighth of the rows at most."""
+    weight = torch.empty(0, dtype=torch.bfloat16)
+    for has_products, expected in ((False, 500), (True, 8)):
+        monkeypatch.setattr("ds_minimodel.ops.product.has_bf16_products", lambda has=has_products: has)
+        rows = {num_rows: ops.rows_for_few_shapes(num_rows, weight) for num_rows in range(1024, 1524)}
+        assert len(set(rows.values())) <= expected
+        assert all(num_rows <= rounded <= num_rows * 9 / 8 for num_rows, rounded in rows.items())
+        assert ops.rows_for_few_shapes(1025, weight.float()) == 1025

@@ -274,3 +274,13 @@ def test_text_that_changes_while_it_is_read_is_refused(tmp_path):
     os.utime(text, ns=(1, 1))
     with pytest.raises(UserError, match="en.txt: changed while .*tokens was made from it; run again"):
         finish(job)
+
+
+def test_rebuilding_to_and_fro_loses_nothing(job):
+    other = job_in(job.folder, {**INPUTS, "seed": 2})
+    for turn in (job, other, job_in(job.folder, INPUTS), job_in(job.folder, other.inputs)):
+        move_aside_if_stale(turn)
+        assert run(turn)
+    names = [path.name for path in job.folder.parent.iterdir()]
+    assert sum(name.startswith("pretrain.old-") for name in names) == 3
+    assert sum(name.startswith("pretrain.job.json.old-") for name in names) == 3

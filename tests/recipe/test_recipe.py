@@ -285,7 +285,7 @@ def test_the_packages_recipes_are_listed_and_printed(tmp_path, monkeypatch, caps
     assert said("reproduction") == (
         2,
         "",
-        "ds-minimodel: reproduction: no such recipe; there are paper, quickstart, repro\n",
+        f"ds-minimodel: reproduction: no such recipe; there are {', '.join(package_recipes())}\n",
     )
 
 

@@ -219,3 +219,13 @@ def test_a_text_file_is_answered_line_by_line(family, tmp_path, call):
     (tmp_path / "q.txt").write_text("小狗\n\n")
     code, lines, err = call(*asked)
     assert (code, lines) == (2, []) and f"{tmp_path / 'q.txt'}:2: empty; type text with tabs between" in err[-1]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of CPUs")
+def test_precisions_of_a_cpu(family, call, monkeypatch):
+    arguments = ("predict", family.classification, "--pack", f"de={family.de}")
+    monkeypatch.setattr("ds_minimodel.ops.precision.has_bf16_products", lambda: True)
+    assert call(*arguments)[2] == ["predict: answers in fp32 on the CPU"]
+    assert call(*arguments, "--precision", "auto")[2] == ["predict: answers in bf16 on the CPU"]
+    code, _, err = call(*arguments, "--precision", "fp16")
+    assert code == 2 and err == ["ds-minimodel: --precision: fp16 needs a GPU; use bf16, fp32 or auto"]
