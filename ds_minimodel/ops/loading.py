@@ -130,10 +130,12 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
     kind = device_type(device)
     if kind not in LIBRARIES:
         return "torch (no kernels for this device)"
-    if op == "attention" and kind == "cuda":
-        refusal = why_not_triton(device, dtype)
+    if op.endswith("attention") and kind == "cuda":
+        refusal, windowed = why_not_triton(device, dtype), op == "window_attention"
         if not refusal:
-            return "Triton (without dropout and padding torch's flash)"
+            return "Triton" if windowed else "Triton (without dropout and padding torch's flash)"
+        if windowed:
+            return f"torch (products; {refusal})"
         return f"torch (flash or memory-efficient; with dropout two products around masked_softmax; {refusal})"
     serving = load_kernels(kind)
     if not serving.startswith("compiled"):

@@ -5,6 +5,7 @@ Shape legend: B batch, N heads of queries, K heads of keys, Q queries, S keys, D
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from .attention import attention
 from .dropout import dropout_reference
 from .library import accumulation_dtype, define, differentiate
+from .loading import backend, why_not_triton
 
 Window = tuple[int | None, int | None]  # how many keys before and after its own a query sees; None: all
 
@@ -33,17 +35,23 @@ def _joined(*parts: Tensor) -> Tensor:
     return torch.cat([part.movedim(3, 1).flatten(2) for part in parts], -1)
 
 
-def _probs(
+def _scores(
     q: Tensor, k: Tensor, positions: Tensor, before: int, after: int, lengths: Tensor | None, scale: float
 ) -> Tensor:
-    """Probabilities (B,K,N/K,Q,S) before dropout; a query that sees no key has zeros."""
+    """Scores (B,K,N/K,Q,S), -inf of keys that a query does not see."""
     places_S = torch.arange(k.shape[-2], device=k.device)
     ahead = places_S - positions[..., None]  # (Q,S) or (B,Q,S)
     seen = (ahead >= -before) & (ahead <= after)
     if lengths is not None:
         seen = seen & (places_S < lengths[:, None, None])
     seen = seen.unflatten(0, (-1, 1, 1)) if seen.dim() == 3 else seen
-    return (q @ k.mT * scale).masked_fill(~seen, -torch.inf).softmax(-1).masked_fill(~seen, 0)
+    return (q @ k.mT * scale).masked_fill(~seen, -torch.inf)
+
+
+def _probs(*inputs: Any) -> Tensor:
+    """Probabilities before dropout; a query that sees no key has zeros."""
+    scores = _scores(*inputs)
+    return scores.softmax(-1).masked_fill(scores == -torch.inf, 0)
 
 
 def _forward_reference(
@@ -100,35 +108,103 @@ def _backward_fake(grad: Tensor, keys_values: Tensor, queries: Tensor, *others: 
     return keys_values.new_empty(keys_values.shape), queries.new_empty(queries.shape)
 
 
-_forward = define(
-    "window_attention(Tensor keys_values, Tensor queries, int num_heads, Tensor positions, int before, int after, "
-    "Tensor? lengths, float p, Tensor? row_keys, float scale) -> Tensor",
-    _forward_reference,
-    _forward_fake,
+_ARGUMENTS = (
+    "Tensor keys_values, Tensor queries, int num_heads, Tensor positions, int before, int after, Tensor? lengths, "
+    "float p, Tensor? row_keys, float scale"
 )
+_GRADS = "(Tensor grad_keys_values, Tensor grad_queries)"
+_forward = define(f"window_attention({_ARGUMENTS}) -> Tensor", _forward_reference, _forward_fake)
 _backward_op = define(
-    "window_attention_backward(Tensor grad, Tensor keys_values, Tensor queries, int num_heads, Tensor positions, "
-    "int before, int after, Tensor? lengths, float p, Tensor? row_keys, float scale) "
-    "-> (Tensor grad_keys_values, Tensor grad_queries)",
-    _backward_reference,
-    _backward_fake,
+    f"window_attention_backward(Tensor grad, {_ARGUMENTS}) -> {_GRADS}", _backward_reference, _backward_fake
 )
+
+
+def _keep(ctx: Any, inputs: tuple, *output: Tensor) -> None:
+    keys_values, queries, ctx.num_heads, positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale = inputs
+    ctx.save_for_backward(*output, keys_values, queries, positions, lengths, row_keys)
+
+
+def _grads(ctx: Any, op: Any, *grad: Tensor) -> tuple[Tensor | None, ...]:
+    *output, keys_values, queries, positions, lengths, row_keys = ctx.saved_tensors
+    of_window = positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale
+    return *op(*grad, *output, keys_values, queries, ctx.num_heads, *of_window), *(None,) * 8
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-    keys_values, queries, ctx.num_heads, positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale = inputs
-    ctx.save_for_backward(keys_values, queries, positions, lengths, row_keys)
+    _keep(ctx, inputs)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    keys_values, queries, positions, lengths, row_keys = ctx.saved_tensors
-    grads = _backward_op(
-        grad, keys_values, queries, ctx.num_heads, positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale
-    )
-    return *grads, *(None,) * 8
+    return _grads(ctx, _backward_op, grad)
 
 
 compiled_window_attention = differentiate(_forward, _setup_context, _backward)
+
+
+def _flash_reference(*inputs: Any) -> tuple[Tensor, Tensor]:
+    keys_values, queries, num_heads, positions, before, after, lengths, _, _, scale = inputs
+    q, k, _ = _parts(keys_values, queries, num_heads)
+    scores = _scores(q, k, positions, before, after, lengths, scale)
+    logsumexp = scores.logsumexp(-1).flatten(1, 2)
+    return _forward_reference(*inputs), logsumexp.masked_fill(logsumexp == -torch.inf, 0)
+
+
+def _flash_fake(keys_values: Tensor, queries: Tensor, num_heads: int, *others: Any) -> tuple[Tensor, Tensor]:
+    sums = queries.new_empty(len(queries), num_heads, queries.shape[1], dtype=accumulation_dtype(queries.dtype))
+    return queries.new_empty(queries.shape), sums
+
+
+def _flash_backward_reference(grad: Tensor, out: Tensor, logsumexp: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+    return _backward_reference(grad, *inputs)
+
+
+def _flash_backward_fake(grad: Tensor, out: Tensor, logsumexp: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+    return _backward_fake(grad, *inputs)
+
+
+# As window_attention, and the logarithm (B,N,Q) of each row's sum of exponentials, as flash_attention keeps it.
+_flash_forward = define(
+    f"flash_window_attention({_ARGUMENTS}) -> (Tensor out, Tensor logsumexp)", _flash_reference, _flash_fake
+)
+_flash_backward_op = define(
+    f"flash_window_attention_backward(Tensor grad, Tensor out, Tensor logsumexp, {_ARGUMENTS}) -> {_GRADS}",
+    _flash_backward_reference,
+    _flash_backward_fake,
+)
+
+
+def _in_triton(function: str, reference: str, inputs_at: int) -> Callable:
+    """An operator for CUDA: the function of attention_triton.py, or the reference where Triton cannot serve."""
+
+    def serve(*arguments: Any) -> Any:
+        keys_values, queries, num_heads, positions, before, after, *others, scale = arguments[inputs_at:]
+        if why_not_triton(queries.device, queries.dtype, queries.shape[-1] // num_heads):
+            return getattr(torch.ops.dsmm_reference, reference)(*arguments)
+        from . import attention_triton  # needs Triton, which machines without a GPU may lack
+
+        window = attention_triton.Window(positions, before, after, scale)
+        with torch.cuda.device(queries.device):
+            call = getattr(attention_triton, function)
+            return call(*arguments[:inputs_at], keys_values, queries, num_heads, *others, window)
+
+    return serve
+
+
+torch.library.impl("dsmm::flash_window_attention", "CUDA", _in_triton("forward", "flash_window_attention", 0))
+torch.library.impl(
+    "dsmm::flash_window_attention_backward", "CUDA", _in_triton("backward", "flash_window_attention_backward", 3)
+)
+
+
+def _setup_flash_context(ctx: Any, inputs: tuple, output: Any) -> None:
+    _keep(ctx, inputs, *output)
+
+
+def _flash_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return _grads(ctx, _flash_backward_op, grad)
+
+
+flash_window_attention = differentiate(_flash_forward, _setup_flash_context, _flash_backward)
 
 
 def window_attention(
@@ -157,6 +233,7 @@ def window_attention(
     own_keys = keys_values.shape[-1] == 2 * num_heads * width
     if min(before, after) >= num_keys - 1 and own_keys and scale == width**-0.5:
         return attention(keys_values, num_heads, lengths, p, row_keys, queries)
-    return compiled_window_attention(
-        keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale
-    )
+    device, dtype = queries.device, queries.dtype
+    compiled = backend("window_attention", device, dtype).startswith("compiled")
+    way = compiled_window_attention if compiled or why_not_triton(device, dtype, width) else flash_window_attention
+    return way(keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale)

@@ -205,6 +205,11 @@ def _linear_cross_entropy(dtype, width):
     )
 
 
+def _flash_window_attention_backward(dtype, width):
+    for grad, *inputs in _window_options(dtype, width):
+        yield grad, *torch.ops.dsmm_reference.flash_window_attention(*inputs), *inputs
+
+
 CASES = {
     "dropout": _dropout,
     "residual_norm": _residual_norm,
@@ -222,11 +227,13 @@ CASES = {
     "window_attention_backward": _window_options,
     "flash_attention": _flash_attention,
     "flash_attention_backward": _flash_attention_backward,
+    "flash_window_attention": _window_attention,
+    "flash_window_attention_backward": _flash_window_attention_backward,
     "cross_entropy_": _cross_entropy,
     "linear_cross_entropy": _linear_cross_entropy,
 }
 NAMES = tuple(CASES)
-IN_TRITON = ("flash_attention", "flash_attention_backward")  # without compiled code
+IN_TRITON = tuple(name for name in NAMES if name.startswith("flash_"))  # without compiled code
 
 
 def cases(name, dtype, width):

@@ -74,6 +74,39 @@ def test_equals_the_reference(shape, options, dtype):
         assert length or not (out[sample].any() or grads[0][sample].any())
 
 
+# Windows of less than a block and of more, causal too; heads that share keys; positions of each sample, in any order.
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(
+    "num_queries, num_keys, share, window, lengths, dropped",
+    [
+        (200, 200, 1, (3, 5), None, True),
+        (150, 150, 2, (150, 0), [150, 40, 0], False),
+        (70, 300, 1, (64, 64), [300, 17, 280], True),
+        (300, 70, 3, (20, 0), None, False),
+    ],
+)
+def test_window_equals_the_reference(num_queries, num_keys, share, window, lengths, dropped, dtype):
+    torch.manual_seed(0)
+    heads, width = 2 * share, 32
+    keys_values = torch.randn(3, num_keys, 2 * 2 * width, dtype=dtype, device=DEVICE)
+    grad, queries = torch.randn(2, 3, num_queries, heads * width, dtype=dtype, device=DEVICE)
+    every = torch.arange(num_queries, device=DEVICE)
+    positions = torch.randint(num_keys, (3, num_queries), device=DEVICE) if num_queries == 70 else every
+    lengths = torch.tensor(lengths, dtype=torch.int32, device=DEVICE) if lengths else None
+    p, row_keys = (P, row_keys_of(3, heads, num_queries).to(DEVICE)) if dropped else (0.0, None)
+    seen = attention_triton.Window(positions, *window, 0.2)
+    inputs = keys_values, queries, heads, lengths, p, row_keys, seen
+    exact = doubled(keys_values, queries, heads, positions, *window, lengths, p, row_keys, 0.2)
+    out, logsumexp = attention_triton.forward(*inputs)
+    expected, sums = torch.ops.dsmm_reference.flash_window_attention(*exact)
+    close(out, expected, dtype)
+    torch.testing.assert_close(logsumexp.double(), sums, rtol=0, atol=1e-5)
+    grads = attention_triton.backward(grad, out, logsumexp, *inputs)
+    exact_grads = torch.ops.dsmm_reference.window_attention_backward(grad.double(), *exact)
+    for got, wanted in zip(grads, exact_grads, strict=True):
+        close(got, wanted, dtype)
+
+
 def test_every_bit_of_dropout_is_the_references():
     """In the forward kernel and in both of the backward pass, over several blocks of queries and keys.
 
