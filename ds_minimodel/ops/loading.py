@@ -135,7 +135,7 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
         if not refusal:
             return "Triton" if windowed else "Triton (without dropout and padding torch's flash)"
         if windowed:
-            return f"torch (products; {refusal})"
+            return f"torch (memory-efficient; with dropout products in fp32; {refusal})"
         return f"torch (flash or memory-efficient; with dropout two products around masked_softmax; {refusal})"
     serving = load_kernels(kind)
     if not serving.startswith("compiled"):

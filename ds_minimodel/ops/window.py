@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .attention import attention
 from .dropout import dropout_reference
 from .library import accumulation_dtype, define, differentiate
-from .loading import backend, why_not_triton
+from .loading import why_not_triton
 
 Window = tuple[int | None, int | None]  # how many keys before and after its own a query sees; None: all
 
@@ -35,17 +36,20 @@ def _joined(*parts: Tensor) -> Tensor:
     return torch.cat([part.movedim(3, 1).flatten(2) for part in parts], -1)
 
 
+def _seen(num_keys: int, positions: Tensor, before: int, after: int, lengths: Tensor | None) -> Tensor:
+    """Which keys the queries see, (1,Q,S) or (B,Q,S)."""
+    places_S = torch.arange(num_keys, device=positions.device)
+    ahead = places_S - torch.atleast_2d(positions)[..., None]
+    seen = (ahead >= -before) & (ahead <= after)
+    return seen if lengths is None else seen & (places_S < lengths[:, None, None])
+
+
 def _scores(
     q: Tensor, k: Tensor, positions: Tensor, before: int, after: int, lengths: Tensor | None, scale: float
 ) -> Tensor:
     """Scores (B,K,N/K,Q,S), -inf of keys that a query does not see."""
-    places_S = torch.arange(k.shape[-2], device=k.device)
-    ahead = places_S - positions[..., None]  # (Q,S) or (B,Q,S)
-    seen = (ahead >= -before) & (ahead <= after)
-    if lengths is not None:
-        seen = seen & (places_S < lengths[:, None, None])
-    seen = seen.unflatten(0, (-1, 1, 1)) if seen.dim() == 3 else seen
-    return (q @ k.mT * scale).masked_fill(~seen, -torch.inf)
+    seen = _seen(k.shape[-2], positions, before, after, lengths)
+    return (q @ k.mT * scale).masked_fill(~seen[:, None, None], -torch.inf)
 
 
 def _probs(*inputs: Any) -> Tensor:
@@ -207,6 +211,27 @@ def _flash_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 flash_window_attention = differentiate(_flash_forward, _setup_flash_context, _flash_backward)
 
 
+def torch_window_attention(
+    keys_values: Tensor,
+    queries: Tensor,
+    num_heads: int,
+    positions: Tensor,
+    before: int,
+    after: int,
+    lengths: Tensor | None,
+    p: float,
+    row_keys: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """By torch's memory-efficient kernel, without dropout."""
+    width = queries.shape[-1] // num_heads
+    q, k, v = (part.unflatten(-1, (-1, width)).transpose(1, 2) for part in (queries, *keys_values.chunk(2, -1)))
+    seen = _seen(keys_values.shape[1], positions, before, after, lengths)[:, None]
+    blind = ~seen.any(-1, keepdim=True)  # torch may give nan where a query sees nothing: it gets all keys, then zeros
+    context = F.scaled_dot_product_attention(q, k, v, seen | blind, scale=scale, enable_gqa=k.shape[1] < num_heads)
+    return context.masked_fill(blind, 0).transpose(1, 2).flatten(2)
+
+
 def window_attention(
     keys_values: Tensor,
     queries: Tensor,
@@ -233,7 +258,9 @@ def window_attention(
     own_keys = keys_values.shape[-1] == 2 * num_heads * width
     if min(before, after) >= num_keys - 1 and own_keys and scale == width**-0.5:
         return attention(keys_values, num_heads, lengths, p, row_keys, queries)
-    device, dtype = queries.device, queries.dtype
-    compiled = backend("window_attention", device, dtype).startswith("compiled")
-    way = compiled_window_attention if compiled or why_not_triton(device, dtype, width) else flash_window_attention
+    way = compiled_window_attention
+    if not why_not_triton(queries.device, queries.dtype, width):
+        way = flash_window_attention
+    elif queries.is_cuda and row_keys is None:
+        way = torch_window_attention
     return way(keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale)

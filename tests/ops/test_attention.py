@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from op_cases import P, packed, row_keys_of
+from op_cases import P, cases, packed, row_keys_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
@@ -16,6 +16,7 @@ from ds_minimodel.ops.attention import (
     compiled_attention,
     flash_attention,
 )
+from ds_minimodel.ops.window import torch_window_attention
 from ds_minimodel.planning.tracing import saving_to, storage_bytes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -73,6 +74,15 @@ def test_lengths_of_0_are_right_on_every_way(way, others, monkeypatch):
             torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
             assert not one[lengths_B == 0].any()
     assert all(mask.any(-1).all() for mask in masks) and bool(masks) == (way is without_dropout)
+
+
+def test_windows_by_torchs_kernel_equal_the_reference():
+    for inputs in cases("window_attention", torch.float32, 16):
+        exact = [x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in inputs]
+        *_, row_keys, _ = inputs
+        if row_keys is None:
+            expected = torch.ops.dsmm_reference.window_attention(*exact)
+            torch.testing.assert_close(torch_window_attention(*inputs).double(), expected, atol=1e-5, rtol=0)
 
 
 class Called(TorchDispatchMode):
