@@ -20,6 +20,12 @@ _ANSWERS = "ForQuestionAnswering"
 Shapes = Mapping[str, tuple[int, ...]]
 Blocks = Mapping[str, Sequence[int]]
 _EQUAL: Blocks = {}
+_SPELT = {  # keys of a body as config.json has them
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "head_size": "head_dim",
+    "max_positions": "max_position_embeddings",
+}
 
 
 @dataclass(frozen=True)
@@ -118,8 +124,9 @@ def checked_config(kind: type[BodyConfig], where: Path, **values: Any) -> BodyCo
     try:
         return kind(**values)
     except ValidationError as error:
-        reason = reason_of(error.errors()[0])
-        for ours, theirs in {"num_heads": "num_attention_heads", "num_kv_heads": "num_key_value_heads"}.items():
+        fault = error.errors()[0]
+        reason = ": ".join([*map(str, fault["loc"]), reason_of(fault)])
+        for ours, theirs in _SPELT.items():
             reason = reason.replace(ours, theirs)
         raise UserError(f"{where}: {reason}") from None
 

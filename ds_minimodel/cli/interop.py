@@ -13,7 +13,7 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 def add_arguments(commands: Commands) -> None:
     """Add the two commands to argparse's `commands`."""
     importing = commands.add_parser(
-        "import-hf", help="read a RoBERTa, XLM-R, CamemBERT, BERT or ModernBERT folder of Hugging Face's"
+        "import-hf", help="read a Hugging Face folder: RoBERTa, BERT, ModernBERT, Llama, Qwen and others"
     )
     importing.add_argument(
         "folder", metavar="DIR", help="weights, configuration and tokenizer files, or the model's name on the Hub"

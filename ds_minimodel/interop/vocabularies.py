@@ -32,7 +32,7 @@ from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.data.probes import PROBES
 from ds_minimodel.data.tokenizer import JSON_FILE, UNIGRAM_FILE, WORD_START, TokenizerJson, without_standard_error
 
-ADVICE = "an import keeps what RoBERTa, XLM-R, CamemBERT, BERT and ModernBERT have, and nothing else"
+ADVICE = "an import keeps what the families have that docs/hugging-face.md names, and nothing else"
 _OLDER_FILES = "vocab.txt", "vocab.json", "sentencepiece.bpe.model"
 TOKENIZER_FILES = (  # all that are read
     JSON_FILE,

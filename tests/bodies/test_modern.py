@@ -185,6 +185,8 @@ def test_every_family_starts_at_the_sizes_that_it_names():
         ),
         ("modernbert as published", "hidden_size", 36, "hidden_size 36 / num_attention_heads 4: a head is 9 wide"),
         ("modernbert as published", "tie_word_embeddings", False, "tie_word_embeddings"),
+        ("modernbert as published", "max_position_embeddings", 2, "max_position_embeddings: Input should be greater"),
+        ("qwen3", "head_dim", 7, "head_dim 7: a head is 7 wide"),
         ("llama, untied", "rope_parameters", {"rope_type": "yarn", "factor": 4.0}, "rope_parameters.rope_type"),
         ("llama, untied", "attention_bias", True, "attention_bias"),
         ("llama, untied", "num_key_value_heads", 3, "num_key_value_heads 3 does not divide"),
