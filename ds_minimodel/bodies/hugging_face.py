@@ -25,6 +25,8 @@ _SPELT = {  # keys of a body as config.json has them
     "num_kv_heads": "num_key_value_heads",
     "head_size": "head_dim",
     "max_positions": "max_position_embeddings",
+    "rotary_low": "low_freq_factor",
+    "rotary_high": "high_freq_factor",
 }
 
 

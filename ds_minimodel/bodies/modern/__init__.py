@@ -142,6 +142,12 @@ class GroupedConfig(ModernConfig):
     rotary_high: Factor = 4.0
     rotary_original: Size = 8192
 
+    @model_validator(mode="after")
+    def _waves_agree(self) -> Self:
+        if self.rotary_low > self.rotary_high:
+            raise ValueError(f"rotary_low {self.rotary_low} is above rotary_high {self.rotary_high}")
+        return self
+
     @property
     def num_key_heads(self) -> int:
         return self.num_kv_heads or self.num_heads

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from torch import Tensor
 
 from ds_minimodel.bodies.body import INIT_STD
@@ -33,6 +33,12 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 _KINDS = {_GLOBAL: True, _LOCAL: False}
 _Base = Annotated[float, Field(ge=1, le=1e9, strict=False)]
 _Factor = Annotated[float, Field(ge=1, le=1e4, strict=False)]
+_RotaryKind = Literal["default", "llama3", "linear"]
+_NEEDED: Mapping[str, Sequence[str]] = {  # keys of a kind of angles
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
 _LayerTypes = list[Literal["full_attention", "sliding_attention"]] | None
 
 
@@ -45,27 +51,47 @@ class _Rotary(Stored):
 
 
 class _ScaledRotary(_Rotary):
-    """Angles that may be slowed down. `type` is what older files call rope_type."""
+    """Angles that may be slowed down; what a kind of them needs has no default."""
 
-    rope_type: Literal["default", "llama3", "linear"] = "default"  # type: ignore[assignment]
-    type: Literal["default", "llama3", "linear"] | None = None
+    rope_type: _RotaryKind = "default"  # type: ignore[assignment]
     factor: _Factor = 1.0
     low_freq_factor: _Factor = 1.0
     high_freq_factor: _Factor = 4.0
     original_max_position_embeddings: Size = 8192
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        for key in _NEEDED[self.rope_type]:
+            if key not in self.model_fields_set:
+                raise ValueError(f"rope_type {self.rope_type} needs {key}")
+        return self
+
     def fields(self) -> dict[str, Any]:
         """Of a GroupedConfig."""
-        kind = self.type or self.rope_type
-        if kind == "default":
+        if self.rope_type == "default":
             return {}
-        original = _LINEAR if kind == "linear" else self.original_max_position_embeddings
+        original = _LINEAR if self.rope_type == "linear" else self.original_max_position_embeddings
         return {
             "rotary_factor": self.factor,
             "rotary_low": self.low_freq_factor,
             "rotary_high": self.high_freq_factor,
             "rotary_original": original,
         }
+
+
+class _NamedTwice(_ScaledRotary):
+    """The same where a file may be older, which says `type` for rope_type."""
+
+    type: _RotaryKind | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or value.get("type") is None:
+            return value
+        if value.get("rope_type", value["type"]) != value["type"]:
+            raise ValueError("type and rope_type differ; leave one out")
+        return {**value, "rope_type": value["type"]}
 
 
 class _ConfigFile(Stored):
@@ -158,10 +184,12 @@ class GroupedConfigFile(_ConfigFile):
     hidden_act: Literal["silu"] = "silu"
     rms_norm_eps: Epsilon = 1e-6
     tie_word_embeddings: bool = False
-    rope_parameters: _ScaledRotary | None = None
-    rope_scaling: _ScaledRotary | None = None
+    rope_parameters: _NamedTwice | None = None
+    rope_scaling: _NamedTwice | None = None
     rope_theta: _Base = 10_000.0
+    original_max_position_embeddings: None = None  # of angles, and theirs to overrule
     use_sliding_window: Literal[False] = False
+    is_causal: Literal[True] = True
 
     @field_validator("layer_types")
     @classmethod
@@ -173,6 +201,8 @@ class GroupedConfigFile(_ConfigFile):
     windowed: ClassVar[bool] = False
 
     def own_fields(self, where: Path) -> dict[str, Any]:
+        if self.rope_parameters and self.rope_scaling:
+            raise UserError(f"{where}: rope_scaling stands beside rope_parameters; leave one out")
         rotary = self.rope_parameters or self.rope_scaling or _ScaledRotary()
         return {
             "norm_eps": self.rms_norm_eps,
@@ -199,6 +229,7 @@ class EuroBertConfigFile(GroupedConfigFile):
 
     rms_norm_eps: Epsilon = 1e-5
     classifier_pooling: Literal["bos", "mean", "late"] = "late"  # a task's; a body has none
+    is_causal: object = None  # type: ignore[assignment]  # not read there
 
     @classmethod
     def own_keys(cls, config: Any) -> dict[str, Any]:
@@ -232,6 +263,7 @@ class Gemma3ConfigFile(GroupedConfigFile):
     num_key_value_heads: Few | None = 4
     tie_word_embeddings: bool = True
     rope_parameters: _RotaryByKind | None = None  # type: ignore[assignment]
+    rope_scaling: _ScaledRotary | None = None  # type: ignore[assignment]
     rope_theta: _Base = 1_000_000.0
     rope_local_base_freq: _Base = 10_000.0
     query_pre_attn_scalar: Few = 256
