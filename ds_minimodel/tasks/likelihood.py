@@ -85,10 +85,9 @@ class Text(LikelihoodKind[Documents]):
         than `max_length` in parts, of which each begins with the last token of the one before."""
         start, sequences, owner = _start(tokenizer), [], []
         for number, ids in enumerate(tokenizer.encode(records.texts)):
-            whole = [*start, *ids]
-            for first in range(0, max(1, len(whole) - 1), max_length - 1):
-                sequences.append(np.array(whole[first : first + max_length]))
-                owner.append(number)
+            parts = _parts([*start, *ids], max_length)
+            sequences += parts
+            owner += [number] * len(parts)
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
         return Scored(examples, np.ones(len(owner), np.int64), np.array(owner))
 
@@ -144,6 +143,8 @@ class Choice(LikelihoodKind[Choices]):
             options, answer = row.get(offered), row.get(right)
             if not isinstance(options, list) or len(options) < 2 or not all(isinstance(o, str) and o for o in options):
                 raise UserError(f"{where}: {offered!r} is no list of two texts or more")
+            for option in options:
+                text_field({offered: option}, offered, where)
             if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer < len(options):
                 raise UserError(f"{where}: {right!r} is no place in the {len(options)} options, from 0")
             questions.append(text_field(row, asked, where))
@@ -156,18 +157,21 @@ class Choice(LikelihoodKind[Choices]):
     def encode(
         self, tokenizer: Tokenizer, records: Choices, task: TaskSettings, max_length: int, separators: int = 2
     ) -> Scored:
-        """A sequence for each option: the question, a space and the option; of a long question its end."""
-        start, sequences, first = _start(tokenizer), [], []
+        """A sequence for each option: the question, a space and the option; of a long question its end. An option that
+        is longer than `max_length` is in parts, as documents are."""
+        start, sequences, first, owner = _start(tokenizer), [], [], []
         asked = tokenizer.encode(records.questions)
         offered = iter(tokenizer.encode([f" {option}" for options in records.options for option in options]))
         for ids, options in zip(asked, records.options, strict=True):
             for _ in options:
-                option = next(offered)[: max_length - 1]
-                before = [*start, *ids][-(max_length - len(option)) :]
-                sequences.append(np.array([*before, *option]))
-                first.append(len(before))
+                option, number = next(offered), owner[-1] + 1 if owner else 0
+                before = [*start, *ids][-max(1, max_length - len(option)) :]
+                for part in _parts([*before, *option], max_length):
+                    first.append(1 if owner and owner[-1] == number else len(before))
+                    sequences.append(part)
+                    owner.append(number)
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
-        return Scored(examples, np.array(first), np.arange(len(first)))
+        return Scored(examples, np.array(first), np.array(owner))
 
     def score(self, task: TaskSettings, language: str, records: Choices, encoded: Scored, logits: Logits) -> Scores:
         """ "score" is the accuracy of the likeliest by byte, "unnormalised" that of the likeliest as a whole."""
@@ -199,6 +203,12 @@ class Choice(LikelihoodKind[Choices]):
 def _start(tokenizer: Tokenizer) -> list[int]:
     start = tokenizer.vocabulary.start
     return [] if start is None else [start]
+
+
+def _parts(ids: list[int], max_length: int) -> list[np.ndarray]:
+    """`ids` in parts of at most `max_length`, of which each begins with the last of the one before."""
+    firsts = range(0, max(1, len(ids) - 1), max_length - 1)
+    return [np.array(ids[first : first + max_length]) for first in firsts]
 
 
 def _bits_per_byte(records: Documents, encoded: Scored, logits: Logits) -> float:

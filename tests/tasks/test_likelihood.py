@@ -62,11 +62,10 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
     (tmp_path / "de").write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
     task = Task(kind="choice", test={"de": "de"})
     records, tokenizer = CHOICE.read(str(tmp_path / "de"), task, "de", None), Letters(bos=150)
-    for max_length in (6, 64):  # of a long question the end is kept
+    for max_length in (3, 6, 64):  # of a long question the end is kept, a long option is in parts
         encoded = CHOICE.encode(tokenizer, records, task, max_length)
-        assert [len(sequence) for sequence in np.split(encoded.examples.tokens, encoded.examples.bounds[1:-1])] == (
-            [min(length, max_length) for length in (5, 10, 4, 4)]
-        )
+        assert encoded.examples.lengths.max() == min(10, max_length)
+        assert encoded.nats(logits(encoded), 4) == pytest.approx([3.3, 9.2, 13.0, 12.9])
         # A space costs 3.2: e 3.2 + 0.1 in a byte, nnnnnn 3.2 + 6 * 1.0 in six; b 3.2 + 9.8, a 3.2 + 9.7.
         score = CHOICE.score(task, "de", records, encoded, logits(encoded))
         assert (score["score"], score["unnormalised"]) == (50, 0)
@@ -82,6 +81,7 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
         (CHOICE, '{"options": ["a", "b"], "answer": 0}', "de:1: no 'question'"),
         (CHOICE, '{"question": "q", "options": ["a"], "answer": 0}', "de:1: 'options' is no list of two texts"),
         (CHOICE, '{"question": "q", "options": ["a", ""], "answer": 0}', "de:1: 'options' is no list of two texts"),
+        (CHOICE, r'{"question": "q", "options": ["a", "\ud800"], "answer": 0}', "de:1: 'options' holds half a surr"),
         (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": 2}', "de:1: 'answer' is no place in the 2"),
         (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": true}', "de:1: 'answer' is no place"),
     ],
