@@ -159,7 +159,7 @@ class Choice(LikelihoodKind[Choices]):
     ) -> Scored:
         """A sequence for each option: the question, a space and the option; of a long question its end. An option that
         is longer than `max_length` is in parts, as documents are."""
-        start, sequences, first, owner = _start(tokenizer), [], [], []
+        start, sequences, first, owner = _start(tokenizer), [], [], list[int]()
         asked = tokenizer.encode(records.questions)
         offered = iter(tokenizer.encode([f" {option}" for options in records.options for option in options]))
         for ids, options in zip(asked, records.options, strict=True):

@@ -169,6 +169,8 @@ def test_every_family_starts_at_the_sizes_that_it_names():
     [
         ("modernbert as published", "hidden_activation", "relu", "hidden_activation: Input should be 'gelu'"),
         ("modernbert as published", "norm_bias", True, "norm_bias"),
+        ("modernbert as published", "sliding_window", 9, "sliding_window is not half of local_attention"),
+        ("eurobert", "is_causal", True, "is_causal"),
         (
             "modernbert as published",
             "layer_types",

@@ -148,11 +148,15 @@ class ModernBertConfigFile(_ConfigFile):
     local_rope_theta: _Base = 10_000.0
     global_attn_every_n_layers: Few = 3
     local_attention: Annotated[int, Field(ge=0, le=10**7)] = 128
+    sliding_window: int | None = None  # half of it, and theirs to overrule
+    is_causal: Literal[False] = False
     embedding_dropout: Annotated[Probability, Field(strict=False)] = 0.0
     mlp_dropout: Annotated[Probability, Field(strict=False)] = 0.0
 
     def own_fields(self, where: Path) -> dict[str, Any]:
         bases, every = self.rope_parameters, self.global_attn_every_n_layers
+        if self.sliding_window not in (None, self.local_attention // 2):
+            raise UserError(f"{where}: sliding_window is not half of local_attention; leave one out")
         return {
             "dropout": float(max(self.mlp_dropout, self.embedding_dropout)),
             "norm_eps": self.norm_eps,
@@ -229,7 +233,7 @@ class EuroBertConfigFile(GroupedConfigFile):
 
     rms_norm_eps: Epsilon = 1e-5
     classifier_pooling: Literal["bos", "mean", "late"] = "late"  # a task's; a body has none
-    is_causal: object = None  # type: ignore[assignment]  # not read there
+    is_causal: Literal[False] = False  # type: ignore[assignment]
 
     @classmethod
     def own_keys(cls, config: Any) -> dict[str, Any]:
