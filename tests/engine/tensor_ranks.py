@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import parallel
 from ds_minimodel.bodies.body import shard
+from ds_minimodel.bodies.modern import Qwen3Config
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.ranks.world import join_ranks
@@ -28,6 +29,7 @@ from tests.small_models import masked_lm, roberta
 
 VOCAB_SIZE = 67  # four ranks have 16, 17, 17 and 17 rows
 BODY, DEPTHS = roberta(3, 32, 4, 64, SEQ_LENGTH), (1, 3)
+GROUPED = Qwen3Config(num_layers=2, hidden_size=32, num_heads=8, num_kv_heads=4, head_size=6, ffn_size=32)
 DROPOUT, NO_DROPOUT = {"dropout": 0.2, "attention_dropout": 0.3}, {"dropout": 0.0, "attention_dropout": 0.0}
 # Large eps: else Adam would hide a wrong norm of the gradients, as it does not see their scale.
 CLIPPED = {"clip": 0.02, "eps": 1.0, "lr": 0.5}
@@ -136,6 +138,7 @@ def modules():
             masked_lm(config, VOCAB_SIZE, *DEPTHS),
             {**batch, "lengths": torch.tensor([16, 9, 12, 5], dtype=torch.int32)},
         ),
+        "norms of heads": (masked_lm(GROUPED, VOCAB_SIZE, 2), batch),
         "classifier": (SequenceClassifier(config, VOCAB_SIZE, 3), task_batch()),
         "questions": (
             SpanExtractor(config, VOCAB_SIZE),

@@ -93,7 +93,7 @@ def test_every_rank_ends_with_the_same_weights(seen, case):
 
 def test_losses_and_gradients_in_double_precision(seen):
     found = seen[1]["differences"]
-    assert len(found) == 8
+    assert len(found) == 10
     assert {name: error for name, error in found.items() if error > 1e-12} == {}
 
 

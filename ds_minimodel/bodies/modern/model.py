@@ -130,9 +130,9 @@ class ModernLayer(Layer):
         return context, positions
 
     def _normed(self, norm: Norm, x: Tensor) -> Tensor:
-        if norm.weight.shape[0] == x.shape[-1]:
-            return norm(x)
-        return norm(x.unflatten(-1, (-1, self.head_width))).flatten(-2)
+        weight = parallel.copy(norm.weight, self.group)  # its gradient is the sum of those of all ranks' heads
+        rows = x.unflatten(-1, (-1, len(weight)))
+        return ops.residual_norm(rows, None, weight, None, norm.eps, rms=norm.rms)[0].flatten(-2)
 
 
 class Head(Part):
