@@ -33,7 +33,7 @@ class MiniSettings(Protocol):
 class System:
     """How one system is made, adapted and shown.
 
-    name: in recipes and folders. title: in tables and plots. heads: where its body has masked-LM heads; the deepest
+    name: in recipes and folders. title: in tables and plots. heads: where its body has heads; the deepest
     is the body's number of layers. body: the system whose body it takes instead of pretraining one of its own.
     adapts_at: how many layers of the body step 2 runs. builds_mini: step 1b trains new layers on top of mini.depth
     of the body's, and step 2 runs those instead. follows_schedule: adapt.depth_schedule, where given, says how many
@@ -72,7 +72,7 @@ class System:
         return self.builds_mini or self.body_heads == (Depth.MINI,)
 
     def head_depths(self, num_layers: int, mini: MiniSettings) -> tuple[int, ...]:
-        """Numbers of layers after which the system's body has a masked-LM head, rising."""
+        """Numbers of layers after which the system's body has a head, rising."""
         given = {Depth.FULL: [num_layers], Depth.MINI: [mini.depth], Depth.LISTED: mini.depths}
         return tuple(sorted({depth for head in self.body_heads for depth in given[head]}))
 

@@ -28,7 +28,7 @@ def add_arguments(commands: Commands) -> None:
     exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a body, mini-model or task model")
     exporting.add_argument("out", metavar="OUT", help="folder to write")
     exporting.add_argument("--pack", metavar="PACK", help="language pack; default: the folder `pack` beside ARTIFACT")
-    exporting.add_argument("--depth", metavar="N", type=int, help="masked-LM head; default: the deepest")
+    exporting.add_argument("--depth", metavar="N", type=int, help="language-model head; default: the deepest")
     exporting.set_defaults(run=_export_hf)
 
 

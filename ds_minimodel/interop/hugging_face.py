@@ -1,4 +1,4 @@
-"""Import of Hugging Face's masked LMs as a body and a pack, and export as a folder for `from_pretrained`."""
+"""Import of Hugging Face's language models as a body and a pack, and export as a folder for `from_pretrained`."""
 
 from __future__ import annotations
 

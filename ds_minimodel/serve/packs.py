@@ -23,8 +23,8 @@ from ds_minimodel.model.parameters import load_into
 from ds_minimodel.objectives import OBJECTIVES
 from ds_minimodel.tasks import task_of
 
-_WRITTEN = ("kind", "language", "space", "vocab_size", "special", "lossy", "rows", "steps", "eflops", "files")  # anew
 _NAMED = ("kind", "language", "space", "vocab_size", "special", "rows", "steps", "eflops", "files")
+_WRITTEN = (*_NAMED, "lossy")  # anew
 
 
 def facts_of(folder: str | Path) -> dict[str, Any]:
@@ -48,10 +48,15 @@ def facts_of(folder: str | Path) -> dict[str, Any]:
 
 def check_pack(folder: str | Path, body_folder: str | Path | None = None) -> None:
     """Raise UserError where a pack is damaged, its parts disagree or, with `body_folder`, it does not fit."""
-    body = None if body_folder is None else load_body(body_folder)
-    if body_folder is not None and body is not None and body.task:
-        task_of(body_folder, body)
-    open_pack(folder, body)
+    open_pack(folder, None if body_folder is None else _load_body(body_folder))
+
+
+def _load_body(folder: str | Path) -> BodyArtifact:
+    """A body or task model; UserError also where its task is of no kind that there is."""
+    body = load_body(folder)
+    if body.task:
+        task_of(folder, body)
+    return body
 
 
 def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Path, onto: bool = False) -> None:
@@ -63,14 +68,12 @@ def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Pa
     out = Path(out)
     if out.exists():
         raise UserError(f"{out}: exists; choose another name or delete it")
-    body = load_body(body_folder)
+    body = _load_body(body_folder)
+    pack, _ = open_pack(pack_folder, None if onto else body)
     if onto:
-        pack, _ = open_pack(pack_folder)
         if pack.space == body.space:
             raise UserError(f"{pack_folder}: is of this body's embedding space already; leave out --onto")
         check_fit(pack_folder, pack, body)
-    else:
-        check_pack(pack_folder, body_folder)
     for folder in (body_folder, pack_folder):
         if out.resolve().is_relative_to(Path(folder).resolve()):
             raise UserError(f"{out}: lies in {folder}, which is copied there; choose a place outside of it")

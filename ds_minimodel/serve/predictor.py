@@ -18,7 +18,7 @@ from ds_minimodel.tasks.tables import table_rows
 
 
 class Predictor(ManyLanguages):
-    """A task model, or a body with its masked-LM heads, that serves many languages.
+    """A task model, or a body with its heads, that serves many languages.
 
     >>> predictor = Predictor("finetune/minijoint/nli/seed-1/model", {"de": "adapt/minijoint/de/pack",
     ...                                                                "tr": "adapt/minijoint/tr/pack"})

@@ -135,9 +135,7 @@ class GroupedConfig(ModernConfig):
     head_size: Few | None = None  # None: hidden_size / num_heads
     tie_output: bool = True  # whether the embeddings are the output matrix
     rotary_base: RotaryBase = 10_000.0
-    rotary_factor: Factor = (
-        1.0  # by which waves of the rotary positions are slowed down that are longer than was trained
-    )
+    rotary_factor: Factor = 1.0  # by which long waves of the rotary positions are slowed down, as of Rotation
     rotary_low: Factor = 1.0
     rotary_high: Factor = 4.0
     rotary_original: Size = 8192
