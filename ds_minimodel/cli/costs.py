@@ -66,8 +66,9 @@ def _plan(options: Options) -> None:
     name_the_cpu()  # before the import, which brings DeepSpeed
     from ds_minimodel.planning.plans import plans
     from ds_minimodel.planning.tables import plan_tables
+    from ds_minimodel.recipe.reading import package_recipes
 
-    if Path(options.recipe).is_dir():
+    if Path(options.recipe).is_dir() and options.recipe not in package_recipes():
         _plan_model(options)
         return
     rows = plans(recipe_of(options)[0], options.world_size, options.device, options.ranks_per_node)

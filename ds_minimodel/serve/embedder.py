@@ -96,7 +96,8 @@ class Embedder(ManyLanguages):
         for first in range(0, len(texts), _PART):
             tokenizer = self.plug(language)
             ids = tokenizer.encode(texts[first : first + _PART])
-            num_cut += sum(len(of_text) > self.max_length - 2 for of_text in ids)
+            room = self.max_length - sum(map(len, tokenizer.vocabulary.frame))
+            num_cut += sum(len(of_text) > room for of_text in ids)
             yield self._vectors(tokenizer.vocabulary, ids)
         if num_cut:
             longest = f"the {self.max_length:,} tokens that the model takes"

@@ -45,3 +45,9 @@ def test_what_is_no_model_is_refused(tmp_path):
         main(["plan", str(tmp_path)])
     with pytest.raises(UserError, match="config.json"):
         read_config(tmp_path)
+
+
+def test_a_folder_does_not_hide_a_recipe_of_the_package(tmp_path, monkeypatch):
+    (tmp_path / "quickstart").mkdir()
+    monkeypatch.chdir(tmp_path)
+    plan("quickstart")
