@@ -27,7 +27,6 @@ SLOW = (
 # What is random or long, needs a tool of its own or looks at DeepSpeed alone: run by --all, which a release needs.
 LONG = (
     "benchmarks/test_parts.py",
-    "cli/test_random_inputs.py",
     "data/test_ranks.py",
     "engine/test_costs.py",
     "engine/test_two_hosts.py",
@@ -36,6 +35,7 @@ LONG = (
     "ops/test_attention_triton.py",
     "ops/test_device_code.py",
     "pipeline/test_launchers.py",
+    "torture",
 )
 assert all((TESTS / name).exists() for name in SLOW + LONG)
 

@@ -1,4 +1,4 @@
-"""Ranks that end by a mistake: no thread of a library outlives Python."""
+"""Ranks that end by a mistake: no thread of a library outlives Python. tests/faults/ends.py has those that are done."""
 
 import os
 import subprocess
