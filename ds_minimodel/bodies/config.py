@@ -67,8 +67,8 @@ class BodyConfig(Section):
 
     @property
     def split_sizes(self) -> Mapping[str, int]:
-        """{key: size} that the number of tensor-parallel ranks must divide."""
-        return {"num_heads": self.num_heads, "ffn_size": self.ffn_size}
+        """{what: size} that the number of tensor-parallel ranks must divide."""
+        return {"model.num_heads": self.num_heads, "model.ffn_size": self.ffn_size}
 
     @property
     def period(self) -> int:

@@ -522,9 +522,7 @@ class Recipe(Section):
     def _sizes_agree(self) -> "Recipe":
         for key, size in self.model.split_sizes.items():
             if size % self.engine.tensor_parallel:
-                raise ValueError(
-                    f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide model.{key} {size}"
-                )
+                raise ValueError(f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide {key} {size}")
         model, mini = self.model, self.mini
         layers = max(model.num_layers, mini.depth + mini.new_layers if self.builds_minis else 0)
         if not DropoutSites.fit(layers, model.num_heads):

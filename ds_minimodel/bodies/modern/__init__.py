@@ -89,8 +89,9 @@ class ModernConfig(BodyConfig):
 
     @property
     def split_sizes(self) -> Mapping[str, int]:
-        sizes = {**super().split_sizes, "num_kv_heads": self.num_key_heads}
-        return sizes | {"a norm of all heads at once, number": 1} if self.query_norm == "whole" else sizes
+        sizes = {**super().split_sizes, "model.num_kv_heads": self.num_key_heads}
+        whole = f"a norm that model.kind {self.kind} has over all heads, of which there is"
+        return sizes | {whole: 1} if self.query_norm == "whole" else sizes
 
     def layer(self, index: int) -> LayerPlan:
         """What is layer `index`'s own, from 0."""
