@@ -104,7 +104,8 @@ def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
     settings = {**names.config_json(work.body, work.vocab_size), "pad_token_id": 1, "num_labels": NUM_LABELS}
     config = transformers.AutoConfig.for_model(**settings, attn_implementation=attention)
     finetune = work.name == "finetune"
-    kind = getattr(transformers, names.classes + ("ForSequenceClassification" if finetune else "ForMaskedLM"))
+    ending = "ForSequenceClassification" if finetune else recipe.trained_by.hugging_face_class
+    kind = getattr(transformers, names.classes + ending)
     torch.manual_seed(recipe.seed)
     model = kind(config).train()
     if finetune:
@@ -126,6 +127,8 @@ def their_batch(batch: dict, finetune: bool) -> dict[str, torch.Tensor]:
         positions = torch.arange(tokens.shape[1])
         mask = {"attention_mask": (positions < batch["lengths"][:, None]).long()} if "lengths" in batch else {}
         return {"input_ids": tokens, "labels": batch["targets"][:, 0], **mask}
+    if "read" not in batch:
+        return {"input_ids": tokens, "labels": tokens}  # shifted by the model
     labels = torch.full_like(tokens, IGNORED).scatter(1, batch["read"], batch["targets"])
     return {"input_ids": tokens, "labels": labels}
 

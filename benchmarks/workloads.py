@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ds_minimodel.bodies import BodyConfig
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.costs import Cost, Work, finetune_flops, step_flops
 from ds_minimodel.data.tokenizer import SPECIAL, trained_layout
 from ds_minimodel.engine.ranks.world import World
@@ -125,6 +126,10 @@ def make_batch(work: Workload, number: int) -> dict:
     draw = torch.Generator().manual_seed(number)
     shape = work.batch_size, work.seq_length
     tokens = torch.randint(len(SPECIAL), work.vocab_size, shape, generator=draw)
+    if work.body.causal:  # all positions are read, and the last predicts nothing
+        targets = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=IGNORED)
+        keys = torch.randint(-(2**31), 2**31 - 1, shape[:1], generator=draw).to(torch.int32)
+        return {"tokens": tokens, "targets": targets, "sample_keys": keys, "count": tokens[:, 1:].numel()}
     read = torch.rand(shape, generator=draw).argsort(1)[:, : work.num_read].sort(1).values
     targets = tokens.gather(1, read)
     tokens = tokens.scatter(
