@@ -128,8 +128,8 @@ def make_batch(work: Workload, number: int) -> dict:
     tokens = torch.randint(len(SPECIAL), work.vocab_size, shape, generator=draw)
     if work.body.causal:  # all positions are read, and the last predicts nothing
         targets = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=IGNORED)
-        keys = torch.randint(-(2**31), 2**31 - 1, shape[:1], generator=draw).to(torch.int32)
-        return {"tokens": tokens, "targets": targets, "sample_keys": keys, "count": tokens[:, 1:].numel()}
+        sample_keys = torch.randint(-(2**31), 2**31 - 1, shape[:1], generator=draw).to(torch.int32)
+        return {"tokens": tokens, "targets": targets, "sample_keys": sample_keys, "count": tokens[:, 1:].numel()}
     read = torch.rand(shape, generator=draw).argsort(1)[:, : work.num_read].sort(1).values
     targets = tokens.gather(1, read)
     tokens = tokens.scatter(

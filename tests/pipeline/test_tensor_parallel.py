@@ -16,7 +16,7 @@ OVERRIDES = ("systems=[minipost,multijoint]", "finetune.seeds=1")
 # grouped heads, an output matrix of its own.
 MODERN = {
     "modernbert": ("model.window=4",),
-    "qwen2": ("model.num_heads=4", "model.num_kv_heads=2", "model.tie_output=false"),
+    "qwen2": ("model.num_heads=4", "model.num_kv_heads=2", "model.tie_output=false", "tokenizer.vocab_size=300"),
 }
 
 
