@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 from torch import Tensor
 
+from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.bodies.config import BodyConfig
 from ds_minimodel.common.errors import UserError, reason_of
 from ds_minimodel.common.files import Stored
+from ds_minimodel.common.sections import Few, Size
 
 _ANSWERS = "ForQuestionAnswering"
 Shapes = Mapping[str, tuple[int, ...]]
 Blocks = Mapping[str, Sequence[int]]
 _EQUAL: Blocks = {}
-_SPELT = {  # keys of a body as config.json has them
+_SIZES = {  # of a body, as config.json spells them
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
     "num_heads": "num_attention_heads",
+    "ffn_size": "intermediate_size",
+}
+_SPELT = _SIZES | {  # keys that a message may name
     "num_kv_heads": "num_key_value_heads",
     "head_size": "head_dim",
     "max_positions": "max_position_embeddings",
@@ -30,37 +37,70 @@ _SPELT = {  # keys of a body as config.json has them
 }
 
 
+class ConfigFile(Stored):
+    """Of config.json what decides the model: what every type has; what is not served is no value of it."""
+
+    model_config = ConfigDict(validate_default=True)
+
+    vocab_size: Size
+    num_hidden_layers: Few
+    hidden_size: Size
+    num_attention_heads: Few
+    intermediate_size: Size
+    max_position_embeddings: Size
+
+
 @dataclass(frozen=True)
 class Architecture(ABC):
     """One of Hugging Face's model types that a kind of body serves.
 
     model_type: in config.json. classes: how the names of its model classes begin. tokenizer: the same of its own
-    tokenizer class. endings: how the names of those of its classes end that are served. pad_id: of the padding token,
-    where positions count from it. Our names are those of a LanguageModel's parameters; a language-model head is module
-    `body.heads.DEPTH`, the head of a task lies beside `body`.
+    tokenizer class. endings: how the names of those of its classes end that are served. own: configuration of its kind
+    here. config_file: its config.json. pad_id: of the padding token, where positions count from it. Our names are those
+    of a LanguageModel's parameters; a language-model head is module `body.heads.DEPTH`, the head of a task lies beside
+    `body`.
     """
 
     model_type: str
     classes: str
     tokenizer: str
     endings: tuple[str, ...] = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", _ANSWERS)
+    own: type[BodyConfig] = field(kw_only=True)
+    config_file: type[ConfigFile] = field(kw_only=True)
 
     @property
     def pad_id(self) -> int | None:
         return None
 
-    @property
-    @abstractmethod
-    def config_file(self) -> type[Stored]:
-        """What of config.json decides the model; what is not served is no value of it."""
-
     @abstractmethod
     def config(self, file: Any, where: Path) -> tuple[BodyConfig, int]:
         """(configuration, number of ids) of the `config_file` that `where` holds; UserError where sizes disagree."""
 
-    @abstractmethod
+    def checked_config(self, file: ConfigFile, where: Path, **values: Any) -> BodyConfig:
+        """Of the file's sizes and these values; where they disagree, a UserError with the keys of the file `where`."""
+        try:
+            return self.own(**{ours: getattr(file, theirs) for ours, theirs in _SIZES.items()}, **values)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            reason = ": ".join([*map(str, fault["loc"]), reason_of(fault)])
+            for ours, theirs in _SPELT.items():
+                reason = reason.replace(ours, theirs)
+            raise UserError(f"{where}: {reason}") from None
+
     def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
         """The content of config.json for a body, but for the class of the model."""
+        return {
+            "model_type": self.model_type,
+            "vocab_size": vocab_size,
+            **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+            "initializer_range": INIT_STD,
+            "tie_word_embeddings": config.tied,
+            **self.own_keys(config),
+        }
+
+    @abstractmethod
+    def own_keys(self, config: Any) -> dict[str, Any]:
+        """Of config.json what not every model type has."""
 
     @abstractmethod
     def from_theirs(
@@ -119,18 +159,6 @@ def part_sizes(name: str, parts: Sequence[str], rows: int, blocks: Blocks = _EQU
     if len(parts) == 1:
         return [rows]
     return blocks.get(name.split(".")[-2]) or [rows // len(parts)] * len(parts)
-
-
-def checked_config(kind: type[BodyConfig], where: Path, **values: Any) -> BodyConfig:
-    """`kind` with these values; where they disagree, a UserError that names keys as the file `where` has them."""
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        reason = ": ".join([*map(str, fault["loc"]), reason_of(fault)])
-        for ours, theirs in _SPELT.items():
-            reason = reason.replace(ours, theirs)
-        raise UserError(f"{where}: {reason}") from None
 
 
 def remove_copy(tensors: dict[str, Tensor], copy: str, original: str, where: Path) -> None:

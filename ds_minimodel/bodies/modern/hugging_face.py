@@ -10,9 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from torch import Tensor
 
-from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.bodies.config import BodyConfig
-from ds_minimodel.bodies.hugging_face import Architecture, Shapes, checked_config, converted, part_sizes, remove_copy
+from ds_minimodel.bodies.hugging_face import Architecture, ConfigFile, Shapes, converted, part_sizes, remove_copy
 from ds_minimodel.bodies.modern import (
     Epsilon,
     EuroBertConfig,
@@ -94,17 +93,9 @@ class _NamedTwice(_ScaledRotary):
         return {**value, "rope_type": value["type"]}
 
 
-class _ConfigFile(Stored):
-    """Of config.json what decides a model of every family: what is served, with their library's defaults."""
+class _FamilyConfigFile(ConfigFile):
+    """What is served of every family, with their library's defaults."""
 
-    model_config = ConfigDict(validate_default=True)
-
-    vocab_size: Size
-    num_hidden_layers: Few
-    hidden_size: Size
-    num_attention_heads: Few
-    intermediate_size: Size
-    max_position_embeddings: Size
     attention_bias: Literal[False] = False
     mlp_bias: Literal[False] = False
     attention_dropout: Annotated[Probability, Field(strict=False)] = 0.0
@@ -120,7 +111,7 @@ class _ConfigFile(Stored):
         raise NotImplementedError
 
 
-class ModernBertConfigFile(_ConfigFile):
+class ModernBertConfigFile(_FamilyConfigFile):
     """ModernBERT's."""
 
     class _RotaryByKind(Stored):
@@ -180,7 +171,7 @@ class ModernBertConfigFile(_ConfigFile):
         }
 
 
-class GroupedConfigFile(_ConfigFile):
+class GroupedConfigFile(_FamilyConfigFile):
     """That of Llama, and of the families that differ from it in few keys."""
 
     num_key_value_heads: Few | None = None
@@ -195,14 +186,14 @@ class GroupedConfigFile(_ConfigFile):
     use_sliding_window: Literal[False] = False
     is_causal: Literal[True] = True
 
+    windowed: ClassVar[bool] = False  # whether layers may see a window
+
     @field_validator("layer_types")
     @classmethod
     def _see_all(cls, kinds: _LayerTypes) -> _LayerTypes:
         if not cls.windowed and kinds and _LOCAL in kinds:
             raise ValueError("layers that see a window are not served in this family")
         return kinds
-
-    windowed: ClassVar[bool] = False
 
     def own_fields(self, where: Path) -> dict[str, Any]:
         if self.rope_parameters and self.rope_scaling:
@@ -359,13 +350,13 @@ _LAYER: Mapping[str, Sequence[str]] = {
 class ModernArchitecture(Architecture):
     """A family there. Names are of modules, without `.weight` and `.bias`; what a body has not is passed over.
 
-    own: configuration of its kind. file: its config.json. tokens, output, embedding_norm: their names of these; those
-    of `layer` stand after `model.layers.N.`. head: modules of a language model's head -> theirs. task_head: modules of
-    a task's -> theirs. shifted_norms: whether weights of norms are stored as what is added to 1.
+    tokens, output, embedding_norm: their names of these; those of `layer` stand after `model.layers.N.`. head: modules
+    of a language model's head -> theirs. task_head: modules of a task's -> theirs. shifted_norms: whether weights of
+    norms are stored as what is added to 1.
     """
 
     own: type[ModernConfig]
-    file: type[_ConfigFile]
+    config_file: type[_FamilyConfigFile]
     tokens: str = "model.embed_tokens"
     output: str = "lm_head"
     embedding_norm: str = ""
@@ -374,35 +365,21 @@ class ModernArchitecture(Architecture):
     task_head: Mapping[str, str] = field(default_factory=lambda: {"dense": "dense", "out": "classifier"})
     shifted_norms: bool = False
 
-    @property
-    def config_file(self) -> type[Stored]:
-        return self.file
-
     def config(self, file: Any, where: Path) -> tuple[BodyConfig, int]:
-        sizes = dict(
-            num_layers=file.num_hidden_layers,
-            hidden_size=file.hidden_size,
-            num_heads=file.num_attention_heads,
-            ffn_size=file.intermediate_size,
+        config = self.checked_config(
+            file,
+            where,
             max_positions=file.max_position_embeddings,
             attention_dropout=float(file.attention_dropout),
+            **file.own_fields(where),
         )
-        return checked_config(self.own, where, **sizes, **file.own_fields(where)), file.vocab_size
+        return config, file.vocab_size
 
-    def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
-        assert isinstance(config, ModernConfig)
+    def own_keys(self, config: Any) -> dict[str, Any]:
         return {
-            "model_type": self.model_type,
-            "vocab_size": vocab_size,
-            "num_hidden_layers": config.num_layers,
-            "hidden_size": config.hidden_size,
-            "num_attention_heads": config.num_heads,
-            "intermediate_size": config.ffn_size,
             "max_position_embeddings": config.max_positions,
             "attention_dropout": config.attention_dropout,
-            "initializer_range": INIT_STD,
-            "tie_word_embeddings": config.tied,
-            **self.file.own_keys(config),
+            **self.config_file.own_keys(config),
         }
 
     def from_theirs(
@@ -436,10 +413,8 @@ class ModernArchitecture(Architecture):
         for name in ours:
             module, _, kind = name.rpartition(".")
             if module == "pack":
-                module, kind = (
-                    ("tokens", "weight") if kind == "tokens" else ("output", kind.replace("output", "weight"))
-                )
-                theirs: Sequence[str] = (getattr(self, module),)
+                theirs: Sequence[str] = (self.tokens if kind == "tokens" else self.output,)
+                kind = "bias" if kind == "bias" else "weight"
             elif module in head:
                 theirs = (head[module],)
             elif module == "body.embedding_norm":
@@ -473,7 +448,7 @@ MODERNBERT = ModernArchitecture(
     "ModernBert",
     "ModernBert",
     own=ModernBertConfig,
-    file=ModernBertConfigFile,
+    config_file=ModernBertConfigFile,
     tokens="model.embeddings.tok_embeddings",
     output="decoder",
     embedding_norm="model.embeddings.norm",
@@ -493,13 +468,13 @@ EUROBERT = ModernArchitecture(
     "PreTrained",
     ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"),
     own=EuroBertConfig,
-    file=EuroBertConfigFile,
+    config_file=EuroBertConfigFile,
 )
-LLAMA = ModernArchitecture("llama", "Llama", "PreTrained", _CAUSAL, own=LlamaConfig, file=GroupedConfigFile)
-QWEN2 = ModernArchitecture("qwen2", "Qwen2", "Qwen2", _CAUSAL, own=Qwen2Config, file=GroupedConfigFile)
-QWEN3 = ModernArchitecture("qwen3", "Qwen3", "Qwen2", _CAUSAL, own=Qwen3Config, file=Qwen3ConfigFile)
+LLAMA = ModernArchitecture("llama", "Llama", "PreTrained", _CAUSAL, own=LlamaConfig, config_file=GroupedConfigFile)
+QWEN2 = ModernArchitecture("qwen2", "Qwen2", "Qwen2", _CAUSAL, own=Qwen2Config, config_file=GroupedConfigFile)
+QWEN3 = ModernArchitecture("qwen3", "Qwen3", "Qwen2", _CAUSAL, own=Qwen3Config, config_file=Qwen3ConfigFile)
 OLMO2 = ModernArchitecture(
-    "olmo2", "Olmo2", "PreTrained", _CAUSAL, own=Olmo2Config, file=Olmo2ConfigFile, layer={**_LAYER, **_AFTER}
+    "olmo2", "Olmo2", "PreTrained", _CAUSAL, own=Olmo2Config, config_file=Olmo2ConfigFile, layer={**_LAYER, **_AFTER}
 )
 GEMMA3 = ModernArchitecture(
     "gemma3_text",
@@ -507,7 +482,7 @@ GEMMA3 = ModernArchitecture(
     "Gemma",
     _CAUSAL,
     own=Gemma3Config,
-    file=Gemma3ConfigFile,
+    config_file=Gemma3ConfigFile,
     layer={**_LAYER, **_AFTER, "ffn_norm": ("pre_feedforward_layernorm",)},
     shifted_norms=True,
 )

@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.bodies.config import BodyConfig
-from ds_minimodel.bodies.hugging_face import Architecture, Shapes, as_fp32, checked_config, converted, remove_copy
+from ds_minimodel.bodies.hugging_face import Architecture, ConfigFile, Shapes, as_fp32, converted, remove_copy
 from ds_minimodel.bodies.roberta import BertConfig, RobertaConfig
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Stored
-from ds_minimodel.common.sections import Few, Probability, Size
+from ds_minimodel.common.sections import Probability
 
 _LAYER = {
     "attention_out": "attention.output.dense",
@@ -37,10 +35,8 @@ _COPIES = {"lm_head.decoder.weight": TOKENS, "lm_head.decoder.bias": "lm_head.bi
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # of the first BERTs
 
 
-class RobertaConfigFile(Stored):
-    """Of config.json what decides the model: what is served, with RobertaConfig's defaults for absent keys."""
-
-    model_config = ConfigDict(validate_default=True)
+class RobertaConfigFile(ConfigFile):
+    """What is served, with RobertaConfig's defaults for absent keys."""
 
     hidden_act: Literal["gelu"] = "gelu"
     layer_norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-12
@@ -51,12 +47,6 @@ class RobertaConfigFile(Stored):
     tie_word_embeddings: Literal[True] = True
     pad_token_id: int | None = 1
     pruned_heads: Annotated[dict[str, Any], Field(max_length=0)] = {}
-    vocab_size: Size
-    num_hidden_layers: Few
-    hidden_size: Size
-    num_attention_heads: Few
-    intermediate_size: Size
-    max_position_embeddings: Size
     hidden_dropout_prob: Probability = 0.1
     attention_probs_dropout_prob: Probability = 0.1
 
@@ -65,12 +55,13 @@ class RobertaConfigFile(Stored):
 class RobertaArchitecture(Architecture):
     """A model type of RoBERTa's and BERT's kinds.
 
-    own: configuration of its kind. first_position: row of the table of positions that the first token has; theirs
+    first_position: row of the table of positions that the first token has; theirs
     count from pad_token_id. renamed: beginnings of RoBERTa's names -> its own. unused: beginnings of names that a
     masked LM may have, without effect on it.
     """
 
     own: type[RobertaConfig] = RobertaConfig
+    config_file: type[ConfigFile] = RobertaConfigFile
     first_position: int = FIRST_POSITION
     renamed: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ("roberta.pooler.", "roberta.embeddings.position_ids")
@@ -78,10 +69,6 @@ class RobertaArchitecture(Architecture):
     @property
     def pad_id(self) -> int | None:
         return self.first_position - 1 if self.first_position else None
-
-    @property
-    def config_file(self) -> type[Stored]:
-        return RobertaConfigFile
 
     def config(self, file: Any, where: Path) -> tuple[BodyConfig, int]:
         fixed = {"type_vocab_size": self.own.token_types}
@@ -95,13 +82,9 @@ class RobertaArchitecture(Architecture):
             raise UserError(
                 f"{where}: max_position_embeddings: no positions: the first {self.first_position} are not used"
             )
-        config = checked_config(
-            self.own,
+        config = self.checked_config(
+            file,
             where,
-            num_layers=file.num_hidden_layers,
-            hidden_size=file.hidden_size,
-            num_heads=file.num_attention_heads,
-            ffn_size=file.intermediate_size,
             max_positions=positions,
             dropout=file.hidden_dropout_prob,
             attention_dropout=file.attention_probs_dropout_prob,
@@ -109,23 +92,14 @@ class RobertaArchitecture(Architecture):
         )
         return config, file.vocab_size
 
-    def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
-        assert isinstance(config, RobertaConfig)
+    def own_keys(self, config: Any) -> dict[str, Any]:
         return {
-            "model_type": self.model_type,
-            "vocab_size": vocab_size,
-            "num_hidden_layers": config.num_layers,
-            "hidden_size": config.hidden_size,
-            "num_attention_heads": config.num_heads,
-            "intermediate_size": config.ffn_size,
             "max_position_embeddings": config.max_positions + self.first_position,
             "hidden_act": "gelu",
             "layer_norm_eps": config.norm_eps,
             "type_vocab_size": self.own.token_types,
-            "initializer_range": INIT_STD,
             "hidden_dropout_prob": config.dropout,
             "attention_probs_dropout_prob": config.attention_dropout,
-            "tie_word_embeddings": True,
         }
 
     def from_theirs(
