@@ -6,6 +6,7 @@ Shape legend: B batch, N heads, Q queries, S keys, D head width, C parts side by
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,9 +68,7 @@ def _forward_reference(
     return (dropped @ v.to(dropped.dtype)).to(v.dtype).transpose(1, 2).flatten(2)
 
 
-def _forward_fake(
-    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
-) -> Tensor:
+def _forward_fake(projected: Tensor, queries: Tensor | None, *others: Any) -> Tensor:
     model = projected if queries is None else queries
     return model.new_empty(*model.shape[:2], model.shape[2] // (3 if queries is None else 1))
 
@@ -97,43 +96,29 @@ def _backward_reference(
     return _concatenate(grads[1:]), _concatenate(grads[:1])
 
 
-def _backward_fake(
-    grad: Tensor,
-    projected: Tensor,
-    queries: Tensor | None,
-    num_heads: int,
-    lengths: Tensor | None,
-    p: float,
-    row_keys: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    return (projected.new_empty(projected.shape), projected.new_empty(0 if queries is None else queries.shape))
+def _backward_fake(grad: Tensor, projected: Tensor, queries: Tensor | None, *others: Any) -> tuple[Tensor, Tensor]:
+    return projected.new_empty(projected.shape), projected.new_empty(0 if queries is None else queries.shape)
 
 
-_forward = define(
-    "attention(Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, Tensor? row_keys) -> Tensor",
-    _forward_reference,
-    _forward_fake,
-)
-_backward_op = define(
-    "attention_backward(Tensor grad, Tensor projected, Tensor? queries, int num_heads, "
-    "Tensor? lengths, float p, Tensor? row_keys) -> (Tensor grad_projected, Tensor grad_queries)",
-    _backward_reference,
-    _backward_fake,
-)
+_ARGUMENTS = "Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, Tensor? row_keys"
+_GRADS = "(Tensor grad_projected, Tensor grad_queries)"
+_forward = define(f"attention({_ARGUMENTS}) -> Tensor", _forward_reference, _forward_fake)
+_backward_op = define(f"attention_backward(Tensor grad, {_ARGUMENTS}) -> {_GRADS}", _backward_reference, _backward_fake)
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     projected, queries, ctx.num_heads, lengths, ctx.p, row_keys = inputs
-    ctx.save_for_backward(projected, queries, lengths, row_keys)
+    saved = output if isinstance(output, tuple) else ()  # with the sums of flash attention
+    ctx.save_for_backward(*saved, projected, queries, lengths, row_keys)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    projected, queries, lengths, row_keys = ctx.saved_tensors
-    grads = _backward_op(grad, projected, queries, ctx.num_heads, lengths, ctx.p, row_keys)
+def _backward(op: Any, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    *saved, projected, queries, lengths, row_keys = ctx.saved_tensors
+    grads = op(grad, *saved, projected, queries, ctx.num_heads, lengths, ctx.p, row_keys)
     return grads[0], None if queries is None else grads[1], None, None, None, None
 
 
-compiled_attention = differentiate(_forward, _setup_context, _backward)
+compiled_attention = differentiate(_forward, _setup_context, partial(_backward, _backward_op))
 
 
 def _flash_forward_reference(
@@ -151,68 +136,48 @@ def _flash_forward_reference(
 
 
 def _flash_forward_fake(
-    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
+    projected: Tensor, queries: Tensor | None, num_heads: int, *others: Any
 ) -> tuple[Tensor, Tensor]:
-    context = _forward_fake(projected, queries, num_heads, lengths, p, row_keys)
-    dtype = accumulation_dtype(projected.dtype)
-    return context, context.new_empty(context.shape[0], num_heads, context.shape[1], dtype=dtype)
-
-
-def _flash_backward_reference(grad: Tensor, out: Tensor, logsumexp: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
-    return _backward_reference(grad, *inputs)
-
-
-def _flash_backward_fake(grad: Tensor, out: Tensor, logsumexp: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
-    return _backward_fake(grad, *inputs)
+    context, dtype = _forward_fake(projected, queries), accumulation_dtype(projected.dtype)
+    return context, context.new_empty(len(context), num_heads, context.shape[1], dtype=dtype)
 
 
 # As attention, and the logarithm (B,N,Q) of each row's sum of exponentials, with which the backward pass computes the
 # probabilities again.
 _flash_forward = define(
-    "flash_attention(Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, Tensor? row_keys) "
-    "-> (Tensor out, Tensor logsumexp)",
-    _flash_forward_reference,
-    _flash_forward_fake,
+    f"flash_attention({_ARGUMENTS}) -> (Tensor out, Tensor logsumexp)", _flash_forward_reference, _flash_forward_fake
 )
 _flash_backward_op = define(
-    "flash_attention_backward(Tensor grad, Tensor out, Tensor logsumexp, Tensor projected, Tensor? queries, "
-    "int num_heads, Tensor? lengths, float p, Tensor? row_keys) -> (Tensor grad_projected, Tensor grad_queries)",
-    _flash_backward_reference,
-    _flash_backward_fake,
+    f"flash_attention_backward(Tensor grad, Tensor out, Tensor logsumexp, {_ARGUMENTS}) -> {_GRADS}",
+    lambda grad, out, logsumexp, *inputs: _backward_reference(grad, *inputs),
+    lambda grad, out, logsumexp, *inputs: _backward_fake(grad, *inputs),
 )
 
 
-def _in_triton(function: str, reference: str, projected_at: int) -> Callable:
-    """An operator for CUDA: the function of attention_triton.py, or the reference where Triton cannot serve."""
+def serve_by_triton(op: str, function: str, num_own: int, arranged: Callable = lambda *inputs: inputs) -> None:
+    """Serve an operator on CUDA by a function of attention_triton.py, or by its reference where Triton cannot.
+
+    num_own: arguments before the inputs of attention. arranged: inputs as the function takes them.
+    """
 
     def serve(*arguments: Any) -> Any:
-        projected, queries, num_heads = arguments[projected_at : projected_at + 3]
+        own, inputs = arguments[:num_own], arguments[num_own:]
+        projected, queries, num_heads = inputs[:3]
         if why_not_triton(projected.device, projected.dtype, _head_width(projected, queries, num_heads)):
-            return getattr(torch.ops.dsmm_reference, reference)(*arguments)
+            return getattr(torch.ops.dsmm_reference, op)(*arguments)
         from . import attention_triton  # needs Triton, which machines without a GPU may lack
 
         with torch.cuda.device(projected.device):
-            return getattr(attention_triton, function)(*arguments)
+            return getattr(attention_triton, function)(*own, *arranged(*inputs))
 
-    return serve
-
-
-torch.library.impl("dsmm::flash_attention", "CUDA", _in_triton("forward", "flash_attention", 0))
-torch.library.impl("dsmm::flash_attention_backward", "CUDA", _in_triton("backward", "flash_attention_backward", 3))
+    torch.library.impl(f"dsmm::{op}", "CUDA", serve)
 
 
-def _setup_flash_context(ctx: Any, inputs: tuple, output: Any) -> None:
-    projected, queries, ctx.num_heads, lengths, ctx.p, row_keys = inputs
-    ctx.save_for_backward(*output, projected, queries, lengths, row_keys)
+serve_by_triton("flash_attention", "forward", 0)
+serve_by_triton("flash_attention_backward", "backward", 3)
 
 
-def _flash_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    out, logsumexp, projected, queries, lengths, row_keys = ctx.saved_tensors
-    grads = _flash_backward_op(grad, out, logsumexp, projected, queries, ctx.num_heads, lengths, ctx.p, row_keys)
-    return grads[0], None if queries is None else grads[1], None, None, None, None
-
-
-flash_attention = differentiate(_flash_forward, _setup_flash_context, _flash_backward)
+flash_attention = differentiate(_flash_forward, _setup_context, partial(_backward, _flash_backward_op))
 
 
 class _AroundSoftmax(torch.autograd.Function):
@@ -262,7 +227,7 @@ def _torch_fused_attention(projected: Tensor, queries: Tensor | None, num_heads:
 
 
 def _head_width(projected: Tensor, queries: Tensor | None, num_heads: int) -> int:
-    return projected.shape[-1] // ((3 if queries is None else 2) * num_heads)
+    return projected.shape[-1] // (3 * num_heads) if queries is None else queries.shape[-1] // num_heads
 
 
 def attention(

@@ -5,14 +5,14 @@ Shape legend: B batch, N heads of queries, K heads of keys, Q queries, S keys, D
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import attention
+from .attention import attention, serve_by_triton
 from .dropout import dropout_reference
 from .library import accumulation_dtype, define, differentiate
 from .loading import why_not_triton
@@ -123,26 +123,19 @@ _backward_op = define(
 )
 
 
-def _keep(ctx: Any, inputs: tuple, *output: Tensor) -> None:
-    keys_values, queries, ctx.num_heads, positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale = inputs
-    ctx.save_for_backward(*output, keys_values, queries, positions, lengths, row_keys)
-
-
-def _grads(ctx: Any, op: Any, *grad: Tensor) -> tuple[Tensor | None, ...]:
-    *output, keys_values, queries, positions, lengths, row_keys = ctx.saved_tensors
-    of_window = positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale
-    return *op(*grad, *output, keys_values, queries, ctx.num_heads, *of_window), *(None,) * 8
-
-
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-    _keep(ctx, inputs)
+    keys_values, queries, ctx.num_heads, positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale = inputs
+    saved = output if isinstance(output, tuple) else ()  # with the sums of flash attention
+    ctx.save_for_backward(*saved, keys_values, queries, positions, lengths, row_keys)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return _grads(ctx, _backward_op, grad)
+def _backward(op: Any, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    *saved, keys_values, queries, positions, lengths, row_keys = ctx.saved_tensors
+    of_window = positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale
+    return *op(grad, *saved, keys_values, queries, ctx.num_heads, *of_window), *(None,) * 8
 
 
-compiled_window_attention = differentiate(_forward, _setup_context, _backward)
+compiled_window_attention = differentiate(_forward, _setup_context, partial(_backward, _backward_op))
 
 
 def _flash_reference(*inputs: Any) -> tuple[Tensor, Tensor]:
@@ -158,57 +151,29 @@ def _flash_fake(keys_values: Tensor, queries: Tensor, num_heads: int, *others: A
     return queries.new_empty(queries.shape), sums
 
 
-def _flash_backward_reference(grad: Tensor, out: Tensor, logsumexp: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
-    return _backward_reference(grad, *inputs)
-
-
-def _flash_backward_fake(grad: Tensor, out: Tensor, logsumexp: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
-    return _backward_fake(grad, *inputs)
-
-
 # As window_attention, and the logarithm (B,N,Q) of each row's sum of exponentials, as flash_attention keeps it.
 _flash_forward = define(
     f"flash_window_attention({_ARGUMENTS}) -> (Tensor out, Tensor logsumexp)", _flash_reference, _flash_fake
 )
 _flash_backward_op = define(
     f"flash_window_attention_backward(Tensor grad, Tensor out, Tensor logsumexp, {_ARGUMENTS}) -> {_GRADS}",
-    _flash_backward_reference,
-    _flash_backward_fake,
+    lambda grad, out, logsumexp, *inputs: _backward_reference(grad, *inputs),
+    lambda grad, out, logsumexp, *inputs: _backward_fake(grad, *inputs),
 )
 
 
-def _in_triton(function: str, reference: str, inputs_at: int) -> Callable:
-    """An operator for CUDA: the function of attention_triton.py, or the reference where Triton cannot serve."""
+def _for_triton(*inputs: Any) -> tuple:
+    from .attention_triton import Window
 
-    def serve(*arguments: Any) -> Any:
-        keys_values, queries, num_heads, positions, before, after, *others, scale = arguments[inputs_at:]
-        if why_not_triton(queries.device, queries.dtype, queries.shape[-1] // num_heads):
-            return getattr(torch.ops.dsmm_reference, reference)(*arguments)
-        from . import attention_triton  # needs Triton, which machines without a GPU may lack
-
-        window = attention_triton.Window(positions, before, after, scale)
-        with torch.cuda.device(queries.device):
-            call = getattr(attention_triton, function)
-            return call(*arguments[:inputs_at], keys_values, queries, num_heads, *others, window)
-
-    return serve
+    keys_values, queries, num_heads, positions, before, after, *others, scale = inputs
+    return keys_values, queries, num_heads, *others, Window(positions, before, after, scale)
 
 
-torch.library.impl("dsmm::flash_window_attention", "CUDA", _in_triton("forward", "flash_window_attention", 0))
-torch.library.impl(
-    "dsmm::flash_window_attention_backward", "CUDA", _in_triton("backward", "flash_window_attention_backward", 3)
-)
+serve_by_triton("flash_window_attention", "forward", 0, _for_triton)
+serve_by_triton("flash_window_attention_backward", "backward", 3, _for_triton)
 
 
-def _setup_flash_context(ctx: Any, inputs: tuple, output: Any) -> None:
-    _keep(ctx, inputs, *output)
-
-
-def _flash_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return _grads(ctx, _flash_backward_op, grad)
-
-
-flash_window_attention = differentiate(_flash_forward, _setup_flash_context, _flash_backward)
+flash_window_attention = differentiate(_flash_forward, _setup_context, partial(_backward, _flash_backward_op))
 
 
 def torch_window_attention(
