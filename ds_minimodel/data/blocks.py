@@ -142,9 +142,9 @@ def _pack(
     """
     ends = (np.flatnonzero(is_end) + 1).tolist()
     # A block may not go on past the end of a document: the second of two </s>, which is the blank line after it.
-    blanks = (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist() if within_documents else []
-    if within_documents and whole_documents:
-        blanks = list(ends)
+    blanks: list[int] = []
+    if within_documents:
+        blanks += ends if whole_documents else (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist()
     blanks.append(len(is_end) + limit)  # never reached
     borders: list[tuple[int, int]] = []
     start, sentence, document = 0, 0, 0

@@ -51,6 +51,15 @@ def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, An
     return tensors
 
 
+def at_padding(x: Tensor, value: float, batch: Batch) -> Tensor:
+    """`x` (B, S, …) with `value` where the rows of a batch have ended."""
+    if batch.get("lengths") is None:
+        return x
+    positions_S = torch.arange(x.shape[1], device=x.device)
+    padding_BS = positions_S >= batch["lengths"][:, None]
+    return x.masked_fill(padding_BS.view(*padding_BS.shape, *[1] * (x.dim() - 2)), value)
+
+
 class Model(nn.Module):
     """A language pack and a body with heads at `head_depths`."""
 
@@ -137,9 +146,7 @@ class SentenceEncoder(TaskModel):
             return x_BSH[:, 0].float()
         if batch.get("lengths") is None:
             return x_BSH.float().mean(1)
-        positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
-        padding_BS = positions_S >= batch["lengths"][:, None]
-        return x_BSH.float().masked_fill(padding_BS[..., None], 0).sum(1) / batch["lengths"][:, None]
+        return at_padding(x_BSH.float(), 0, batch).sum(1) / batch["lengths"][:, None]
 
 
 class TokenLikelihoods(TaskModel):
@@ -147,11 +154,8 @@ class TokenLikelihoods(TaskModel):
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, S) fp32: the logarithm of each token's probability; 0 for the first of a row, and for padding."""
-        targets_BS = batch["tokens"].roll(-1, 1)
+        targets_BS = at_padding(batch["tokens"], IGNORED, batch).roll(-1, 1)
         targets_BS[:, -1] = IGNORED
-        if batch.get("lengths") is not None:
-            positions_S = torch.arange(targets_BS.shape[1], device=targets_BS.device)
-            targets_BS[positions_S >= batch["lengths"][:, None] - 1] = IGNORED
         (x_BSH,), table = encode(self.pack, self.body, batch)
         (head,) = self.body.heads.values()
         losses_P = self.pack.token_losses(head(x_BSH.flatten(0, 1)), table, targets_BS.flatten())
@@ -220,10 +224,7 @@ class SpanExtractor(TaskModel):
         x_BSH = self.read(batch)
         # In fp32: in bf16 near-by scores would tie, and the first of them win.
         logits_BS2 = F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
-        if batch.get("lengths") is None:
-            return logits_BS2
-        positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
-        return logits_BS2.masked_fill((positions_S >= batch["lengths"][:, None])[..., None], -torch.inf)
+        return at_padding(logits_BS2, -torch.inf, batch)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum over the examples of the mean of the start and the end cross-entropy."""

@@ -61,10 +61,6 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
     def labels(self, task: TaskSettings, source: str) -> None:
         return None
 
-    def check_files(self, task: TaskSettings, source: str) -> None:
-        for path in sorted({task.train, task.dev or task.train, *task.test.values()}):
-            read_squad(path)
-
     def encode(
         self, tokenizer: Tokenizer, records: list[Question], task: TaskSettings, max_length: int, separators: int = 2
     ) -> Windows:
