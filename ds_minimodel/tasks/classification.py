@@ -10,7 +10,7 @@ import numpy as np
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.batches import Examples, join
-from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, References, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_classification
 from ds_minimodel.tasks.tables import SENTENCE, Columns, Records, columns_named, read_table
 
@@ -39,7 +39,7 @@ class Classification(FinetunedKind[Records, Encoded]):
         """The forms that a task's tables may have: those known, or the one that `named`, {role: column}, is."""
         return (columns_named(self.fields, named),) if named else self.known_forms
 
-    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Records:
+    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Records:
         is_test = path not in (task.train, task.dev) and bool(task.test_columns)
         return read_table(path, self.table_forms(task.test_columns if is_test else task.columns), labels, language)
 
@@ -51,16 +51,12 @@ class Classification(FinetunedKind[Records, Encoded]):
     ) -> Encoded:
         return Encoded(encode_table(tokenizer, records, max_length, separators))
 
-    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+    def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.model.models import SequenceClassifier
 
         return SequenceClassifier(config, vocab_size, self.num_outputs(labels))
 
-    def num_outputs(self, labels: list[str] | None) -> int:
-        assert labels is not None
-        return len(labels)
-
-    def hugging_face_config(self, labels: list[str] | None) -> dict[str, object]:
+    def hugging_face_config(self, labels: Labels) -> dict[str, object]:
         return super().hugging_face_config(labels) | {"problem_type": "single_label_classification"}
 
     def score(self, task: TaskSettings, language: str, records: Records, encoded: Encoded, logits: Logits) -> Scores:
@@ -82,15 +78,13 @@ class Classification(FinetunedKind[Records, Encoded]):
     def metric(self, task: TaskSettings, source: str) -> str:
         return "accuracy"
 
-    def references(
-        self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | str]:
+    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
         """Accuracies of the majority class and of TF-IDF."""
         labels = self.labels(task, source)
         train = self.read(task.train, task, source, labels)
         return self._references(train, {name: self.read(path, task, name, labels) for name, path in tests.items()})
 
-    def _references(self, train: Records, tests: Mapping[str, Records]) -> dict[str, dict[str, float] | str]:
+    def _references(self, train: Records, tests: Mapping[str, Records]) -> References:
         from ds_minimodel.tasks import references
 
         targets = train.targets.tolist()
@@ -101,21 +95,14 @@ class Classification(FinetunedKind[Records, Encoded]):
         }
 
     def encode_requests(
-        self,
-        tokenizer: Tokenizer,
-        requests: Sequence[Request],
-        labels: list[str] | None,
-        max_length: int,
-        separators: int = 2,
+        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: Labels, max_length: int, separators: int = 2
     ) -> tuple[Records, Encoded]:
         assert labels is not None
         texts = tuple([str(request[name]) for request in requests] for name in self.fields)
         records = Records(texts, np.zeros(len(requests), dtype=np.int64), tuple(labels))
         return records, Encoded(encode_table(tokenizer, records, max_length, separators))
 
-    def answers(
-        self, records: Records, encoded: Encoded, logits: Logits, labels: list[str] | None
-    ) -> list[dict[str, object]]:
+    def answers(self, records: Records, encoded: Encoded, logits: Logits, labels: Labels) -> list[dict[str, object]]:
         """{"label": the likeliest, "scores": {label: probability}}"""
         import torch
 

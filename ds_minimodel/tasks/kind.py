@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Request = Mapping[str, object]  # a JSON object
 Logits = Iterable[tuple[np.ndarray, np.ndarray]]  # (index (B,), fp32 outputs of the module's `logits`) of each batch
 Scores = dict[str, float]  # in percent
+References = dict[str, dict[str, float] | str]  # {method: scores by language, or the reason why there are none}
+Labels = list[str] | None  # names in the order of their ids; None where there are none, or where a file's serve
 
 
 class TaskSettings(Protocol):
@@ -73,7 +75,7 @@ class TaskKind(ABC, Generic[R, E]):
     # --- Files ---
 
     @abstractmethod
-    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> R:
+    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> R:
         """The records of one file, those of `language` where a file mixes several.
 
         labels: names in the order of their ids, None for those of the file. UserError, with file and line, where
@@ -103,7 +105,7 @@ class TaskKind(ABC, Generic[R, E]):
         return config
 
     @abstractmethod
-    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+    def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         """The model, where it has a head with a fresh one, over a body of `config` without heads."""
 
     # --- Scores ---
@@ -131,9 +133,7 @@ class TaskKind(ABC, Generic[R, E]):
         """Name of the metric that "score" is, for the titles of tables."""
 
     @abstractmethod
-    def references(
-        self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | str]:
+    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
         """{name: {language: score}} of methods without a language model; the reason where one can't be had.
 
         tests: {language: file}. They learn from the training file, where there is one, in the language `source`.
@@ -151,7 +151,7 @@ class FinetunedKind(TaskKind[R, E]):
     fields: tuple[str, ...]  # keys of a request that hold text, in the order in which they are typed
 
     @abstractmethod
-    def labels(self, task: TaskSettings, source: str) -> list[str] | None:
+    def labels(self, task: TaskSettings, source: str) -> Labels:
         """Names of the labels in id order: the recipe's, else the training file's; None for a kind without labels.
 
         source: language of the training file.
@@ -163,11 +163,12 @@ class FinetunedKind(TaskKind[R, E]):
         for language, path in sorted({(source, task.train), (source, task.dev or task.train), *task.test.items()}):
             self.read(path, task, language, labels)
 
-    @abstractmethod
-    def num_outputs(self, labels: list[str] | None) -> int:
+    def num_outputs(self, labels: Labels) -> int:
         """Scores that the head gives at a position that it reads."""
+        assert labels is not None
+        return len(labels)
 
-    def hugging_face_config(self, labels: list[str] | None) -> dict[str, object]:
+    def hugging_face_config(self, labels: Labels) -> dict[str, object]:
         """Entries of Hugging Face's config.json for the head."""
         if labels is None:
             return {}
@@ -183,15 +184,10 @@ class FinetunedKind(TaskKind[R, E]):
 
     @abstractmethod
     def encode_requests(
-        self,
-        tokenizer: Tokenizer,
-        requests: Sequence[Request],
-        labels: list[str] | None,
-        max_length: int,
-        separators: int = 2,
+        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: Labels, max_length: int, separators: int = 2
     ) -> tuple[R, E]:
         """Checked requests as records and as sequences of at most `max_length` tokens."""
 
     @abstractmethod
-    def answers(self, records: R, encoded: E, logits: Logits, labels: list[str] | None) -> list[dict[str, object]]:
+    def answers(self, records: R, encoded: E, logits: Logits, labels: Labels) -> list[dict[str, object]]:
         """The answer to each request, a JSON object."""

@@ -16,7 +16,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.data.rows import json_object, text_field
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, Logits, R, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, Labels, Logits, R, References, Scores, TaskKind, TaskSettings
 from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LikelihoodKind(TaskKind[R, Scored]):
     has_labels = False
     reads_start = False
 
-    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+    def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.model.models import TokenLikelihoods
 
         return TokenLikelihoods(config, vocab_size)
@@ -75,7 +75,7 @@ class Text(LikelihoodKind[Documents]):
     form = "documents, with an empty line between them"
     scored_with_source = True
 
-    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Documents:
+    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Documents:
         return Documents(["\n".join(document) for document in read_documents([path])])
 
     def encode(
@@ -104,9 +104,7 @@ class Text(LikelihoodKind[Documents]):
     def metric(self, task: TaskSettings, source: str) -> str:
         return "bytes in 100 bits (100 / bits a byte)"
 
-    def references(
-        self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | str]:
+    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
         """What a compressor that knows nothing of language needs."""
         import lzma
 
@@ -133,7 +131,7 @@ class Choice(LikelihoodKind[Choices]):
     roles = frozenset({"question", "options", "answer"})
     form = "JSON lines with question, options (a list of text) and answer (the place of the right one, from 0)"
 
-    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Choices:
+    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Choices:
         asked, offered, right = (task.columns.get(role, role) for role in ("question", "options", "answer"))
         questions, choices, answers = [], [], []
         for number, line in enumerate(text_lines(read_text(path), path), 1):
@@ -147,7 +145,10 @@ class Choice(LikelihoodKind[Choices]):
                 text_field({offered: option}, offered, where)
             if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer < len(options):
                 raise UserError(f"{where}: {right!r} is no place in the {len(options)} options, from 0")
-            questions.append(text_field(row, asked, where))
+            question = text_field(row, asked, where)
+            if not question.strip():
+                raise UserError(f"{where}: {asked!r} is empty")
+            questions.append(question)
             choices.append(options)
             answers.append(answer)
         if not questions:
@@ -187,9 +188,7 @@ class Choice(LikelihoodKind[Choices]):
     def metric(self, task: TaskSettings, source: str) -> str:
         return "accuracy"
 
-    def references(
-        self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | str]:
+    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
         """A guess, and the longest option."""
         chance, longest = {}, {}
         for language, path in tests.items():

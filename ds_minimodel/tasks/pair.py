@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ds_minimodel.tasks.classification import Classification
-from ds_minimodel.tasks.kind import TaskSettings
+from ds_minimodel.tasks.kind import References, TaskSettings
 from ds_minimodel.tasks.tables import MULTINLI, PAIR, PAWSX, XNLI, XNLI_TRAIN, Records
 
 
@@ -20,7 +20,7 @@ class Pair(Classification):
     def least_length(self, task: TaskSettings) -> int:
         return 6
 
-    def _references(self, train: Records, tests: Mapping[str, Records]) -> dict[str, dict[str, float] | str]:
+    def _references(self, train: Records, tests: Mapping[str, Records]) -> References:
         """Also the accuracy by how many words the two sentences share."""
         from ds_minimodel.tasks import references
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, PositiveInt
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.rows import parse_json, shown, text_field
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, References, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_qa
 from ds_minimodel.tasks.tables import read_text
 
@@ -55,7 +55,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
     def least_length(self, task: TaskSettings) -> int:
         return _keys_of(task).question_length + 4
 
-    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> list[Question]:
+    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> list[Question]:
         return read_squad(path)
 
     def labels(self, task: TaskSettings, source: str) -> None:
@@ -67,12 +67,12 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
         keys = _keys_of(task)
         return encode_questions(tokenizer, records, max_length, keys.question_length, keys.stride)
 
-    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+    def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.model.models import SpanExtractor
 
         return SpanExtractor(config, vocab_size)
 
-    def num_outputs(self, labels: list[str] | None) -> int:
+    def num_outputs(self, labels: Labels) -> int:
         return 2  # start and end
 
     def score(
@@ -87,9 +87,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
     def metric(self, task: TaskSettings, source: str) -> str:
         return "F1 by MLQA's rules" if _keys_of(task).metric == "mlqa" else "F1"
 
-    def references(
-        self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | str]:
+    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
         """F1 of answering with the sentence most like the question."""
         from ds_minimodel.tasks import references
 
@@ -101,12 +99,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
         return {"overlap": scores}
 
     def encode_requests(
-        self,
-        tokenizer: Tokenizer,
-        requests: Sequence[Request],
-        labels: list[str] | None,
-        max_length: int,
-        separators: int = 2,
+        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: Labels, max_length: int, separators: int = 2
     ) -> tuple[list[Question], Windows]:
         questions = [
             Question(str(number), str(request["question"]), str(request["context"]), ("",), (0,))
@@ -116,7 +109,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
         return questions, encode_questions(tokenizer, questions, length, length // 6, length // 3)
 
     def answers(
-        self, records: list[Question], encoded: Windows, logits: Logits, labels: list[str] | None
+        self, records: list[Question], encoded: Windows, logits: Logits, labels: Labels
     ) -> list[dict[str, object]]:
         """{"answer", "score": sum of the two logits, None without an answer}"""
         found = find_answers(records, encoded, logits)

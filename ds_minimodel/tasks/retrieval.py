@@ -18,7 +18,7 @@ from pydantic import BaseModel, PositiveInt
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.tasks.batches import Examples, join
-from ds_minimodel.tasks.kind import Encoded, Logits, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, Labels, Logits, References, Scores, TaskKind, TaskSettings
 from ds_minimodel.tasks.metrics import neighbour_accuracy
 from ds_minimodel.tasks.tables import read_text, text_lines
 
@@ -61,7 +61,7 @@ class Retrieval(TaskKind[Bitext, Encoded]):
     has_labels = False
     reads_start = False
 
-    def read(self, path: str, task: TaskSettings, language: str, labels: list[str] | None) -> Bitext:
+    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Bitext:
         return read_bitext(path, task.translations[language])
 
     def with_source(self, records: Bitext, outputs: Callable[[Bitext], tuple[Encoded, Logits]]) -> Bitext:
@@ -78,7 +78,7 @@ class Retrieval(TaskKind[Bitext, Encoded]):
         depth = min(_keys_of(task).depth or config.num_layers, config.num_layers)
         return config.with_layers(depth)
 
-    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+    def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.model.models import SentenceEncoder
 
         return SentenceEncoder(config, vocab_size)
@@ -92,9 +92,7 @@ class Retrieval(TaskKind[Bitext, Encoded]):
     def metric(self, task: TaskSettings, source: str) -> str:
         return "accuracy of nearest neighbours, mean of both directions"
 
-    def references(
-        self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | str]:
+    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
         """A guess among all, and the nearest by TF-IDF of letters."""
         from ds_minimodel.tasks import references
 

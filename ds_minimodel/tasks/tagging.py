@@ -20,7 +20,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.rows import text_field
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Logits, Request, Scores, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, References, Request, Scores, TaskSettings
 from ds_minimodel.tasks.metrics import score_classification
 from ds_minimodel.tasks.tables import read_text, text_lines
 
@@ -73,14 +73,10 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
     ) -> TaggedTokens:
         return encode_words(tokenizer, records, max_length)
 
-    def module(self, config: BodyConfig, vocab_size: int, labels: list[str] | None) -> TaskModel:
+    def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.model.models import TokenClassifier
 
         return TokenClassifier(config, vocab_size, self.num_outputs(labels))
-
-    def num_outputs(self, labels: list[str] | None) -> int:
-        assert labels is not None
-        return len(labels)
 
     def score(
         self, task: TaskSettings, language: str, records: Sentences, encoded: TaggedTokens, logits: Logits
@@ -90,9 +86,7 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
     def metric(self, task: TaskSettings, source: str) -> str:
         return "entity F1" if has_entities(self.labels(task, source)) else "accuracy"
 
-    def references(
-        self, task: TaskSettings, tests: Mapping[str, str], source: str
-    ) -> dict[str, dict[str, float] | str]:
+    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
         """The training file's most frequent tag for every word; for each word that it has, the word's own."""
         labels = self.labels(task, source)
         train = read_tagged(task.train, labels)
@@ -102,7 +96,7 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
                 by_word.setdefault(word, Counter())[target] += 1
         majority = _most_frequent(sum(by_word.values(), Counter()))
         of_word = {word: _most_frequent(counts) for word, counts in by_word.items()}
-        found: dict[str, dict[str, float] | str] = {}
+        found: References = {}
         for name, known in (("majority", {}), ("majority of each word", of_word)):
             scores: dict[str, float] = {}
             for language, path in tests.items():
@@ -123,12 +117,7 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
             text_field({f"tokens[{number}]": word}, f"tokens[{number}]", where)
 
     def encode_requests(
-        self,
-        tokenizer: Tokenizer,
-        requests: Sequence[Request],
-        labels: list[str] | None,
-        max_length: int,
-        separators: int = 2,
+        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: Labels, max_length: int, separators: int = 2
     ) -> tuple[Sentences, TaggedTokens]:
         """The words are the request's "tokens", else its "text" cut at white space."""
         assert labels is not None
@@ -137,7 +126,7 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
         return records, encode_words(tokenizer, records, max_length)
 
     def answers(
-        self, records: Sentences, encoded: TaggedTokens, logits: Logits, labels: list[str] | None
+        self, records: Sentences, encoded: TaggedTokens, logits: Logits, labels: Labels
     ) -> list[dict[str, object]]:
         """{"tokens", "tags": one a word, null beyond the model's length}, of entities "entities" too."""
         answers: list[dict[str, object]] = []

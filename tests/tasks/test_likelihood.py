@@ -81,6 +81,7 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
         (CHOICE, '{"options": ["a", "b"], "answer": 0}', "de:1: no 'question'"),
         (CHOICE, '{"question": "q", "options": ["a"], "answer": 0}', "de:1: 'options' is no list of two texts"),
         (CHOICE, '{"question": "q", "options": ["a", ""], "answer": 0}', "de:1: 'options' is no list of two texts"),
+        (CHOICE, '{"question": " ", "options": ["a", "b"], "answer": 0}', "de:1: 'question' is empty"),
         (CHOICE, r'{"question": "q", "options": ["a", "\ud800"], "answer": 0}', "de:1: 'options' holds half a surr"),
         (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": 2}', "de:1: 'answer' is no place in the 2"),
         (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": true}', "de:1: 'answer' is no place"),
