@@ -385,7 +385,7 @@ class ModernArchitecture(Architecture):
     def from_theirs(
         self, tensors: dict[str, Tensor], config: BodyConfig, shapes: Shapes, where: Path
     ) -> dict[str, Tensor]:
-        theirs = dict(tensors)
+        theirs = {name: tensor for name, tensor in tensors.items() if not name.endswith(_ANGLES)}
         if config.tied:
             remove_copy(theirs, f"{self.output}.weight", f"{self.tokens}.weight", where)
         names = self._names(shapes, self.language_model_head(config.num_layers))
@@ -443,6 +443,7 @@ def _blocks(config: BodyConfig) -> dict[str, list[int]]:
 
 _AFTER = {"attention_post_norm": ("post_attention_layernorm",), "ffn_post_norm": ("post_feedforward_layernorm",)}
 _CAUSAL = ("ForCausalLM",)
+_ANGLES = ".rotary_emb.inv_freq"  # of older files; config.json says the same
 MODERNBERT = ModernArchitecture(
     "modernbert",
     "ModernBert",
