@@ -112,8 +112,8 @@ def _mean_over_cells(pairs: Sequence[Pair], value: Callable[[Floats, Floats], Fl
 # --- whole curves, averaged over cells first: a number is one of two curves. None without a cell
 
 
-def speedup(pairs: Sequence[Pair]) -> BootstrapEstimate | None:
-    """The other's compute to 95 % of its own final score over one's to reach the same.
+def speedup(pairs: Sequence[Pair], part: float = NEAR_MAXIMAL) -> BootstrapEstimate | None:
+    """The other's compute to a part (95 %) of its own final score over one's to reach the same.
 
     0 where one never does, or where the other is there unadapted. Where one is, its next checkpoint's compute stands
     for none: the speedup is at least that.
@@ -121,7 +121,7 @@ def speedup(pairs: Sequence[Pair]) -> BootstrapEstimate | None:
     if not pairs:
         return None
     one, other = _pooled_curves(pairs)
-    targets = NEAR_MAXIMAL * other.scores[:, -1]
+    targets = part * other.scores[:, -1]
     base, own = _compute_to_reach(other, targets), _compute_to_reach(one, targets)
     if len(one.eflops) > 1:
         own[own == 0] = one.eflops[1]

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Losses on held-out text at the end of the second study's trainings.
+"""Learning rates by the loss on held-out text after the last step of a training.
 
-    python study/second/losses.py FOLDER                table of all trainings in a folder of runs
-    python study/second/losses.py FOLDER best NAME      of the runs NAME-RATE the rate with the lowest loss
-    python study/second/losses.py FOLDER next NAME      the rate to try next, if the best of three stands at an end
+python study/second/losses.py FOLDER best NAME      of the runs NAME-RATE the rate with the lowest loss
+python study/second/losses.py FOLDER next NAME      the rate to try next, if the best of three stands at an end
 """
 
 import argparse
@@ -21,24 +20,32 @@ NATS = ("held_out/body_nats_per_token", "held_out/nats_per_token")
 
 
 def last_losses(run: Path) -> dict[str, dict[str, float]]:
-    """{training: its losses on held-out text after the last step} of a workdir."""
+    """{training: its losses on held-out text after the last step} of a workdir's trainings that are finished."""
     found = {}
-    for path in sorted(run.glob("**/run/metrics.jsonl")):
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        losses = {key: value for key, value in lines[-1].items() if key.startswith("held_out/")}
-        if losses and path.parent.parent.joinpath("pack").exists() | path.parent.parent.joinpath("mini").exists():
-            found[str(path.parents[1].relative_to(run))] = losses
+    for path in sorted(run.glob("*/**/run/metrics.jsonl")):
+        training = path.parents[1]
+        if (training / "pack").exists() or (training / "mini").exists():
+            last = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+            losses = {key: value for key, value in last.items() if key.startswith("held_out/")}
+            if losses:
+                found[str(training.relative_to(run))] = losses
     return found
 
 
+def chosen_by(trainings: dict[str, dict[str, float]]) -> float:
+    """The loss that chooses a rate: of the training of step 2 where a run has one, else of its one body."""
+    losses = trainings[min(trainings)]  # adapt, then pretrain
+    return next(losses[key] for key in NATS if key in losses)
+
+
 def rates(folder: Path, name: str) -> dict[float, float]:
-    """{rate: loss} of the finished runs NAME-RATE, each of which has one training."""
+    """{rate: loss} of the finished runs NAME-RATE."""
     found = {}
-    for run in sorted(folder.glob(f"{name}-*")):
-        losses = next(iter(last_losses(run).values()), None)
-        if losses is None:
+    for run in folder.glob(f"{name}-*"):
+        trainings = last_losses(run)
+        if not trainings:
             raise UserError(f"{run}: no finished training with held-out text")
-        found[float(run.name.removeprefix(f"{name}-"))] = next(losses[key] for key in NATS if key in losses)
+        found[float(run.name.removeprefix(f"{name}-"))] = chosen_by(trainings)
     if not found:
         raise UserError(f"{folder}/{name}-RATE: no such run")
     return dict(sorted(found.items()))
@@ -58,32 +65,13 @@ def next_rate(folder: Path, name: str) -> str:
     return f"{chosen / 2 if chosen == tried[0] else chosen * 2:g}"
 
 
-def table(folder: Path) -> str:
-    rows = ["| run | training | nats a token | bits a byte |", "| --- | --- | ---: | ---: |"]
-    for run in sorted(path for path in folder.iterdir() if path.is_dir()):
-        for training, losses in last_losses(run).items():
-            for key in sorted(key for key in losses if "nats_per_token" in key):
-                bits = losses.get(key.replace("nats_per_token", "bits_per_byte"))
-                where = key.removeprefix("held_out/").replace("nats_per_token", "").strip("_/")
-                name = f"{training}, {where}" if where else training
-                rows.append(f"| {run.name} | {name} | {losses[key]:.3f} | {'' if bits is None else f'{bits:.4f}'} |")
-    return "\n".join(rows)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("question", nargs="?", choices=("best", "next"))
-    parser.add_argument("name", nargs="?", metavar="NAME")
+    parser.add_argument("question", choices=(answers := {"best": best, "next": next_rate}))
+    parser.add_argument("name", metavar="NAME")
     options = parser.parse_args()
-    if (options.question is None) != (options.name is None):
-        parser.error("a question needs a NAME")
-    answers = {"best": best, "next": next_rate}
-
-    def answer() -> None:
-        print(answers[options.question](options.folder, options.name) if options.question else table(options.folder))
-
-    return exit_code(answer)
+    return exit_code(lambda: print(answers[options.question](options.folder, options.name)))
 
 
 if __name__ == "__main__":

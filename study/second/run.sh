@@ -46,16 +46,17 @@ text_of() {
     for command in tokenizer prepare; do step $command "text-$1" "${settings[@]}"; done
 }
 
-# share FROM TO NAME…: the workdir TO has these folders of FROM, if it has none of its own.
+# share FROM TO NAME…: the workdir TO has these folders of FROM, if it has none of its own; NAME=OTHER under that name.
 share() {
-    local from=$work/$1 to=$work/$2 name
+    local from=$work/$1 to=$work/$2 name source target
     shift 2
     for name in "$@"; do
-        if [ -e "$from/$name" ] && [ ! -e "$to/$name" ]; then
-            mkdir -p "$(dirname "$to/$name")"
-            rm -rf "$to/$name.part"
-            cp -r "$from/$name" "$to/$name.part"
-            mv "$to/$name.part" "$to/$name"
+        source=$from/${name%=*} target=$to/${name#*=}
+        if [ -e "$source" ] && [ ! -e "$target" ]; then
+            mkdir -p "$(dirname "$target")"
+            rm -rf "$target.part"
+            cp -r "$source" "$target.part"
+            mv "$target.part" "$target"
         fi
     done
 }
@@ -110,6 +111,66 @@ data() {
 
 tune() { for system in bl_base bl_small; do tune_body llama $system; done; }
 gate() { for system in bl_base bl_small; do bodies llama $system 1 2; done; }
+
+# The gate of the other kinds.
+others() {
+    local kind system
+    for kind in modernbert random neighbours; do
+        for system in bl_base bl_small; do
+            tune_body $kind $system
+            bodies $kind $system 1 2
+        done
+    done
+}
+
+# Step 2's rate, over BL_BASE's body in German.
+rate() {
+    local lr
+    for lr in 3e-3 6e-3 1.2e-2; do
+        share gate-llama-bl_base-1 rate-$lr tokenizer tokens pretrain
+        step adapt rate-$lr "systems=[bl_base]" "languages.targets=[de]" seed=1 adapt.lr=$lr adapt.steps=500 \
+            pretrain.lr="$(losses best tune-llama-bl_base)" adapt.warmup_steps=50 adapt.held_out_every=500 \
+            adapt.snapshot_every=null "adapt.snapshot_at=[]"
+    done
+}
+
+# rates_of SYSTEM: the learning rates of a system's runs, in `rates`.
+rates_of() {
+    local of_body
+    of_body=$(losses best "tune-llama-$1")
+    rates=(pretrain.lr="$of_body" build_mini.lr="$of_body" adapt.lr="$(losses best rate)")
+}
+
+# BL_SMALL is a run of its own, as its learning rate may be another one.
+main() {
+    local seed rates
+    for seed in 1 2 3; do
+        bodies llama bl_base $seed
+        bodies llama bl_small $seed
+        share gate-llama-bl_base-$seed main-$seed tokenizer tokens pretrain
+        rates_of bl_base
+        step run main-$seed seed=$seed "systems=[bl_base, minijoint, minipost]" "${rates[@]}"
+        share gate-llama-bl_small-$seed small-$seed tokenizer tokens pretrain
+        rates_of bl_small
+        step run small-$seed seed=$seed "systems=[bl_small]" "${rates[@]}"
+    done
+}
+
+# What is asked of MiniJoint's body, which is that of a MultiJoint with its two heads: step 2 over all of its layers, and
+# English as a target of its own.
+fault() {
+    local rates joint=(pretrain/minijoint=pretrain/multijoint pretrain/minijoint.job.json=pretrain/multijoint.job.json)
+    rates_of bl_base
+    rates+=(seed=1 "systems=[multijoint]" "mini.depths=[3, 9]")
+    share main-1 whole-1 tokenizer tokens "${joint[@]}"
+    step run whole-1 "${rates[@]}" mini.depth=9 "languages.targets=[de]"
+    share main-1 english-1 tokenizer/en tokenizer/en.job.json tokens/en tokens/en.job.json "${joint[@]}"
+    step run english-1 "${rates[@]}" mini.depth=3 "languages.targets=[en-again]" adapt.initialisation=random \
+        "data.text={en: $text/en.txt, en-again: $text/en.txt}" \
+        "finetune.tasks.text.test={en: $text/test.en.txt, en-again: $text/test.en.txt}"
+}
+
+tables() { python study/second/tables.py $work; }
 
 for part in "${parts[@]}"; do
     grep -xF -e "$part" <<< "$(printf '%s\n' "${all[@]}")" > /dev/null || fail "$part is no part of it: ${all[*]}"

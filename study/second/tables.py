@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Write the tables of the second study from its runs' losses and scores.
+
+    python study/second/tables.py [FOLDER]
+
+FOLDER (study/second/) has results.json, and takes tables.md. Of a folder of runs, as runs/second after
+`bash study/second/run.sh`, losses and scores of what is finished are gathered first.
+"""
+
+import argparse
+import functools
+import re
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from ds_minimodel.common.errors import UserError, exit_code
+from ds_minimodel.common.files import atomic_write, read_json, write_json
+from ds_minimodel.results.paired import UnitCurves, difference, pairs_of, share, speedup, unit_curves
+from ds_minimodel.results.paired_tables import by_task, difference_label, interval_cell, speedups_table
+from ds_minimodel.results.render import EMPTY, Block, Cell, Heading, Table, to_markdown
+from ds_minimodel.results.units import flops_unit, name_of
+from study.second.losses import chosen_by, last_losses
+
+RESULTS, PAGE = "results.json", "tables.md"
+KINDS = ("llama", "modernbert", "random", "neighbours")
+SYSTEMS = ("bl_base", "bl_small", "minijoint", "minipost")
+# By which nine layers have to lead three, and in what.
+BITS, NATS = ("held_out/bits_per_byte", 0.05), ("held_out/nats_per_token", 0.10)
+
+Losses = Mapping[str, Mapping[str, Mapping[str, float]]]  # {run: {training: {name: loss}}}
+
+
+def gather(work: Path) -> None:
+    """Write what the finished trainings and runs of a folder have come to to its results.json."""
+    runs = sorted(path for path in work.iterdir() if path.is_dir())
+    scores = []
+    for run in runs:
+        if (run / "report/run.json").exists():
+            report: Any = read_json(run / "report/run.json")
+            seed = report["recipe"]["seed"]
+            scores += [{"run": run.name, **row, "seed": [seed, row["seed"]]} for row in report["scores"]]
+    losses = {run.name: found for run in runs if (found := last_losses(run))}
+    write_json(work / RESULTS, {"losses": losses, "scores": scores})
+
+
+def variant_of(run: str, system: str) -> str:
+    """What the tables call a system of a run; those of the runs main-SEED and small-SEED are the four of the study."""
+    name = run.rpartition("-")[0]
+    return system if name in ("main", "small") else f"{system} ({name})"
+
+
+# --- the gate
+
+
+def rates_table(losses: Losses) -> Table:
+    """Loss by learning rate, of the short trainings that chose it."""
+    tried = []
+    for run, trainings in losses.items():
+        if found := re.fullmatch(r"((?:tune|rate)[a-z_-]*?)-(\d[\d.e-]*)", run):
+            tried.append((found[1], float(found[2]), chosen_by(trainings)))
+    rows = [[Cell(name), Cell(f"{rate:g}"), Cell(f"{loss:.3f}")] for name, rate, loss in sorted(tried)]
+    return Table("Learning rates: loss on held-out text, nats a token", ["run", "rate", "loss"], rows)
+
+
+def gate_table(losses: Losses) -> Table:
+    """Held-out losses of three and of nine layers, and whether a kind passes."""
+    rows = []
+    for kind in KINDS:
+        name, least = BITS if kind == "llama" else NATS
+        leads = []
+        for seed in (1, 2):
+            deep, shallow = (
+                losses.get(f"gate-{kind}-{system}-{seed}", {}).get(f"pretrain/{system}")
+                for system in ("bl_base", "bl_small")
+            )
+            if deep and shallow:
+                leads.append(shallow[name] - deep[name])
+                nats = [one["held_out/nats_per_token"] for one in (shallow, deep)]
+                bits = [one.get("held_out/bits_per_byte") for one in (shallow, deep)]
+                cells = [*(f"{one:.3f}" for one in nats), f"{nats[0] - nats[1]:.3f}"]
+                cells += ["–"] * 3 if None in bits else [*(f"{b:.4f}" for b in bits), f"{bits[0] - bits[1]:.4f}"]
+                rows.append([Cell(text) for text in (kind, str(seed), *cells)] + [EMPTY])
+        if len(leads) == 2:
+            rows[-1][-1] = Cell("yes" if min(leads) >= least else "no")
+    columns = ["kind", "seed", "nats: 3 layers", "9", "lead", "bits a byte: 3", "9", "lead", "passes"]
+    return Table("Three and nine layers on held-out English", columns, rows)
+
+
+# --- the main run
+
+
+def finals_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Bits a byte of test text with the last packs, by language and pretraining seed; cost of step 2."""
+    last: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["step"]):
+        last.setdefault((row["system"], row["language"]), {})[row["seed"][0]] = row
+    seeds = sorted({seed for found in last.values() for seed in found})
+    unit = flops_unit(max(row["eflops"] for found in last.values() for row in found.values()))
+    table_rows = []
+    for (system, language), found in last.items():
+        bits = {seed: row["bits_per_byte"] for seed, row in found.items()}
+        cells = [f"{bits[seed]:.4f}" if seed in bits else "–" for seed in seeds]
+        mean = f"{statistics.fmean(bits.values()):.4f}"
+        cost = unit.text(statistics.fmean(row["eflops"] for row in found.values()))
+        table_rows.append([Cell(text) for text in (name_of(system), language, cost, *cells, mean)])
+    columns = ["System", "language", f"step 2, {unit.name}", *(f"seed {seed}" for seed in seeds), "mean"]
+    return Table("Bits a byte of test text, the whole body with the pack", columns, table_rows)
+
+
+CLAIMS = [
+    ("H1", share, "minijoint", "bl_base", 0.95),
+    ("H2", difference, "minijoint", "bl_small", 0.0),
+    ("H3", share, "minipost", "bl_base", 0.95),
+    ("H4", speedup, "minijoint", "bl_base", 2.0),
+    ("H4", speedup, "minipost", "bl_base", 1.4),
+]
+
+
+def verdicts_table(curves: UnitCurves) -> Table:
+    """The hypotheses of registration.md with their numbers."""
+    rows = []
+    for hypothesis, number, one, other, bound in CLAIMS:
+        found = number(pairs_of(curves, one, other))
+        if found:
+            verdict = "confirmed" if found.low >= bound else "refuted" if found.high < bound else "open"
+            cell = interval_cell(found, "{:+.2f}" if number is difference else "{:.3f}")
+            what = difference_label(one, other) if number is difference else f"{number.__name__} of {name_of(one)}"
+            rows.append([Cell(hypothesis), Cell(what), Cell(f"≥ {bound:g}"), cell, Cell(verdict)])
+    return Table("Hypotheses", ["", "what", "claim", "found", "verdict"], rows)
+
+
+def blocks(results: Mapping[str, Any]) -> list[Block]:
+    """All tables in reading order, of what there is."""
+    losses = results["losses"]
+    found: list[Block] = [Heading("The gate"), gate_table(losses), rates_table(losses)]
+    rows = [
+        {**row, "system": variant_of(row["run"], row["system"]), "seed": tuple(row["seed"])}
+        for row in results["scores"]
+    ]
+    if rows:
+        targets = [row for row in rows if row["system"] in SYSTEMS and row["language"] != "en"]
+        curves = unit_curves(targets)
+        with_base = [(system, "bl_base") for system in SYSTEMS[1:]]
+        to_99 = by_task(curves, with_base, functools.partial(speedup, part=0.99))
+        found += [
+            Heading("The main run"),
+            verdicts_table(curves),
+            finals_table(targets),
+            speedups_table(by_task(curves, with_base, speedup), curves, {}),
+            Table(
+                "Speedup over BL_BASE to 99 % of its final score",
+                ["System", "speedup"],
+                [[Cell(name_of(one)), interval_cell(numbers["all tasks"])] for (one, _), numbers in to_99.items()],
+            ),
+            Heading("English, and what MiniJoint's body does"),
+            finals_table([row for row in rows if row not in targets]),
+        ]
+    return found
+
+
+def write(folder: Path) -> None:
+    """Write the tables of a folder."""
+    if any(folder.glob("*/pretrain")):
+        gather(folder)
+    if not (folder / RESULTS).is_file():
+        raise UserError(f"{folder / RESULTS}: no such file, and no run beside it; make one: bash study/second/run.sh")
+    with atomic_write(folder / PAGE, "w") as file:
+        file.write(to_markdown("Tables of the second study", blocks(read_json(folder / RESULTS))))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "study/second", metavar="FOLDER")
+    options = parser.parse_args()
+    return exit_code(lambda: write(options.folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
