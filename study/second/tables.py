@@ -76,15 +76,15 @@ def gate_table(losses: Losses) -> Table:
         leads = []
         for seed in (1, 2):
             deep, shallow = (
-                losses.get(f"gate-{kind}-{system}-{seed}", {}).get(f"pretrain/{system}")
+                losses.get(f"gate-{kind}-{system}-{seed}", {}).get(f"pretrain/{system}", {})
                 for system in ("bl_base", "bl_small")
             )
             if deep and shallow:
                 leads.append(shallow[name] - deep[name])
-                nats = [one["held_out/nats_per_token"] for one in (shallow, deep)]
-                bits = [one.get("held_out/bits_per_byte") for one in (shallow, deep)]
-                cells = [*(f"{one:.3f}" for one in nats), f"{nats[0] - nats[1]:.3f}"]
-                cells += ["–"] * 3 if None in bits else [*(f"{b:.4f}" for b in bits), f"{bits[0] - bits[1]:.4f}"]
+                cells = []
+                for loss, form in (NATS[0], "{:.3f}"), (BITS[0], "{:.4f}"):
+                    both = [one[loss] for one in (shallow, deep) if loss in one]
+                    cells += [form.format(x) for x in (*both, both[0] - both[1])] if both else ["–"] * 3
                 rows.append([Cell(text) for text in (kind, str(seed), *cells)] + [EMPTY])
         if len(leads) == 2:
             rows[-1][-1] = Cell("yes" if min(leads) >= least else "no")
