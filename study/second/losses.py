@@ -8,6 +8,7 @@ python study/second/losses.py FOLDER next NAME      the rate to try next, if the
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,7 @@ def last_losses(run: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def chosen_by(trainings: dict[str, dict[str, float]]) -> float:
+def chosen_by(trainings: Mapping[str, Mapping[str, float]]) -> float:
     """The loss that chooses a rate: of the training of step 2 where a run has one, else of its one body."""
     losses = trainings[min(trainings)]  # adapt, then pretrain
     return next(losses[key] for key in NATS if key in losses)
