@@ -147,10 +147,10 @@ main() {
     for seed in 1 2 3; do
         bodies llama bl_base $seed
         bodies llama bl_small $seed
-        share gate-llama-bl_base-$seed main-$seed tokenizer tokens pretrain
+        share gate-llama-bl_base-$seed main-$seed tokenizer tokens pretrain/bl_base pretrain/bl_base.job.json
         rates_of bl_base
         step run main-$seed seed=$seed "systems=[bl_base, minijoint, minipost]" "${rates[@]}"
-        share gate-llama-bl_small-$seed small-$seed tokenizer tokens pretrain
+        share gate-llama-bl_small-$seed small-$seed tokenizer tokens pretrain/bl_small pretrain/bl_small.job.json
         rates_of bl_small
         step run small-$seed seed=$seed "systems=[bl_small]" "${rates[@]}"
     done
