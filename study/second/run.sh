@@ -46,7 +46,7 @@ text_of() {
     for command in tokenizer prepare; do step $command "text-$1" "${settings[@]}"; done
 }
 
-# share FROM TO NAME…: the workdir TO has these folders of FROM, if it has none of its own; NAME=OTHER under that name.
+# share FROM TO NAME…: the workdir TO has these folders of FROM, if it has none of its own; NAME=OTHER: under that name.
 share() {
     local from=$work/$1 to=$work/$2 name source target
     shift 2

@@ -1,0 +1,75 @@
+"""study/second: the rates that are chosen, the gate's verdict, and tables that are those of the results."""
+
+import json
+
+import pytest
+
+from ds_minimodel.common.files import write_json
+from tests.docs import ROOT, import_script
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return import_script("study/second/tables.py")
+
+
+def finish(folder, training, **losses):
+    run = folder / training / "run"
+    run.mkdir(parents=True)
+    (folder / training / "pack").mkdir()
+    lines = [{"step": 0, "held_out/nats_per_token": 9.0}, {"step": 2, "loss": 1.0} | losses]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("losses", "best", "then"),
+    [
+        ({"1.5e-3": 3, "3e-3": 2, "6e-3": 4}, "0.003", ""),
+        ({"1.5e-3": 2, "3e-3": 3, "6e-3": 4}, "0.0015", "0.00075"),
+        ({"1.5e-3": 4, "3e-3": 3, "6e-3": 2}, "0.006", "0.012"),
+        ({"1.5e-3": 4, "3e-3": 3, "6e-3": 2, "0.012": 1}, "0.012", ""),  # once
+    ],
+)
+def test_the_best_rate_and_the_next_to_try(tmp_path, losses, best, then):
+    script = import_script("study/second/losses.py")
+    for rate, loss in losses.items():
+        finish(tmp_path / f"tune-{rate}", "pretrain/bl_base", **{"held_out/nats_per_token": loss})
+    assert script.best(tmp_path, "tune") == best
+    assert script.next_rate(tmp_path, "tune") == then
+
+
+def test_step_2_is_chosen_by_the_whole_body_and_unfinished_trainings_by_nothing(tmp_path):
+    script = import_script("study/second/losses.py")
+    run = tmp_path / "rate-3e-3"
+    finish(run, "pretrain/bl_base", **{"held_out/nats_per_token": 1.0})
+    finish(run, "adapt/bl_base/de", **{"held_out/nats_per_token": 2.0, "held_out/body_nats_per_token": 2.5})
+    assert script.chosen_by(script.last_losses(run)) == 2.5
+    (tmp_path / "rate-6e-3").mkdir()
+    with pytest.raises(script.UserError, match="rate-6e-3: no finished training"):
+        script.best(tmp_path, "rate")
+
+
+@pytest.mark.parametrize(("second_lead", "verdict"), [(0.06, "yes"), (0.04, "no")])
+def test_a_kind_passes_with_both_seeds(tables, second_lead, verdict):
+    losses = {}
+    for seed, lead in ((1, 0.07), (2, second_lead)):
+        for system, bits in (("bl_base", 1.7), ("bl_small", 1.7 + lead)):
+            found = {"held_out/bits_per_byte": bits, "held_out/nats_per_token": bits * 2.5}
+            losses[f"gate-llama-{system}-{seed}"] = {f"pretrain/{system}": found}
+    rows = [[cell.text for cell in row] for row in tables.gate_table(losses).rows]
+    assert [row[-1] for row in rows] == ["–", verdict] and rows[0][7] == "0.0700"
+    del losses["gate-llama-bl_base-2"]
+    assert [row[-1].text for row in tables.gate_table(losses).rows] == ["–"]
+
+
+def test_tables_are_those_of_the_results(tables, tmp_path):
+    write_json(tmp_path / tables.RESULTS, json.loads((ROOT / "study/second" / tables.RESULTS).read_text()))
+    tables.write(tmp_path)
+    assert (tmp_path / tables.PAGE).read_text() == (ROOT / "study/second" / tables.PAGE).read_text()
+
+
+def test_a_folder_without_results_is_refused_in_a_line(tables, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["tables.py", str(tmp_path)])
+    assert tables.main() == 2 and not list(tmp_path.iterdir())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ds-minimodel: {tmp_path}/results.json: no such file")
