@@ -28,18 +28,6 @@ from ds_minimodel.results.paired_tables import (
 )
 from ds_minimodel.results.render import Block, Facts, Heading, Notes, Plot, to_html, to_markdown
 from ds_minimodel.results.run_results import SCORES_FILE, RunResults, write_run_results
-from ds_minimodel.results.tables import (
-    adapt_costs,
-    cost_table,
-    depth_curves,
-    depth_estimates_table,
-    depth_scores_table,
-    development_table,
-    held_out_table,
-    loss_table,
-    seeds_table,
-    tasks_of,
-)
 from ds_minimodel.results.units import in_order, paper_label
 from ds_minimodel.systems import SYSTEMS
 
@@ -79,10 +67,10 @@ def report_blocks(comparison: Comparison) -> list[Block]:
     else:
         left_out.append("Tables 2, 3, 5, A1 to A5, Figures 1, 3 and 4: nothing was scored in a target language.")
     if comparison.development:
-        blocks += [Heading("Finetuning"), development_table(comparison.development)]
+        blocks += [Heading("Finetuning"), tables.development_table(comparison.development)]
     elif comparison.scores:
         left_out.append("Scores during finetuning: no task names a development file (dev).")
-    blocks += [Heading("Costs"), cost_table(comparison.costs)]
+    blocks += [Heading("Costs"), tables.cost_table(comparison.costs)]
     blocks += _loss_blocks(comparison, left_out)
     if left_out:
         blocks += [Heading("Left out"), Notes(left_out)]
@@ -98,7 +86,7 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     other_depths = {variant for depths in comparison.depths.values() for variant in depths.values()}
     rows = [row for row in comparison.scores if row["system"] not in other_depths - SYSTEMS.keys()]
     curves = _curves(rows)
-    estimates, tasks = near_maximal(curves), tasks_of(curves)
+    estimates, tasks = near_maximal(curves), tables.tasks_of(curves)
     blocks = [tables.summary_table(curves, comparison.costs), *_speedup_blocks(comparison, left_out)]
     blocks += [
         Heading("Training curves"),
@@ -144,7 +132,7 @@ def _speedup_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     if not comparison.baseline_of:
         left_out.append("Figure 1, Tables 3 and A4: near-maximal performance refers to BL_BASE, which no run has.")
         return []
-    curves, paces = unit_curves(comparison.scores), paces_of(comparison.losses, adapt_costs(comparison.costs))
+    curves, paces = unit_curves(comparison.scores), paces_of(comparison.losses, tables.adapt_costs(comparison.costs))
     speedups = by_task(curves, _with_baselines(comparison), speedup)
     if not speedups:
         left_out.append("Figure 1: no system but BL_BASE has scores beside it.")
@@ -171,7 +159,7 @@ def _depth_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     blocks: list[Block] = []
     for system, depths in comparison.depths.items():
         name = SYSTEMS[system].title
-        curves = depth_curves(comparison.scores, depths)
+        curves = tables.depth_curves(comparison.scores, depths)
         if not curves:
             left_out.append(f"Figure 4, Tables A3 and A4 for {name}: its depths have no task and language in common.")
             continue
@@ -184,23 +172,23 @@ def _depth_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
                 f"Figure 4: {name} by depth N of the mini-model, averaged over the languages that "
                 f"all depths were scored in. {_BANDS}",
             ),
-            depth_scores_table(depths, curves, comparison.costs),
+            tables.depth_scores_table(depths, curves, comparison.costs),
         ]
         if estimates:
-            blocks.append(depth_estimates_table(depths, estimates, curves))
+            blocks.append(tables.depth_estimates_table(depths, estimates, curves))
         blocks += [
             Plot(
                 f"figure-4-{system}-{task}.png",
                 plots.plot_depth_languages(task, comparison.metrics[task], curves, depths),
                 f"Figures A2 and A3 ({task}): {name} by depth of the mini-model, by language. {_BANDS}",
             )
-            for task in tasks_of(curves)
+            for task in tables.tasks_of(curves)
         ]
     return blocks
 
 
 def _seed_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
-    table = seeds_table(comparison.scores)
+    table = tables.seeds_table(comparison.scores)
     if table is None:
         left_out.append("Table A5: no system was run with several seeds; add such runs by --with.")
         return []
@@ -210,7 +198,7 @@ def _seed_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
 def paired_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     """Systems compared unit by unit: differences with intervals, shares, measured time."""
     curves, compared = unit_curves(comparison.scores), _with_baselines(comparison)
-    spent = adapt_costs(comparison.costs)
+    spent = tables.adapt_costs(comparison.costs)
     differences = by_task(curves, comparison.pairs)
     lacking = [difference_label(*pair) for pair in comparison.pairs if pair not in differences]
     if lacking:
@@ -239,7 +227,7 @@ def _loss_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     if not comparison.losses:
         left_out.append("Losses: no run logged any.")
         return []
-    blocks: list[Block] = [Heading("Losses"), loss_table(comparison.losses)]
+    blocks: list[Block] = [Heading("Losses"), tables.loss_table(comparison.losses)]
     if any(row["stage"] == "adapt" for row in comparison.losses):
         blocks.append(
             Plot(
@@ -251,7 +239,7 @@ def _loss_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
     if not any(row["held_out"] for row in comparison.losses):
         left_out.append("Held-out loss: no text was held out (data.held_out).")
         return blocks
-    blocks.append(held_out_table(comparison.losses))
+    blocks.append(tables.held_out_table(comparison.losses))
     if any(row["stage"] == "adapt" and row["held_out"] for row in comparison.losses):
         caption = (
             "Held-out loss of the whole body with the pack at the snapshots of step 2, against compute, by language."

@@ -1,5 +1,6 @@
 """Tables of the paper for one's own runs, as data (render.py prints them), and what they read off the curves."""
 
+import itertools
 import math
 import operator
 import statistics
@@ -46,10 +47,19 @@ def adapt_costs(costs: Iterable[Row]) -> dict[str, float]:
     return {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
 
 
-def final_score(curves: Curves, system: str, task: str, language: str = AVERAGE) -> float | None:
-    """Score at training completion, or None where the system has none."""
-    curve = curves.get((system, task, language))
-    return curve[-1].mean if curve else None
+def _points(curves: Curves, keys: Iterable[Key], number: int = -1) -> list[Point | None]:
+    """Points of curves, at training completion if no number says another; None where there is no curve."""
+    return [curves[key][number] if key in curves else None for key in keys]
+
+
+def _best_of_columns(rows: Iterable[Sequence[Point | None]]) -> list[float | None]:
+    """The highest mean of each column, None where it has none."""
+    return [max((point.mean for point in column if point), default=None) for column in zip(*rows, strict=True)]
+
+
+def _largest(estimates: Iterable[Estimate | None]) -> float:
+    """The largest EFLOPs of estimates' bounds that are reached."""
+    return max((estimate.upper for estimate in estimates if estimate and estimate.upper < math.inf), default=0)
 
 
 def score_cell(point: Point | None, best: float | None = None) -> Cell:
@@ -81,8 +91,9 @@ def summary_table(curves: Curves, costs: Iterable[Row]) -> Table:
     unit = v100_unit(max(spent.values(), default=0))
     rows = []
     for system in systems_of(curves):
-        finals = [(final_score(curves, system, task), final_score(curves, BASELINE, task)) for task in tasks]
-        retained = [score / of_baseline for score, of_baseline in finals if score is not None and of_baseline]
+        ends, of_baseline = (_points(curves, ((one, task, AVERAGE) for task in tasks)) for one in (system, BASELINE))
+        pairs = zip(ends, of_baseline, strict=True)
+        retained = [end.mean / baseline.mean for end, baseline in pairs if end and baseline and baseline.mean]
         cost = spent.get(system)
         rows.append(
             [
@@ -122,32 +133,15 @@ def final_scores_table(
     systems, columns = systems_of(curves, task), [*languages_of(curves, task), AVERAGE]
     spent = adapt_costs(costs)
     flops, days = flops_unit(max(spent.values(), default=0)), v100_unit(max(spent.values(), default=0))
-    best = {
-        language: max(
-            (curves[system, task, language][-1].mean for system in systems if (system, task, language) in curves),
-            default=None,
-        )
-        for language in columns
-    }
+    keys = {system: [(system, task, language) for language in columns] for system in systems}
+    best = _best_of_columns(_points(curves, keys[system]) for system in systems)
     rows, unadapted = [], []
     for system in systems:
-        last = {
-            language: curves[system, task, language][-1] for language in columns if (system, task, language) in curves
-        }
         cost = [Cell(unit.text(spent[system])) if system in spent else EMPTY for unit in (flops, days)]
-        rows.append(
-            [Cell(name_of(system)), *cost, *(score_cell(last.get(language), best[language]) for language in columns)]
-        )
-        first = {language: curves[system, task, language][0] for language in last}
-        if system == system_of(system) and first and all(point.step == 0 for point in first.values()):
-            unadapted.append(
-                [
-                    Cell(f"{name_of(system)}, unadapted"),
-                    EMPTY,
-                    EMPTY,
-                    *(score_cell(first.get(language)) for language in columns),
-                ]
-            )
+        rows.append([Cell(name_of(system)), *cost, *map(score_cell, _points(curves, keys[system]), best)])
+        first = _points(curves, keys[system], 0)
+        if system == system_of(system) and any(first) and all(point.step == 0 for point in first if point):
+            unadapted.append([Cell(f"{name_of(system)}, unadapted"), EMPTY, EMPTY, *map(score_cell, first)])
     references = [[Cell(name), EMPTY, EMPTY, *cells] for name, cells in _baseline_rows(task, columns, baselines)]
     return Table(
         f"{paper_label('Table 2', task)}: performance at training completion, {metric}",
@@ -195,43 +189,28 @@ def _baseline_rows(task: str, columns: Sequence[str], baselines: Iterable[Row]) 
         languages = [language for language in columns if language != AVERAGE]
         if all(language in scores for language in languages):
             scores[AVERAGE] = statistics.fmean(scores[language] for language in languages)
-        yield name, [Cell(f"{scores[language]:.1f}") if language in scores else EMPTY for language in columns]
+        yield name, [_mean_cell(scores.get(language)) for language in columns]
 
 
 def near_maximal_table(task: str, curves: Curves, estimates: Estimates) -> Table:
     """Table 3 for one task: V100 time to 95 % of BL_BASE's final score, with the bounds of the estimate."""
     languages = languages_of(curves, task)
-    finite = [
-        estimate.upper
-        for (_, of_task, language), estimate in estimates.items()
-        if of_task == task and language in languages and estimate.upper < math.inf
-    ]
-    days, flops = v100_unit(max(finite, default=0)), flops_unit(max(finite, default=0))
-    systems = in_order(system for system, of_task, _ in estimates if of_task == task)
-    best = {
-        language: min(
-            (estimates[system, task, language].eflops for system in systems if (system, task, language) in estimates),
-            default=None,
-        )
-        for language in languages
+    found = {
+        system: [estimates.get((system, task, language)) for language in languages]
+        for system in in_order(system for system, of_task, _ in estimates if of_task == task)
     }
+    largest = max(map(_largest, found.values()), default=0)
+    days, flops = v100_unit(largest), flops_unit(largest)
+    best = [min((one.eflops for one in column if one), default=None) for column in zip(*found.values(), strict=True)]
     rows, starred = [], False
-    for system in systems:
+    for system, of_system in found.items():
         mean, never = mean_compute(estimates, system, task)
         averages = [Cell("∞")] * 2
         if mean is not None:
             starred = starred or bool(never)
             averages = [Cell(unit.text(mean) + ("*" if never else "")) for unit in (days, flops)]
-        rows.append(
-            [
-                Cell(name_of(system)),
-                *(
-                    estimate_cell(estimates.get((system, task, language)), days, best[language])
-                    for language in languages
-                ),
-                *averages,
-            ]
-        )
+        cells = map(estimate_cell, of_system, itertools.repeat(days), best)
+        rows.append([Cell(name_of(system)), *cells, *averages])
     notes = [
         "Near-maximal performance is 95 % of BL_BASE's score at training completion, for every system. "
         "Interpolated linearly between the checkpoints before and after, whose compute is in brackets. "
@@ -250,17 +229,9 @@ def near_maximal_table(task: str, curves: Curves, estimates: Estimates) -> Table
 def source_table(source: str, curves: Curves) -> Table:
     """Table 5: final scores in the source language, by system and task; `curves` hold that language's."""
     tasks = tasks_of(curves)
-    best = {task: max(curves[system, task, source][-1].mean for system in systems_of(curves, task)) for task in tasks}
-    rows = [
-        [
-            Cell(name_of(system)),
-            *(
-                score_cell(curves[system, task, source][-1], best[task]) if (system, task, source) in curves else EMPTY
-                for task in tasks
-            ),
-        ]
-        for system in systems_of(curves)
-    ]
+    ends = {system: _points(curves, ((system, task, source) for task in tasks)) for system in systems_of(curves)}
+    best = _best_of_columns(ends.values())
+    rows = [[Cell(name_of(system)), *map(score_cell, of_system, best)] for system, of_system in ends.items()]
     notes = [
         "With the source language's own embeddings, after finetuning on the source language. MiniPost's "
         "primary model is BL_BASE's."
@@ -307,14 +278,9 @@ def depth_scores_table(depths: Mapping[int, str], curves: Curves, costs: Iterabl
     """Table A3: cost, and score at training completion averaged over languages, by depth."""
     tasks, spent = tasks_of(curves), adapt_costs(costs)
     unit = v100_unit(max(spent.values(), default=0))
-    finals = {
-        variant: [curves[variant, task, AVERAGE][-1] if (variant, task, AVERAGE) in curves else None for task in tasks]
-        for variant in (*depths.values(), BASELINE)
-    }
-    best = [
-        max((point.mean for point in points if point is not None), default=None)
-        for points in zip(*(finals[variant] for variant in depths.values()), strict=True)
-    ]
+    variants = (*depths.values(), BASELINE)
+    finals = {variant: _points(curves, ((variant, task, AVERAGE) for task in tasks)) for variant in variants}
+    best = _best_of_columns(finals[variant] for variant in depths.values())
 
     def row(label: str, variant: str) -> list[Cell]:
         cost = Cell(unit.text(spent[variant])) if variant in spent else EMPTY
@@ -343,28 +309,13 @@ def depth_estimates_table(depths: Mapping[int, str], estimates: Estimates, curve
         for task in tasks_of(curves)
         if (BASELINE, task, language) in estimates
     ]
-    variants = [*depths.values(), BASELINE]
-    unit = v100_unit(
-        max(
-            (
-                estimates[variant, *key].upper
-                for variant in variants
-                for key in keys
-                if estimates[variant, *key].upper < math.inf
-            ),
-            default=0,
-        )
-    )
+    unit = v100_unit(_largest(estimates[one, *key] for one in (*depths.values(), BASELINE) for key in keys))
     rows = []
     for task, language in keys:
-        best = min(estimates[variant, task, language].eflops for variant in depths.values())
-        rows.append(
-            [
-                Cell(f"{language} {task}"),
-                *(estimate_cell(estimates[variant, task, language], unit, best) for variant in depths.values()),
-                estimate_cell(estimates[BASELINE, task, language], unit),
-            ]
-        )
+        found = [estimates[variant, task, language] for variant in depths.values()]
+        best = min(estimate.eflops for estimate in found)
+        cells = [estimate_cell(estimate, unit, best) for estimate in found]
+        rows.append([Cell(f"{language} {task}"), *cells, estimate_cell(estimates[BASELINE, task, language], unit)])
     notes = [
         "Near-maximal performance is 95 % of BL_BASE's score at training completion. In brackets the "
         "compute of the checkpoints before and after. ∞: never reached."
