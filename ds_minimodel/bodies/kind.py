@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ds_minimodel.bodies.config import BodyConfig, BodyProducts
 
@@ -28,12 +28,12 @@ class BodyKind(ABC):
     adaptable: parts of the body that step 2 can train beside the pack (adapt.train_positions, train_embedding_norm).
     """
 
-    name: ClassVar[str]
-    config: ClassVar[type[BodyConfig]]
-    objective: ClassVar[str] = "masked-lm"
-    without_kernels: ClassVar[tuple[str, ...]] = ()
-    starts: ClassVar[tuple[str, ...]] = ()
-    adaptable: ClassVar[tuple[str, ...]] = ("positions", "embedding_norm")
+    name: str
+    config: type[BodyConfig]
+    objective: str = "masked-lm"
+    without_kernels: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
+    adaptable: tuple[str, ...] = ("positions", "embedding_norm")
 
     @abstractmethod
     def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:

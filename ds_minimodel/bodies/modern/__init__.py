@@ -285,7 +285,10 @@ class Gemma3Config(GroupedConfig):
 class ModernKind(BodyKind):
     """A family: its configuration, in the modules that all of them share."""
 
-    adaptable: ClassVar[tuple[str, ...]] = ()
+    def __init__(self, config: type[ModernConfig]):
+        self.name, self.config = config.model_fields["kind"].default, config
+        self.objective = "next-token" if config.causal else "masked-lm"
+        self.adaptable = ("embedding_norm",) if config.embedding_norm else ()
 
     def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
         from ds_minimodel.bodies.modern.model import ModernBody
@@ -309,46 +312,5 @@ class ModernKind(BodyKind):
         return (ARCHITECTURES[self.name],)
 
 
-class ModernBert(ModernKind):
-    name = "modernbert"
-    config = ModernBertConfig
-    adaptable = ("embedding_norm",)
-
-
-class EuroBert(ModernKind):
-    name = "eurobert"
-    config = EuroBertConfig
-
-
-class Decoder(ModernKind):
-    """A family that sees what is before a position, and predicts what comes next."""
-
-    objective = "next-token"
-
-
-class Llama(Decoder):
-    name = "llama"
-    config = LlamaConfig
-
-
-class Qwen2(Decoder):
-    name = "qwen2"
-    config = Qwen2Config
-
-
-class Qwen3(Decoder):
-    name = "qwen3"
-    config = Qwen3Config
-
-
-class Olmo2(Decoder):
-    name = "olmo2"
-    config = Olmo2Config
-
-
-class Gemma3(Decoder):
-    name = "gemma3"
-    config = Gemma3Config
-
-
-FAMILIES: tuple[ModernKind, ...] = (ModernBert(), EuroBert(), Llama(), Qwen2(), Qwen3(), Olmo2(), Gemma3())
+_CONFIGS = ModernBertConfig, EuroBertConfig, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config, Gemma3Config
+FAMILIES = [ModernKind(config) for config in _CONFIGS]

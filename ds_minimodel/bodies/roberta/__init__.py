@@ -40,7 +40,7 @@ class Roberta(BodyKind):
     """RoBERTa's and XLM-R's body."""
 
     name = "roberta"
-    config: ClassVar[type[BodyConfig]] = RobertaConfig
+    config: type[BodyConfig] = RobertaConfig
     starts = ("neighbours",)
 
     def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
