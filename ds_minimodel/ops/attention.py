@@ -60,9 +60,7 @@ def _probs(q: Tensor, k: Tensor, lengths: Tensor | None, p: float, row_keys: Ten
     return (dropped if row_keys is None else probs), dropped
 
 
-def _forward_reference(
-    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
-) -> Tensor:
+def _forward_reference(projected, queries, num_heads, lengths, p, row_keys):
     q, k, v = _parts(projected, queries, num_heads)
     _, dropped = _probs(q, k, lengths, p, row_keys)
     return (dropped @ v.to(dropped.dtype)).to(v.dtype).transpose(1, 2).flatten(2)
@@ -73,15 +71,7 @@ def _forward_fake(projected: Tensor, queries: Tensor | None, *others: Any) -> Te
     return model.new_empty(*model.shape[:2], model.shape[2] // (3 if queries is None else 1))
 
 
-def _backward_reference(
-    grad: Tensor,
-    projected: Tensor,
-    queries: Tensor | None,
-    num_heads: int,
-    lengths: Tensor | None,
-    p: float,
-    row_keys: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_keys):
     q, k, v = _parts(projected, queries, num_heads)
     probs, dropped = _probs(q, k, lengths, p, row_keys)
     (grad_BNQD,) = (part.to(probs.dtype) for part in _split(grad, 1, num_heads))
@@ -121,9 +111,7 @@ def _backward(op: Any, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 compiled_attention = differentiate(_forward, _setup_context, partial(_backward, _backward_op))
 
 
-def _flash_forward_reference(
-    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _flash_forward_reference(projected, queries, num_heads, lengths, p, row_keys):
     q, k, _ = _parts(projected, queries, num_heads)
     dtype = accumulation_dtype(q.dtype)
     scores = q.to(dtype) @ k.to(dtype).mT * q.shape[-1] ** -0.5
@@ -135,9 +123,7 @@ def _flash_forward_reference(
     return context, logsumexp.masked_fill(logsumexp == -torch.inf, 0)  # of a sample without keys
 
 
-def _flash_forward_fake(
-    projected: Tensor, queries: Tensor | None, num_heads: int, *others: Any
-) -> tuple[Tensor, Tensor]:
+def _flash_forward_fake(projected, queries, num_heads, *others):
     context, dtype = _forward_fake(projected, queries), accumulation_dtype(projected.dtype)
     return context, context.new_empty(len(context), num_heads, context.shape[1], dtype=dtype)
 

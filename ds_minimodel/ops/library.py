@@ -23,7 +23,7 @@ def define(schema: str, reference: Callable, fake: Callable) -> Callable:
 
     schema: the torch schema without namespace, `name(Tensor x, …) -> Tensor`.
     reference: the implementation in torch, right for every device and dtype.
-    fake: shapes, dtypes and devices of the outputs, for tracing.
+    fake: shapes, dtypes and devices of the outputs, for tracing. Both take what the schema says, of its types.
     """
     name, signature = schema.split("(", 1)
 

@@ -29,16 +29,7 @@ def _parameters(total, *parameters):
     return [None if parameter is None else parameter.to(dtype) for parameter in parameters]
 
 
-def _forward_reference(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    p: float,
-    row_keys: Tensor | None,
-    rms: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_reference(x, residual, weight, bias, eps, p, row_keys, rms):
     total = dropout_reference(x, p, row_keys)
     if residual is not None:
         total = residual + total
@@ -59,33 +50,13 @@ def _has_own_total(residual: Tensor | None, row_keys: Tensor | None) -> bool:
     return residual is not None or row_keys is not None
 
 
-def _forward_fake(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    p: float,
-    row_keys: Tensor | None,
-    rms: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_fake(x, residual, weight, bias, eps, p, row_keys, rms):
     statistics = x.new_empty((2, x.shape[:-1].numel()), dtype=accumulation_dtype(x.dtype))
     total = x.new_empty(x.shape if _has_own_total(residual, row_keys) else 0)
     return x.new_empty(x.shape), total, statistics
 
 
-def _backward_reference(
-    grad: Tensor,
-    grad_sum: Tensor | None,
-    total: Tensor,
-    statistics: Tensor,
-    weight: Tensor,
-    p: float,
-    row_keys: Tensor | None,
-    has_residual: bool,
-    trains: bool,
-    rms: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_reference(grad, grad_sum, total, statistics, weight, p, row_keys, has_residual, trains, rms):
     mean, rstd = statistics.view(2, *total.shape[:-1], 1)
     if rms:
         wide = accumulation_dtype(total.dtype)
@@ -110,18 +81,7 @@ def _backward_reference(
     )
 
 
-def _backward_fake(
-    grad: Tensor,
-    grad_sum: Tensor | None,
-    total: Tensor,
-    statistics: Tensor,
-    weight: Tensor,
-    p: float,
-    row_keys: Tensor | None,
-    has_residual: bool,
-    trains: bool,
-    rms: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_fake(grad, grad_sum, total, statistics, weight, p, row_keys, has_residual, trains, rms):
     shape = total.shape
     needs_own_grad_x = row_keys is not None or not has_residual
     return (

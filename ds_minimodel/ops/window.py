@@ -44,9 +44,7 @@ def _seen(num_keys: int, positions: Tensor, before: int, after: int, lengths: Te
     return seen if lengths is None else seen & (places_S < lengths[:, None, None])
 
 
-def _scores(
-    q: Tensor, k: Tensor, positions: Tensor, before: int, after: int, lengths: Tensor | None, scale: float
-) -> Tensor:
+def _scores(q, k, positions, before, after, lengths, scale):
     """Scores (B,K,N/K,Q,S), -inf of keys that a query does not see."""
     seen = _seen(k.shape[-2], positions, before, after, lengths)
     return (q @ k.mT * scale).masked_fill(~seen[:, None, None], -torch.inf)
@@ -58,18 +56,7 @@ def _probs(*inputs: Any) -> Tensor:
     return scores.softmax(-1).masked_fill(scores == -torch.inf, 0)
 
 
-def _forward_reference(
-    keys_values: Tensor,
-    queries: Tensor,
-    num_heads: int,
-    positions: Tensor,
-    before: int,
-    after: int,
-    lengths: Tensor | None,
-    p: float,
-    row_keys: Tensor | None,
-    scale: float,
-) -> Tensor:
+def _forward_reference(keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale):
     q, k, v = _parts(keys_values, queries, num_heads)
     probs = _probs(q, k, positions, before, after, lengths, scale)
     dropped = dropout_reference(probs.flatten(1, 2), p, row_keys).view(probs.shape)
@@ -80,19 +67,7 @@ def _forward_fake(keys_values: Tensor, queries: Tensor, *others: Any) -> Tensor:
     return queries.new_empty(queries.shape)
 
 
-def _backward_reference(
-    grad: Tensor,
-    keys_values: Tensor,
-    queries: Tensor,
-    num_heads: int,
-    positions: Tensor,
-    before: int,
-    after: int,
-    lengths: Tensor | None,
-    p: float,
-    row_keys: Tensor | None,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+def _backward_reference(grad, keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale):
     q, k, v = _parts(keys_values, queries, num_heads)
     probs = _probs(q, k, positions, before, after, lengths, scale)
 
