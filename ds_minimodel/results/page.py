@@ -92,7 +92,7 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         Heading("Training curves"),
         Plot(
             "figure-3.png",
-            plots.plot_averages(curves, comparison.baselines),
+            plots.plot_scores(curves, comparison.baselines),
             "Figure 3, averaged over languages: score against the compute of step 2, by the "
             f"paper's formula. {_BANDS} Of runs longer than a week on one V100 the first week is "
             "shown.",
@@ -113,7 +113,7 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         blocks.append(
             Plot(
                 f"figure-3-{task}.png",
-                plots.plot_languages(task, metric, curves, comparison.baselines),
+                plots.plot_scores(curves, comparison.baselines, None, task, metric),
                 f"{paper_label('Figure 3', task)}: score against the compute of step 2, by language. {_BANDS}",
             )
         )
@@ -168,7 +168,7 @@ def _depth_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
             Heading(f"Depth of the mini-model: {name}"),
             Plot(
                 f"figure-4-{system}.png",
-                plots.plot_depths(curves, depths),
+                plots.plot_scores(curves, (), depths),
                 f"Figure 4: {name} by depth N of the mini-model, averaged over the languages that "
                 f"all depths were scored in. {_BANDS}",
             ),
@@ -179,7 +179,7 @@ def _depth_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         blocks += [
             Plot(
                 f"figure-4-{system}-{task}.png",
-                plots.plot_depth_languages(task, comparison.metrics[task], curves, depths),
+                plots.plot_scores(curves, (), depths, task, comparison.metrics[task]),
                 f"Figures A2 and A3 ({task}): {name} by depth of the mini-model, by language. {_BANDS}",
             )
             for task in tables.tasks_of(curves)

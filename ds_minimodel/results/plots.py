@@ -76,14 +76,11 @@ def system_styles(variants: Iterable[str]) -> dict[str, LineStyle]:
     counts: dict[str, int] = {}
     for variant in in_order(variants):
         system = system_of(variant)
-        drawn = SYSTEMS[system]
-        color, dashes, marker = drawn.color, drawn.line, drawn.marker
-        number = counts[system] = counts.get(system, -1) + 1
-        if variant == system:
-            styles[variant] = LineStyle(name_of(variant), color, dashes, marker)
-        else:
-            dashes, marker = _VARIANTS[max(number - 1, 0) % len(_VARIANTS)]
-            styles[variant] = LineStyle(name_of(variant), color, dashes, marker, "none")
+        drawn, number = SYSTEMS[system], counts.get(system, -1) + 1
+        counts[system] = number
+        shape = _VARIANTS[max(number - 1, 0) % len(_VARIANTS)]
+        own = (drawn.line, drawn.marker) if variant == system else (*shape, "none")
+        styles[variant] = LineStyle(name_of(variant), drawn.color, *own)
     return styles
 
 
@@ -105,7 +102,6 @@ WEEK = 7  # days that the paper's figures show of longer runs
 _PANELS_A_ROW = 4
 _WIDEST = 13.2  # inches
 _ENTRY, _LETTER, _ROW = 0.75, 0.072, 0.2  # inches: an entry of the legend, a letter of its label, a row more
-_AVERAGE_LABEL = "mean over languages (%)"
 _MOST_MARKERS = 40  # longer curves are drawn without
 
 
@@ -142,31 +138,37 @@ def plot_speedups(speedups: EstimatesByTask) -> bytes:
         return _png(figure)
 
 
-def plot_averages(curves: Curves, baselines: Sequence[Row] = ()) -> bytes:
-    """Figure 3 in short, a panel for each task: score averaged over languages, one line a system."""
-    panels = [(task, task, AVERAGE) for task in tasks_of(curves) if any(key[1:] == (task, AVERAGE) for key in curves)]
-    return _score_panels(curves, panels, system_styles(systems_of(curves)), baselines, _AVERAGE_LABEL)
+def plot_scores(
+    curves: Curves,
+    baselines: Sequence[Row] = (),
+    depths: Mapping[int, str] | None = None,
+    task: str = "",
+    metric: str = "",
+) -> bytes:
+    """Score curves, averaged over languages in a panel for each task, or of one `task` in a panel for each language.
 
-
-def plot_languages(task: str, metric: str, curves: Curves, baselines: Sequence[Row] = ()) -> bytes:
-    """Figure 3 for one task, a panel for each language. metric: what the scores are, such as "accuracy"."""
-    panels = [(language, task, language) for language in languages_of(curves, task)]
-    return _score_panels(curves, panels, system_styles(systems_of(curves)), baselines, f"{metric} (%)")
-
-
-def plot_depths(curves: Curves, depths: Mapping[int, str]) -> bytes:
-    """Figure 4, a panel for each task: a line for each depth of the mini-model, averaged over languages.
-
-    depths: {depth: variant}.
+    Figure 3: a line for each system. Figure 4, A2 and A3: one for each depth of the mini-model, where `depths`,
+    {depth: variant}, are given. metric: what the task's scores are, such as "accuracy".
     """
-    panels = [(task, task, AVERAGE) for task in tasks_of(curves)]
-    return _score_panels(curves, panels, depth_styles(depths), (), _AVERAGE_LABEL)
-
-
-def plot_depth_languages(task: str, metric: str, curves: Curves, depths: Mapping[int, str]) -> bytes:
-    """Figures A2 and A3 for one task, a panel for each language: a line for each depth of the mini-model."""
-    panels = [(language, task, language) for language in languages_of(curves, task)]
-    return _score_panels(curves, panels, depth_styles(depths), (), f"{metric} (%)")
+    styles = depth_styles(depths) if depths else system_styles(systems_of(curves))
+    panels, ylabel = [(language, task, language) for language in languages_of(curves, task)], f"{metric} (%)"
+    if not task:
+        averaged = {of_task for _, of_task, language in curves if language == AVERAGE}
+        panels, ylabel = [(one, one, AVERAGE) for one in tasks_of(curves) if one in averaged], "mean over languages (%)"
+    longest = max(curve[-1].eflops for curve in curves.values())
+    unit, is_longer = v100_unit(longest), longest > WEEK * EFLOPS_PER_V100_DAY
+    targets = near_maximal_targets(curves)
+    with rc_context(RC_PARAMS):
+        figure, all_axes = _grid(len(panels))
+        for axes, (title, of_task, language) in zip(all_axes, panels, strict=True):
+            for system, style in styles.items():
+                if (system, of_task, language) in curves:
+                    _draw_curve(axes, style, curves[system, of_task, language], unit)
+            _draw_level(axes, targets.get((of_task, language)), (0, (1, 1.5)), "95 % of BL_BASE")
+            languages = languages_of(curves, of_task) if language == AVERAGE else [language]
+            _draw_level(axes, _majority(baselines, of_task, languages), (0, (5, 4)), "majority class")
+            axes.set_title(title, loc="left")
+        return _finish(figure, all_axes, unit, ylabel, styles, end=WEEK if is_longer else None)
 
 
 def plot_differences(differences: EstimatesByTask) -> bytes:
@@ -220,30 +222,6 @@ def _loss_panels(rows: Sequence[Row], ylabel: str) -> bytes:
                     )
             axes.set_title(language, loc="left")
         return _finish(figure, all_axes, unit, ylabel, styles)
-
-
-def _score_panels(
-    curves: Curves,
-    panels: Sequence[tuple[str, str, str]],
-    styles: Mapping[str, LineStyle],
-    baselines: Sequence[Row],
-    ylabel: str,
-) -> bytes:
-    """PNG of score curves; `panels` holds (title, task, language). Variants without a style are not drawn."""
-    longest = max(curve[-1].eflops for curve in curves.values())
-    unit, is_longer = v100_unit(longest), longest > WEEK * EFLOPS_PER_V100_DAY
-    targets = near_maximal_targets(curves)
-    with rc_context(RC_PARAMS):
-        figure, all_axes = _grid(len(panels))
-        for axes, (title, task, language) in zip(all_axes, panels, strict=True):
-            for system, style in styles.items():
-                if (system, task, language) in curves:
-                    _draw_curve(axes, style, curves[system, task, language], unit)
-            _draw_level(axes, targets.get((task, language)), (0, (1, 1.5)), "95 % of BL_BASE")
-            languages = languages_of(curves, task) if language == AVERAGE else [language]
-            _draw_level(axes, _majority(baselines, task, languages), (0, (5, 4)), "majority class")
-            axes.set_title(title, loc="left")
-        return _finish(figure, all_axes, unit, ylabel, styles, end=WEEK if is_longer else None)
 
 
 def _draw_curve(axes: Axes, style: LineStyle, curve: list[Point], unit: ComputeUnit) -> None:
