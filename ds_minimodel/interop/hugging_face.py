@@ -16,13 +16,21 @@ from torch import Tensor
 from ds_minimodel.bodies import BODIES, BodyConfig
 from ds_minimodel.bodies.hugging_face import Architecture
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import NameInside, Stored, atomic_folder, read_model, write_json
+from ds_minimodel.common.files import NameInside, Stored, atomic_folder, read_model, write_json, write_manifest
 from ds_minimodel.common.hub import hub_api
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.data.tokenizer import JSON_FILE
 from ds_minimodel.interop.card import CARD, Export, hub_name, license_of, model_card
-from ds_minimodel.interop.imported import refuse_existing, save_imported
 from ds_minimodel.interop.vocabularies import ADVICE, TOKENIZER_FILES, read_vocabulary, write_tokenizer
-from ds_minimodel.model.artifacts import BodyArtifact, check_fit, load_body, load_pack
+from ds_minimodel.model.artifacts import (
+    PACK_WEIGHTS,
+    BodyArtifact,
+    check_fit,
+    load_body,
+    load_pack,
+    save_body,
+    space_of,
+)
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.objectives import OBJECTIVES
@@ -101,9 +109,25 @@ def import_hf(
         module = LanguageModel(config, vocab_size, head_depths, OBJECTIVES[objective])
     shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     ours = architecture.from_theirs(tensors, config, shapes, where)
-    body = BodyArtifact(config, head_depths, tensors_under(ours, "body."), space="", objective=objective)
+    of_body, of_pack = tensors_under(ours, "body."), tensors_under(ours, "pack.")
+    body = BodyArtifact(config, head_depths, of_body, space_of(of_body, of_pack), objective=objective)
     origin = {"license": license_of(folder), "base_model": name or base_model, "revision": revision}
-    save_imported(out, body, tensors_under(ours, "pack."), tokenizer, language, name or folder.name, **origin)
+    facts: dict[str, Any] = {"imported_from": name or folder.name, "steps": 0, "eflops": 0.0}
+    facts |= {key: value for key, value in origin.items() if value is not None}
+    with atomic_folder(out) as both:
+        save_body(both / "body", body, "body", **facts)
+        pack = both / "pack"
+        pack.mkdir()
+        save_file(of_pack, pack / PACK_WEIGHTS)
+        (pack / JSON_FILE).write_bytes(tokenizer.data)
+        facts |= {"space": body.space, "rows": len(of_pack["tokens"]), **tokenizer.vocabulary.facts()}
+        write_manifest(pack, kind="language-pack", language=language, **facts)
+
+
+def refuse_existing(out: str | Path) -> None:
+    """Raise UserError where there is something at `out`: nothing is overwritten."""
+    if Path(out).exists():
+        raise UserError(f"{out}: exists; give another folder")
 
 
 class _ConfigFile(Stored):
