@@ -22,35 +22,12 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks.launch import THIS_PROGRAM, code_after, exit_code, launcher_command, passing_on
 from ds_minimodel.engine.ranks.rendezvous import source_address
 
-SSH_OPTIONS = (
-    "-o",
-    "BatchMode=yes",
-    "-o",
-    "ConnectTimeout=10",
-    "-o",
-    "ServerAliveInterval=5",
-    "-o",
-    "ServerAliveCountMax=3",
-)
+SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3".split()
 SURVEY_TIMEOUT = 60  # seconds for a host to answer with its facts: Python may start from a slow disk
 GRACE = 60  # seconds for the other hosts to end on their own after one has failed
 
 # Beginnings of the names of variables that go with the ranks to their hosts.
-EXPORTED = (
-    "DS_",
-    "DEEPSPEED_",
-    "DSMM_",
-    "NCCL_",
-    "GLOO_",
-    "TORCH_",
-    "OMP_",
-    "MKL_",
-    "MALLOC_",
-    "UCX_",
-    "PYTHON",
-    "HF_",
-    "LD_LIBRARY_PATH",
-)
+EXPORTED = tuple("DS_ DEEPSPEED_ DSMM_ NCCL_ GLOO_ TORCH_ OMP_ MKL_ MALLOC_ UCX_ PYTHON HF_ LD_LIBRARY_PATH".split())
 
 Process = subprocess.Popen
 
