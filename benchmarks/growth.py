@@ -48,15 +48,8 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 at = {**BASE, axis: x}
                 contestant = Contestant(f"{axis}-{x}", ranks=at["ranks"], time_limit=options.time_limit)
                 running[step, x] = stack.enter_context(contestant)
-                works[step, x] = {
-                    **small_model(at["depth"], at["width"], at["vocabulary"]),
-                    "contestant": "ds_minimodel",
-                    "precision": "fp32",
-                    "zero_stage": 1,
-                    "step": step,
-                    "tokens": options.tokens,
-                    "seq_length": at["length"],
-                }
+                sizes, own = (at["depth"], at["width"], at["vocabulary"]), {"seq_length": at["length"]}
+                works[step, x] = small_model(*sizes, step=step, tokens=options.tokens, **own)
             found = time_in_turns(running, works, options.repeats, options.clock)
         for (step, x), one in found.items():
             yield {"name": f"{step}, {axis} {x}", "axis": axis, "x": x, "step": step, **one}

@@ -46,14 +46,14 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for ranks, precision in itertools.product(options.ranks, precisions):
         with Contestant("plan", ranks=ranks, time_limit=options.time_limit) as contestant:
             for layers, step in itertools.product(options.layers, STEPS):
-                task = small_model(layers, WIDTH, VOCABULARY) | {"precision": precision, "zero_stage": ZERO_STAGE}
-                work = {"contestant": "ds_minimodel", "step": step, "tokens": TOKENS, "seq_length": LENGTH, **task}
+                how = {"precision": precision, "zero_stage": ZERO_STAGE, "tokens": TOKENS, "seq_length": LENGTH}
+                work = small_model(layers, WIDTH, VOCABULARY, step=step, **how)
                 found = time_in_turns({step: contestant}, {step: work}, options.repeats, options.clock)[step]
                 if "error" in found:
                     yield {"name": f"{step}, {layers} layers, {precision}, {ranks} ranks", **found}
                     break  # its processes have ended
                 times = {key: found[key] for key in ("fastest", "seconds", "slowest")}
-                forecast = forecast_of(task, step, ranks, device)
+                forecast = forecast_of(work, ranks, device)
                 yield {"step": step, "layers": layers, "precision": precision, "ranks": ranks, **times, **forecast}
 
 
@@ -72,10 +72,10 @@ def device_of(calibrated: str | None, clock: str) -> Device:
         return device
 
 
-def forecast_of(task: dict[str, Any], step: str, ranks: int, device: Device) -> dict[str, Any]:
-    """{"forecast": seconds, "bound": what bounds them} of a step."""
+def forecast_of(task: dict[str, Any], ranks: int, device: Device) -> dict[str, Any]:
+    """{"forecast": seconds, "bound": what bounds them} of a step, of arguments of training.start."""
     recipe = load_recipe(task["recipe"], task["overrides"])
-    work = workload(recipe, step, TOKENS, LENGTH)
+    work = workload(recipe, task["step"], TOKENS, LENGTH)
     batch, samples = make_batch(work, 0), work.batch_size
     planner = Planner(our_module(work, recipe), lambda _: batch, task["precision"], device)
     setup = Setup(ZERO_STAGE, task["precision"], samples * ranks, samples, ranks, ranks, 1 << 40)

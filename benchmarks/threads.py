@@ -55,15 +55,8 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     own = cpu_settings() | ({} if spins is None else {"GOMP_SPINCOUNT": str(spins)})
                     contestant = Contestant(f"{threads}-{ranks}-{spins}", threads, ranks, own, options.time_limit)
                     running[threads, ranks, spins] = stack.enter_context(contestant)
-                    works[threads, ranks, spins] = {
-                        **small_model(*model),
-                        "contestant": "ds_minimodel",
-                        "precision": precision,
-                        "zero_stage": int(ranks > 1),
-                        "step": step,
-                        "tokens": tokens // ranks,
-                        **lengths,
-                    }
+                    how = {"precision": precision, "zero_stage": int(ranks > 1), "tokens": tokens // ranks, **lengths}
+                    works[threads, ranks, spins] = small_model(*model, step=step) | how
                 found = time_in_turns(running, works, options.repeats, options.clock)
             for setting, one in found.items():
                 if "error" in one:

@@ -83,13 +83,17 @@ def workload(
     return Workload(step, body, recipe.tokenizer.vocab_size, batch_size, length, num_read, depth, least)
 
 
-def small_model(layers: int, width: int, vocabulary: int) -> dict[str, Any]:
-    """{"recipe", "overrides"} of a model with heads of 64 and a mini-model of half its layers."""
+def small_model(layers: int, width: int, vocabulary: int, **more: object) -> dict[str, Any]:
+    """Arguments of training.start for ours, of a model with heads of 64 and a mini-model of half its layers.
+
+    In fp32 at ZeRO 1 where `more`, the other arguments, does not say otherwise.
+    """
     half = max(1, layers // 2)
     model = f"num_layers: {layers}, hidden_size: {width}, num_heads: {max(1, width // 64)}, ffn_size: {4 * width}"
     mini = f"depth: {half}, new_layers: {max(1, layers // 4)}, depths: [{half}, {layers}]"
     overrides = [f"model={{{model}, max_positions: 512}}", f"mini={{{mini}}}", f"tokenizer.vocab_size={vocabulary}"]
-    return {"recipe": PAPER, "overrides": overrides}
+    ours = {"contestant": "ds_minimodel", "precision": "fp32", "zero_stage": 1}
+    return {"recipe": PAPER, "overrides": overrides, **ours, **more}
 
 
 def trains(work: Workload, recipe: Recipe) -> Callable[[str], bool]:
