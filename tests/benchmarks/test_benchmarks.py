@@ -18,15 +18,8 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.recipe.reading import load_recipe
 
 ROOT = Path(__file__).parents[2]
-TINY = [
-    "model.hidden_size=32",
-    "model.num_heads=2",
-    "model.ffn_size=64",
-    "tokenizer.vocab_size=100",
-    "model.num_layers=3",
-    "mini.depth=1",
-    "mini.new_layers=1",
-]
+TINY = "model.hidden_size=32 model.num_heads=2 model.ffn_size=64 model.num_layers=3".split()
+TINY += "tokenizer.vocab_size=100 mini.depth=1 mini.new_layers=1".split()
 
 
 def trained(module):

@@ -15,7 +15,7 @@ ALPHABETS = {
     "thai": "กขคงจฉชซญดตถทนบปผพฟมยรลวสหอ",
     "han": "一二三四五六七八九十人口手足山川日月水火木金土大小中上下左右天地",
 }
-VOCAB_SIZE = 600
+VOCAB_SIZE, SHARD_BYTES = 600, 30_000
 
 
 def make_words(draw, alphabet, count=250):
@@ -70,8 +70,27 @@ def byte_folder(text_file, tmp_path_factory):
 @pytest.fixture(scope="session")
 def store_folder(text_file, tokenizer_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("store") / "store"
-    prepare([text_file], tokenizer_folder, folder, shard_bytes=30_000)
+    prepare([text_file], tokenizer_folder, folder, shard_bytes=SHARD_BYTES)
     return folder
+
+
+@pytest.fixture(scope="session")
+def reference(text_file, tokenizer_folder, tmp_path_factory):
+    """The store of small chunks that every other way of preparing them must equal."""
+    out = tmp_path_factory.mktemp("reference") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+        prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
+    return out
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="session")

@@ -9,23 +9,15 @@ from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 
-from .conftest import write_corpus
+from .conftest import content, write_corpus
 
+pytestmark = pytest.mark.usefixtures("small_chunks")
 SHARE = 0.2
 
 
 def documents(folder):
     store = TokenStore(folder)
     return [tuple(store.read(*store.document(number))) for number in range(store.num_documents)]
-
-
-def content(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    monkeypatch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
 
 
 @pytest.fixture

@@ -13,28 +13,10 @@ from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 
-SHARD_BYTES = 30_000
+from .conftest import SHARD_BYTES, content
 
+pytestmark = pytest.mark.usefixtures("small_chunks")
 EOS = 2
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    monkeypatch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
-
-
-@pytest.fixture(scope="module")
-def reference(text_file, tokenizer_folder, tmp_path_factory):
-    """The store that every other way of preparing must equal."""
-    out = tmp_path_factory.mktemp("reference") / "store"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
-        prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
-    return out
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def assert_done(out, reference):

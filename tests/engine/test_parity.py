@@ -3,10 +3,8 @@
 import json
 import shutil
 import signal
-from unittest import mock
 
 import pytest
-from deepspeed.accelerator import get_accelerator
 from parity_ranks import OTHER_STAGES, RESUMED, WHOLE, cases, observe_cases
 from synthetic import TRAINS, CrashingSampler, losses, model, observe, resume, run_config, train
 
@@ -173,10 +171,8 @@ def test_a_rank_killed_in_a_save_leaves_the_former_good(world, two_ranks, seen):
     assert losses(folder / "killed") == pytest.approx(expected, abs=BOUNDS["fp32"], rel=0)
 
 
-def test_fp16_is_the_same_at_every_stage(world, tmp_path):
-    """On a CPU only here: DeepSpeed says that it has no fp16, but it computes it."""
-    with mock.patch.object(type(get_accelerator()), "is_fp16_supported", lambda self: True):
-        runs = [run_config(zero_stage=stage, precision="fp16") for stage in range(4)]
-        losses = [observe(world, tmp_path / str(run.execution.zero_stage), run, "pretrain")["losses"] for run in runs]
+def test_fp16_is_the_same_at_every_stage(world, tmp_path, fp16_on_cpu):
+    runs = [run_config(zero_stage=stage, precision="fp16") for stage in range(4)]
+    losses = [observe(world, tmp_path / str(run.execution.zero_stage), run, "pretrain")["losses"] for run in runs]
     for stage in range(1, 4):
         assert losses[stage] == pytest.approx(losses[0], abs=1e-3, rel=0)

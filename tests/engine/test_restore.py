@@ -5,19 +5,11 @@ from itertools import permutations, product
 from unittest import mock
 
 import pytest
-from deepspeed.accelerator import get_accelerator
 from synthetic import CrashingSampler, losses, model, resume, run_config, same, train
 
 from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
 
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-3}
-
-
-@pytest.fixture
-def fp16_on_cpu():
-    """DeepSpeed says that a CPU has no fp16, but it computes it."""
-    with mock.patch.object(type(get_accelerator()), "is_fp16_supported", lambda self: True):
-        yield
 
 
 def crash(world, folder, run, what):

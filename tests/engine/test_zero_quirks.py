@@ -53,13 +53,6 @@ def still(request):
     return check
 
 
-@pytest.fixture(scope="module")
-def fp16_on_cpu():
-    """DeepSpeed says that a CPU has no fp16, but it computes it."""
-    with mock.patch.object(type(get_accelerator()), "is_fp16_supported", lambda self: True):
-        yield
-
-
 @pytest.fixture
 def linear_after_each():
     yield

@@ -73,17 +73,6 @@ def logits_of_theirs(model, tokenizer, texts):
         return model.eval()(**batch), batch["attention_mask"].bool()
 
 
-def test_the_same_function_after_import(imported):
-    theirs, ours = imported
-    body, pack = load_body(ours / "body"), load_pack(ours / "pack")
-    tokenizer = open_tokenizer(ours / "pack")
-    tokens, lengths = encode(tokenizer, TEXTS[:4])
-    found = logits_of_ours(body, pack, tokens, lengths, body.config.num_layers)
-    their_tokenizer = AutoTokenizer.from_pretrained(theirs)
-    expected, mask = logits_of_theirs(RobertaForMaskedLM.from_pretrained(theirs), their_tokenizer, TEXTS[:4])
-    torch.testing.assert_close(found[mask], expected.logits[mask], atol=ATOL, rtol=0)
-
-
 def varied_lines(number):
     """Lines of words in several scripts, with white space, punctuation and digits of all kinds between them."""
     draw = random.Random(5)

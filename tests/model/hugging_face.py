@@ -1,19 +1,12 @@
 """The same weights in Hugging Face's RoBERTa: parameter names, conversion, gradients under our names."""
 
 import torch
+from model_cases import body_config
 from transformers import RobertaConfig
 
+from ds_minimodel.bodies.roberta.hugging_face import ROBERTA
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
 from tests.small_models import PAD
-
-LAYER = {
-    "attention_out": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "ffn_in": "intermediate.dense",
-    "ffn_out": "output.dense",
-    "ffn_norm": "output.LayerNorm",
-}
-QKV = ("query", "key", "value")
 
 
 def names(num_layers, head_depth=None, task=()):
@@ -21,28 +14,8 @@ def names(num_layers, head_depth=None, task=()):
 
     task: (our module, Hugging Face's module) of a task's head.
     """
-    modules = {"body.embedding_norm": "roberta.embeddings.LayerNorm", **dict(task)}
-    for layer in range(num_layers):
-        modules |= {
-            f"body.layers.{layer}.{ours}": f"roberta.encoder.layer.{layer}.{theirs}" for ours, theirs in LAYER.items()
-        }
-    if head_depth is not None:
-        modules |= {
-            f"body.heads.{head_depth}.dense": "lm_head.dense",
-            f"body.heads.{head_depth}.norm": "lm_head.layer_norm",
-        }
-    found = {
-        "pack.tokens": ["roberta.embeddings.word_embeddings.weight"],
-        "body.positions": ["roberta.embeddings.position_embeddings.weight"],
-    }
-    if head_depth is not None:
-        found["pack.bias"] = ["lm_head.bias"]
-    for kind in ("weight", "bias"):
-        found |= {f"{ours}.{kind}": [f"{theirs}.{kind}"] for ours, theirs in modules.items()}
-        for layer in range(num_layers):
-            attention = f"roberta.encoder.layer.{layer}.attention.self"
-            found[f"body.layers.{layer}.qkv.{kind}"] = [f"{attention}.{part}.{kind}" for part in QKV]
-    return found
+    head = {} if head_depth is None else ROBERTA[0].language_model_head(head_depth)
+    return ROBERTA[0]._names(body_config(num_layers), {**head, **dict(task)})
 
 
 def twin(theirs, ours, found, **settings):

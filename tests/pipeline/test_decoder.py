@@ -54,14 +54,17 @@ def test_packs_learn_and_every_task_is_scored(workdir):
     assert "bytes in 100 bits" in (workdir / "report/report.md").read_text()
 
 
-def test_bits_a_byte_are_hugging_faces(workdir, tmp_path):
-    pack = workdir / "adapt/minipost/xx/pack"
-    code, _, err = run("export-hf", workdir / "pretrain/bl_base/body", tmp_path / "hf", "--pack", pack)
+@pytest.fixture(scope="module")
+def exported(workdir):
+    """(model, tokenizer) of the body with MiniPost's pack in Hugging Face's library."""
+    pack, out = workdir / "adapt/minipost/xx/pack", workdir.parent / "hf"
+    code, _, err = run("export-hf", workdir / "pretrain/bl_base/body", out, "--pack", pack)
     assert code == 0, err
-    model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(tmp_path / "hf"),
-        AutoTokenizer.from_pretrained(tmp_path / "hf"),
-    )
+    return AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+
+
+def test_bits_a_byte_are_hugging_faces(workdir, exported):
+    model, tokenizer = exported
     documents = (workdir.parent / "bits.xx.txt").read_text().strip().split("\n\n")
     nats = 0.0
     for document in documents:
@@ -75,12 +78,9 @@ def test_bits_a_byte_are_hugging_faces(workdir, tmp_path):
     assert scores(workdir, "minipost", "bits")[-1]["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes)
 
 
-def test_what_comes_next_is_hugging_faces(workdir, tmp_path):
+def test_what_comes_next_is_hugging_faces(workdir, exported):
     body, pack = workdir / "pretrain/bl_base/body", workdir / "adapt/minipost/xx/pack"
-    code, _, err = run("export-hf", body, tmp_path / "hf", "--pack", pack)
-    assert code == 0, err
-    model, tokenizer = (auto.from_pretrained(tmp_path / "hf") for auto in (AutoModelForCausalLM, AutoTokenizer))
-    text = "zit gsr"
+    (model, tokenizer), text = exported, "zit gsr"
     batch = tokenizer(text, return_tensors="pt")
     ids = model.generate(**batch, do_sample=False, max_new_tokens=12)[0, batch["input_ids"].shape[1] :]
     (answer,) = Predictor(body, {"xx": pack}, completion=Completion(tokens=12)).predict([{"text": text}])

@@ -32,24 +32,22 @@ NO_NAMES += ["de.tmp", "de.lock", "de.job.json", "de.old-1234", "de.partial", "d
 
 
 @pytest.fixture
-def refusal(tmp_path):
-    """The message with which RECIPE and overrides are refused."""
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE)
-
-    def refusal(*overrides):
-        with pytest.raises(UserError) as refused:
-            load_recipe(path, overrides)
-        return str(refused.value)
-
-    return refusal
-
-
-@pytest.fixture
 def load(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE)
     return lambda *overrides: load_recipe(path, overrides)
+
+
+@pytest.fixture
+def refusal(load):
+    """The message with which RECIPE and overrides are refused."""
+
+    def refusal(*overrides):
+        with pytest.raises(UserError) as refused:
+            load(*overrides)
+        return str(refused.value)
+
+    return refusal
 
 
 @pytest.mark.parametrize("name", NO_NAMES)

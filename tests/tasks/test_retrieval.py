@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Task
 from ds_minimodel.steps.training import task_inputs
 from ds_minimodel.tasks import KINDS, metrics
-from ds_minimodel.tasks.retrieval import read_bitext
+from ds_minimodel.tasks.retrieval import read_bitext, sentences_of
 
 RETRIEVAL = KINDS["retrieval"]
 SETTINGS = Task(kind="retrieval", test={"de": "de"}, translations={"de": "en"})
@@ -49,6 +50,11 @@ def test_lines_are_pairs_and_what_is_spelt_alike_is_one(write):
 def test_files_that_are_not_parallel_are_refused(write, de, en, message):
     with pytest.raises(UserError, match=message):
         read_bitext(write("de", de), write("en", en))
+
+
+def test_a_vocabulary_without_what_begins_a_text_has_no_vector_of_it():
+    with pytest.raises(UserError, match="has no token that begins a text .bos., which a sentence's vector needs"):
+        sentences_of(Vocabulary(9, eos=2), [[5]], 8, "first")
 
 
 def score(records, own, of_source):
