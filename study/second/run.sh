@@ -85,12 +85,17 @@ try_rate() {
     body "$1" "$2" "tune-$1-$2-$3" seed=21 pretrain.lr="$3" pretrain.steps=1200 pretrain.held_out_every=1200
 }
 
-# bodies KIND SYSTEM SEED…: bodies at the best rate.
+# length_of MILLIONS: pretraining on so many million tokens, in `length`; a step has 24 x 128.
+length_of() { length=("pretrain.steps=$(($1 / 15 * 4900))" "pretrain.held_out_every=$(($1 / 15 * 2450))"); }
+
+# bodies KIND SYSTEM MILLIONS SEED…: bodies at the best rate, of so many million tokens.
 bodies() {
-    local kind=$1 system=$2 seed
-    shift 2
+    local kind=$1 system=$2 millions=$3 seed length
+    shift 3
+    length_of "$millions"
     for seed in "$@"; do
-        body "$kind" "$system" "gate-$kind-$system-$seed" seed="$seed" pretrain.lr="$(losses best "tune-$kind-$system")"
+        body "$kind" "$system" "gate$millions-$kind-$system-$seed" seed="$seed" "${length[@]}" \
+            pretrain.lr="$(losses best "tune-$kind-$system")"
     done
 }
 
@@ -110,7 +115,13 @@ data() {
 }
 
 tune() { for system in bl_base bl_small; do tune_body llama $system; done; }
-gate() { for system in bl_base bl_small; do bodies llama $system 1 2; done; }
+gate() {
+    local system
+    for system in bl_base bl_small; do
+        bodies llama $system 15 1
+        bodies llama $system 30 1 2
+    done
+}
 
 # The gate of the other kinds.
 others() {
@@ -118,39 +129,41 @@ others() {
     for kind in modernbert random neighbours; do
         for system in bl_base bl_small; do
             tune_body $kind $system
-            bodies $kind $system 1 2
+            bodies $kind $system 15 1 2
         done
     done
 }
 
 # Step 2's rate, over BL_BASE's body in German.
 rate() {
-    local lr
+    local lr length
+    length_of 30
     for lr in 3e-3 6e-3 1.2e-2; do
-        share gate-llama-bl_base-1 rate-$lr tokenizer tokens pretrain
+        share gate30-llama-bl_base-1 rate-$lr tokenizer tokens pretrain
         step adapt rate-$lr "systems=[bl_base]" "languages.targets=[de]" seed=1 adapt.lr=$lr adapt.steps=500 \
-            pretrain.lr="$(losses best tune-llama-bl_base)" adapt.warmup_steps=50 adapt.held_out_every=500 \
-            adapt.snapshot_every=null "adapt.snapshot_at=[]"
+            "${length[@]}" pretrain.lr="$(losses best tune-llama-bl_base)" adapt.warmup_steps=50 \
+            adapt.held_out_every=500 adapt.snapshot_every=null "adapt.snapshot_at=[]"
     done
 }
 
-# rates_of SYSTEM: the learning rates of a system's runs, in `rates`.
+# rates_of SYSTEM: the length of pretraining and the learning rates of a system's runs, in `rates`.
 rates_of() {
-    local of_body
+    local of_body length
+    length_of 30
     of_body=$(losses best "tune-llama-$1")
-    rates=(pretrain.lr="$of_body" build_mini.lr="$of_body" adapt.lr="$(losses best rate)")
+    rates=("${length[@]}" pretrain.lr="$of_body" build_mini.lr="$of_body" adapt.lr="$(losses best rate)")
 }
 
 # BL_SMALL is a run of its own, as its learning rate may be another one.
 main() {
     local seed rates
     for seed in 1 2 3; do
-        bodies llama bl_base $seed
-        bodies llama bl_small $seed
-        share gate-llama-bl_base-$seed main-$seed tokenizer tokens pretrain/bl_base pretrain/bl_base.job.json
+        bodies llama bl_base 30 $seed
+        bodies llama bl_small 30 $seed
+        share gate30-llama-bl_base-$seed main-$seed tokenizer tokens pretrain/bl_base pretrain/bl_base.job.json
         rates_of bl_base
         step run main-$seed seed=$seed "systems=[bl_base, minijoint, minipost]" "${rates[@]}"
-        share gate-llama-bl_small-$seed small-$seed tokenizer tokens pretrain/bl_small pretrain/bl_small.job.json
+        share gate30-llama-bl_small-$seed small-$seed tokenizer tokens pretrain/bl_small pretrain/bl_small.job.json
         rates_of bl_small
         step run small-$seed seed=$seed "systems=[bl_small]" "${rates[@]}"
     done

@@ -9,6 +9,7 @@ FOLDER (study/second/) has results.json, and takes tables.md. Of a folder of run
 
 import argparse
 import functools
+import itertools
 import re
 import statistics
 import sys
@@ -71,12 +72,12 @@ def rates_table(losses: Losses) -> Table:
 def gate_table(losses: Losses) -> Table:
     """Held-out losses of three and of nine layers, and whether a kind passes."""
     rows = []
-    for kind in KINDS:
+    for kind, millions in itertools.product(KINDS, (15, 30)):
         name, least = BITS if kind == "llama" else NATS
         leads = []
         for seed in (1, 2):
             deep, shallow = (
-                losses.get(f"gate-{kind}-{system}-{seed}", {}).get(f"pretrain/{system}", {})
+                losses.get(f"gate{millions}-{kind}-{system}-{seed}", {}).get(f"pretrain/{system}", {})
                 for system in ("bl_base", "bl_small")
             )
             if deep and shallow:
@@ -85,10 +86,12 @@ def gate_table(losses: Losses) -> Table:
                 for loss, form in (NATS[0], "{:.3f}"), (BITS[0], "{:.4f}"):
                     both = [one[loss] for one in (shallow, deep) if loss in one]
                     cells += [form.format(x) for x in (*both, both[0] - both[1])] if both else ["–"] * 3
-                rows.append([Cell(text) for text in (kind, str(seed), *cells)] + [EMPTY])
-        if len(leads) == 2:
-            rows[-1][-1] = Cell("yes" if min(leads) >= least else "no")
-    columns = ["kind", "seed", "nats: 3 layers", "9", "lead", "bits a byte: 3", "9", "lead", "passes"]
+                rows.append([Cell(text) for text in (kind, str(millions), str(seed), *cells)] + [EMPTY])
+        if leads and min(leads) < least:
+            rows[-1][-1] = Cell("no")
+        elif len(leads) == 2:
+            rows[-1][-1] = Cell("yes")
+    columns = ["kind", "million tokens", "seed", "nats: 3 layers", "9", "lead", "bits a byte: 3", "9", "lead", "passes"]
     return Table("Three and nine layers on held-out English", columns, rows)
 
 
