@@ -25,6 +25,7 @@ from .product import add_product_, product, upcast_if_emulated
 # own, each chunk's gradient of the weight is added to one in fp32, which costs as much as the product of 300 rows.
 CHUNK_ROWS = {"cpu": 320, "cuda": 2048}
 CHUNK_ROWS_BF16 = 2048  # on CPUs with bf16 products
+SUMMED_COLUMNS = 512  # added up at once on CPUs
 
 
 def _loss_and_logit_grad_reference(logits: Tensor, bias: Tensor, targets: Tensor, needs_grad: bool) -> Tensor:
@@ -117,7 +118,13 @@ def add_chunk_gradients(
     if grad_weight_VH is not None:
         add_product_(grad_weight_VH, grad_logits_RV.T, x_RH)
     if grad_bias_V is not None:
-        grad_bias_V += grad_logits_RV.sum(0, dtype=grad_bias_V.dtype)
+        grad_bias_V += column_sums(grad_logits_RV, grad_bias_V.dtype)
+
+
+def column_sums(rows_RV: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sums of the columns (V,), by blocks of them on a CPU, where torch copies what it adds up to `dtype` first."""
+    columns = SUMMED_COLUMNS if device_type(rows_RV.device) == "cpu" else rows_RV.shape[1]
+    return torch.cat([block.sum(0, dtype=dtype) for block in rows_RV.split(columns, 1)])
 
 
 def _forward_fake(
@@ -169,8 +176,7 @@ def _backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         if needs_weight:
             grad_weight = product(grad_logits_PV.T, x_PH * scale)
         if needs_bias:
-            sums = grad_logits_PV.sum(0, dtype=grad_loss.dtype)
-            grad_bias = (sums * grad_loss).to(ctx.bias_dtype)
+            grad_bias = (column_sums(grad_logits_PV, grad_loss.dtype) * grad_loss).to(ctx.bias_dtype)
     else:
         saved_x, saved_weight, saved_bias = ctx.saved_tensors
         if needs_x:
