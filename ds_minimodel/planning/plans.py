@@ -13,9 +13,9 @@ import torch
 
 from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.engine.execution import replicas_of
+from ds_minimodel.engine.execution import Execution, replicas_of
 from ds_minimodel.engine.partition import ParameterInfo, Partition, Setup, partition_of
-from ds_minimodel.engine.zero.config import zero_memory
+from ds_minimodel.engine.zero.config import needed_stage, zero_memory
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.pipeline.check import check_deepspeed_file
 from ds_minimodel.planning.devices import Device, named
@@ -112,7 +112,9 @@ def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int
     """
     device, engine = named(device_name), recipe.engine
     ranks_per_node = ranks_per_node or min(8, world_size)
-    check_deepspeed_file(recipe, replicas_of(world_size, engine.tensor_parallel))
+    replicas = replicas_of(world_size, engine.tensor_parallel)
+    settings = engine.deepspeed.given() if engine.deepspeed else {}
+    check_deepspeed_file(recipe, replicas)
     precision = device.resolve(engine.precision)
     planners: dict[Any, Planner] = {}
 
@@ -126,16 +128,18 @@ def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int
 
     rows = []
     for step in planned_steps(recipe):
+        batch_size, micro_batch_size = step.section.batch_size, engine.micro_batch_size
+        execution = Execution(batch_size, micro_batch_size, engine.zero_stage, precision)
         setup = Setup(
-            engine.zero_stage,
+            needed_stage(execution, replicas, step.section.clip, settings, device.type),
             precision,
-            step.section.batch_size,
-            engine.micro_batch_size,
+            batch_size,
+            micro_batch_size,
             world_size,
             min(ranks_per_node, world_size),
             device.memory_of_rank(ranks_per_node),
             engine.tensor_parallel,
-            zero_memory(engine.deepspeed.given() if engine.deepspeed else {}),
+            zero_memory(settings),
         )
         planner = planner_of(step, step.depth)
         plan = planner.plan(setup)

@@ -1,6 +1,7 @@
 """Shared parts of the training steps: a body's architecture, the samples of a text, a resolved run, its batches."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from ds_minimodel.engine.loop import Batches
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Accounting, Optimizer, Phases, Run
 from ds_minimodel.engine.schedule import Schedule
-from ds_minimodel.engine.zero.config import check_agreement
+from ds_minimodel.engine.zero.config import check_agreement, needed_stage
 from ds_minimodel.model.models import LanguageModel, to_tensors
 from ds_minimodel.objectives import Sampler
 from ds_minimodel.ops.precision import resolve_precision
@@ -105,7 +106,8 @@ def training_run(
         tuple(engine.monitors),
     )
     world.replicated(lambda: check_agreement(run, world.data.size))
-    return run
+    stage = needed_stage(run.execution, world.data.size, section.clip, run.deepspeed, world.device.type)
+    return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 
 def text_sampler(recipe: Recipe, section: Training, layout: WorkdirLayout, language: str, world: World) -> Sampler:

@@ -5,7 +5,7 @@ from synthetic import RUN, run_config
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import fill_batch, split_batch
-from ds_minimodel.engine.zero.config import check_agreement, deepspeed_config
+from ds_minimodel.engine.zero.config import check_agreement, deepspeed_config, needed_stage
 
 
 def test_learning_rate_rises_and_falls_linearly():
@@ -36,6 +36,26 @@ def test_a_batch_that_does_not_divide_is_refused(batch_size, micro, world_size, 
 def test_bf16_accumulates_in_fp32_where_deepspeed_can(stage, micro, expected):
     config = deepspeed_config(run_config(zero_stage=stage, precision="bf16", micro_batch_size=micro), 1)
     assert config.get("data_types", {}).get("grad_accum_dtype") == expected
+
+
+@pytest.mark.parametrize(
+    "stage, changes, replicas, settings, device, needed",
+    [
+        (1, {}, 1, {}, "cpu", 0),
+        (2, {"precision": "bf16"}, 1, {}, "cpu", 0),
+        (1, {"micro_batch_size": 2}, 1, {}, "cpu", 0),
+        (3, {}, 1, {}, "cpu", 3),
+        (1, {}, 2, {}, "cpu", 1),
+        (1, {}, 1, {}, "cuda", 1),
+        (1, {"precision": "fp16"}, 1, {}, "cpu", 1),
+        (1, {"precision": "bf16", "micro_batch_size": 2}, 1, {}, "cpu", 1),
+        (1, {"clip": 1.0}, 1, {}, "cpu", 1),
+        (2, {}, 1, {"comms_logger": {"enabled": True}}, "cpu", 2),
+    ],
+)
+def test_one_replica_on_a_cpu_partitions_nothing(stage, changes, replicas, settings, device, needed):
+    run = run_config(zero_stage=stage, **changes)
+    assert needed_stage(run.execution, replicas, run.optimizer.clip, settings, device) == needed
 
 
 @pytest.mark.parametrize(

@@ -93,16 +93,25 @@ def step(engine):
     return engine
 
 
-class LargestTensor(TorchDispatchMode):
-    """Elements of the largest tensor that an operator makes."""
+class Operators(TorchDispatchMode):
+    """What is computed: (name of an operator, elements of the tensor that it makes) of each, views left out."""
 
-    elements = 0
+    def __init__(self):
+        super().__init__()
+        self.seen = []
 
     def __torch_dispatch__(self, op, types, arguments=(), options=None):
         out = op(*arguments, **(options or {}))
         if isinstance(out, torch.Tensor) and not op.is_view:
-            self.elements = max(self.elements, out.numel())
+            self.seen.append((op._overloadpacket.__name__, out.numel()))
         return out
+
+    def named(self, name, elements):
+        return self.seen.count((name, elements))
+
+    @property
+    def largest(self):
+        return max(elements for _, elements in self.seen)
 
 
 # --- the table
@@ -259,17 +268,40 @@ def test_stage_3_keeps_a_billion_elements_gathered(still):
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_buckets_are_allocated_whole(still, stage):
     size = 100_000
-    with LargestTensor() as largest:
+    with Operators() as operators:
         step(build(stage, "bf16", reduce_bucket_size=size, allgather_bucket_size=size))
-    still(largest.elements >= size and DeepSpeedZeroConfig().reduce_bucket_size == 500_000_000)
+    still(operators.largest >= size and DeepSpeedZeroConfig().reduce_bucket_size == 500_000_000)
 
 
 def test_one_rank_copies_its_gradients(still):
     engine = build(0, "fp32")
     loss = loss_of(engine)
-    with LargestTensor() as largest:
+    with Operators() as operators:
         engine.backward(loss)
-    still(largest.elements == 20)
+    still(operators.largest == 20)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_one_rank_copies_its_gradients_to_a_bucket(still, stage):
+    engine = build(stage, "fp32")
+    loss = loss_of(engine)
+    with Operators() as operators:
+        engine.backward(loss)
+    still(operators.named("copy_", 16) and operators.named("div_", 20))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_bf16_gradients_are_read_twice_to_be_checked(still, stage):
+    with Operators() as operators:
+        step(build(stage, "bf16"))
+    still(operators.named("amin", 1) and operators.named("amax", 1))
+
+
+def test_stage_0_copies_bf16_gradients_twice_and_multiplies_them_by_1(still):
+    engine = build(0, "bf16")
+    with Operators() as operators:
+        step(engine)
+    still(operators.named("_to_copy", 16) == 2 and operators.named("mul_", 16))
 
 
 @pytest.mark.parametrize("stage", [1, 2])

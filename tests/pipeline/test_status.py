@@ -116,6 +116,7 @@ def test_what_is_left_goes_by_jobs_of_its_kind_else_by_flops_and_by_plan_before_
     for name in ("adapt/minipost/xx", "adapt/minijoint/xx", "finetune/bl_base/topic/seed-3"):
         lines = (workdir / name / "run/metrics.jsonl").read_text().splitlines()
         run = json.loads((workdir / name / "run/run.json").read_text())
+        assert run["zero_stage"] == 0  # 1 in the recipe, of which one rank on a CPU needs nothing
         rates = [json.loads(line)["tokens_per_second"] for line in lines[-5:]]
         took[name] = run["steps"] * run["tokens_per_step"] * len(rates) / sum(rates)
     for name in ("finetune/bl_base/topic/seed-4", "adapt/bl_base/xx", "adapt/bl_small/xx", "adapt/multijoint/xx"):
@@ -134,6 +135,7 @@ def test_what_is_left_goes_by_jobs_of_its_kind_else_by_flops_and_by_plan_before_
     assert left(capsys, recipe, nowhere) == {"seconds": 0, "jobs": 0, "unknown": 26}
     device = some_device(recipe.parent / "device.json")
     plan = json.loads(do(capsys, "plan", recipe, "--json", "--device", device))["rows"]
+    assert {row["zero_stage"] for row in plan} == {0}
     hours = {(row["step"], row["system"]): row["time"]["hours"] for row in plan}
     del hours["pretrain", "minipost"]  # bl_base's body
     found = left(capsys, recipe, nowhere, "--device", device)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.run import Run
 
 NEVER = 10**9
@@ -59,6 +60,21 @@ def accumulates_in_fp32(precision: str, zero_stage: int, accumulation: int) -> b
 def accumulates_in_place(precision: str, zero_stage: int, accumulation: int) -> bool:
     """Whether DeepSpeed takes its BF16_Optimizer: it adds up in fp32 beside each parameter and has no bucket."""
     return zero_stage == 1 and accumulates_in_fp32(precision, zero_stage, accumulation)
+
+
+def needed_stage(
+    execution: Execution, replicas: int, clip: float, settings: Mapping[str, Any], device_type: str
+) -> int:
+    """The ZeRO stage at which a recipe's `execution` runs: its own, or 0 where that gives the same with less work.
+
+    On a CPU one replica has nothing to partition, but stages 1 and 2 copy gradients and weights as if it had. They
+    stay where stage 0 would round otherwise (sums of bf16 gradients, clipping), in fp16, and where the recipe names
+    settings of DeepSpeed's. clip: of the optimizer. settings: Run.deepspeed.
+    """
+    precision, stage = execution.precision, execution.zero_stage
+    if stage not in (1, 2) or replicas > 1 or device_type != "cpu" or precision == "fp16" or clip or settings:
+        return stage
+    return stage if accumulates_in_fp32(precision, stage, execution.split(replicas).accumulation) else 0
 
 
 def deepspeed_config(run: Run, world_size: int, zero: dict | None = None) -> dict:

@@ -15,6 +15,7 @@ from ds_minimodel.engine.run import Run
 from ds_minimodel.engine.zero import start
 from ds_minimodel.engine.zero.config import deepspeed_config
 from ds_minimodel.engine.zero.state import write_masters
+from ds_minimodel.engine.zero.update import read_gradients_less
 from ds_minimodel.ops.precision import DTYPES
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def build_engine(
         engine.optimizer.optimizer.state.clear()
     if precision != "fp32":
         write_masters(engine, original)
+    read_gradients_less(engine, run, world)
     start.set_log_level(run.deepspeed)
     engine.train()
     return engine
@@ -107,8 +109,8 @@ def backward_and_step(
 
 
 def _norm_of_gradients(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> float | None:
-    """The norm where DeepSpeed computes or keeps none: in fp32 at stage 0, without clipping at stages 1 and 2."""
-    if run.execution.zero_stage == 0 and run.execution.precision == "fp32":
+    """The norm where DeepSpeed may have none: at stage 0 but in fp16, without clipping at stages 1 and 2."""
+    if run.execution.zero_stage == 0 and run.execution.precision != "fp16":
         parts = [parameter.grad for parameter in engine.module.parameters() if parameter.grad is not None]
         scale, is_partitioned = 1.0, False
     elif not getattr(engine.optimizer, "compute_grad_norm", True):

@@ -1,0 +1,88 @@
+"""The update of bf16 weights on a CPU, with fewer passes over the gradients than DeepSpeed makes.
+
+Where little else trains than a table of embeddings, reading and writing it is a large part of a small step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.adamw import adamw
+
+from ds_minimodel.engine.run import Run
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+    from ds_minimodel.engine.ranks.world import World
+
+BLOCK = 1 << 18  # elements of a gradient whose fp32 copy stays in a core's cache
+
+
+def read_gradients_less(engine: DeepSpeedEngine, run: Run, world: World) -> None:
+    """Replace those of DeepSpeed's passes over gradients that are not needed; the weights keep their bits."""
+    if run.execution.precision != "bf16" or world.device.type != "cpu":
+        return
+    if run.execution.zero_stage in (1, 2):
+        engine.optimizer._has_inf_or_nan = lambda gradient, _=None: ~_is_finite(gradient)
+    elif run.execution.zero_stage == 0 and not run.optimizer.clip and world.tensor.size == 1:
+        engine.optimizer.step = _BlockedStep(engine.optimizer)
+
+
+class _BlockedStep:
+    """`step` of DeepSpeed's optimizer of stage 0, one block of a parameter after the other.
+
+    DeepSpeed takes the least and the largest of each gradient, an fp32 copy for its norm, another for Adam, and
+    multiplies that by 1. Here the fp32 copy is of a block.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer, self.first_step = optimizer, optimizer.step
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        optimizer, adam = self.optimizer, self.optimizer.optimizer
+        if not adam.state:  # Adam makes it
+            self.first_step()
+            return
+        gradients = [parameter.grad for group in optimizer.fp16_groups for parameter in group]
+        optimizer.overflow = not all(map(_is_finite, gradients))
+        optimizer._global_grad_norm = None
+        if optimizer.overflow:
+            return  # the engine counts the step as skipped
+        for parameters, group in zip(optimizer.fp16_groups, adam.param_groups, strict=True):
+            for parameter, master in zip(parameters, group["params"], strict=True):
+                _update(parameter, master, adam.state[master], group)
+
+
+def _is_finite(gradient: torch.Tensor) -> torch.Tensor:
+    """Whether all elements are finite, by their norm: one pass, and no copy as for a norm in fp32."""
+    return torch.linalg.vector_norm(gradient).isfinite()
+
+
+def _update(parameter: torch.Tensor, master: torch.Tensor, state: dict[str, torch.Tensor], group: dict) -> None:
+    """Update a parameter, its fp32 master and Adam's state from its gradient."""
+    assert parameter.grad is not None
+    flat = [tensor.view(-1) for tensor in (parameter, master, state["exp_avg"], state["exp_avg_sq"])]
+    whole = [parameter.grad.reshape(-1), *flat]
+    for blocks in zip(*(tensor.split(BLOCK) for tensor in whole), strict=True):
+        gradient, rounded, weights, mean, square = blocks
+        adamw(
+            [weights],
+            [gradient.float()],
+            [mean],
+            [square],
+            [],
+            [state["step"].clone()],  # counted up by each call
+            fused=True,
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+        rounded.copy_(weights)
+    state["step"] += 1

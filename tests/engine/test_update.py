@@ -1,0 +1,40 @@
+"""The update that reads gradients less often than DeepSpeed's gives the same bits, and skips what it skips."""
+
+import math
+from unittest import mock
+
+import pytest
+from synthetic import Sampler, model, run_config, same, train
+
+from ds_minimodel.engine.loop import optimizer_step
+from ds_minimodel.engine.zero import engine as zero_engine
+from ds_minimodel.engine.zero import update
+from ds_minimodel.engine.zero.state import fragments, read_masters
+from ds_minimodel.model.models import to_tensors
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_the_weights_have_the_bits_of_deepspeeds_own_update(world, tmp_path, stage):
+    run = run_config(zero_stage=stage, precision="bf16")
+    with mock.patch.object(update, "BLOCK", 48):  # so that parameters have several blocks, and parts of one
+        ours = train(world, tmp_path / "ours", run)
+    with mock.patch.object(zero_engine, "read_gradients_less"):
+        assert same(ours, train(world, tmp_path / "theirs", run))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("factor", [math.inf, math.nan])
+def test_gradients_that_are_not_finite_change_nothing(world, stage, factor):
+    run, batch = run_config(zero_stage=stage, precision="bf16"), to_tensors(Sampler.rows(0, 8))
+    engine = zero_engine.build_engine(model(), run, world)
+    optimizer_step(engine, [batch], 1, run, world, 1)
+    before = read_masters(engine), [part.tensors["exp_avg"].clone() for part in fragments(engine)]
+    forward = engine.module.forward
+    engine.module.forward = lambda batch: forward(batch) * factor
+    optimizer_step(engine, [batch], 1, run, world, 1)
+    assert engine.skipped_steps == 1 and same(read_masters(engine), before[0])
+    assert all(part.tensors["exp_avg"].equal(old) for part, old in zip(fragments(engine), before[1], strict=True))
+    engine.module.forward = forward
+    optimizer_step(engine, [batch], 1, run, world, 1)
+    assert engine.skipped_steps == 1 and not same(read_masters(engine), before[0])
+    zero_engine.destroy(engine)
