@@ -52,7 +52,8 @@ def main() -> int:
     code = exit_code(measure)
     if record.rows:
         print(page(record.part, [{"facts": record.facts, "rows": record.rows}]))
-    return code or int(any("error" in row for row in record.rows))
+    parts = [part for row in record.rows for part in (row, *row.get("contestants", {}).values())]
+    return code or int(any("error" in part for part in parts))
 
 
 def write_pages(folder: Path) -> None:

@@ -75,7 +75,6 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         except Failed as failure:
             yield {"name": label, "error": str(failure)}
             continue
-        yield from ({"name": f"{label} {name}", **one} for name, one in found.items() if "error" in one)
         yield row_of(work, precision, zero_stage, options.ranks, found) | peaks
 
 
@@ -105,7 +104,7 @@ def time_step(
 
 
 def row_of(work: Workload, precision: str, zero_stage: int, ranks: int, found: dict[str, Any]) -> dict[str, Any]:
-    """What was timed, and the seconds of those that ended."""
+    """What was timed, and the seconds of each, or why it failed."""
     cost = work.cost()
     imitated = precision == "bf16" and not torch.cuda.is_available() and not has_bf16_products()
     return {
@@ -122,7 +121,7 @@ def row_of(work: Workload, precision: str, zero_stage: int, ranks: int, found: d
         "precision": "bf16 in fp32" if imitated else precision,
         "zero_stage": zero_stage,
         "ranks": ranks,
-        "contestants": {name: one for name, one in found.items() if "error" not in one},
+        "contestants": found,
     }
 
 
@@ -144,13 +143,20 @@ def lines_of(row: dict[str, Any]) -> Iterator[list[str]]:
 
     ours, by_torch = row["contestants"].get("ds_minimodel"), ", ".join(row.get("without_kernels", ()))
     for name, one in row["contestants"].items():
-        ranks, seconds = ranks_of(name), one["seconds"]
-        ratio = ranks_of("ds_minimodel") / ours["seconds"] * seconds / ranks if ours and one is not ours else None
-        yield [
+        ranks = ranks_of(name)
+        what = [
             f"{row['step']}, {row['layers']} layers",
             f"{row['batch_size']} × {' to '.join(map(str, row['lengths']))}",
             f"{row['precision']}, ZeRO {row['zero_stage']}" + (f", {ranks} ranks" if ranks > 1 else ""),
             f"{name} (by torch's operators: {by_torch})" if by_torch and one is ours else name,
+        ]
+        if "error" in one:
+            yield [*what, f"failed: {one['error']}", "", "", "", ""]
+            continue
+        seconds, is_peer = one["seconds"], ours and "error" not in ours and one is not ours
+        ratio = ranks_of("ds_minimodel") / ours["seconds"] * seconds / ranks if is_peer else None
+        yield [
+            *what,
             f"{ranks * row['tokens'] / seconds:,.0f}",
             f"{ranks * row['formula'] / seconds / 1e12:.3g}",
             f"{row['formula'] / seconds / row['matmul']:.0%}",
