@@ -46,8 +46,11 @@ class _BlockedStep:
         if not adam.state:  # Adam makes it
             self.first_step()
             return
-        gradients = [parameter.grad for group in optimizer.fp16_groups for parameter in group]
-        optimizer.overflow = not all(map(_is_finite, gradients))
+        trained = [parameter for group in optimizer.fp16_groups for parameter in group]
+        for parameter in trained:
+            if parameter.grad is None:  # as DeepSpeed has it
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.overflow = not all(_is_finite(parameter.grad) for parameter in trained)
         optimizer._global_grad_norm = None
         if optimizer.overflow:
             return  # the engine counts the step as skipped
