@@ -77,20 +77,6 @@ template <class T, int N> __device__ __forceinline__ Floats<N> widen(const Pack<
   return values;
 }
 
-// What a T can hold of each, as floats.
-template <class T, int N> __device__ __forceinline__ Floats<N> rounded(const Floats<N>& values) {
-  Pack<T, N> pack;
-#pragma unroll
-  for (int k = 0; k < N; ++k)
-    if constexpr (sizeof(T) == 2 && N > 1) {
-      const unsigned word = narrow_pair<T>(values.lanes[k / 2 * 2], values.lanes[k / 2 * 2 + 1]);
-      pack.lanes[k].bits = (unsigned short)(k % 2 ? word >> 16 : word);
-    } else {
-      pack.lanes[k] = narrow<T>(values.lanes[k]);
-    }
-  return widen(pack);
-}
-
 template <int N, class T> __device__ __forceinline__ Floats<N> load(const T* from) {
   return widen(load_pack<N>(from));
 }
@@ -104,16 +90,48 @@ __device__ __forceinline__ void store_words(void* to, unsigned a, unsigned b, un
 }
 #endif
 
-template <int N, class T> __device__ __forceinline__ void store(T* to, const Floats<N>& values) {
+// A pack as memory takes it: 16 bytes in words, or one element.
+template <class T, int N> struct Narrowed {
+  unsigned words[4];
+};
+template <class T> struct Narrowed<T, 1> {
+  T element;
+};
+
+template <class T, int N> __device__ __forceinline__ Narrowed<T, N> narrow(const Floats<N>& values) {
   const auto& v = values.lanes;
   if constexpr (N == 1)
-    *to = narrow<T>(v[0]);
+    return {narrow<T>(v[0])};
   else if constexpr (sizeof(T) == 2)
-    store_words(to, narrow_pair<T>(v[0], v[1]), narrow_pair<T>(v[2], v[3]), narrow_pair<T>(v[4], v[5]),
-                narrow_pair<T>(v[6], v[7]));
+    return {{narrow_pair<T>(v[0], v[1]), narrow_pair<T>(v[2], v[3]), narrow_pair<T>(v[4], v[5]),
+             narrow_pair<T>(v[6], v[7])}};
   else
-    store_words(to, __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
-                __float_as_uint(v[3]));
+    return {
+        {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])}};
+}
+
+template <class T, int N> __device__ __forceinline__ Floats<N> widen(const Narrowed<T, N>& narrowed) {
+  Floats<N> values;
+#pragma unroll
+  for (int k = 0; k < N; ++k)
+    if constexpr (N == 1)
+      values.lanes[k] = widen(narrowed.element);
+    else if constexpr (sizeof(T) == 2)
+      values.lanes[k] = widen(T{(uint16_t)(narrowed.words[k / 2] >> k % 2 * 16)});
+    else
+      values.lanes[k] = __uint_as_float(narrowed.words[k]);
+  return values;
+}
+
+template <class T, int N> __device__ __forceinline__ void store(T* to, const Narrowed<T, N>& narrowed) {
+  if constexpr (N == 1)
+    *to = narrowed.element;
+  else
+    store_words(to, narrowed.words[0], narrowed.words[1], narrowed.words[2], narrowed.words[3]);
+}
+
+template <class T, int N> __device__ __forceinline__ void store(T* to, const Floats<N>& values) {
+  store(to, narrow<T>(values));
 }
 
 // body(p, column) for each pack p of this lane.

@@ -10,6 +10,7 @@ template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, 
   const int64_t row = row_of_warp(), start = row * a.width;
   if (row >= rows) return;
   const int width = (int)a.width;
+  const RowDropout drop(a.dropout, row);
   Packs<T, N, P> x, residual;
   x.read(a.x + start, width);
   if (a.residual) residual.read(a.residual + start, width);
@@ -17,14 +18,15 @@ template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, 
   float sum = 0.f;
   for_packs<N, P>(width, [&](int p, int i) {
     Floats<N> v = x.at(p, i);
-    drop(a.dropout, row, i, v);
+    drop(i, v);
     if (a.residual) {
       const Floats<N> added = residual.at(p, i);
 #pragma unroll
       for (int k = 0; k < N; ++k) v.lanes[k] += added.lanes[k];
     }
-    if (a.total) store(a.total + start + i, v);
-    const Floats<N> seen = rounded<T>(v);  // as the backward pass sees the sum; so do the statistics
+    const Narrowed<T, N> total = narrow<T>(v);
+    if (a.total) store(a.total + start + i, total);
+    const Floats<N> seen = widen(total);  // as the backward pass sees the sum; so do the statistics
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       values.at(p, k) = seen.lanes[k];
@@ -58,6 +60,7 @@ template <class T, int N, int P, class See>
 __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int64_t row, See see) {
   const int64_t start = row * a.width;
   const int width = (int)a.width;
+  const RowDropout drop(a.dropout, row);
   Packs<T, N, P> grads, totals;
   grads.read(a.grad + start, width);
   totals.read(a.total + start, width);
@@ -88,7 +91,7 @@ __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int6
       for (int k = 0; k < N; ++k) grad_total.lanes[k] += of_sum.lanes[k];
     }
     if (a.grad_residual) store(a.grad_residual + start + i, grad_total);
-    drop(a.dropout, row, i, grad_total);
+    drop(i, grad_total);
     if (a.grad_x) store(a.grad_x + start + i, grad_total);
   });
 }

@@ -17,6 +17,7 @@ template <class T, int N, int P> __global__ void softmax_forward(SoftmaxForward<
   if (row >= rows) return;
   const int width = (int)a.width, keys = num_keys(a.lengths, row, a.rows_per_sample, width);
   const float scale = a.scale * kLog2E;
+  const RowDropout drop(a.dropout, row);
   Packs<T, N, P> scores;
   scores.read(a.scores + start, keys);  // a pack may reach beyond the keys, never beyond the row
   RowFloats<N, P> values(shared, width);
@@ -47,9 +48,10 @@ template <class T, int N, int P> __global__ void softmax_forward(SoftmaxForward<
     Floats<N> probs;
 #pragma unroll
     for (int k = 0; k < N; ++k) probs.lanes[k] = i + k < keys ? values.at(p, k) * inverse : 0.f;
-    probs = rounded<T>(probs);
-    if (a.probs) store(a.probs + start + i, probs);
-    drop(a.dropout, row, i, probs);
+    const Narrowed<T, N> undropped = narrow<T>(probs);
+    if (a.probs) store(a.probs + start + i, undropped);
+    probs = widen(undropped);
+    drop(i, probs);
     store(a.out + start + i, probs);
   });
 }
@@ -59,6 +61,7 @@ template <class T, int N, int P> __global__ void softmax_backward(SoftmaxBackwar
   const int64_t row = row_of_warp(), start = row * a.width;
   if (row >= rows) return;
   const int width = (int)a.width, keys = num_keys(a.lengths, row, a.rows_per_sample, width);
+  const RowDropout drop(a.dropout, row);
   Packs<T, N, P> grads, probs;
   grads.read(a.grad + start, keys);
   probs.read(a.probs + start, keys);
@@ -67,7 +70,7 @@ template <class T, int N, int P> __global__ void softmax_backward(SoftmaxBackwar
   for_packs<N, P>(keys, [&](int p, int i) {  // beyond the keys the probabilities are 0
     Floats<N> grad = grads.at(p, i);
     const Floats<N> prob = probs.at(p, i);
-    drop(a.dropout, row, i, grad);
+    drop(i, grad);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       values.at(p, k) = grad.lanes[k];
