@@ -94,7 +94,7 @@ END
 
 No row of CUDA 12 is here: PyPI has torch 2.11 and newer for CUDA 13 alone, and of CUDA 12's nvcc no more than the
 assembler. sm_70 (V100) is known to CUDA 12 alone. NVRTC of CUDA 12.9, which PyPI has, stands in for its device code
-(\`csrc/cuda/compile_device_code.py\`; the shares are predictions, nothing here ran on a GPU):
+(\`csrc/cuda/compile_device_code.py\`; nothing here ran on a GPU):
 \`\`\`
 $("$here" csrc/cuda/compile_device_code.py sm_70 sm_75 sm_80 sm_90 2>&1)
 \`\`\`

@@ -1,19 +1,20 @@
-"""Compile all kernels to machine code for GPU architectures, without a GPU and without nvcc; predict their speed.
+"""Compile all kernels to machine code for GPU architectures, without a GPU and without nvcc.
 
     python csrc/cuda/compile_device_code.py sm_70 sm_80 sm_90
 
 NVRTC of CUDA 12.9 is the last that knows sm_70: pip install nvidia-cuda-nvrtc-cu12==12.9.86
 nvidia-cuda-runtime-cu12==12.9.79. Exits with 3 where these are missing.
 
-The prediction is a roofline: the share of the speed of a copy that a kernel reaches is the least of three. The bytes
-that its warps have under way, over those that the memory needs (bandwidth times latency). The time of a copy of its
-bytes, over that of its instructions. The bytes that the task needs, over those that the kernel moves.
+What bounds the speed of a kernel: the bytes that its warps have under way, over those that the memory needs (bandwidth
+times latency); and the time of its instructions, by the pipe that takes them, over that of a copy of the bytes that it
+moves (scripts/simulated_gpu has the machine code, of sm_70).
 """
 
 import ctypes
 import importlib.util
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,9 @@ COLUMN_KERNELS = {
     "cross_entropy": (", 1", ", 4"),
     "dropout_rows": ("",),
 }
+INSTRUCTION = (
+    r"/\*([0-9a-f]{4,})\*/\s+(?:@!?\w+ )?\s*([A-Z][\w.]*) ?([^;]*);"  # of disassembled code: place, code, operands
+)
 PACKS = {"float": 4, "dsmm::fp16": 8, "dsmm::bf16": 8}  # elements in 16 bytes
 
 
@@ -45,7 +49,6 @@ class Gpu:
     bandwidth: float  # of the whole memory, bytes a second
     latency: float  # of the memory, seconds
     warps: int  # resident at once
-    float_lanes: int  # fp32 operations a cycle; integers have 64, special functions 16
 
     @property
     def bytes_needed(self) -> float:
@@ -55,10 +58,21 @@ class Gpu:
 
 # Data sheets; latencies as microbenchmarks of others found them.
 GPUS = {
-    "sm_70": Gpu("V100", 80, 1.53e9, 0.9e12, 0.5e-6, 64, 64),
-    "sm_75": Gpu("T4", 40, 1.59e9, 0.32e12, 0.5e-6, 32, 64),
-    "sm_80": Gpu("A100", 108, 1.41e9, 2.0e12, 0.6e-6, 64, 64),
-    "sm_90": Gpu("H200", 132, 1.75e9, 4.8e12, 0.8e-6, 64, 128),
+    "sm_70": Gpu("V100", 80, 1.53e9, 0.9e12, 0.5e-6, 64),
+    "sm_75": Gpu("T4", 40, 1.59e9, 0.32e12, 0.5e-6, 32),
+    "sm_80": Gpu("A100", 108, 1.41e9, 2.0e12, 0.6e-6, 64),
+    "sm_90": Gpu("H200", 132, 1.75e9, 4.8e12, 0.8e-6, 64),
+}
+
+
+# The pipes of a quarter of a Volta processor: cycles for the 32 lanes of a warp, and the instructions that go there.
+# One is issued a cycle.
+PIPES = {
+    "special": (8, "MUFU|F2F|I2F|F2I|POPC|FLO"),  # conversions to 16 bits too
+    "half": (2, r"H[A-Z]+2"),
+    "float": (2, "FFMA|FMUL|FADD|IMAD|IMUL"),
+    "integer": (2, "LOP|SHF|IADD|ISETP|FSETP|FMNMX|SEL|FSEL|PRMT|LEA|IMNMX|PLOP|MOV|VOTE|IABS|FCHK|BFE|SHL|SHR"),
+    "memory": (2, "LD|ST|SHFL|ATOM|RED|BAR"),
 }
 
 
@@ -70,7 +84,6 @@ class Traffic:
     writes: int
     ahead: int  # packs that a lane has under way at once; for rows in registers, of each pack of a row
     threads: int = 128  # of a block
-    needed: int = 0  # reads and writes that the task needs, where the kernel has more
 
 
 TRAFFIC = {
@@ -85,7 +98,7 @@ TRAFFIC = {
     "gated_forward": Traffic(2, 1, 4, 256),
     "gated_backward": Traffic(3, 2, 3, 256),
     "rotary": Traffic(1, 1, 2, 256),  # what another lane reads too, and the table, come from caches
-    "cross_entropy": Traffic(2, 1, 4, 384, needed=2),  # logits of four rows and every processor are beyond the caches
+    "cross_entropy": Traffic(2, 1, 4, 384),  # logits of four rows and every processor are beyond the caches
     "dropout_rows": Traffic(1, 1, 1),
 }
 
@@ -149,32 +162,39 @@ class Budget:
     shared_bytes: int
     ptx: str
 
-    def share_of_copy(self, kernel: Kernel, gpu: Gpu) -> float:
-        """The share of the speed of a copy that `kernel` is predicted to reach on `gpu`."""
-        traffic, warps = TRAFFIC[kernel.name], TRAFFIC[kernel.name].threads // 32
+    def under_way(self, kernel: Kernel, gpu: Gpu) -> float:
+        """The bytes that the warps of `kernel` have under way on `gpu`, over those that keep its memory busy."""
+        warps = TRAFFIC[kernel.name].threads // 32
         of_block = -(-self.registers // 8) * 8 * 32 * warps
         blocks = min(65536 // of_block, gpu.warps // warps)
         if kernel.name == "norm_backward_with_sums":  # sum_slices of launch.cu
             blocks = min(blocks, 4 if int(kernel.others[0]) * kernel.pack * 32 <= 256 else 2)
-        resident = blocks * warps
-        under_way = resident * kernel.ahead * 16 * 32 / gpu.bytes_needed
+        return blocks * warps * kernel.ahead * 16 * 32 / gpu.bytes_needed
 
-        # The code works on as many packs as it stores of each result, or reads of each matrix where it has none.
-        code = "\n".join(_counted(self.ptx))
-        accesses = len(re.findall(rf"{'st' if traffic.writes else 'ld'}\.global\S*\.v4", code))
-        elements = accesses / (traffic.writes or traffic.reads) * kernel.pack
-        special = len(re.findall(r"^(?:ex2|rcp|rsqrt|sqrt|lg2)\.", code, re.MULTILINE))
-        floats = len(re.findall(r"^(?:fma|add|sub|mul|max)\.(?:\w+\.)*f32", code, re.MULTILINE))
-        integers = len(
-            re.findall(r"^(?:add|sub|mul|mad|and|or|xor|shl|shr|min|max)\.(?:\w+\.)*[bsu]\d", code, re.MULTILINE)
-        )
-        # A processor issues four instructions a cycle, each for the 32 lanes of a warp.
-        cycles = max(code.count(";") / 4, special * 2, floats * 32 / gpu.float_lanes, integers / 2)
-        moved = (traffic.reads + traffic.writes) * 16 / kernel.pack * elements * 32
-        busy = moved / (gpu.bandwidth / gpu.processors / gpu.clock) / cycles
 
-        useful = (traffic.needed or traffic.reads + traffic.writes) / (traffic.reads + traffic.writes)
-        return min(1.0, under_way, busy) * useful
+def busy_pipes(sass: str, kernel: Kernel, gpu: Gpu) -> dict[str, float]:
+    """The time of the machine instructions of `kernel` on each pipe of `gpu`, over that of a copy of what it moves."""
+    codes = _repeated(sass)
+    counts = Counter(next((pipe for pipe, (_, named) in PIPES.items() if re.match(named, code)), "") for code in codes)
+    # The code works on as many packs as it stores of each result, or reads of each matrix where it has none.
+    traffic = TRAFFIC[kernel.name]
+    accesses = sum(code.startswith("STG" if traffic.writes else "LDG") and ".128" in code for code in codes)
+    packs = accesses / (traffic.writes or traffic.reads)
+    copy = (traffic.reads + traffic.writes) * 16 * 32 * packs / (gpu.bandwidth / gpu.processors / gpu.clock)
+    cycles = {"issue": len(codes)} | {pipe: counts[pipe] * cost for pipe, (cost, _) in PIPES.items()}
+    return {pipe: number / 4 / copy for pipe, number in cycles.items()}
+
+
+def _repeated(sass: str) -> list[str]:
+    """The codes of the instructions in the loops over packs, or of all where there are none."""
+    lines = [(int(at, 16), code, rest) for at, code, rest in re.findall(INSTRUCTION, sass)]
+    looped: set[int] = set()
+    for at, code, rest in lines:
+        if code.startswith("BRA") and (target := int(rest.split()[-1].strip("`()"), 16)) < at:
+            inside = {place for place, _, _ in lines if target <= place <= at}
+            if any(re.match(r"(LD|ST)G.*\.128", inner) for place, inner, _ in lines if place in inside):
+                looped |= inside
+    return [code for at, code, _ in lines if not looped or at in looped]
 
 
 def compile_all(architecture: str, names: Iterable[str] | None = None) -> dict[Kernel, Budget]:
@@ -214,23 +234,6 @@ def compile_all(architecture: str, names: Iterable[str] | None = None) -> dict[K
     return found
 
 
-def _counted(ptx: str) -> list[str]:
-    """The instructions that cost time: those of the loops over packs, or all where there are none."""
-    lines = [re.sub(r"^@\S+\s+", "", line.strip()) for line in ptx.splitlines()]
-    labels = {line[:-1]: number for number, line in enumerate(lines) if line.startswith("$") and line.endswith(":")}
-    looped: set[int] = set()
-    for number, line in enumerate(lines):
-        target = labels.get(line.split()[-1].rstrip(";")) if line.startswith("bra") else None
-        if target is not None and target < number and any(".v4" in inner for inner in lines[target:number]):
-            looped.update(range(target, number + 1))
-    free = ("mov", "cvta", "ld.param", ".", "{", "}", "$", "//")  # no instruction of the machine, or as good as none
-    return [
-        line
-        for number, line in enumerate(lines)
-        if line.endswith(";") and not line.startswith(free) and (not looped or number in looped)
-    ]
-
-
 def _text(size_of: Any, copy: Any, program: ctypes.c_void_p) -> str:
     size = ctypes.c_size_t()
     size_of(program, ctypes.byref(size))
@@ -247,13 +250,13 @@ def main(architectures: Sequence[str]) -> None:
             f"{architecture}: {len(found)} kernels, at most {max(budget.registers for budget in found.values())} "
             f"registers, {sum(budget.spilt_bytes for budget in found.values())} bytes spilt"
         )
-        shares: dict[str, list[float]] = {}
+        under_way: dict[str, list[float]] = {}
         for kernel, budget in found.items():
             if kernel.ahead:
-                shares.setdefault(kernel.name, []).append(budget.share_of_copy(kernel, GPUS[architecture]))
+                under_way.setdefault(kernel.name, []).append(budget.under_way(kernel, GPUS[architecture]))
         print(
-            f"  predicted shares of copy bandwidth, {GPUS[architecture].name}: "
-            + ", ".join(f"{name} {min(found):.0%} to {max(found):.0%}" for name, found in shares.items())
+            f"  bytes under way, of what {GPUS[architecture].name} needs: "
+            + ", ".join(f"{name} {min(found):.1f} to {max(found):.1f}" for name, found in under_way.items())
         )
 
 
