@@ -23,10 +23,10 @@ def test_the_weights_have_the_bits_of_deepspeeds_own_update(world, tmp_path, sta
         assert same(ours, train(world, tmp_path / "theirs", run))
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("stage, precision", [(0, "bf16"), (1, "bf16"), (2, "bf16"), (0, "fp32"), (1, "fp32")])
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_gradients_that_are_not_finite_change_nothing(world, stage, value):
-    run, batch = run_config(zero_stage=stage, precision="bf16"), to_tensors(Sampler.rows(0, 8))
+def test_gradients_that_are_not_finite_change_nothing(world, stage, precision, value):
+    run, batch = run_config(zero_stage=stage, precision=precision), to_tensors(Sampler.rows(0, 8))
     engine = zero_engine.build_engine(model(), run, world)
     optimizer_step(engine, [batch], 1, run, world, 1)
     before = read_masters(engine), [part.tensors["exp_avg"].clone() for part in fragments(engine)]

@@ -304,6 +304,13 @@ def test_stage_0_copies_bf16_gradients_twice_and_multiplies_them_by_1(still):
     still(operators.named("_to_copy", 16) == 2 and operators.named("mul_", 16))
 
 
+def test_fp32_at_stage_0_takes_steps_that_are_not_finite(still):
+    engine = build(0, "fp32")
+    engine.backward(loss_of(engine) * torch.inf)
+    engine.step()
+    still(not engine.skipped_steps and not engine.module.bias.isfinite().all())
+
+
 @pytest.mark.parametrize("stage", [1, 2])
 def test_a_norm_is_taken_that_nothing_reads(still, stage):
     engine = build(stage, "bf16")

@@ -15,7 +15,7 @@ from ds_minimodel.engine.run import Run
 from ds_minimodel.engine.zero import start
 from ds_minimodel.engine.zero.config import deepspeed_config
 from ds_minimodel.engine.zero.state import write_masters
-from ds_minimodel.engine.zero.update import read_gradients_less
+from ds_minimodel.engine.zero.update import read_gradients_less, skip_unless_finite
 from ds_minimodel.ops.precision import DTYPES
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def build_engine(
     if precision != "fp32":
         write_masters(engine, original)
     read_gradients_less(engine, run, world)
+    if stage == 0 and precision == "fp32":
+        skip_unless_finite(engine, world)
     start.set_log_level(run.deepspeed)
     engine.train()
     return engine

@@ -1,4 +1,4 @@
-"""The update of bf16 weights on a CPU, with fewer passes over the gradients than DeepSpeed makes.
+"""The update of bf16 weights on a CPU with fewer passes over the gradients than DeepSpeed makes; fp32's with one more.
 
 Where little else trains than a table of embeddings, reading and writing it is a large part of a small step.
 """
@@ -28,6 +28,21 @@ def read_gradients_less(engine: DeepSpeedEngine, run: Run, world: World) -> None
         engine.optimizer._has_inf_or_nan = lambda gradient, _=None: ~_is_finite(gradient)
     elif run.execution.zero_stage == 0 and not run.optimizer.clip and world.tensor.size == 1:
         engine.optimizer.step = _BlockedStep(engine.optimizer)
+
+
+def skip_unless_finite(engine: DeepSpeedEngine, world: World) -> None:
+    """Let fp32 skip a step at stage 0 whose gradients are not finite on some rank, as all else does in DeepSpeed."""
+    optimizer, step = engine.optimizer, engine.optimizer.step
+
+    def step_if_finite() -> None:
+        parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        finite = [_is_finite(parameter.grad) for parameter in parameters if parameter.grad is not None]
+        (spoiled,) = world.sum(int(not torch.stack(finite).all()))
+        optimizer.overflow = spoiled > 0  # the engine counts the step as skipped
+        if not optimizer.overflow:
+            step()
+
+    optimizer.step = step_if_finite
 
 
 class _BlockedStep:
