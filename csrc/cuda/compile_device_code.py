@@ -93,7 +93,7 @@ TRAFFIC = {
     "softmax_forward": Traffic(1, 2, 1),
     "softmax_backward": Traffic(2, 1, 2),
     "norm_parameter_sums": Traffic(2, 0, 8, 256),
-    "gelu_forward": Traffic(1, 1, 4, 256),
+    "gelu_forward": Traffic(1, 1, 2, 256),
     "gelu_backward": Traffic(2, 1, 2, 256),
     "gated_forward": Traffic(2, 1, 4, 256),
     "gated_backward": Traffic(3, 2, 3, 256),

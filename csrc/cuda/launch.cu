@@ -37,8 +37,8 @@ dim3 columns_grid(int64_t width, int columns_of_lane, int64_t slices) {
 }
 
 // Of the rows of an elementwise kernel: each lane works on a few of them with the bias that it has read.
-int64_t row_slices(int64_t rows) {
-  const int64_t slices = (rows + kSumWarps * kRowsAhead - 1) / (kSumWarps * kRowsAhead);
+int64_t row_slices(int64_t rows, int64_t rows_of_lane = 4) {
+  const int64_t slices = (rows + kSumWarps * rows_of_lane - 1) / (kSumWarps * rows_of_lane);
   return slices < 65535 ? slices : 65535;
 }
 
@@ -154,7 +154,7 @@ int norm_backward(const NormBackward<T>& a, int64_t rows, int64_t slices, float*
 template <class T> int gelu_forward(const GeluForward<T>& a, int64_t rows, void* stream) {
   constexpr int N = 16 / sizeof(T);
   const dim3 block(kWarp, kSumWarps);
-  const int64_t slices = row_slices(rows);
+  const int64_t slices = row_slices(rows, kRowsAhead);
   if (takes_packs<T>(a.width, {a.x, a.bias, a.out}))
     DSMM_LAUNCH((gelu_forward<T, N>), columns_grid(a.width, N, slices), block, 0, stream, a, rows);
   else
