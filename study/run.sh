@@ -8,14 +8,13 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/environment.sh"
+source study/runs.sh
 
 work=runs/study
 vectors=data/study-vectors
 all=(data pilot tune seeds depths little vectors search body tables)
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
-
-note() { echo "$(date -u '+%F %T')  $*" >> "$work/log.txt"; }
 
 # What the search for the cheapest step 2 tries, one thing at a time; in the end all that was better, together, and what
 # registration.md says of `gentle`. A batch of 8 has three times the steps; `together` has a third of those (`brief`).
@@ -89,20 +88,6 @@ run() {
     settings_of "$1"
     ds-minimodel run "${settings[@]}"
     check_finished "${settings[@]}"
-}
-
-# share FROM TO NAME…: the workdir TO has these folders of FROM, if it has none of its own.
-share() {
-    local from=$work/$1 to=$work/$2 name
-    shift 2
-    for name in "$@"; do
-        if [ -e "$from/$name" ] && [ ! -e "$to/$name" ]; then
-            mkdir -p "$(dirname "$to/$name")"
-            rm -rf "$to/$name.part"
-            cp -r "$from/$name" "$to/$name.part"
-            mv "$to/$name.part" "$to/$name"
-        fi
-    done
 }
 
 data() { ds-minimodel fetch-sample --set study --out data/study; }

@@ -8,6 +8,7 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/environment.sh"
+source study/runs.sh
 
 work=runs/second
 text=data/second
@@ -15,8 +16,6 @@ all=(data tune gate rate main fault others tables)
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # one core a run
-
-note() { echo "$(date -u '+%F %T')  $*" >> "$work/log.txt"; }
 
 # settings_of KIND: what a kind of body changes in the recipe.
 settings_of() {
@@ -46,21 +45,6 @@ text_of() {
     for command in tokenizer prepare; do step $command "text-$1" "${settings[@]}"; done
 }
 
-# share FROM TO NAME…: the workdir TO has these folders of FROM, if it has none of its own; NAME=OTHER: under that name.
-share() {
-    local from=$work/$1 to=$work/$2 name source target
-    shift 2
-    for name in "$@"; do
-        source=$from/${name%=*} target=$to/${name#*=}
-        if [ -e "$source" ] && [ ! -e "$target" ]; then
-            mkdir -p "$(dirname "$target")"
-            rm -rf "$target.part"
-            cp -r "$source" "$target.part"
-            mv "$target.part" "$target"
-        fi
-    done
-}
-
 # body KIND SYSTEM NAME OVERRIDE…: pretrain a body of BL_BASE's or BL_SMALL's depth.
 body() {
     local settings kind=$1 system=$2 name=$3
@@ -72,7 +56,7 @@ body() {
 
 losses() { python study/second/losses.py "$work" "$@"; }
 
-# tune_body KIND SYSTEM: the rates that registration.md names; `losses best` prints the next one to try, or the best.
+# tune_body KIND SYSTEM: the rates that registration.md names; `losses next` prints one more to try, where there is one.
 tune_body() {
     local lr
     text_of "$1"
