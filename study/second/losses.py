@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Learning rates by the loss on held-out text after the last step of a training.
+"""Settings by the loss on held-out text after the last step of a training.
 
-python study/second/losses.py FOLDER best NAME      of the runs NAME-RATE the rate with the lowest loss
+python study/second/losses.py FOLDER best NAME      of the runs NAME-NUMBER the number (a rate) with the lowest loss,
+                                                    with --to LOSS the one nearest to that
 python study/second/losses.py FOLDER next NAME      the rate to try next, if the best of three stands at an end
 """
 
@@ -39,8 +40,8 @@ def chosen_by(trainings: Mapping[str, Mapping[str, float]]) -> float:
     return next(losses[key] for key in NATS if key in losses)
 
 
-def rates(folder: Path, name: str) -> dict[float, float]:
-    """{rate: loss} of the finished runs NAME-RATE."""
+def tried(folder: Path, name: str) -> dict[float, float]:
+    """{number: loss} of the finished runs NAME-NUMBER."""
     found = {}
     for run in folder.glob(f"{name}-*"):
         trainings = last_losses(run)
@@ -48,31 +49,35 @@ def rates(folder: Path, name: str) -> dict[float, float]:
             raise UserError(f"{run}: no finished training with held-out text")
         found[float(run.name.removeprefix(f"{name}-"))] = chosen_by(trainings)
     if not found:
-        raise UserError(f"{folder}/{name}-RATE: no such run")
+        raise UserError(f"{folder}/{name}-NUMBER: no such run")
     return dict(sorted(found.items()))
 
 
-def best(folder: Path, name: str) -> str:
-    losses = rates(folder, name)
-    return f"{min(losses, key=losses.__getitem__):g}"
+def best(folder: Path, name: str, loss: float = 0) -> str:
+    losses = tried(folder, name)
+    return f"{min(losses, key=lambda number: abs(losses[number] - loss)):g}"
 
 
 def next_rate(folder: Path, name: str) -> str:
     """Empty where nothing is left to try."""
-    tried = list(rates(folder, name))
+    rates = list(tried(folder, name))
     chosen = float(best(folder, name))
-    if len(tried) > 3 or chosen not in (tried[0], tried[-1]):
+    if len(rates) > 3 or chosen not in (rates[0], rates[-1]):
         return ""
-    return f"{chosen / 2 if chosen == tried[0] else chosen * 2:g}"
+    return f"{chosen / 2 if chosen == rates[0] else chosen * 2:g}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("question", choices=(answers := {"best": best, "next": next_rate}))
+    parser.add_argument("question", choices=("best", "next"))
     parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--to", type=float, default=0, metavar="LOSS")
     options = parser.parse_args()
-    return exit_code(lambda: print(answers[options.question](options.folder, options.name)))
+    folder, name = options.folder, options.name
+    return exit_code(
+        lambda: print(next_rate(folder, name) if options.question == "next" else best(folder, name, options.to))
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All runs of the second study, as registration.md has them.
 #   bash study/second/run.sh                  all of it, in this order
-#   bash study/second/run.sh tune gate        parts of it: data, tune, gate, rate, main, fault, others, tables
+#   bash study/second/run.sh tune gate        parts of it: data, tune, gate, rate, main, fault, stage, others, tables
 # Safe to interrupt and to repeat: what is complete is not done again, and an hour lost costs the steps since the last
 # checkpoint. Parts may run beside each other where neither needs what the other makes. runs/second/log.txt tells when
 # each began and ended.
@@ -12,7 +12,8 @@ source study/runs.sh
 
 work=runs/second
 text=data/second
-all=(data tune gate rate main fault others tables)
+all=(data tune gate rate main fault stage others tables)
+recipe=study/second/recipe.yaml
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # one core a run
@@ -34,8 +35,8 @@ settings_of() {
 step() {
     local command=$1 name=$2
     shift 2
-    ds-minimodel "$command" study/second/recipe.yaml workdir=$work/"$name" "$@"
-    [ "$command" != run ] || check_finished study/second/recipe.yaml workdir=$work/"$name" "$@"
+    ds-minimodel "$command" $recipe workdir=$work/"$name" "$@"
+    [ "$command" != run ] || check_finished $recipe workdir=$work/"$name" "$@"
 }
 
 # text_of KIND: vocabularies and tokens of a kind, made once, of which `share` gives a run its own.
@@ -166,6 +167,23 @@ fault() {
         "data.text={en: $text/en.txt, en-again: $text/en.txt}" \
         "finetune.tasks.text.test={en: $text/test.en.txt, en-again: $text/test.en.txt}"
 }
+
+# Three systems over the first study's body `neighbours`, stopped where `random` had come to.
+stage() {
+    local steps recipe=study/study.yaml settings length
+    settings=("languages.targets=[de, ru]" finetune.seeds=2 data.held_out=0.01)
+    for command in tokenizer prepare; do step $command text-stage "${settings[@]}"; done
+    for steps in 250 500 1000; do
+        length_of_stage $steps
+        share text-stage stage-$steps tokenizer tokens
+        step pretrain stage-$steps "${settings[@]}" "${length[@]}" "systems=[bl_base]"
+    done
+    steps=$(losses best stage --to 5.6)
+    length_of_stage "$steps"
+    step run stage-"$steps" "${settings[@]}" "${length[@]}" "systems=[bl_base, bl_small, minijoint]"
+}
+
+length_of_stage() { length=("pretrain.steps=$1" "pretrain.warmup_steps=$(($1 / 10))" "pretrain.held_out_every=$1"); }
 
 tables() { python study/second/tables.py $work; }
 

@@ -23,7 +23,13 @@ sys.path.insert(0, str(ROOT))
 from ds_minimodel.common.errors import UserError, exit_code
 from ds_minimodel.common.files import atomic_write, read_json, write_json
 from ds_minimodel.results.paired import UnitCurves, difference, pairs_of, share, speedup, unit_curves
-from ds_minimodel.results.paired_tables import by_task, difference_label, interval_cell, speedups_table
+from ds_minimodel.results.paired_tables import (
+    by_task,
+    difference_label,
+    differences_table,
+    interval_cell,
+    speedups_table,
+)
 from ds_minimodel.results.render import EMPTY, Block, Cell, Heading, Table, to_markdown
 from ds_minimodel.results.units import flops_unit, name_of
 from study.second.losses import chosen_by, last_losses
@@ -138,6 +144,48 @@ def verdicts_table(curves: UnitCurves) -> Table:
     return Table("Hypotheses", ["", "what", "claim", "found", "verdict"], rows)
 
 
+# --- whose fault it was
+
+# Whole bodies with the pack, as (run, system, language), and what each is compared with: (a) of registration.md, (b).
+BODY_OR_PLUG = [
+    (("whole-1", "multijoint", "de"), ("main-1", "bl_base", "de")),
+    (("main-1", "minijoint", "de"), ("whole-1", "multijoint", "de")),
+    (("english-1", "multijoint", "en-again"), ("main-1", "minijoint", "en")),
+]
+
+
+def fault_table(rows: Sequence[Mapping[str, Any]], losses: Losses) -> Table:
+    """What MiniJoint's body keeps over all of its layers, its plug of a language and of English, and its own head."""
+    last = {
+        (row["run"], row["system"], row["language"]): row["bits_per_byte"]
+        for row in sorted(rows, key=lambda row: row["step"])
+        if "bits_per_byte" in row
+    }
+    compared = [(one, other, last.get(one), last.get(other)) for one, other in BODY_OR_PLUG]
+    joint = losses.get("main-1", {}).get("pretrain/minijoint", {})
+    small = losses.get("small-1", {}).get("pretrain/bl_small", {})
+    heads = (("main-1", "minijoint", "en, head of 3 layers"), ("small-1", "bl_small", "en"))
+    compared.append((*heads, joint.get(f"{BITS[0]}/depth_3"), small.get(BITS[0])))
+    table_rows = [
+        [Cell(", ".join(one)), Cell(", ".join(other)), *(Cell(f"{x:.4f}") for x in (a, b)), Cell(f"{b / a:.3f}")]
+        for one, other, a, b in compared
+        if a and b
+    ]
+    notes = ["The last line is of held-out text, the others of test text."]
+    columns = ["", "against", "bits", "bits", "share"]
+    return Table("Bits a byte, and the share of the score", columns, table_rows, notes=notes)
+
+
+def stage_blocks(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """The first study's tasks over a body that was stopped early."""
+    curves = unit_curves(rows)
+    compared = [(one, other) for one in SYSTEMS[1:] for other in SYSTEMS[:2] if one != other]
+    return [
+        differences_table("Final scores", by_task(curves, compared)),
+        speedups_table(by_task(curves, [(one, "bl_base") for one in SYSTEMS[1:]], speedup), curves, {}),
+    ]
+
+
 def blocks(results: Mapping[str, Any]) -> list[Block]:
     """All tables in reading order, of what there is."""
     losses = results["losses"]
@@ -145,6 +193,7 @@ def blocks(results: Mapping[str, Any]) -> list[Block]:
     rows = [
         {**row, "system": variant_of(row["run"], row["system"]), "seed": tuple(row["seed"])}
         for row in results["scores"]
+        if "bits_per_byte" in row
     ]
     if rows:
         targets = [row for row in rows if row["system"] in SYSTEMS and row["language"] != "en"]
@@ -163,7 +212,15 @@ def blocks(results: Mapping[str, Any]) -> list[Block]:
             ),
             Heading("English, and what MiniJoint's body does"),
             finals_table([row for row in rows if row not in targets]),
+            fault_table(results["scores"], losses),
         ]
+    tasks = [
+        {**row, "seed": tuple(row["seed"])}
+        for row in results["scores"]
+        if row["run"].startswith("stage-") and row["language"] != "en"
+    ]
+    if tasks:
+        found += [Heading("The first study's body, stopped early"), *stage_blocks(tasks)]
     return found
 
 

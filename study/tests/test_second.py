@@ -38,6 +38,13 @@ def test_the_best_rate_and_the_next_to_try(tmp_path, losses, best, then):
     assert script.next_rate(tmp_path, "tune") == then
 
 
+def test_the_number_of_steps_that_ends_nearest_to_a_loss(tmp_path):
+    script = import_script("study/second/losses.py")
+    for steps, loss in {"250": 6.4, "500": 5.9, "1000": 5.1}.items():
+        finish(tmp_path / f"stage-{steps}", "pretrain/bl_base", **{"held_out/nats_per_token": loss})
+    assert script.best(tmp_path, "stage", 5.6) == "500"
+
+
 def test_step_2_is_chosen_by_the_whole_body_and_unfinished_trainings_by_nothing(tmp_path):
     script = import_script("study/second/losses.py")
     run = tmp_path / "rate-3e-3"
@@ -61,6 +68,24 @@ def test_a_kind_passes_with_both_seeds_and_fails_with_one(tables, leads, verdict
             losses[f"gate30-llama-{system}-{seed}"] = {f"pretrain/{system}": found}
     rows = [[cell.text for cell in row] for row in tables.gate_table(losses).rows]
     assert [row[-1] for row in rows] == verdicts and rows[0][8] == f"{leads[0]:.4f}"
+
+
+def test_body_and_plug_are_compared_by_their_last_scores(tables):
+    def row(run, system, language, step, bits):
+        return {"run": run, "system": system, "language": language, "step": step, "bits_per_byte": bits}
+
+    rows = [
+        row("main-1", "bl_base", "de", 1500, 1.6),
+        row("main-1", "minijoint", "de", 1500, 2.0),
+        row("main-1", "minijoint", "de", 0, 4.0),
+        row("whole-1", "multijoint", "de", 1500, 1.6),
+    ]
+    losses = {
+        "main-1": {"pretrain/minijoint": {"held_out/bits_per_byte/depth_3": 1.5}},
+        "small-1": {"pretrain/bl_small": {"held_out/bits_per_byte": 1.2}},
+    }
+    shares = [line[-1].text for line in tables.fault_table(rows, losses).rows]
+    assert shares == ["1.000", "0.800", "0.800"]
 
 
 def test_tables_are_those_of_the_results(tables, tmp_path):
