@@ -1,8 +1,11 @@
 """The picture of score against compute, as SVG that follows the reader's light or dark mode."""
 
 import math
+import statistics
+from collections.abc import Sequence
 
-from ds_minimodel.results.units import name_of
+from ds_minimodel.results.paired import UnitCurves
+from ds_minimodel.results.units import name_of, v100_unit
 
 Curves = dict[str, list[tuple[float, float]]]  # system -> (compute in a unit, score) by rising step
 
@@ -14,7 +17,21 @@ COLORS = {
 }
 
 
-def picture(curves: Curves, unit: str) -> str:
+def averages(curves: UnitCurves, names: Sequence[str]) -> tuple[Curves, str]:
+    """The curves of variants, means over all cells and seeds, and the unit of their compute."""
+    units = {name: [points for of_cell in curves[name].values() for points in of_cell.values()] for name in names}
+    unit = v100_unit(max(points[-1].eflops for of_name in units.values() for points in of_name))
+    found = {
+        name: [
+            (at_step[0].eflops * unit.per_eflop, statistics.fmean(point.mean for point in at_step))
+            for at_step in zip(*of_name, strict=True)
+        ]
+        for name, of_name in units.items()
+    }
+    return found, unit.name
+
+
+def picture(curves: Curves, unit: str, scores_are: str) -> str:
     """The curves as SVG, each with its system's name and last score."""
     most = max(curve[-1][0] for curve in curves.values())
     scores = [score for curve in curves.values() for _, score in curve]
@@ -39,7 +56,7 @@ def picture(curves: Curves, unit: str) -> str:
     parts.append(
         f'<text x="{middle}" y="{BOTTOM + 44}" text-anchor="middle">compute of step 2 for a language, {unit}</text>'
     )
-    parts.append(f'<text x="{LEFT}" y="{TOP - 6}">score, mean over languages and tasks (%)</text>')
+    parts.append(f'<text x="{LEFT}" y="{TOP - 6}">{scores_are}</text>')
     label = float(TOP)
     for number, (system, curve) in sorted(enumerate(curves.items()), key=lambda item: -item[1][1][-1][1]):
         line = " ".join(f"{x(compute)},{y(score)}" for compute, score in curve)

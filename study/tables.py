@@ -42,8 +42,8 @@ from ds_minimodel.results.paired_tables import (
     speedups_table,
 )
 from ds_minimodel.results.render import EMPTY, Block, Cell, Heading, Table, to_markdown
-from ds_minimodel.results.units import name_of, v100_unit
-from study.picture import Curves, picture
+from ds_minimodel.results.units import name_of
+from study.picture import averages, picture
 
 SCORES, PAGE, PICTURE = "scores.json.xz", "tables.md", "score_against_compute.svg"
 SOURCE, TARGETS, TASKS = "en", ("de", "fr", "ru", "el"), ("topic", "section", "match")
@@ -109,21 +109,6 @@ def finals_table(title: str, curves: UnitCurves, names: Iterable[str]) -> Table:
         mean = Cell(f"{statistics.fmean(there):.1f}") if len(there) == len(CELLS) else EMPTY
         rows.append([Cell(name_of(name)), *(EMPTY if s is None else Cell(f"{s:.1f}") for s in scores), mean])
     return Table(title, ["", *(f"{task} {language}" for task, language in CELLS), "mean"], rows)
-
-
-def averages(curves: UnitCurves, names: Sequence[str]) -> tuple[Curves, str]:
-    """The curves of variants, means over all cells and seeds, and the unit of their compute."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    unit = v100_unit(
-        max(points[-1].eflops for name in names for units in curves[name].values() for points in units.values())
-    )
-    for name in names:
-        all_points = [points for cell in CELLS for points in curves[name][cell].values()]
-        found[name] = [
-            (at_step[0].eflops * unit.per_eflop, statistics.fmean(point.mean for point in at_step))
-            for at_step in zip(*all_points, strict=True)
-        ]
-    return found, unit.name
 
 
 class Claim(NamedTuple):
@@ -264,7 +249,7 @@ def write(folder: Path) -> None:
     rows = read_scores(folder)
     page = to_markdown("Tables of the study", blocks(rows))
     curves = unit_curves(row for row in rows if row["language"] != SOURCE)
-    drawn = picture(*averages(curves, SYSTEMS))
+    drawn = picture(*averages(curves, SYSTEMS), "score, mean over languages and tasks (%)")
     for name, text in ((PAGE, page), (PICTURE, drawn)):
         with atomic_write(folder / name, "w") as file:
             file.write(text)

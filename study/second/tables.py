@@ -3,8 +3,8 @@
 
     python study/second/tables.py [FOLDER]
 
-FOLDER (study/second/) has results.json, and takes tables.md. Of a folder of runs, as runs/second after
-`bash study/second/run.sh`, losses and scores of what is finished are gathered first.
+FOLDER (study/second/) has results.json, and takes tables.md and score_against_compute.svg. Of a folder of runs, as
+runs/second after `bash study/second/run.sh`, losses and scores of what is finished are gathered first.
 """
 
 import argparse
@@ -32,11 +32,13 @@ from ds_minimodel.results.paired_tables import (
 )
 from ds_minimodel.results.render import EMPTY, Block, Cell, Heading, Table, to_markdown
 from ds_minimodel.results.units import flops_unit, name_of
+from study.picture import averages, picture
 from study.second.losses import chosen_by, last_losses
+from study.tables import of_seed
 
-RESULTS, PAGE = "results.json", "tables.md"
+RESULTS, PAGE, PICTURE = "results.json", "tables.md", "score_against_compute.svg"
 KINDS = ("llama", "modernbert", "random", "neighbours")
-SYSTEMS = ("bl_base", "bl_small", "minijoint", "minipost")
+SYSTEMS = ("bl_base", "bl_small", "minipost", "minijoint")
 # By which nine layers have to lead three, and in what.
 BITS, NATS = ("held_out/bits_per_byte", 0.05), ("held_out/nats_per_token", 0.10)
 
@@ -132,16 +134,20 @@ CLAIMS = [
 
 
 def verdicts_table(curves: UnitCurves) -> Table:
-    """The hypotheses of registration.md with their numbers."""
+    """The hypotheses of registration.md with their numbers, of all pretraining seeds and of each."""
+    seeds = sorted({seed for units in curves["bl_base"].values() for seed, _ in units})
     rows = []
     for hypothesis, number, one, other, bound in CLAIMS:
         found = number(pairs_of(curves, one, other))
         if found:
             verdict = "confirmed" if found.low >= bound else "refuted" if found.high < bound else "open"
-            cell = interval_cell(found, "{:+.2f}" if number is difference else "{:.3f}")
+            form = "{:+.2f}" if number is difference else "{:.3f}"
             what = difference_label(one, other) if number is difference else f"{number.__name__} of {name_of(one)}"
-            rows.append([Cell(hypothesis), Cell(what), Cell(f"≥ {bound:g}"), cell, Cell(verdict)])
-    return Table("Hypotheses", ["", "what", "claim", "found", "verdict"], rows)
+            by_seed = [number(pairs_of(of_seed(curves, seed), one, other)) for seed in seeds]
+            alone = [Cell(form.format(of_one.value)) if of_one else EMPTY for of_one in by_seed]
+            rows.append([Cell(hypothesis), Cell(what), Cell(f"≥ {bound:g}"), interval_cell(found, form), Cell(verdict)])
+            rows[-1] += alone
+    return Table("Hypotheses", ["", "what", "claim", "found", "verdict", *(f"seed {seed}" for seed in seeds)], rows)
 
 
 # --- whose fault it was
@@ -186,17 +192,26 @@ def stage_blocks(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     ]
 
 
-def blocks(results: Mapping[str, Any]) -> list[Block]:
-    """All tables in reading order, of what there is."""
-    losses = results["losses"]
-    found: list[Block] = [Heading("The gate"), gate_table(losses), rates_table(losses)]
-    rows = [
+def rows_in_bits(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The score rows of whole bodies with packs, each system called as its variant."""
+    return [
         {**row, "system": variant_of(row["run"], row["system"]), "seed": tuple(row["seed"])}
         for row in results["scores"]
         if "bits_per_byte" in row
     ]
-    if rows:
-        targets = [row for row in rows if row["system"] in SYSTEMS and row["language"] != "en"]
+
+
+def is_of_main_run(row: Mapping[str, Any]) -> bool:
+    return row["system"] in SYSTEMS and row["language"] != "en"
+
+
+def blocks(results: Mapping[str, Any]) -> list[Block]:
+    """All tables in reading order, of what there is."""
+    losses = results["losses"]
+    found: list[Block] = [Heading("The gate"), gate_table(losses), rates_table(losses)]
+    rows = rows_in_bits(results)
+    targets = [row for row in rows if is_of_main_run(row)]
+    if targets:
         curves = unit_curves(targets)
         with_base = [(system, "bl_base") for system in SYSTEMS[1:]]
         to_99 = by_task(curves, with_base, functools.partial(speedup, part=0.99))
@@ -211,7 +226,7 @@ def blocks(results: Mapping[str, Any]) -> list[Block]:
                 [[Cell(name_of(one)), interval_cell(numbers["all tasks"])] for (one, _), numbers in to_99.items()],
             ),
             Heading("English, and what MiniJoint's body does"),
-            finals_table([row for row in rows if row not in targets]),
+            finals_table([row for row in rows if not is_of_main_run(row)]),
             fault_table(results["scores"], losses),
         ]
     tasks = [
@@ -225,13 +240,19 @@ def blocks(results: Mapping[str, Any]) -> list[Block]:
 
 
 def write(folder: Path) -> None:
-    """Write the tables of a folder."""
+    """Write the tables of a folder, and the picture where all systems have scores."""
     if any(folder.glob("*/pretrain")):
         gather(folder)
     if not (folder / RESULTS).is_file():
         raise UserError(f"{folder / RESULTS}: no such file, and no run beside it; make one: bash study/second/run.sh")
-    with atomic_write(folder / PAGE, "w") as file:
-        file.write(to_markdown("Tables of the second study", blocks(read_json(folder / RESULTS))))
+    results: Any = read_json(folder / RESULTS)
+    written = {PAGE: to_markdown("Tables of the second study", blocks(results))}
+    curves = unit_curves(filter(is_of_main_run, rows_in_bits(results)))
+    if all(system in curves for system in SYSTEMS):
+        written[PICTURE] = picture(*averages(curves, SYSTEMS), "bytes of test text in 100 bits, mean over languages")
+    for name, text in written.items():
+        with atomic_write(folder / name, "w") as file:
+            file.write(text)
 
 
 def main() -> int:
