@@ -152,10 +152,13 @@ def verdicts_table(curves: UnitCurves) -> Table:
 
 # --- whose fault it was
 
-# Whole bodies with the pack, as (run, system, language), and what each is compared with: (a) of registration.md, (b).
+# Whole bodies with the pack, as (run, system, language), and what each is compared with: (a) of registration.md,
+# (e) and (b).
 BODY_OR_PLUG = [
     (("whole-1", "multijoint", "de"), ("main-1", "bl_base", "de")),
     (("main-1", "minijoint", "de"), ("whole-1", "multijoint", "de")),
+    (("finish-1", "multijoint", "de"), ("whole-1", "multijoint", "de")),
+    (("finish-1", "multijoint", "ru"), ("main-1", "minijoint", "ru")),
     (("english-1", "multijoint", "en-again"), ("main-1", "minijoint", "en")),
 ]
 
