@@ -185,6 +185,25 @@ def fault_table(rows: Sequence[Mapping[str, Any]], losses: Losses) -> Table:
     return Table("Bits a byte, and the share of the score", columns, table_rows, notes=notes)
 
 
+def plug_table(losses: Losses) -> Table:
+    """Held-out loss of a new language over what it was trained with, and over the whole body; means over the seeds."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for run, trainings in losses.items():
+        if run.rpartition("-")[0] in ("main", "small"):
+            for training, last in trainings.items():
+                if training.startswith("adapt/"):
+                    both = last[BITS[0]], last["held_out/body_bits_per_byte"]
+                    found.setdefault(training.removeprefix("adapt/"), []).append(both)
+    rows = []
+    for training in sorted(found):
+        system, _, language = training.partition("/")
+        own, whole = (statistics.fmean(values) for values in zip(*found[training], strict=True))
+        rows.append([Cell(text) for text in (name_of(system), language, f"{own:.4f}", f"{whole:.4f}")])
+        rows[-1].append(Cell(f"{whole - own:+.4f}" if whole != own else "–"))
+    columns = ["System", "language", "over what it was trained with", "over the whole body", "the plug"]
+    return Table("Bits a byte of held-out text of the new language, means over seeds", columns, rows)
+
+
 def stage_blocks(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     """The first study's tasks over a body that was stopped early."""
     curves = unit_curves(rows)
@@ -231,6 +250,7 @@ def blocks(results: Mapping[str, Any]) -> list[Block]:
             Heading("English, and what MiniJoint's body does"),
             finals_table([row for row in rows if not is_of_main_run(row)]),
             fault_table(results["scores"], losses),
+            plug_table(losses),
         ]
     tasks = [
         {**row, "seed": tuple(row["seed"])}

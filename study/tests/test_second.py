@@ -84,6 +84,11 @@ def test_body_and_plug_are_compared_by_their_last_scores(tables):
         "main-1": {"pretrain/minijoint": {"held_out/bits_per_byte/depth_3": 1.5}},
         "small-1": {"pretrain/bl_small": {"held_out/bits_per_byte": 1.2}},
     }
+    for number, own in (("1", 1.5), ("2", 1.7)):
+        last = {"held_out/bits_per_byte": own, "held_out/body_bits_per_byte": own + 0.25}
+        losses.setdefault(f"main-{number}", {})["adapt/minijoint/de"] = last
+    (plug,) = tables.plug_table(losses).rows
+    assert [cell.text for cell in plug] == ["MiniJoint", "de", "1.6000", "1.8500", "+0.2500"]
     shares = [line[-1].text for line in tables.fault_table(rows, losses).rows]
     assert shares == ["1.000", "0.800", "0.800"]
 
