@@ -167,8 +167,8 @@ class Budget:
         warps = TRAFFIC[kernel.name].threads // 32
         of_block = -(-self.registers // 8) * 8 * 32 * warps
         blocks = min(65536 // of_block, gpu.warps // warps)
-        if kernel.name == "norm_backward_with_sums":  # sum_slices of launch.cu
-            blocks = min(blocks, 4 if int(kernel.others[0]) * kernel.pack * 32 <= 256 else 2)
+        if kernel.name.startswith("norm_") and kernel.in_registers:  # sum_slices of launch.cu, of 8 warps
+            blocks = min(blocks, (4 if int(kernel.others[0]) * kernel.pack * 32 <= 256 else 2) * 8 // warps)
         return blocks * warps * kernel.ahead * 16 * 32 / gpu.bytes_needed
 
 

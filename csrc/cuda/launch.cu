@@ -110,20 +110,27 @@ int64_t sum_slices(int64_t rows, int64_t width) {
   return wanted < most ? wanted : most;
 }
 
-// KERNEL<T, N, P> for the rows' width and the pointers.
-#define DSMM_LAUNCH_ROWS(KERNEL, ...)                                                                \
-  do {                                                                                               \
-    with_row_shape<T>(a.width, takes_packs<T>(a.width, {__VA_ARGS__}),                               \
-                      [&](auto shape, int warps, size_t shared) {                                    \
-                        using Shape = decltype(shape);                                               \
-                        DSMM_LAUNCH((KERNEL<T, Shape::kPack, Shape::kPacks>), row_grid(rows, warps), \
-                                    dim3(kWarp, warps), shared, stream, a, rows);                    \
-                      });                                                                            \
-    return static_cast<int>(cudaGetLastError());                                                     \
+// The grid of a norm, in blocks of so many warps. Rows in registers (P > 0) are shared out among as many warps
+// as with sums, few enough that some rows are read while others are written; other rows have a warp each.
+dim3 norm_grid(int64_t rows, int64_t width, int P, int warps) {
+  return P ? dim3(static_cast<unsigned>(sum_slices(rows, width) * kSumWarps / warps)) : row_grid(rows, warps);
+}
+
+// KERNEL<T, N, P> for the rows' width and the pointers, in GRID, which may use `P` and `warps`.
+#define DSMM_LAUNCH_ROWS(KERNEL, GRID, ...)                                                           \
+  do {                                                                                                \
+    with_row_shape<T>(a.width, takes_packs<T>(a.width, {__VA_ARGS__}),                                \
+                      [&](auto shape, int warps, size_t shared) {                                     \
+                        constexpr int P = decltype(shape)::kPacks;                                    \
+                        DSMM_LAUNCH((KERNEL<T, decltype(shape)::kPack, P>), GRID, dim3(kWarp, warps), \
+                                    shared, stream, a, rows);                                         \
+                      });                                                                             \
+    return static_cast<int>(cudaGetLastError());                                                      \
   } while (0)
 
 template <class T> int norm_forward(const NormForward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(norm_forward, a.x, a.residual, a.weight, a.bias, a.out, a.total);
+  DSMM_LAUNCH_ROWS(norm_forward, norm_grid(rows, a.width, P, warps), a.x, a.residual, a.weight, a.bias, a.out,
+                   a.total);
 }
 
 template <class T>
@@ -142,8 +149,8 @@ int norm_backward(const NormBackward<T>& a, int64_t rows, int64_t slices, float*
         return;
       }
     }
-    DSMM_LAUNCH((norm_backward<T, Shape::kPack, P>), row_grid(rows, warps), dim3(kWarp, warps), 0, stream, a,
-                rows);
+    DSMM_LAUNCH((norm_backward<T, Shape::kPack, P>), norm_grid(rows, a.width, P, warps), dim3(kWarp, warps),
+                0, stream, a, rows);
     if (partial)
       DSMM_LAUNCH((norm_parameter_sums<T, Shape::kPack>), columns_grid(a.width, Shape::kPack, slices), block,
                   0, stream, a, rows, partial);
@@ -237,11 +244,11 @@ template <class T> int rotary(const Rotary<T>& a, int64_t rows, void* stream) {
 }
 
 template <class T> int softmax_forward(const SoftmaxForward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(softmax_forward, a.scores, a.out, a.probs);
+  DSMM_LAUNCH_ROWS(softmax_forward, row_grid(rows, warps), a.scores, a.out, a.probs);
 }
 
 template <class T> int softmax_backward(const SoftmaxBackward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(softmax_backward, a.grad, a.probs, a.grad_scores);
+  DSMM_LAUNCH_ROWS(softmax_backward, row_grid(rows, warps), a.grad, a.probs, a.grad_scores);
 }
 
 template <class T> int cross_entropy(const CrossEntropy<T>& a, int64_t rows, void* stream) {

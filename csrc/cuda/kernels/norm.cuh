@@ -7,51 +7,52 @@ namespace dsmm::cuda {
 
 template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, int64_t rows) {
   DSMM_DYNAMIC_SHARED(float, shared);
-  const int64_t row = row_of_warp(), start = row * a.width;
-  if (row >= rows) return;
-  const int width = (int)a.width;
-  const RowDropout drop(a.dropout, row);
-  Packs<T, N, P> x, residual;
-  x.read(a.x + start, width);
-  if (a.residual) residual.read(a.residual + start, width);
-  RowFloats<N, P> values(shared, width);
-  float sum = 0.f;
-  for_packs<N, P>(width, [&](int p, int i) {
-    Floats<N> v = x.at(p, i);
-    drop(i, v);
-    if (a.residual) {
-      const Floats<N> added = residual.at(p, i);
+  for (int64_t row = row_of_warp(); row < rows; row += (int64_t)gridDim.x * blockDim.y) {
+    const int64_t start = row * a.width;
+    const int width = (int)a.width;
+    const RowDropout drop(a.dropout, row);
+    Packs<T, N, P> x, residual;
+    x.read(a.x + start, width);
+    if (a.residual) residual.read(a.residual + start, width);
+    RowFloats<N, P> values(shared, width);
+    float sum = 0.f;
+    for_packs<N, P>(width, [&](int p, int i) {
+      Floats<N> v = x.at(p, i);
+      drop(i, v);
+      if (a.residual) {
+        const Floats<N> added = residual.at(p, i);
 #pragma unroll
-      for (int k = 0; k < N; ++k) v.lanes[k] += added.lanes[k];
+        for (int k = 0; k < N; ++k) v.lanes[k] += added.lanes[k];
+      }
+      const Narrowed<T, N> total = narrow<T>(v);
+      if (a.total) store(a.total + start + i, total);
+      const Floats<N> seen = widen(total);  // as the backward pass sees the sum; so do the statistics
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        values.at(p, k) = seen.lanes[k];
+        sum += seen.lanes[k];
+      }
+    });
+    const float mean = a.rms ? 0.f : warp_sum(sum) / width;
+    float squares = 0.f;
+    for_packs<N, P>(width, [&](int p, int) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) squares += (values.at(p, k) - mean) * (values.at(p, k) - mean);
+    });
+    const float rstd = rsqrtf(warp_sum(squares) / width + a.eps);
+    for_packs<N, P>(width, [&](int p, int i) {
+      const Floats<N> weight = load<N>(a.weight + i);
+      Floats<N> bias = {}, out;
+      if (a.bias) bias = load<N>(a.bias + i);
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        out.lanes[k] = (values.at(p, k) - mean) * rstd * weight.lanes[k] + bias.lanes[k];
+      store(a.out + start + i, out);
+    });
+    if (threadIdx.x == 0) {
+      a.mean[row] = mean;
+      a.rstd[row] = rstd;
     }
-    const Narrowed<T, N> total = narrow<T>(v);
-    if (a.total) store(a.total + start + i, total);
-    const Floats<N> seen = widen(total);  // as the backward pass sees the sum; so do the statistics
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      values.at(p, k) = seen.lanes[k];
-      sum += seen.lanes[k];
-    }
-  });
-  const float mean = a.rms ? 0.f : warp_sum(sum) / width;
-  float squares = 0.f;
-  for_packs<N, P>(width, [&](int p, int) {
-#pragma unroll
-    for (int k = 0; k < N; ++k) squares += (values.at(p, k) - mean) * (values.at(p, k) - mean);
-  });
-  const float rstd = rsqrtf(warp_sum(squares) / width + a.eps);
-  for_packs<N, P>(width, [&](int p, int i) {
-    const Floats<N> weight = load<N>(a.weight + i);
-    Floats<N> bias = {}, out;
-    if (a.bias) bias = load<N>(a.bias + i);
-#pragma unroll
-    for (int k = 0; k < N; ++k)
-      out.lanes[k] = (values.at(p, k) - mean) * rstd * weight.lanes[k] + bias.lanes[k];
-    store(a.out + start + i, out);
-  });
-  if (threadIdx.x == 0) {
-    a.mean[row] = mean;
-    a.rstd[row] = rstd;
   }
 }
 
@@ -97,13 +98,13 @@ __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int6
 }
 
 template <class T, int N, int P> __global__ void norm_backward(NormBackward<T> a, int64_t rows) {
-  const int64_t row = row_of_warp();
-  if (row < rows) norm_backward_row<T, N, P>(a, row, [](int, int, float, float) {});
+  for (int64_t row = row_of_warp(); row < rows; row += (int64_t)gridDim.x * blockDim.y)
+    norm_backward_row<T, N, P>(a, row, [](int, int, float, float) {});
 }
 
-// The same, and column sums for the gradients of weight and bias, into partial (slices, 2, width): a warp has
-// a part of the rows and a lane the sums of its columns, so that nothing is read a second time. Rows in
-// registers (P > 0); blocks of (32, kSumWarps).
+// The same, and column sums for the gradients of weight and bias, into partial (slices, 2, width): a lane has
+// those of its columns, so that nothing is read a second time. Rows in registers (P > 0); blocks of (32,
+// kSumWarps).
 template <class T, int N, int P>
 __global__ void __launch_bounds__(kWarp* kSumWarps, sizeof(T) == 4 || P == 4 ? 1
                                                     : P == 1                 ? 4
