@@ -1,3 +1,3 @@
-"""ds_minimodel: extend a pretrained masked language model to new languages by mini-model adaptation."""
+"""ds_minimodel: extend a pretrained language model to new languages by mini-model adaptation."""
 
 __version__ = "0.1.0"

@@ -88,8 +88,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     Overrides (key=value) may stand anywhere after the recipe, between options too, which argparse does not do.
     """
     parser = _Parser(
-        prog="ds-minimodel",
-        description="Extend a pretrained masked language model to new languages by mini-model adaptation.",
+        prog="ds-minimodel", description="Extend a pretrained language model to new languages by mini-model adaptation."
     )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it

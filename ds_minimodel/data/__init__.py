@@ -1,1 +1,1 @@
-"""Text: raw files, vocabularies, token stores and the samples of masked language modelling."""
+"""Text: raw files, vocabularies, token stores and samples."""

@@ -121,7 +121,7 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
             f"| {task} | {metrics[task]} | {sum(found) / len(found):.1f} | {len(found)} |"
             for task, found in scores.items()
         ]
-        lines += ["", f"Scores of the run in {facts.language}, in percent: means over the task models."]
+        lines += ["", f"Scores of the run in {facts.language}: means over the task models."]
     return f"---\n{yaml.safe_dump(_known(front), sort_keys=False, allow_unicode=True)}---\n" + "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Memory, traffic and time of each masked-LM step of a recipe on a given number of ranks; nothing is started.
+"""Memory, traffic and time of each step of a recipe that trains on text, on so many ranks; nothing is started.
 
 Finetuning takes less memory than the pretraining of the same body at the same micro-batch, and is not planned.
 """

@@ -15,14 +15,14 @@ MEASURED = (
 )
 BOUND = (
     "A lower bound: the products alone, at the peak of the data sheet. No step is as fast; for an estimate run "
-    "`ds-minimodel calibrate FILE` on such a device and give `--device FILE`."
+    "ds-minimodel calibrate FILE on such a device and give --device FILE."
 )
 Row = dict[str, Any]
 
 
 def plan_tables(rows: Sequence[Row]) -> list[Table]:
-    """Tables of the rows: of the steps, of their time, and of the modules."""
-    return [_steps(rows), _times(rows), _modules(rows)]
+    """Tables of the rows: of the steps, of their time where something is known of it, and of the modules."""
+    return [_steps(rows), *([_times(rows)] if rows[0]["time"] else []), _modules(rows)]
 
 
 def _steps(rows: Sequence[Row]) -> Table:
@@ -37,6 +37,8 @@ def _steps(rows: Sequence[Row]) -> Table:
             f"{first['tensor_parallel']} ranks hold one replica between them; the activations that they "
             "exchange are not in what is sent."
         )
+    if first["time"] is None:
+        notes.append("Time is not known: ds-minimodel calibrate FILE measures, and --device FILE takes that.")
     if first["without_kernels"]:
         notes.append(f"By torch's own operators, without kernels here: {', '.join(first['without_kernels'])}.")
     kinds = [*KINDS_OF_BYTES, *(["host"] if any(row["memory"]["host"] for row in rows) else [])]
@@ -58,9 +60,6 @@ def _steps(rows: Sequence[Row]) -> Table:
 
 def _times(rows: Sequence[Row]) -> Table:
     first = rows[0]["time"]
-    if first is None:
-        note = "Not known: nothing was measured. `ds-minimodel calibrate FILE` does, and `--device FILE` takes it."
-        return Table("Time", ["System", "Step"], [], notes=[note])
     columns, note = ["a step, s", "tokens/s", "whole", "device-days"], MEASURED
     if first["is_bound"]:
         columns, note = [f"{name}, {'at most' if name == 'tokens/s' else 'at least'}" for name in columns], BOUND

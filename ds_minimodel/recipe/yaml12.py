@@ -154,6 +154,9 @@ def apply_override(values: dict[str, Any], override: str) -> None:
         raise UserError(f"{override}: {text!r} is not a valid YAML value ({problem_of(error)})") from None
 
 
+_CHOOSE_KEYS = (("model", "kind"), ("objective",))  # of a recipe
+
+
 def refusal(
     path: str | Path,
     tree: yaml.Node | None,
@@ -162,9 +165,11 @@ def refusal(
     overrides: Sequence[str] = (),
 ) -> str:
     """pydantic's `error` on values for `schema` as one line: the override, or file and line; key, what is wrong."""
-    # An unknown key first: where it is a misspelt one, the missing one follows from it.
+    # First what chose the keys that there are, then an unknown key: where it is a misspelt one, the missing one follows
+    # from it.
     faults = error.errors(include_url=False, include_input=False)
-    first, *others = sorted(faults, key=lambda fault: fault["type"] != "extra_forbidden")
+    faults.sort(key=lambda fault: (fault["loc"] not in _CHOOSE_KEYS, fault["type"] != "extra_forbidden"))
+    first, *others = faults
     where = [str(part) for part in first["loc"] if part not in ("tuple", "[key]")]
     message = reason_of(first)
     if first["type"] == "extra_forbidden":

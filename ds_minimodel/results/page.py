@@ -32,6 +32,7 @@ from ds_minimodel.results.units import in_order, paper_label
 from ds_minimodel.systems import SYSTEMS
 
 TITLE = "Mini-model adaptation: report"
+OF_SOURCE = "unadapted_"  # begins the name of a score that the source language's own pack has
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 
 
@@ -104,11 +105,16 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
             Heading(task),
             tables.final_scores_table(task, metric, curves, comparison.costs, comparison.baselines, is_finetuned),
         ]
-        for column in further_columns(row for row in rows if row["task"] == task):
-            further = _curves((row for row in rows if row["task"] == task and column in row), column)
-            title = column.replace("_", " ")
-            blocks.append(tables.final_scores_table(task, title, further, comparison.costs, (), is_finetuned))
-        if any(of_task == task for _, of_task, _ in estimates):
+        of_task = [row for row in rows if row["task"] == task]
+        further = {
+            column: _curves((row for row in of_task if column in row), column) for column in further_columns(of_task)
+        }
+        for column, scores in further.items():
+            if not column.startswith(OF_SOURCE):
+                scale, of_source = tables.SCALES.get(column, tables.PERCENT), further.get(OF_SOURCE + column)
+                title, costs = column.replace("_", " "), comparison.costs
+                blocks.append(tables.final_scores_table(task, title, scores, costs, (), is_finetuned, scale, of_source))
+        if any(estimated == task for _, estimated, _ in estimates):
             blocks.append(tables.near_maximal_table(task, curves, estimates))
         blocks.append(
             Plot(
@@ -122,7 +128,8 @@ def _score_blocks(comparison: Comparison, left_out: list[str]) -> list[Block]:
         left_out.append("Tables A1, A2 and Figure A1: they are Tables 3, 2 and Figure 3 of a task named xquad.")
     source = training_curves(comparison.source_scores)
     if source:
-        return [*blocks, Heading("Source language"), tables.source_table(comparison.source, source)]
+        is_finetuned = any(task not in comparison.not_finetuned for _, task, _ in source)
+        return [*blocks, Heading("Source language"), tables.source_table(comparison.source, source, is_finetuned)]
     left_out.append(f"Table 5: no task was scored in {comparison.source}, the source language.")
     return blocks
 

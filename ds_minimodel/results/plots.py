@@ -194,7 +194,7 @@ def plot_differences(differences: EstimatesByTask) -> bytes:
 
 def plot_losses(losses: Iterable[Row]) -> bytes:
     """Losses, a panel for each language: training loss of step 2 against compute; loss rows as in losses.py."""
-    return _loss_panels([row for row in losses if row["stage"] == "adapt"], "loss (nats a masked token)")
+    return _loss_panels([row for row in losses if row["stage"] == "adapt"], "loss (nats a predicted token)")
 
 
 def plot_held_out(losses: Iterable[Row]) -> bytes:

@@ -5,7 +5,7 @@ import math
 import operator
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ds_minimodel.results.curves import (
     AVERAGE,
@@ -25,6 +25,17 @@ from ds_minimodel.results.units import ComputeUnit, flops_unit, in_order, name_o
 from ds_minimodel.systems import BASELINE
 
 _Run = tuple[str, str, str]  # system, stage and language of a loss row
+
+
+class Scale(NamedTuple):
+    """How scores are printed, and which of them is the best."""
+
+    form: str = "{:.1f}"
+    best: Callable[[Iterable[float]], float] = max
+
+
+PERCENT = Scale()
+SCALES = {"bits_per_byte": Scale("{:.3f}", min)}  # of further scores
 
 
 def tasks_of(curves: Curves) -> list[str]:
@@ -52,9 +63,10 @@ def _points(curves: Curves, keys: Iterable[Key], number: int = -1) -> list[Point
     return [curves[key][number] if key in curves else None for key in keys]
 
 
-def _best_of_columns(rows: Iterable[Sequence[Point | None]]) -> list[float | None]:
-    """The highest mean of each column, None where it has none."""
-    return [max((point.mean for point in column if point), default=None) for column in zip(*rows, strict=True)]
+def _best_of_columns(rows: Iterable[Sequence[Point | None]], scale: Scale = PERCENT) -> list[float | None]:
+    """The best mean of each column, None where it has none."""
+    means = [[point.mean for point in column if point] for column in zip(*rows, strict=True)]
+    return [scale.best(of_column) if of_column else None for of_column in means]
 
 
 def _largest(estimates: Iterable[Estimate | None]) -> float:
@@ -62,11 +74,12 @@ def _largest(estimates: Iterable[Estimate | None]) -> float:
     return max((estimate.upper for estimate in estimates if estimate and estimate.upper < math.inf), default=0)
 
 
-def score_cell(point: Point | None, best: float | None = None) -> Cell:
+def score_cell(point: Point | None, best: float | None = None, scale: Scale = PERCENT) -> Cell:
     """Cell with the mean and deviation of a curve's point; the best one's mean is printed bold."""
     if point is None:
         return EMPTY
-    return Cell(f"{point.mean:.1f}", "" if point.std is None else f"±{point.std:.1f}", point.mean == best)
+    deviation = "" if point.std is None else f"±{scale.form.format(point.std)}"
+    return Cell(scale.form.format(point.mean), deviation, point.mean == best)
 
 
 def estimate_cell(estimate: Estimate | None, unit: ComputeUnit, best: float | None = None) -> Cell:
@@ -123,31 +136,39 @@ def final_scores_table(
     costs: Iterable[Row],
     baselines: Sequence[Row] = (),
     is_finetuned: bool = True,
+    scale: Scale = PERCENT,
+    of_source: Curves | None = None,
 ) -> Table:
     """Table 2 for one task: training cost, and the score at training completion in each language.
 
     metric: what the scores are, such as "accuracy". baselines: rows {"baseline", "task", "language",
-    "score"}, such as the majority class. They and the scores before any training (step 0: unadapted
-    embeddings) are the references.
+    "score"}, such as the majority class. They, the scores before any training (step 0: unadapted
+    embeddings) and those of the source language's own pack, where there are any, are the references.
     """
     systems, columns = systems_of(curves, task), [*languages_of(curves, task), AVERAGE]
     spent = adapt_costs(costs)
     flops, days = flops_unit(max(spent.values(), default=0)), v100_unit(max(spent.values(), default=0))
     keys = {system: [(system, task, language) for language in columns] for system in systems}
-    best = _best_of_columns(_points(curves, keys[system]) for system in systems)
-    rows, unadapted = [], []
+    best = _best_of_columns((_points(curves, keys[system]) for system in systems), scale)
+    rows, before = [], []
+
+    def cells(points: Sequence[Point | None], best: Iterable[float | None] = itertools.repeat(None)) -> Iterator[Cell]:
+        return map(score_cell, points, best, itertools.repeat(scale))
+
     for system in systems:
         cost = [Cell(unit.text(spent[system])) if system in spent else EMPTY for unit in (flops, days)]
-        rows.append([Cell(name_of(system)), *cost, *map(score_cell, _points(curves, keys[system]), best)])
-        first = _points(curves, keys[system], 0)
+        rows.append([Cell(name_of(system)), *cost, *cells(_points(curves, keys[system]), best)])
+        first, with_source = _points(curves, keys[system], 0), _points(of_source or {}, keys[system])
         if system == system_of(system) and any(first) and all(point.step == 0 for point in first if point):
-            unadapted.append([Cell(f"{name_of(system)}, unadapted"), EMPTY, EMPTY, *map(score_cell, first)])
-    references = [[Cell(name), EMPTY, EMPTY, *cells] for name, cells in _baseline_rows(task, columns, baselines)]
+            before.append([Cell(f"{name_of(system)}, unadapted"), EMPTY, EMPTY, *cells(first)])
+        if any(with_source):
+            before.append([Cell(f"{name_of(system)}, source's pack"), EMPTY, EMPTY, *cells(with_source)])
+    references = [[Cell(name), EMPTY, EMPTY, *row] for name, row in _baseline_rows(task, columns, baselines)]
     return Table(
         f"{paper_label('Table 2', task)}: performance at training completion, {metric}",
         ["System", flops.name, days.name, *columns],
         rows,
-        references + unadapted,
+        references + before,
         [_completion_note(task, curves, is_finetuned), *_reasons(task, baselines)],
     )
 
@@ -226,16 +247,14 @@ def near_maximal_table(task: str, curves: Curves, estimates: Estimates) -> Table
     )
 
 
-def source_table(source: str, curves: Curves) -> Table:
+def source_table(source: str, curves: Curves, is_finetuned: bool = True) -> Table:
     """Table 5: final scores in the source language, by system and task; `curves` hold that language's."""
     tasks = tasks_of(curves)
     ends = {system: _points(curves, ((system, task, source) for task in tasks)) for system in systems_of(curves)}
     best = _best_of_columns(ends.values())
     rows = [[Cell(name_of(system)), *map(score_cell, of_system, best)] for system, of_system in ends.items()]
-    notes = [
-        "With the source language's own embeddings, after finetuning on the source language. MiniPost's "
-        "primary model is BL_BASE's."
-    ]
+    finetuned = ", after finetuning on the source language" if is_finetuned else ""
+    notes = [f"With the source language's own embeddings{finetuned}. MiniPost's primary model is BL_BASE's."]
     title = f"Table 5: performance in the source language, {source}"
     return Table(title, ["System", *tasks], rows, notes=notes)
 
@@ -431,12 +450,12 @@ def loss_table(losses: Iterable[Row]) -> Table:
     for row in losses:
         finals.setdefault((row["system"], row["stage"], row["language"]), []).append(row["final"])
     note = (
-        "Mean training loss (nats a masked token, mean over heads) over the last "
+        "Mean training loss (nats a predicted token, mean over heads) over the last "
         f"{LAST_SHARE:.0%} of the steps, mean over runs. Each language has a vocabulary of its own: "
         "losses compare within a language only."
     )
     cells = {run: Cell(f"{statistics.fmean(values):.3f}") for run, values in finals.items()}
-    return _table_of_runs("Masked-language-model loss", cells, note)
+    return _table_of_runs("Training loss", cells, note)
 
 
 def held_out_table(losses: Iterable[Row]) -> Table:

@@ -241,6 +241,7 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> dict[str, 
         if recipe.base is None
         else {"Body": f"taken over from {Path(recipe.base).name}; what its pretraining took is not known"}
     )
+    seeds = f"{recipe.finetune.seeds} finetuning seeds; " if recipe.finetune.finetuned_tasks else ""
     return {
         "Recipe": recipe.name or "not from a file",
         "Results of": datetime.datetime.fromtimestamp(finished, datetime.UTC).date().isoformat(),
@@ -248,7 +249,7 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> dict[str, 
         "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
         f"{recipe.tokenizer.vocab_size:,}; mini-models of depth {recipe.mini.depth}",
         "Step 2": f"{recipe.adapt.steps:,} updates of {recipe.adapt.batch_size} x {recipe.adapt.seq_length} tokens",
-        "Run": f"{recipe.finetune.seeds} finetuning seeds; adapted on {run.world_size} rank(s), "
+        "Run": f"{seeds}adapted on {run.world_size} rank(s), "
         f"ZeRO {run.zero_stage}, {run.precision}, {run.device}, torch {run.torch}",
         **origin,
     }

@@ -112,6 +112,11 @@ def test_numbers_beyond_what_can_be_made(refusal, override):
     assert override.partition("=")[0].partition(".")[0] in refusal(override)
 
 
+def test_a_name_that_chooses_the_keys_is_refused_before_the_keys_it_would_have(refusal):
+    for override in ("model.kind=lama", "objective=next-tokens"):
+        assert "Input should be" in refusal("model.num_kv_heads=2", override), override
+
+
 def test_next_tokens_take_a_vocabulary_that_loses_nothing(load, refusal):
     assert (load().tokenizer.kind, load("model.kind=llama").tokenizer.kind) == ("unigram", "byte-bpe")
     assert "unigram normalises text" in refusal("model.kind=llama", "tokenizer.kind=unigram")

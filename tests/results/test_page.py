@@ -309,7 +309,7 @@ def test_what_a_run_lacks_is_left_out_with_a_line(tmp_path):
     assert names_of_paper(tmp_path / "without-tasks") == set()
     assert "nothing was scored" in left_out(tmp_path / "without-tasks")
     markdown, _ = texts(tmp_path / "without-tasks")
-    assert "Cost of each step" in markdown and "Masked-language-model loss" in markdown
+    assert "Cost of each step" in markdown and "Training loss" in markdown
 
     write_report(tmp_path / "xquad", [some_run(languages=["de"])])
     assert "Figure 4, Tables A3 and A4" in left_out(tmp_path / "xquad") and "Table A5" in left_out(tmp_path / "xquad")

@@ -74,6 +74,18 @@ def test_final_scores_are_table_2():
     ]
 
 
+def test_bits_a_byte_have_three_decimals_the_lowest_is_best_and_the_sources_pack_is_a_reference():
+    rows = [row | {"bits": 100 / row["score"], "source": 6.5} for row in paws_x_rows()]
+    bits, source = (curves.with_language_average(curves.training_curves(rows, name)) for name in ("bits", "source"))
+    scale = tables.SCALES["bits_per_byte"]
+    table = tables.final_scores_table("paws-x", "bits", bits, COSTS, scale=scale, of_source=source)
+    assert [cell.text for cell in column(table, "zh").values() if cell.best] == [
+        f"{min(points[-1].mean for (_, _, language), points in bits.items() if language == 'zh'):.3f}"
+    ]
+    references = column(table, "de", table.references)
+    assert references["BL_BASE, unadapted"].text == "2.000" and references["BL_BASE, source's pack"].text == "6.500"
+
+
 def test_scores_over_seeds_show_their_deviation():
     rows = [
         row
