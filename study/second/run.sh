@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All runs of the second study, as registration.md has them.
 #   bash study/second/run.sh                  all of it, in this order
-#   bash study/second/run.sh tune gate        parts of it: data, tune, gate, rate, main, fault, stage, others, tables
+#   bash study/second/run.sh tune gate        parts of it: data, tune, gate, rate, main, fault, rates, stage, others, tables
 # Safe to interrupt and to repeat: what is complete is not done again, and an hour lost costs the steps since the last
 # checkpoint. Parts may run beside each other where neither needs what the other makes. runs/second/log.txt tells when
 # each began and ended.
@@ -12,7 +12,7 @@ source study/runs.sh
 
 work=runs/second
 text=data/second
-all=(data tune gate rate main fault stage others tables)
+all=(data tune gate rate main fault rates stage others tables)
 recipe=study/second/recipe.yaml
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
@@ -120,15 +120,17 @@ others() {
 }
 
 # Step 2's rate, over BL_BASE's body in German.
-rate() {
-    local lr length
+rate() { for lr in 3e-3 6e-3 1.2e-2; do adapt_briefly gate30-llama-bl_base-1 bl_base rate $lr; done; }
+
+# adapt_briefly FROM SYSTEM NAME RATE: 500 steps of step 2 in German over what the run FROM has trained.
+adapt_briefly() {
+    local name=$3-$4 length lr
     length_of 30
-    for lr in 3e-3 6e-3 1.2e-2; do
-        share gate30-llama-bl_base-1 rate-$lr tokenizer tokens pretrain
-        step adapt rate-$lr "systems=[bl_base]" "languages.targets=[de]" seed=1 adapt.lr=$lr adapt.steps=500 \
-            "${length[@]}" pretrain.lr="$(losses best tune-llama-bl_base)" adapt.warmup_steps=50 \
-            adapt.held_out_every=500 adapt.snapshot_every=null "adapt.snapshot_at=[]"
-    done
+    case $2 in bl_small) lr=$(losses best tune-llama-bl_small) ;; *) lr=$(losses best tune-llama-bl_base) ;; esac
+    share "$1" "$name" tokenizer tokens pretrain build-mini
+    step adapt "$name" "systems=[$2]" "languages.targets=[de]" seed=1 adapt.lr="$4" adapt.steps=500 "${length[@]}" \
+        pretrain.lr="$lr" build_mini.lr="$lr" adapt.warmup_steps=50 adapt.held_out_every=500 \
+        adapt.snapshot_every=null "adapt.snapshot_at=[]"
 }
 
 # rates_of SYSTEM: the length of pretraining and the learning rates of a system's runs, in `rates`.
@@ -168,6 +170,16 @@ fault() {
     step run english-1 "${rates[@]}" mini.depth=3 "languages.targets=[en-again]" adapt.initialisation=random \
         "data.text={en: $text/en.txt, en-again: $text/en.txt}" \
         "finetune.tasks.text.test={en: $text/test.en.txt, en-again: $text/test.en.txt}"
+}
+
+# Whether the rate that was chosen over BL_BASE suits the others.
+rates() {
+    local lr
+    for lr in 6e-3 1.2e-2 2.4e-2; do
+        for system in minijoint minipost; do adapt_briefly main-1 $system lr-$system $lr; done
+        adapt_briefly small-1 bl_small lr-bl_small $lr
+    done
+    adapt_briefly main-1 bl_base lr-bl_base 2.4e-2
 }
 
 # Three systems over the first study's body `neighbours`, stopped where `random` had come to.

@@ -71,7 +71,7 @@ def rates_table(losses: Losses) -> Table:
     """Loss by learning rate, of the short trainings that chose it."""
     tried = []
     for run, trainings in losses.items():
-        if found := re.fullmatch(r"((?:tune|rate)[a-z_-]*?)-(\d[\d.e-]*)", run):
+        if found := re.fullmatch(r"((?:tune|rate|lr)[a-z_-]*?)-(\d[\d.e-]*)", run):
             tried.append((found[1], float(found[2]), chosen_by(trainings)))
     rows = [[Cell(name), Cell(f"{rate:g}"), Cell(f"{loss:.3f}")] for name, rate, loss in sorted(tried)]
     return Table("Learning rates: loss on held-out text, nats a token", ["run", "rate", "loss"], rows)
