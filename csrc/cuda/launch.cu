@@ -112,7 +112,7 @@ int64_t sum_slices(int64_t rows, int64_t width) {
 
 // The grid of a norm, in blocks of so many warps. Rows in registers (P > 0) are shared out among as many warps
 // as with sums, few enough that some rows are read while others are written; other rows have a warp each.
-dim3 norm_grid(int64_t rows, int64_t width, int P, int warps) {
+static dim3 norm_grid(int64_t rows, int64_t width, int P, int warps) {
   return P ? dim3(static_cast<unsigned>(sum_slices(rows, width) * kSumWarps / warps)) : row_grid(rows, warps);
 }
 

@@ -32,7 +32,7 @@ from ds_minimodel.results.units import in_order, paper_label
 from ds_minimodel.systems import SYSTEMS
 
 TITLE = "Mini-model adaptation: report"
-OF_SOURCE = "unadapted_"  # begins the name of a score that the source language's own pack has
+OF_SOURCE = "source_pack_"  # begins the name of a score that the source language's own pack has
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 
 

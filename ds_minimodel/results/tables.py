@@ -161,7 +161,7 @@ def final_scores_table(
         first, with_source = _points(curves, keys[system], 0), _points(of_source or {}, keys[system])
         if system == system_of(system) and any(first) and all(point.step == 0 for point in first if point):
             before.append([Cell(f"{name_of(system)}, unadapted"), EMPTY, EMPTY, *cells(first)])
-        if any(with_source):
+        if system == system_of(system) and any(with_source):
             before.append([Cell(f"{name_of(system)}, source's pack"), EMPTY, EMPTY, *cells(with_source)])
     references = [[Cell(name), EMPTY, EMPTY, *row] for name, row in _baseline_rows(task, columns, baselines)]
     return Table(

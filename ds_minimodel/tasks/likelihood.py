@@ -58,10 +58,10 @@ class LikelihoodKind(TaskKind[R, Scored]):
 
 @dataclass(frozen=True)
 class Documents:
-    """Texts; unadapted: bits a byte of the source language's pack on them, where that was asked."""
+    """Texts; source_pack: bits a byte of the source language's pack on them, where that was asked."""
 
     texts: list[str]
-    unadapted: float | None = None
+    source_pack: float | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -93,13 +93,13 @@ class Text(LikelihoodKind[Documents]):
 
     def with_source(self, records: Documents, outputs: Callable[[Documents], tuple[Scored, Logits]]) -> Documents:
         encoded, logits = outputs(records)
-        return replace(records, unadapted=_bits_per_byte(records, encoded, logits))
+        return replace(records, source_pack=_bits_per_byte(records, encoded, logits))
 
     def score(self, task: TaskSettings, language: str, records: Documents, encoded: Scored, logits: Logits) -> Scores:
         """ "bits_per_byte", that of the source's own pack beside it; "score" is bytes in 100 bits: more is better."""
         bits = _bits_per_byte(records, encoded, logits)
-        unadapted = {} if records.unadapted is None else {"unadapted_bits_per_byte": records.unadapted}
-        return {"score": 100 / bits, "bits_per_byte": bits, **unadapted}
+        of_source = {} if records.source_pack is None else {"source_pack_bits_per_byte": records.source_pack}
+        return {"score": 100 / bits, "bits_per_byte": bits, **of_source}
 
     def metric(self, task: TaskSettings, source: str) -> str:
         return "bytes in 100 bits (100 / bits a byte)"

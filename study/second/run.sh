@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # All runs of the second study, as registration.md has them.
 #   bash study/second/run.sh                  all of it, in this order
-#   bash study/second/run.sh tune gate        parts of it: data, tune, gate, rate, main, fault, rates, stage, others, tables
+#   bash study/second/run.sh tune gate        parts of it: data, tune, gate, rate, main, fault, compare_rates, stage,
+#                                             others, tables
 # Safe to interrupt and to repeat: what is complete is not done again, and an hour lost costs the steps since the last
 # checkpoint. Parts may run beside each other where neither needs what the other makes. runs/second/log.txt tells when
 # each began and ended.
@@ -12,7 +13,7 @@ source study/runs.sh
 
 work=runs/second
 text=data/second
-all=(data tune gate rate main fault rates stage others tables)
+all=(data tune gate rate main fault compare_rates stage others tables)
 recipe=study/second/recipe.yaml
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
@@ -156,8 +157,8 @@ main() {
     done
 }
 
-# What is asked of MiniJoint's body, which is that of a MultiJoint with its two heads: step 2 over all of its layers, over
-# them in the last tenth of the steps, and English as a target of its own.
+# What is asked of MiniJoint's body, which is that of a MultiJoint with its two heads: step 2 over all of its layers,
+# over them in the last tenth of the steps, and English as a target of its own.
 fault() {
     local rates joint=(pretrain/minijoint=pretrain/multijoint pretrain/minijoint.job.json=pretrain/multijoint.job.json)
     rates_of bl_base
@@ -173,7 +174,7 @@ fault() {
 }
 
 # Whether the rate that was chosen over BL_BASE suits the others.
-rates() {
+compare_rates() {
     local lr
     for lr in 6e-3 1.2e-2 2.4e-2; do
         for system in minijoint minipost; do adapt_briefly main-1 $system lr-$system $lr; done
@@ -194,7 +195,8 @@ stage() {
     done
     steps=$(losses best stage --to 5.6)
     length_of_stage "$steps"
-    step run stage-"$steps" "${settings[@]}" "${length[@]}" "systems=[bl_base, bl_small, minijoint]"
+    share stage-"$steps" early tokenizer tokens pretrain
+    step run early "${settings[@]}" "${length[@]}" "systems=[bl_base, bl_small, minijoint]"
 }
 
 length_of_stage() { length=("pretrain.steps=$1" "pretrain.warmup_steps=$(($1 / 10))" "pretrain.held_out_every=$1"); }

@@ -87,6 +87,7 @@ def test_body_and_plug_are_compared_by_their_last_scores(tables):
     for number, own in (("1", 1.5), ("2", 1.7)):
         last = {"held_out/bits_per_byte": own, "held_out/body_bits_per_byte": own + 0.25}
         losses.setdefault(f"main-{number}", {})["adapt/minijoint/de"] = last
+        losses[f"main-{number}"]["adapt/bl_base/de"] = last | {"held_out/body_bits_per_byte": own}
     (plug,) = tables.plug_table(losses).rows
     assert [cell.text for cell in plug] == ["MiniJoint", "de", "1.6000", "1.8500", "+0.2500"]
     shares = [line[-1].text for line in tables.fault_table(rows, losses).rows]

@@ -49,7 +49,7 @@ def test_every_token_is_counted_once_whatever_the_length(special, start, tmp_pat
         assert score["score"] == pytest.approx(100 / score["bits_per_byte"])
     with_source = TEXT.with_source(records, lambda of_source: (encoded, logits(encoded)))
     assert (
-        TEXT.score(SETTINGS, "de", with_source, encoded, logits(encoded))["unadapted_bits_per_byte"]
+        TEXT.score(SETTINGS, "de", with_source, encoded, logits(encoded))["source_pack_bits_per_byte"]
         == (score["bits_per_byte"])
     )
 
