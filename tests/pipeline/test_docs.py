@@ -92,6 +92,7 @@ def folder(tmp_path, roberta):  # noqa: F811
         path.rename(path.with_name(path.name.replace("xx", "de")))
     for language in ("en", "de"):
         text = (data / f"{language}.txt").read_bytes()
+        (data / f"news.{language}.txt").write_bytes(text)
         (data / f"{language}.txt.xz").write_bytes(lzma.compress(text))
         (data / f"{language}.vec").write_text("2 3\nthe 0 1.5 -2\nof 1 1.5 -2\n")
     (data / "en-de.txt").write_text("the\tthe\n")
