@@ -158,19 +158,23 @@ main() {
 }
 
 # What is asked of MiniJoint's body, which is that of a MultiJoint with its two heads: step 2 over all of its layers,
-# over them in the last tenth of the steps, and English as a target of its own.
+# over them in the last tenth of the steps, and English as a target of its own, over the mini-model and over the whole.
 fault() {
     local rates joint=(pretrain/minijoint=pretrain/multijoint pretrain/minijoint.job.json=pretrain/multijoint.job.json)
+    local english=("languages.targets=[en-again]" adapt.initialisation=random
+        "data.text={en: $text/en.txt, en-again: $text/en.txt}"
+        "finetune.tasks.text.test={en: $text/test.en.txt, en-again: $text/test.en.txt}")
     rates_of bl_base
     rates+=(seed=1 "systems=[multijoint]" "mini.depths=[3, 9]")
     share main-1 whole-1 tokenizer tokens "${joint[@]}"
     step run whole-1 "${rates[@]}" mini.depth=9 "languages.targets=[de]"
     share main-1 finish-1 tokenizer tokens "${joint[@]}"
     step run finish-1 "${rates[@]}" mini.depth=3 "adapt.depth_schedule=[[3, 0.9], [9, 0.1]]"
-    share main-1 english-1 tokenizer/en tokenizer/en.job.json tokens/en tokens/en.job.json "${joint[@]}"
-    step run english-1 "${rates[@]}" mini.depth=3 "languages.targets=[en-again]" adapt.initialisation=random \
-        "data.text={en: $text/en.txt, en-again: $text/en.txt}" \
-        "finetune.tasks.text.test={en: $text/test.en.txt, en-again: $text/test.en.txt}"
+    joint+=(tokenizer/en tokenizer/en.job.json tokens/en tokens/en.job.json)
+    share main-1 english-1 "${joint[@]}"
+    step run english-1 "${rates[@]}" mini.depth=3 "${english[@]}"
+    share main-1 english_whole-1 "${joint[@]}"
+    step run english_whole-1 "${rates[@]}" mini.depth=9 "${english[@]}"
 }
 
 # Whether the rate that was chosen over BL_BASE suits the others.

@@ -155,7 +155,7 @@ def verdicts_table(curves: UnitCurves) -> Table:
 # --- whose fault it was
 
 # Whole bodies with the pack, as (run, system, language), and what each is compared with: (a) of registration.md,
-# (e) and (b).
+# (e), (b) and (g).
 BODY_OR_PLUG = [
     (("whole-1", "multijoint", "de"), ("main-1", "bl_base", "de")),
     (("main-1", "minijoint", "de"), ("whole-1", "multijoint", "de")),
@@ -163,6 +163,8 @@ BODY_OR_PLUG = [
     (("finish-1", "multijoint", "de"), ("main-1", "minijoint", "de")),
     (("finish-1", "multijoint", "ru"), ("main-1", "minijoint", "ru")),
     (("english-1", "multijoint", "en-again"), ("main-1", "minijoint", "en")),
+    (("english_whole-1", "multijoint", "en-again"), ("main-1", "minijoint", "en")),
+    (("english-1", "multijoint", "en-again"), ("english_whole-1", "multijoint", "en-again")),
 ]
 
 
