@@ -187,20 +187,29 @@ compare_rates() {
     adapt_briefly main-1 bl_base lr-bl_base 2.4e-2
 }
 
-# Three systems over the first study's body `neighbours`, stopped where `random` had come to.
+# Three systems over the first study's body `neighbours`, stopped where `random` had come to; and MiniJoint over one that
+# has come as far as BL_BASE's has there.
 stage() {
-    local steps recipe=study/study.yaml settings length
-    settings=("languages.targets=[de, ru]" finetune.seeds=2 data.held_out=0.01)
+    local recipe=study/study.yaml settings=("languages.targets=[de, ru]" finetune.seeds=2 data.held_out=0.01)
     for command in tokenizer prepare; do step $command text-stage "${settings[@]}"; done
-    for steps in 250 500 1000; do
-        length_of_stage $steps
-        share text-stage stage-$steps tokenizer tokens
-        step pretrain stage-$steps "${settings[@]}" "${length[@]}" "systems=[bl_base]"
+    stopped_near 5.6 early bl_base "[bl_base, bl_small, minijoint]" 250 500 1000
+    stopped_near 5.0 early_joint minijoint "[minijoint]" 1500 2000
+}
+
+# stopped_near LOSS NAME SYSTEM SYSTEMS STEPS…: of these numbers of steps the one that brings SYSTEM's body nearest to a
+# loss, and with it the run NAME.
+stopped_near() {
+    local loss=$1 name=$2 system=$3 systems=$4 steps length
+    shift 4
+    for steps in "$@"; do
+        length_of_stage "$steps"
+        share text-stage "$name-$steps" tokenizer tokens
+        step pretrain "$name-$steps" "${settings[@]}" "${length[@]}" "systems=[$system]"
     done
-    steps=$(losses best stage --to 5.6)
+    steps=$(losses best "$name" --to "$loss")
     length_of_stage "$steps"
-    share stage-"$steps" early tokenizer tokens pretrain
-    step run early "${settings[@]}" "${length[@]}" "systems=[bl_base, bl_small, minijoint]"
+    share "$name-$steps" "$name" tokenizer tokens pretrain
+    step run "$name" "${settings[@]}" "${length[@]}" "systems=$systems"
 }
 
 length_of_stage() { length=("pretrain.steps=$1" "pretrain.warmup_steps=$(($1 / 10))" "pretrain.held_out_every=$1"); }

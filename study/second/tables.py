@@ -60,8 +60,8 @@ def gather(work: Path) -> None:
 
 def variant_of(run: str, system: str) -> str:
     """What the tables call a system of a run; those of the runs main-SEED and small-SEED are the four of the study."""
-    name = run.rpartition("-")[0]
-    return system if name in ("main", "small") else f"{system} ({name})"
+    name = run.rpartition("-")[0] or run
+    return system if name in ("main", "small", "early") else f"{system} ({name})"
 
 
 # --- the gate
@@ -211,13 +211,31 @@ def plug_table(losses: Losses) -> Table:
     return Table("What the plug costs: bits a byte of held-out text, means over seeds", columns, rows, notes=notes)
 
 
-def stage_blocks(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """The first study's tasks over a body that was stopped early."""
+def early_table(losses: Losses) -> Table:
+    """Held-out loss at the end of pretrainings that were stopped early."""
+    rows = []
+    for run, trainings in losses.items():
+        if run.startswith("early"):
+            name, _, steps = run.partition("-")
+            for training, last in trainings.items():
+                step, _, system = training.partition("/")
+                if step == "pretrain":
+                    shallow, deep = (last.get(key) for key in (f"{NATS[0]}/depth_3", NATS[0]))
+                    cells = [f"{loss:.3f}" if loss else "–" for loss in (shallow, deep)]
+                    rows.append([Cell(text) for text in (name, steps or "–", name_of(system), *cells)])
+    columns = ["run", "tried: steps", "System", "at the third layer", "at the last"]
+    return Table("Held-out English at the end of pretraining, nats a token", columns, rows)
+
+
+def stage_blocks(rows: Sequence[Mapping[str, Any]], losses: Losses) -> list[Block]:
+    """The first study's tasks over bodies that were stopped early."""
     curves = unit_curves(rows)
-    compared = [(one, other) for one in SYSTEMS[1:] for other in SYSTEMS[:2] if one != other]
+    others = [system for system in sorted(curves) if system != "bl_base"]
+    compared = [(one, other) for other in ("bl_base", "bl_small") for one in others if one != other]
     return [
+        early_table(losses),
         differences_table("Differences in final score", by_task(curves, compared)),
-        speedups_table(by_task(curves, [(one, "bl_base") for one in SYSTEMS[1:]], speedup), curves, {}),
+        speedups_table(by_task(curves, [(one, "bl_base") for one in others], speedup), curves, {}),
     ]
 
 
@@ -260,12 +278,12 @@ def blocks(results: Mapping[str, Any]) -> list[Block]:
             plug_table(losses),
         ]
     tasks = [
-        {**row, "seed": tuple(row["seed"])}
+        {**row, "system": variant_of(row["run"], row["system"]), "seed": tuple(row["seed"])}
         for row in results["scores"]
-        if row["run"] == "early" and row["language"] != "en"
+        if row["run"].startswith("early") and row["language"] != "en"
     ]
     if tasks:
-        found += [Heading("The first study's body, stopped early"), *stage_blocks(tasks)]
+        found += [Heading("The first study's body, stopped early"), *stage_blocks(tasks, losses)]
     return found
 
 
