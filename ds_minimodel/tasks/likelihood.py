@@ -82,10 +82,10 @@ class Text(LikelihoodKind[Documents]):
         self, tokenizer: Tokenizer, records: Documents, task: TaskSettings, max_length: int, separators: int = 2
     ) -> Scored:
         """Each document after the token that begins a text, or where there is none the one that ends it; what is longer
-        than `max_length` in parts, of which each begins with the last token of the one before."""
+        than `max_length` in parts that begin as samples of training do."""
         start, sequences, owner = _start(tokenizer), [], []
         for number, ids in enumerate(tokenizer.encode(records.texts)):
-            parts = _parts([*start, *ids], max_length)
+            parts = _parts([*start, *ids], max_length, tokenizer.vocabulary.bos)
             sequences += parts
             owner += [number] * len(parts)
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
@@ -167,7 +167,7 @@ class Choice(LikelihoodKind[Choices]):
             for _ in options:
                 option, number = next(offered), owner[-1] + 1 if owner else 0
                 before = [*start, *ids][-max(1, max_length - len(option)) :]
-                for part in _parts([*before, *option], max_length):
+                for part in _parts([*before, *option], max_length, tokenizer.vocabulary.bos):
                     first.append(1 if owner and owner[-1] == number else len(before))
                     sequences.append(part)
                     owner.append(number)
@@ -204,10 +204,15 @@ def _start(tokenizer: Tokenizer) -> list[int]:
     return [] if start is None else [start]
 
 
-def _parts(ids: list[int], max_length: int) -> list[np.ndarray]:
-    """`ids` in parts of at most `max_length`, of which each begins with the last of the one before."""
+def _parts(ids: list[int], max_length: int, bos: int | None) -> list[np.ndarray]:
+    """`ids` in parts of at most `max_length`, of which each begins as a sample of training does: with `bos`, or where
+    there is none with the last of the part before. All but that one are the part's own."""
     firsts = range(0, max(1, len(ids) - 1), max_length - 1)
-    return [np.array(ids[first : first + max_length]) for first in firsts]
+    parts = [np.array(ids[first : first + max_length]) for first in firsts]
+    if bos is not None:
+        for part in parts:
+            part[0] = bos
+    return parts
 
 
 def _bits_per_byte(records: Documents, encoded: Scored, logits: Logits) -> float:

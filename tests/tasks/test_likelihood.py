@@ -44,6 +44,8 @@ def test_every_token_is_counted_once_whatever_the_length(special, start, tmp_pat
     for max_length in (3, 4, 64):
         encoded = TEXT.encode(tokenizer, records, SETTINGS, max_length)
         assert encoded.examples.lengths.max() <= max_length
+        begins = {int(batch["tokens"][0, 0]) for _, batch in evaluation_batches(encoded.examples, 1)}
+        assert begins == {150} if special.get("bos") else len(begins) > 1 or max_length == 64
         score = TEXT.score(SETTINGS, "de", records, encoded, logits(encoded))
         assert score["bits_per_byte"] == pytest.approx(sum(ids) / 10 / math.log(2) / 12)
         assert score["score"] == pytest.approx(100 / score["bits_per_byte"])
