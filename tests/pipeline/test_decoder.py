@@ -66,15 +66,17 @@ def exported(workdir):
 def test_bits_a_byte_are_hugging_faces(workdir, exported):
     model, tokenizer = exported
     documents = (workdir.parent / "bits.xx.txt").read_text().strip().split("\n\n")
-    nats = 0.0
+    nats, lengths = 0.0, []
     for document in documents:
-        ids = [tokenizer.bos_token_id, *tokenizer(document, add_special_tokens=False)["input_ids"]]
-        assert tokenizer.decode(ids[1:]) == document
-        for first in range(0, len(ids) - 1, 47):  # finetune.max_length is 48
-            part = torch.tensor([ids[first : first + 48]])
+        ids = tokenizer(document, add_special_tokens=False)["input_ids"]
+        assert tokenizer.decode(ids) == document
+        lengths.append(len(ids))
+        for first in range(0, len(ids), 47):  # finetune.max_length is 48
+            part = torch.tensor([[tokenizer.bos_token_id, *ids[first : first + 47]]])
             with torch.no_grad():
                 nats += model(part, labels=part).loss.item() * (part.shape[1] - 1)
     num_bytes = sum(len(document.encode()) for document in documents)
+    assert max(lengths) > 47, "no document is long enough"
     assert scores(workdir, "minipost", "bits")[-1]["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes)
 
 
