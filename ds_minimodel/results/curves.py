@@ -1,8 +1,8 @@
 """Training curves from score rows, and compute to near-maximal performance (paper section 4.2).
 
-A score row is {"system", "task", "language", "seed", "step", "eflops", "score"}: the score (0 to 100) of one
-finetuning seed with the pack that step 2 had after `step` updates, which had cost `eflops` by then. Further columns
-are further scores of its kind of task, such as "exact_match".
+A score row is {"system", "task", "language", "seed", "step", "eflops", "score"}: the score of one finetuning seed with
+the pack that step 2 had after `step` updates, which had cost `eflops` by then; percent, but of the kind `text`, whose
+bytes in 100 bits have no end. Further columns are further scores of its kind of task, such as "exact_match".
 """
 
 import math
@@ -20,13 +20,12 @@ NEAR_MAXIMAL = 0.95  # share of the baseline's final score
 AVERAGE = "avg"  # stands as the language of an average over languages
 
 Row = Mapping[str, Any]  # of scores, costs or baselines, as JSON holds it
-Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 
 
 class ScoreRow(Stored):
     """A score row in a file."""
 
-    __pydantic_extra__: dict[str, Percent]
+    __pydantic_extra__: dict[str, Amount]
 
     system: str
     task: str
@@ -34,7 +33,7 @@ class ScoreRow(Stored):
     seed: Annotated[int, Field(ge=0)]
     step: Count
     eflops: Amount
-    score: Percent
+    score: Amount
 
 
 class BaselineRow(Stored):
@@ -43,7 +42,7 @@ class BaselineRow(Stored):
     baseline: str
     task: str
     language: str
-    score: Percent | None
+    score: Amount | None
     reason: str | None = None
 
 

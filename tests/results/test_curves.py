@@ -1,8 +1,10 @@
 """Compute to near-maximal performance against the paper's own examples and Table 3."""
 
+import contextlib
 import math
 
 import pytest
+from pydantic import ValidationError
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 from ds_minimodel.results import curves
@@ -90,6 +92,14 @@ def test_mean_compute_is_the_average_of_table_3_without_languages_that_never_get
 
 def test_no_near_maximal_performance_without_bl_base():
     assert estimates_of(rows_of_curve("minijoint", [(0, 0, 10.0)])) == {}
+
+
+@pytest.mark.parametrize("score, refused", [(104.2, False), (-0.1, True), (math.nan, True), (INF, True)])
+def test_bytes_in_100_bits_may_be_more_than_100(score, refused):
+    """Of a writing system with two bytes a letter they are."""
+    row = score_row("bl_base", "bits", "ru", 1, 4, 0.0, score) | {"bits_per_byte": 0.96}
+    with pytest.raises(ValidationError) if refused else contextlib.nullcontext():
+        assert curves.ScoreRow.model_validate(row).score == score
 
 
 def test_points_are_means_over_seeds_in_order_of_steps():
