@@ -152,7 +152,7 @@ class CompletionAnswerer(Answerer):
         while len(found) < self.how.tokens:
             seen = torch.tensor([[*ids, *found][-self.max_length :]], device=device)
             if vocabulary.bos is not None:
-                seen[0, 0] = vocabulary.bos  # of a text that is too long too: no body has met one without
+                seen[0, 0] = vocabulary.bos  # of a cut text too: no body has met one without
             read = torch.tensor([[seen.shape[1] - 1]], device=device)
             (x_11H,), table = encode(model.pack, model.body, {"tokens": seen, "read": read}, (self.depth,))
             logits_V = model.pack.logits(model.body.heads[str(self.depth)](x_11H[0]), table)[0, : vocabulary.size]
