@@ -2,7 +2,7 @@
 # All runs of the second study, as registration.md has them.
 #   bash study/second/run.sh                  all of it, in this order
 #   bash study/second/run.sh tune gate        parts of it: data, tune, gate, rate, main, fault, compare_rates, stage,
-#                                             others, tables
+#                                             others, modern, tables
 # Safe to interrupt and to repeat: what is complete is not done again, and an hour lost costs the steps since the last
 # checkpoint. Parts may run beside each other where neither needs what the other makes. runs/second/log.txt tells when
 # each began and ended.
@@ -13,7 +13,7 @@ source study/runs.sh
 
 work=runs/second
 text=data/second
-all=(data tune gate rate main fault compare_rates stage others tables)
+all=(data tune gate rate main fault compare_rates stage others modern tables)
 recipe=study/second/recipe.yaml
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
@@ -118,6 +118,27 @@ others() {
             bodies $kind $system 15 1 2
         done
     done
+}
+
+# Three systems over ModernBERT's kind of body in German. How often they are evaluated makes their held-out samples the
+# same (steps/held_out.py shares them out by cost).
+modern() {
+    adapt_modern bl_base bl_base 300
+    adapt_modern bl_base minijoint 1500
+    adapt_modern bl_small bl_small 300
+}
+
+# adapt_modern BODY SYSTEM EVERY: step 2 over a body of the gate, or over MiniJoint's at the same rate.
+adapt_modern() {
+    local body=$1 system=$2 every=$3 name=modern_$1-1 settings length
+    settings_of modernbert
+    length_of 15
+    settings+=("${length[@]}" "systems=[$system]" "languages.targets=[de]" seed=1
+        pretrain.lr="$(losses best "tune-modernbert-$body")")
+    share "gate15-modernbert-$body-1" "$name" tokenizer tokens pretrain
+    step pretrain "$name" "${settings[@]}"
+    step adapt "$name" "${settings[@]}" adapt.mask_prob=0.3 adapt.lr="$(losses best rate)" adapt.held_out_every="$every" \
+        adapt.snapshot_every=null "adapt.snapshot_at=[]"
 }
 
 # Step 2's rate, over BL_BASE's body in German.
