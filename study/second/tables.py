@@ -211,6 +211,19 @@ def plug_table(losses: Losses) -> Table:
     return Table("What the plug costs: bits a byte of held-out text, means over seeds", columns, rows, notes=notes)
 
 
+def encoders_table(losses: Losses) -> Table:
+    """ModernBERT's kind, (h) of registration.md: masked losses of English after pretraining, of German with the pack."""
+    rows = []
+    for body, system in ("bl_base", "bl_base"), ("bl_small", "bl_small"), ("bl_base", "minijoint"):
+        trainings = losses.get(f"modern_{body}-1", {})
+        english, german = (trainings.get(f"{step}/{system}{of}") for step, of in (("pretrain", ""), ("adapt", "/de")))
+        if english and german:
+            found = english[NATS[0]], german["held_out/body_nats_per_token"], german[NATS[0]]
+            rows.append([Cell(name_of(system)), *(Cell(f"{loss:.3f}") for loss in found)])
+    columns = ["System", "English", "German, whole body", "over the layers of step 2"]
+    return Table("ModernBERT's kind: loss on held-out text, nats a token", columns, rows)
+
+
 def early_table(losses: Losses) -> Table:
     """Held-out loss at the end of pretrainings that were stopped early."""
     rows = []
@@ -276,6 +289,7 @@ def blocks(results: Mapping[str, Any]) -> list[Block]:
             finals_table([row for row in rows if not is_of_main_run(row)]),
             fault_table(results["scores"], losses),
             plug_table(losses),
+            encoders_table(losses),
         ]
     tasks = [
         {**row, "system": variant_of(row["run"], row["system"]), "seed": tuple(row["seed"])}
