@@ -212,7 +212,7 @@ def plug_table(losses: Losses) -> Table:
 
 
 def encoders_table(losses: Losses) -> Table:
-    """ModernBERT's kind, (h) of registration.md: masked losses of English after pretraining, of German with the pack."""
+    """(h) of registration.md: masked losses in English after pretraining, in German with the pack."""
     rows = []
     for body, system in ("bl_base", "bl_base"), ("bl_small", "bl_small"), ("bl_base", "minijoint"):
         trainings = losses.get(f"modern_{body}-1", {})
