@@ -229,8 +229,8 @@ def bits_per_byte(theirs: Theirs, documents: Sequence[str], length: int) -> floa
     """Bits a byte of documents, which are cut as the task `text` cuts them (ds_minimodel/tasks/likelihood.py)."""
     parts, nats = [], 0.0
     for own in theirs.tokenizer(documents, add_special_tokens=False)["input_ids"]:
-        ids = torch.tensor([theirs.tokenizer.bos_token_id, *own])
-        parts += [ids[first : first + length] for first in range(0, max(1, len(own)), length - 1)]
+        begin, size = theirs.tokenizer.bos_token_id, length - 1
+        parts += [torch.tensor([begin, *own[first : first + size]]) for first in range(0, max(1, len(own)), size)]
     parts.sort(key=len)
     for first in range(0, len(parts), 32):
         ids = pad_sequence(parts[first : first + 32], batch_first=True, padding_value=IGNORED)
