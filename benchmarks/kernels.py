@@ -17,16 +17,16 @@ from benchmarks.processes import Contestant, Failed
 from benchmarks.record import table
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.ops.attention import around_softmax, compiled_attention, flash_attention
-from ds_minimodel.ops.loading import backend, why_not_triton
+from ds_minimodel.ops.attention import around_softmax, fused_attention
+from ds_minimodel.ops.loading import backend
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.planning.calibration import CLOCKS, Clock, synchronize
 from ds_minimodel.results.render import Table
 
 PAGE = """Kernels against their peers
 Times as fast as others, forward and backward, medians of interleaved rounds. torch: its eager operators; compiled: the
-same under torch.compile; apex and liger: those packages' own, where installed; kernel, products and triton: the ways
-of attention that a device has. Copy: share of the bandwidth of a large copy, counting the fewest bytes that must move
+same under torch.compile; apex and liger: those packages' own, where installed; kernel and products: the ways of
+attention that a device has. Copy: share of the bandwidth of a large copy, counting the fewest bytes that must move
 (every input read once, every output written once); above 100 % where tensors stay in the caches."""
 EPS, P = 1e-5, 0.1
 LEAST_SECONDS = 0.02  # of one timing: as many calls as that takes
@@ -168,10 +168,8 @@ def attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float)
 
     run = {"ds_minimodel": lambda projected: ops.attention(projected, heads, None, p, keys), "torch": fused}
     ways: dict[str, Callable] = {"products": around_softmax}
-    if not why_not_triton(projected.device, dtype, width // heads):
-        ways["triton"] = flash_attention
     if backend("attention", projected.device, dtype).startswith("compiled"):
-        ways["kernel"] = compiled_attention
+        ways["kernel"] = fused_attention
     run |= {name: in_way(way) for name, way in ways.items()}
     # The products bind it: no share of copy bandwidth.
     return Case("attention", (rows // length, length, heads, width // heads), _variant(trains, p), (projected,), run, 0)

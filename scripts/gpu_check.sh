@@ -76,16 +76,11 @@ END
 kernels() {
     "$python" - "$cpu" <<'END' || return
 import sys
-import torch
 from ds_minimodel.ops import backend
 device = "cpu" if sys.argv[1] == "1" else "cuda"
 assert backend("bias_gelu", device).startswith("compiled"), f"not the kernels: {backend('bias_gelu', device)}"
-if device == "cuda" and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0):
-    attention = backend("attention", device, torch.bfloat16)
-    assert attention.startswith("Triton"), f"attention: {attention}"
 END
-    "$python" -m pytest -q tests/ops/test_device.py tests/ops/test_registration.py tests/ops/test_attention.py \
-        tests/ops/test_attention_triton.py
+    "$python" -m pytest -q tests/ops/test_device.py tests/ops/test_registration.py tests/ops/test_attention.py
 }
 
 pipeline() {

@@ -14,7 +14,7 @@ from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.ops.loading import OPS, backend
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 
-PACKAGES = "torch deepspeed numpy sentencepiece safetensors tensorboard triton mpi4py apex scikit-learn".split()
+PACKAGES = "torch deepspeed numpy sentencepiece safetensors tensorboard mpi4py apex scikit-learn".split()
 PACKAGES += "matplotlib lxml zstandard transformers".split()
 LAUNCHERS = ("deepspeed", "torchrun", "mpirun", "pdsh", "ssh")
 

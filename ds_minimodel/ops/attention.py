@@ -5,8 +5,7 @@ Shape legend: B batch, N heads, Q queries, S keys, D head width, C parts side by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .library import accumulation_dtype, define, differentiate
-from .loading import backend, why_not_triton
+from .loading import backend, device_type
 from .product import product
 
 
@@ -91,79 +90,26 @@ def _backward_fake(grad: Tensor, projected: Tensor, queries: Tensor | None, *oth
 
 
 _ARGUMENTS = "Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, Tensor? row_keys"
-_GRADS = "(Tensor grad_projected, Tensor grad_queries)"
 _forward = define(f"attention({_ARGUMENTS}) -> Tensor", _forward_reference, _forward_fake)
-_backward_op = define(f"attention_backward(Tensor grad, {_ARGUMENTS}) -> {_GRADS}", _backward_reference, _backward_fake)
+_backward_op = define(
+    f"attention_backward(Tensor grad, {_ARGUMENTS}) -> (Tensor grad_projected, Tensor grad_queries)",
+    _backward_reference,
+    _backward_fake,
+)
 
 
-def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
     projected, queries, ctx.num_heads, lengths, ctx.p, row_keys = inputs
-    saved = output if isinstance(output, tuple) else ()  # with the sums of flash attention
-    ctx.save_for_backward(*saved, projected, queries, lengths, row_keys)
+    ctx.save_for_backward(projected, queries, lengths, row_keys)
 
 
-def _backward(op: Any, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    *saved, projected, queries, lengths, row_keys = ctx.saved_tensors
-    grads = op(grad, *saved, projected, queries, ctx.num_heads, lengths, ctx.p, row_keys)
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    projected, queries, lengths, row_keys = ctx.saved_tensors
+    grads = _backward_op(grad, projected, queries, ctx.num_heads, lengths, ctx.p, row_keys)
     return grads[0], None if queries is None else grads[1], None, None, None, None
 
 
-compiled_attention = differentiate(_forward, _setup_context, partial(_backward, _backward_op))
-
-
-def _flash_forward_reference(projected, queries, num_heads, lengths, p, row_keys):
-    q, k, _ = _parts(projected, queries, num_heads)
-    dtype = accumulation_dtype(q.dtype)
-    scores = q.to(dtype) @ k.to(dtype).mT * q.shape[-1] ** -0.5
-    if lengths is not None:
-        masked_BS = torch.arange(k.shape[-2], device=k.device) >= lengths[:, None]
-        scores = scores.masked_fill(masked_BS[:, None, None, :], -torch.inf)
-    logsumexp = scores.logsumexp(-1)
-    context = _forward_reference(projected, queries, num_heads, lengths, p, row_keys)
-    return context, logsumexp.masked_fill(logsumexp == -torch.inf, 0)  # of a sample without keys
-
-
-def _flash_forward_fake(projected, queries, num_heads, *others):
-    context, dtype = _forward_fake(projected, queries), accumulation_dtype(projected.dtype)
-    return context, context.new_empty(len(context), num_heads, context.shape[1], dtype=dtype)
-
-
-# As attention, and the logarithm (B,N,Q) of each row's sum of exponentials, with which the backward pass computes the
-# probabilities again.
-_flash_forward = define(
-    f"flash_attention({_ARGUMENTS}) -> (Tensor out, Tensor logsumexp)", _flash_forward_reference, _flash_forward_fake
-)
-_flash_backward_op = define(
-    f"flash_attention_backward(Tensor grad, Tensor out, Tensor logsumexp, {_ARGUMENTS}) -> {_GRADS}",
-    lambda grad, out, logsumexp, *inputs: _backward_reference(grad, *inputs),
-    lambda grad, out, logsumexp, *inputs: _backward_fake(grad, *inputs),
-)
-
-
-def serve_by_triton(op: str, function: str, num_own: int, arranged: Callable = lambda *inputs: inputs) -> None:
-    """Serve an operator on CUDA by a function of attention_triton.py, or by its reference where Triton cannot.
-
-    num_own: arguments before the inputs of attention. arranged: inputs as the function takes them.
-    """
-
-    def serve(*arguments: Any) -> Any:
-        own, inputs = arguments[:num_own], arguments[num_own:]
-        projected, queries, num_heads = inputs[:3]
-        if why_not_triton(projected.device, projected.dtype, _head_width(projected, queries, num_heads)):
-            return getattr(torch.ops.dsmm_reference, op)(*arguments)
-        from . import attention_triton  # needs Triton, which machines without a GPU may lack
-
-        with torch.cuda.device(projected.device):
-            return getattr(attention_triton, function)(*own, *arranged(*inputs))
-
-    torch.library.impl(f"dsmm::{op}", "CUDA", serve)
-
-
-serve_by_triton("flash_attention", "forward", 0)
-serve_by_triton("flash_attention_backward", "backward", 3)
-
-
-flash_attention = differentiate(_flash_forward, _setup_context, partial(_backward, _flash_backward_op))
+fused_attention = differentiate(_forward, _setup_context, _backward)
 
 
 class _AroundSoftmax(torch.autograd.Function):
@@ -201,7 +147,8 @@ def around_softmax(
     return _AroundSoftmax.apply(*parts, lengths, p, row_keys).transpose(1, 2).flatten(2)
 
 
-def _torch_fused_attention(projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None) -> Tensor:
+def torch_attention(projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None) -> Tensor:
+    """By torch's fused kernels, which keep no probabilities, without dropout."""
     q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply)
     if lengths is None:
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
@@ -210,10 +157,6 @@ def _torch_fused_attention(projected: Tensor, queries: Tensor | None, num_heads:
     context_BNQD = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_BS[:, None, None, :])
     context_BNQD = context_BNQD.masked_fill((lengths <= 0)[:, None, None, None], 0)
     return context_BNQD.transpose(1, 2).flatten(2)
-
-
-def _head_width(projected: Tensor, queries: Tensor | None, num_heads: int) -> int:
-    return projected.shape[-1] // (3 * num_heads) if queries is None else queries.shape[-1] // num_heads
 
 
 def attention(
@@ -230,19 +173,15 @@ def attention(
     lengths: (B,) int32, or None when every key is real.
     p, row_keys: dropout of the probabilities, its row keys (B,N,Q) int32.
 
-    Compiled kernels on the CPU and Triton's on GPUs keep nothing that has a number for each pair of query and key: the
-    backward pass computes the probabilities again. On GPUs torch's flash kernel serves where there is no dropout, whose
-    bits it cannot take from us, and no padding; where Triton cannot serve (loading.py says when), torch's
-    memory-efficient kernel serves padding, and two products around masked_softmax dropout.
+    Compiled kernels on the CPU, and torch's on GPUs, keep nothing that has a number for each pair of query and key: the
+    backward pass computes the probabilities again. Torch's cannot take the bits of our dropout: with it two products
+    around masked_softmax serve on GPUs.
     """
     if p == 0:
         row_keys = None
-    if backend("attention", projected.device, projected.dtype).startswith("compiled"):
-        return compiled_attention(projected, queries, num_heads, lengths, p, row_keys)
-    if row_keys is not None or lengths is not None:
-        width = _head_width(projected, queries, num_heads)
-        if not why_not_triton(projected.device, projected.dtype, width):
-            return flash_attention(projected, queries, num_heads, lengths, p, row_keys)
-    if projected.is_cuda and row_keys is None:
-        return _torch_fused_attention(projected, queries, num_heads, lengths)
+    by_torch = row_keys is None and device_type(projected.device) == "cuda"
+    if by_torch and not projected.is_meta:
+        return torch_attention(projected, queries, num_heads, lengths)
+    if by_torch or backend("attention", projected.device, projected.dtype).startswith("compiled"):
+        return fused_attention(projected, queries, num_heads, lengths, p, row_keys)  # of meta tensors for torch's
     return around_softmax(projected, queries, num_heads, lengths, p, row_keys)

@@ -5,17 +5,15 @@ Shape legend: B batch, N heads of queries, K heads of keys, Q queries, S keys, D
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import attention, serve_by_triton
+from .attention import attention
 from .dropout import dropout_reference
 from .library import accumulation_dtype, define, differentiate
-from .loading import why_not_triton
 
 Window = tuple[int | None, int | None]  # how many keys before and after its own a query sees; None: all
 
@@ -44,15 +42,10 @@ def _seen(num_keys: int, positions: Tensor, before: int, after: int, lengths: Te
     return seen if lengths is None else seen & (places_S < lengths[:, None, None])
 
 
-def _scores(q, k, positions, before, after, lengths, scale):
-    """Scores (B,K,N/K,Q,S), -inf of keys that a query does not see."""
+def _probs(q, k, positions, before, after, lengths, scale):
+    """Probabilities (B,K,N/K,Q,S) before dropout; a query that sees no key has zeros."""
     seen = _seen(k.shape[-2], positions, before, after, lengths)
-    return (q @ k.mT * scale).masked_fill(~seen[:, None, None], -torch.inf)
-
-
-def _probs(*inputs: Any) -> Tensor:
-    """Probabilities before dropout; a query that sees no key has zeros."""
-    scores = _scores(*inputs)
+    scores = (q @ k.mT * scale).masked_fill(~seen[:, None, None], -torch.inf)
     return scores.softmax(-1).masked_fill(scores == -torch.inf, 0)
 
 
@@ -91,64 +84,26 @@ _ARGUMENTS = (
     "Tensor keys_values, Tensor queries, int num_heads, Tensor positions, int before, int after, Tensor? lengths, "
     "float p, Tensor? row_keys, float scale"
 )
-_GRADS = "(Tensor grad_keys_values, Tensor grad_queries)"
 _forward = define(f"window_attention({_ARGUMENTS}) -> Tensor", _forward_reference, _forward_fake)
 _backward_op = define(
-    f"window_attention_backward(Tensor grad, {_ARGUMENTS}) -> {_GRADS}", _backward_reference, _backward_fake
+    f"window_attention_backward(Tensor grad, {_ARGUMENTS}) -> (Tensor grad_keys_values, Tensor grad_queries)",
+    _backward_reference,
+    _backward_fake,
 )
 
 
-def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
     keys_values, queries, ctx.num_heads, positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale = inputs
-    saved = output if isinstance(output, tuple) else ()  # with the sums of flash attention
-    ctx.save_for_backward(*saved, keys_values, queries, positions, lengths, row_keys)
+    ctx.save_for_backward(keys_values, queries, positions, lengths, row_keys)
 
 
-def _backward(op: Any, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    *saved, keys_values, queries, positions, lengths, row_keys = ctx.saved_tensors
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    keys_values, queries, positions, lengths, row_keys = ctx.saved_tensors
     of_window = positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale
-    return *op(grad, *saved, keys_values, queries, ctx.num_heads, *of_window), *(None,) * 8
+    return *_backward_op(grad, keys_values, queries, ctx.num_heads, *of_window), *(None,) * 8
 
 
-compiled_window_attention = differentiate(_forward, _setup_context, partial(_backward, _backward_op))
-
-
-def _flash_reference(*inputs: Any) -> tuple[Tensor, Tensor]:
-    keys_values, queries, num_heads, positions, before, after, lengths, _, _, scale = inputs
-    q, k, _ = _parts(keys_values, queries, num_heads)
-    scores = _scores(q, k, positions, before, after, lengths, scale)
-    logsumexp = scores.logsumexp(-1).flatten(1, 2)
-    return _forward_reference(*inputs), logsumexp.masked_fill(logsumexp == -torch.inf, 0)
-
-
-def _flash_fake(keys_values: Tensor, queries: Tensor, num_heads: int, *others: Any) -> tuple[Tensor, Tensor]:
-    sums = queries.new_empty(len(queries), num_heads, queries.shape[1], dtype=accumulation_dtype(queries.dtype))
-    return queries.new_empty(queries.shape), sums
-
-
-# As window_attention, and the logarithm (B,N,Q) of each row's sum of exponentials, as flash_attention keeps it.
-_flash_forward = define(
-    f"flash_window_attention({_ARGUMENTS}) -> (Tensor out, Tensor logsumexp)", _flash_reference, _flash_fake
-)
-_flash_backward_op = define(
-    f"flash_window_attention_backward(Tensor grad, Tensor out, Tensor logsumexp, {_ARGUMENTS}) -> {_GRADS}",
-    lambda grad, out, logsumexp, *inputs: _backward_reference(grad, *inputs),
-    lambda grad, out, logsumexp, *inputs: _backward_fake(grad, *inputs),
-)
-
-
-def _for_triton(*inputs: Any) -> tuple:
-    from .attention_triton import Window
-
-    keys_values, queries, num_heads, positions, before, after, *others, scale = inputs
-    return keys_values, queries, num_heads, *others, Window(positions, before, after, scale)
-
-
-serve_by_triton("flash_window_attention", "forward", 0, _for_triton)
-serve_by_triton("flash_window_attention_backward", "backward", 3, _for_triton)
-
-
-flash_window_attention = differentiate(_flash_forward, _setup_context, partial(_backward, _flash_backward_op))
+fused_window_attention = differentiate(_forward, _setup_context, _backward)
 
 
 def torch_window_attention(
@@ -198,9 +153,5 @@ def window_attention(
     own_keys = keys_values.shape[-1] == 2 * num_heads * width
     if min(before, after) >= num_keys - 1 and own_keys and scale == width**-0.5:
         return attention(keys_values, num_heads, lengths, p, row_keys, queries)
-    way = compiled_window_attention
-    if not why_not_triton(queries.device, queries.dtype, width):
-        way = flash_window_attention
-    elif queries.is_cuda and row_keys is None:
-        way = torch_window_attention
+    way = torch_window_attention if queries.is_cuda and row_keys is None else fused_window_attention
     return way(keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale)

@@ -100,7 +100,7 @@ class Planner:
         key = setup.split.micro, leaves
         if key not in self._traces:
             batch = self.batch_of(setup.split.micro)
-            self._traces[key] = trace(self.module, batch, leaves, self.device.type, self.device.capability)
+            self._traces[key] = trace(self.module, batch, leaves, self.device.type)
         return self._traces[key]
 
 

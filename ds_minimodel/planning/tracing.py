@@ -53,29 +53,23 @@ def on_meta(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     return copy.deepcopy(module, memo)
 
 
-def trace(
-    module: torch.nn.Module,
-    batch: dict[str, Any],
-    gradients_leave: bool,
-    device: str,
-    capability: tuple[int, int] | None = None,
-) -> Trace:
+def trace(module: torch.nn.Module, batch: dict[str, Any], gradients_leave: bool, device: str) -> Trace:
     """Trace of one micro-batch through `module`, which is on the meta device with `requires_grad` set.
 
     module: `module(batch)` gives one sum of losses or several. batch: dict of tensors, on any device; only
     their shapes and types count. gradients_leave: each gradient is freed as soon as it is whole, because it is
     added to another or moved to a buffer; else it stays beside its parameter. device: "cpu" or "cuda", whose way
-    the operators go; capability: of the GPU, by default of this machine's.
+    the operators go.
     """
     batch = {name: value.to("meta") if isinstance(value, Tensor) else value for name, value in batch.items()}
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     saved: list[Tensor] = []
-    with ops.meta_stands_for(device, capability), _Pass() as reader, saving_to(saved):
+    with ops.meta_stands_for(device), _Pass() as reader, saving_to(saved):
         loss = module(batch).mean()
     activations = storage_bytes(saved, without=module.parameters())
     saved.clear()
     hooks = [parameter.register_post_accumulate_grad_hook(_forget_gradient) for parameter in trained if gradients_leave]
-    with ops.meta_stands_for(device, capability), reader:
+    with ops.meta_stands_for(device), reader:
         loss.backward()
     for hook in hooks:
         hook.remove()

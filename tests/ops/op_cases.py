@@ -121,29 +121,19 @@ def _masked_softmax_backward(dtype, width):
 
 def _attention_options(dtype, width):
     """As many queries as keys, or others beside them: one, or more than a block. Keys that fill a vector, or do not."""
-    for num_keys, other_queries in ((75, 1), (16, 70), (1, None)):
-        yield from _attention_options_of(dtype, width, num_keys, other_queries)
+    for num_keys, num_queries in ((75, None), (75, 1), (16, None), (16, 70), (1, None)):
+        for padded, dropped in itertools.product((True, False), repeat=2):
+            lengths = torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32) if padded else None
+            projected = torch.randn(3, num_keys, (2 if num_queries else 3) * 2 * width, dtype=dtype)
+            queries = torch.randn(3, num_queries, 2 * width, dtype=dtype) if num_queries else None
+            length = num_queries or num_keys
+            p, row_keys = (P, row_keys_of(3, 2, length)) if dropped else (0.0, None)
+            yield torch.randn(3, length, 2 * width, dtype=dtype), projected, queries, 2, lengths, p, row_keys
 
 
-def _attention_options_of(dtype, width, num_keys, other_queries):
-    lengths = torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32)
-    for sample_lengths, row_keys, others in itertools.product(
-        (lengths, None), (True, False), {other_queries is not None, False}
-    ):
-        num_queries = other_queries if others else num_keys
-        projected = torch.randn(3, num_keys, (2 if others else 3) * 2 * width, dtype=dtype)
-        queries = torch.randn(3, num_queries, 2 * width, dtype=dtype) if others else None
-        p, row_keys = (P, row_keys_of(3, 2, num_queries)) if row_keys else (0.0, None)
-        yield torch.randn(3, num_queries, 2 * width, dtype=dtype), projected, queries, 2, sample_lengths, p, row_keys
-
-
-def _attention(dtype, width):
-    for _, *inputs in _attention_options(dtype, width):
-        yield inputs
-
-
-def _attention_backward(dtype, width):
-    yield from _attention_options(dtype, width)
+def _without_grad(options):
+    """The inputs of a forward pass, of those of the backward pass, which begin with the gradient."""
+    return lambda dtype, width: (inputs[1:] for inputs in options(dtype, width))
 
 
 def _window_options(dtype, width):
@@ -160,21 +150,6 @@ def _window_options(dtype, width):
         lengths = torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32) if share > 1 else None
         p, row_keys = (P, row_keys_of(3, share * 2, num_queries)) if dropped else (0.0, None)
         yield grad, keys_values, queries, share * 2, positions, before, after, lengths, p, row_keys, 0.7 * width**-0.5
-
-
-def _window_attention(dtype, width):
-    for _, *inputs in _window_options(dtype, width):
-        yield inputs
-
-
-def _flash_attention(dtype, width):
-    for _, *inputs in _attention_options_of(dtype, width, 75, 70):
-        yield inputs
-
-
-def _flash_attention_backward(dtype, width):
-    for grad, *inputs in _attention_options_of(dtype, width, 75, 70):
-        yield grad, *torch.ops.dsmm_reference.flash_attention(*inputs), *inputs
 
 
 def _targets(rows, vocabulary):
@@ -205,11 +180,6 @@ def _linear_cross_entropy(dtype, width):
     )
 
 
-def _flash_window_attention_backward(dtype, width):
-    for grad, *inputs in _window_options(dtype, width):
-        yield grad, *torch.ops.dsmm_reference.flash_window_attention(*inputs), *inputs
-
-
 CASES = {
     "dropout": _dropout,
     "residual_norm": _residual_norm,
@@ -221,19 +191,15 @@ CASES = {
     "rotary": _rotary,
     "masked_softmax": _masked_softmax,
     "masked_softmax_backward": _masked_softmax_backward,
-    "attention": _attention,
-    "attention_backward": _attention_backward,
-    "window_attention": _window_attention,
+    "attention": _without_grad(_attention_options),
+    "attention_backward": _attention_options,
+    "window_attention": _without_grad(_window_options),
     "window_attention_backward": _window_options,
-    "flash_attention": _flash_attention,
-    "flash_attention_backward": _flash_attention_backward,
-    "flash_window_attention": _window_attention,
-    "flash_window_attention_backward": _flash_window_attention_backward,
     "cross_entropy_": _cross_entropy,
     "linear_cross_entropy": _linear_cross_entropy,
 }
 NAMES = tuple(CASES)
-IN_TRITON = tuple(name for name in NAMES if name.startswith("flash_"))  # without compiled code
+KERNELS = tuple(name for name in NAMES if name != "linear_cross_entropy")  # which is made of products and another
 
 
 def cases(name, dtype, width):

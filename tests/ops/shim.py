@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from op_cases import IN_TRITON, NAMES
+from op_cases import KERNELS as CPU_KERNELS
 
 import ds_minimodel.ops  # noqa: F401  (defines the operators)
 
 CSRC = Path(__file__).parents[2] / "csrc"
 SHIM = Path(__file__).with_name("cuda_shim.h")
-ATTENTION = [f"{kind}attention{end}" for kind in ("", "window_") for end in ("", "_backward")]
-NO_KERNEL = ("linear_cross_entropy", *ATTENTION, *IN_TRITON)
-KERNELS = [name for name in NAMES if name not in NO_KERNEL]
+KERNELS = [name for name in CPU_KERNELS if "attention" not in name]
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,14 @@ and by that of CUDA (built for the CPU); parameters may have a dtype of their ow
 
 import pytest
 import torch
-from op_cases import IN_TRITON, NAMES, cases, run
+from op_cases import KERNELS as OPS
+from op_cases import cases, run
 from shim import KERNELS
 
 from ds_minimodel import ops
 
 NAMESPACES = ["dsmm_shim", "dsmm"]
 OTHER_DTYPE = {torch.float32: torch.bfloat16, torch.int32: torch.int64, torch.int64: torch.int32}
-OPS = [name for name in NAMES if name not in ("linear_cross_entropy", *IN_TRITON)]
 
 
 @pytest.fixture(params=NAMESPACES)

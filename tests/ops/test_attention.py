@@ -7,14 +7,12 @@ from op_cases import P, cases, packed, row_keys_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
-from ds_minimodel.ops import loading
 from ds_minimodel.ops.attention import (
     _backward_reference,
     _forward_reference,
-    _torch_fused_attention,
     around_softmax,
-    compiled_attention,
-    flash_attention,
+    fused_attention,
+    torch_attention,
 )
 from ds_minimodel.ops.window import torch_window_attention
 from ds_minimodel.planning.tracing import saving_to, storage_bytes
@@ -44,10 +42,10 @@ def test_a_sample_without_keys_attends_to_nothing():
 
 
 def without_dropout(projected, queries, num_heads, lengths, p, row_keys):
-    return _torch_fused_attention(projected, queries, num_heads, lengths)
+    return torch_attention(projected, queries, num_heads, lengths)
 
 
-@pytest.mark.parametrize("way", [compiled_attention, around_softmax, flash_attention, without_dropout])
+@pytest.mark.parametrize("way", [fused_attention, around_softmax, without_dropout])
 @pytest.mark.parametrize("others", [False, True])
 def test_lengths_of_0_are_right_on_every_way(way, others, monkeypatch):
     """Of the first sample, of the middle one and of none; torch's kernels never see a row without keys."""
@@ -98,62 +96,28 @@ class Called(TorchDispatchMode):
         return op(*arguments, **(options or {}))
 
 
-def kept_and_called(capability, dtype, width, *, padded=False, dropped=False, length=64):
-    """Bytes kept for the backward pass with two heads, and the operators called, on a GPU of this capability or, where
-    it is None, on a CPU."""
-    saved, device = [], ("cuda", capability) if capability else ("cpu",)
-    with torch.device("meta"), ops.meta_stands_for(*device), Called() as called, saving_to(saved):
-        projected = torch.empty(1, length, 6 * width, dtype=dtype, requires_grad=True)
+def kept_and_called(device, *, padded=False, dropped=False, length=64):
+    """Bytes kept for the backward pass with two heads of 64 in fp16, and the operators called, on such a device."""
+    saved = []
+    with torch.device("meta"), ops.meta_stands_for(device), Called() as called, saving_to(saved):
+        projected = torch.empty(1, length, 6 * 64, dtype=torch.float16, requires_grad=True)
         lengths = torch.empty(1, dtype=torch.int32) if padded else None
         row_keys = torch.empty(1, 2, length, dtype=torch.int32) if dropped else None
         ops.attention(projected, 2, lengths, P if dropped else 0.0, row_keys)
     return storage_bytes(saved), called.names
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("width", [16, 33, 64, 96, 128])
-@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (12, 0)])
-def test_triton_serves_new_gpus(capability, width, dtype):
-    for padded, dropped in ((True, False), (False, True), (True, True)):
-        assert kept_and_called(capability, dtype, width, padded=padded, dropped=dropped)[1] == {"flash_attention"}
-
-
-@pytest.mark.parametrize(
-    "capability, dtype, width, reason",
-    [
-        ((7, 0), torch.float16, 64, "Triton needs sm_80, this is sm_70"),
-        ((7, 5), torch.float16, 64, "Triton needs sm_80, this is sm_75"),
-        ((9, 0), torch.float32, 64, "Triton takes fp16 and bf16, not torch.float32"),
-        ((9, 0), torch.float16, 8, "Triton takes heads 16 to 128 wide, not 8"),
-        ((9, 0), torch.float16, 160, "Triton takes heads 16 to 128 wide, not 160"),
-    ],
-)
-def test_products_serve_the_others(capability, dtype, width, reason):
-    assert kept_and_called(capability, dtype, width, dropped=True)[1] == {"masked_softmax"}
-    with ops.meta_stands_for("cuda", capability):
-        assert loading.why_not_triton(torch.device("meta"), dtype, width) == reason
-
-
 @pytest.mark.parametrize("length", [64, 512])
-def test_what_has_a_number_for_each_query_and_key_is_kept_once_or_not_at_all(length):
-    scores, keys = 2 * length * length * 2, 2 * length * 4
-    projected = length * 6 * 64 * 2
-    kept, _ = kept_and_called((7, 5), torch.float16, 64, dropped=True, length=length)
-    assert kept == scores + projected + keys
-    kept, _ = kept_and_called((8, 0), torch.float16, 64, dropped=True, length=length)
-    assert kept == projected + projected // 3 + 2 * keys  # the output, and a number for each row
+def test_a_gpu_keeps_what_has_a_number_for_each_pair_once_and_only_with_dropout(length):
+    scores, keys, projected = 2 * length * length * 2, 2 * length * 4, length * 6 * 64 * 2
+    assert kept_and_called("cuda", dropped=True, length=length) == (scores + projected + keys, {"masked_softmax"})
+    for padded in (True, False):  # one of our operators stands for torch's
+        assert kept_and_called("cuda", padded=padded, length=length) == (projected + 4 * padded, {"attention"})
 
 
-def test_doctor_says_why_triton_does_not_serve(monkeypatch):
-    for capability, words in (((8, 0), "Triton ("), ((7, 5), "torch (flash or memory-efficient;")):
-        with ops.meta_stands_for("cuda", capability):
-            assert ops.backend("attention", "meta", torch.float16).startswith(words)
-    if not torch.cuda.is_available():
-        monkeypatch.setattr(loading, "_serving", {})
-        assert loading.load_triton().startswith("Triton does not load: ")
-    monkeypatch.setenv("DSMM_OPS", "reference")
-    monkeypatch.setattr(loading, "_serving", {})
-    assert "DSMM_OPS=reference" in loading.load_triton()
+def test_doctor_says_what_serves_on_gpus():
+    with ops.meta_stands_for("cuda"):
+        assert ops.backend("attention", "meta", torch.float16).startswith("torch (flash or memory-efficient;")
 
 
 def test_nan_is_not_hidden():

@@ -64,9 +64,9 @@ def batch_of(*, padded, packed):
 
 
 @pytest.mark.parametrize("padded, packed", [(False, False), (True, False), (True, True)])
-@pytest.mark.parametrize("dtype, capability", [(torch.float16, (7, 0)), (torch.bfloat16, (8, 0))])
-def test_step_stays_on_the_device(dtype, capability, padded, packed):
-    with torch.device("meta"), ops.meta_stands_for("cuda", capability):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_step_stays_on_the_device(dtype, padded, packed):
+    with torch.device("meta"), ops.meta_stands_for("cuda"):
         model = masked_lm(roberta(3, 64, 2, 128, 32), 50, 2, 3).to(dtype)
         loss = step(model, batch_of(padded=padded, packed=packed))
     assert loss.device.type == "meta"

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from op_cases import IN_TRITON, NAMES, WIDTHS, P, cases, row_keys_of, run
+from op_cases import KERNELS, WIDTHS, P, cases, row_keys_of, run
 
 from ds_minimodel import ops
 from ds_minimodel.ops.loading import INSTRUCTION_SETS
@@ -24,7 +24,7 @@ def instruction_set(request):
 
 @compiled
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("linear_cross_entropy", *IN_TRITON)])
+@pytest.mark.parametrize("name", KERNELS)
 def test_kernel_equals_reference(name, dtype, instruction_set):
     torch.manual_seed(0)
     for width in WIDTHS:

@@ -6,7 +6,7 @@ Forward and backward through autograd, at sizes of a training step and at odd on
 import pytest
 import torch
 import torch.nn.functional as F
-from op_cases import NAMES, cases, packed, row_keys_of, run
+from op_cases import KERNELS, cases, packed, row_keys_of, run
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
@@ -40,7 +40,7 @@ def _seed():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "linear_cross_entropy"])
+@pytest.mark.parametrize("name", KERNELS)
 def test_every_operator(name, dtype):
     for width in (768, 272, 100, 33, 7):
         for inputs in cases(name, dtype, width):

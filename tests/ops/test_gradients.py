@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops import cross_entropy
-from ds_minimodel.ops.attention import around_softmax, compiled_attention, flash_attention
+from ds_minimodel.ops.attention import around_softmax, fused_attention
 from ds_minimodel.ops.gated import ACTIVATIONS
 
 B, N, S, H = 2, 3, 5, 7
@@ -71,8 +71,8 @@ def test_window_attention(window, share, lengths):
     )
 
 
-# What the CPU's kernels serve, what Triton's do, and two products around masked_softmax.
-WAYS = pytest.mark.parametrize("attend", [compiled_attention, flash_attention, around_softmax])
+# What the CPU's kernels serve, and two products around masked_softmax.
+WAYS = pytest.mark.parametrize("attend", [fused_attention, around_softmax])
 
 
 @WAYS
