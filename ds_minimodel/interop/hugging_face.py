@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,15 +17,24 @@ from torch import Tensor
 from ds_minimodel.bodies import BODIES, BodyConfig
 from ds_minimodel.bodies.hugging_face import Architecture
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import NameInside, Stored, atomic_folder, read_model, write_json, write_manifest
+from ds_minimodel.common.files import (
+    NameInside,
+    Stored,
+    atomic_folder,
+    read_artifact,
+    read_model,
+    write_json,
+    write_manifest,
+)
 from ds_minimodel.common.hub import hub_api
-from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE, Vocabulary, VocabularyManifest
 from ds_minimodel.data.tokenizer import JSON_FILE
 from ds_minimodel.interop.card import CARD, Export, hub_name, license_of, model_card
 from ds_minimodel.interop.vocabularies import ADVICE, TOKENIZER_FILES, read_vocabulary, write_tokenizer
 from ds_minimodel.model.artifacts import (
     PACK_WEIGHTS,
     BodyArtifact,
+    PackArtifact,
     check_fit,
     load_body,
     load_pack,
@@ -170,48 +180,74 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
     if not pack.is_dir():
         raise UserError(f"{pack}: no such language pack; give one with --pack")
     body = load_body(artifact)
-    architectures = BODIES[body.config.kind].hugging_face()
-    if not architectures:
-        raise UserError(
-            f"{artifact}: Hugging Face's library has no bodies of kind {body.config.kind}; nothing is written"
-        )
-    architecture = architectures[0]
     language = load_pack(pack, body.space)
     check_fit(pack, language, body)
+    vocabulary = read_artifact(pack, VocabularyManifest).vocabulary(pack)
+    model = exported(artifact, body, language, vocabulary, depth)
+    with atomic_folder(out) as temporary:
+        write_tokenizer(pack, temporary, body.config.with_layers(model.num_layers), fills_masks=body.task is None)
+        write_json(temporary / "config.json", model.config)
+        save_file(model.tensors, temporary / SAFETENSORS, metadata={"format": "pt"})
+        task_name = (body.task or {}).get("name")
+        export = Export(model.class_name, model.num_layers, _PIPELINES.get(model.ending), task_name)
+        (temporary / CARD).write_text(model_card(pack, artifact, export), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model in Hugging Face's terms. ending: how the name of its class ends. config: of config.json."""
+
+    class_name: str
+    ending: str
+    num_layers: int
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def module(self) -> Any:
+        """The module of transformers; UserError where that library is not installed."""
+        try:
+            import transformers
+        except ImportError:
+            raise UserError("transformers is not installed; pip install 'ds_minimodel[hf]'") from None
+        own = getattr(transformers, self.class_name)
+        return own.from_pretrained(None, config=own.config_class.from_dict(self.config), state_dict=self.tensors)
+
+
+def exported(
+    artifact: str | Path, body: BodyArtifact, language: PackArtifact, vocabulary: Vocabulary, depth: int | None = None
+) -> Exported:
+    """The model of the folder `artifact`, whose content is `body`, with a pack that fits it; depth: as of export_hf."""
+    architectures = BODIES[body.config.kind].hugging_face()
+    if not architectures:
+        raise UserError(f"{artifact}: Hugging Face's library has no bodies of kind {body.config.kind}")
+    architecture = architectures[0]
     if body.task is None:
-        task, head, num_layers, extra = _as_language_model(artifact, body, architecture, depth)
+        ending, head, num_layers, extra = _as_language_model(artifact, body, architecture, depth)
         tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
     else:
         if depth is not None:
             raise UserError(f"{artifact}: a task model has no language-model head of depth {depth}; leave --depth out")
-        task, head, num_layers, extra = _as_task(artifact, body)
+        ending, head, num_layers, extra = _as_task(artifact, body)
         tensors = dict(body.tensors)
     for name, tensor in language.tensors.items():
         tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
-    if task not in architecture.endings:
-        name = architecture.classes + task
-        raise UserError(f"{artifact}: Hugging Face's library has no {name} that computes what this model does")
+    class_name = architecture.classes + ending
+    if ending not in architecture.endings:
+        raise UserError(f"{artifact}: Hugging Face's library has no {class_name} that computes what this model does")
     config = body.config.with_layers(num_layers)
-    theirs = architecture.to_theirs(tensors, config, head)
-    with atomic_folder(out) as temporary:
-        vocabulary = write_tokenizer(pack, temporary, config, fills_masks=body.task is None)
-        facts = {
-            "architectures": [architecture.classes + task],
-            **architecture.config_json(config, len(language.tensors["tokens"])),
-            **{f"{token}_token_id": vocabulary.special.get(token) for token in ("bos", "eos", "pad")},
-            **({} if vocabulary.mask is None else {"mask_token_id": vocabulary.mask}),
-            "dtype": "float32",
-            **extra,
-        }
-        write_json(temporary / "config.json", facts)
-        save_file(theirs, temporary / SAFETENSORS, metadata={"format": "pt"})
-        task_name = (body.task or {}).get("name")
-        export = Export(architecture.classes + task, num_layers, _PIPELINES.get(task), task_name)
-        (temporary / CARD).write_text(model_card(pack, artifact, export), encoding="utf-8")
+    facts = {
+        "architectures": [class_name],
+        **architecture.config_json(config, len(language.tensors["tokens"])),
+        **{f"{token}_token_id": vocabulary.special.get(token) for token in ("bos", "eos", "pad")},
+        **({} if vocabulary.mask is None else {"mask_token_id": vocabulary.mask}),
+        "dtype": "float32",
+        **extra,
+    }
+    return Exported(class_name, ending, num_layers, facts, architecture.to_theirs(tensors, config, head))
 
 
 def _as_language_model(
-    artifact: Path, body: BodyArtifact, architecture: Architecture, depth: int | None
+    artifact: str | Path, body: BodyArtifact, architecture: Architecture, depth: int | None
 ) -> tuple[str, dict[str, str], int, dict]:
     depths = body.head_depths
     depth = max(depths, default=0) if depth is None else depth
@@ -223,7 +259,7 @@ def _as_language_model(
     return name, architecture.language_model_head(depth), depth, {}
 
 
-def _as_task(artifact: Path, body: BodyArtifact) -> tuple[str, dict[str, str], int, dict]:
+def _as_task(artifact: str | Path, body: BodyArtifact) -> tuple[str, dict[str, str], int, dict]:
     kind, labels = task_of(artifact, body)
     return kind.hugging_face_class, kind.head_names, body.config.num_layers, kind.hugging_face_config(labels)
 

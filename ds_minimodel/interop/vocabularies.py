@@ -352,8 +352,8 @@ def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> by
 # Export.
 
 
-def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, fills_masks: bool = True) -> Vocabulary:
-    """Write what `AutoTokenizer` reads for a pack; return its vocabulary.
+def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, fills_masks: bool = True) -> None:
+    """Write what `AutoTokenizer` reads for a pack.
 
     Texts are cut at the length of the body where a user asks for it. fills_masks: whether "<mask>" in a text is the
     token. It is in unigram vocabularies, whatever is set, as special tokens are (docs/hugging-face.md).
@@ -378,7 +378,6 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, fills_masks: boo
             "model_input_names": inputs if body.token_types > 1 else [inputs[0], inputs[2]],
         },
     )
-    return vocabulary
 
 
 def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:
