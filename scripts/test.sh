@@ -19,7 +19,7 @@ prepare_environment report,sample,zstd,test
 # Not beside a CUDA build of torch: it would displace the compiler that torch brings.
 if [ $device_code = yes ] \
     && python -c 'from importlib.metadata import version; exit(not version("torch").endswith("+cpu"))'; then
-    prepare_environment device-code,wandb,mlflow
+    prepare_environment device-code
 fi
 echo "environment ready after $((SECONDS - start)) s" >&2
 

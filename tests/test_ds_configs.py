@@ -9,7 +9,7 @@ from pathlib import Path
 from ds_minimodel.engine.execution import Execution
 from ds_minimodel.engine.run import Accounting, Optimizer, Run
 from ds_minimodel.engine.schedule import Schedule
-from ds_minimodel.engine.zero.config import check_agreement
+from ds_minimodel.engine.zero.config import check_deepspeed
 from ds_minimodel.recipe.deepspeed_file import read_deepspeed_file
 from ds_minimodel.recipe.reading import load_recipe
 
@@ -56,9 +56,9 @@ def test_it_agrees_with_the_papers_recipe_on_eight_gpus():
         Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, "fp16"),
         Accounting(1, ()),
         Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip),
-        deepspeed=read_deepspeed_file(FOLDER / "paper.json").given(),
+        deepspeed=read_deepspeed_file(FOLDER / "paper.json").settings,
     )
-    check_agreement(run, 8)
+    check_deepspeed(run, 8)
 
 
 def test_the_hostfile_is_one_that_deepspeed_reads():

@@ -100,7 +100,7 @@ def train(
             )
 
     with (
-        Meter(cast(list[str], module.loss_names), run, world, folder, label, first, job) as meter,
+        Meter(cast(list[str], module.loss_names), run, world, folder, label, first) as meter,
         StopSignals() as stop,
         checkpoints,
         Prefetch(batches, first, steps) as stream,

@@ -1,15 +1,14 @@
-"""Losses, rate and cost of a run while it trains: metrics.jsonl, TensorBoard events, monitors, progress."""
+"""Losses, rate and cost of a run while it trains: metrics.jsonl, TensorBoard events, progress."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import resource
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import torch
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Count, Stored, atomic_write, clear_write_errors, read_model_lines
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.engine.monitors import MonitoredRun, Monitors
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
 
@@ -33,18 +31,17 @@ class Meter:
     """
 
     def __init__(
-        self, names: Sequence[str], run: Run, world: World, folder: Path | str, label: str, start: int, job: str
+        self, names: Sequence[str], run: Run, world: World, folder: Path | str, label: str, start: int
     ) -> None:
-        """names: of the losses. start: step that the run goes on from. job: hash of all that decides the outcome."""
+        """names: of the losses. start: step that the run goes on from."""
         self.names, self.run, self.world, self.label = names, run, world, label
         self.last_step, self.last_time = start, time.monotonic()
         self.sums: Any = 0  # a tensor from the first `add` on
         self.note = ""  # the last of the last scores, for progress
         self.every = max(1, min(100, run.schedule.steps // 100))
         self.gradient_norm: float | None = None  # of the step that is reported next, where it is known
-        id = hashlib.sha256(f"{job} {Path(folder).resolve()}".encode()).hexdigest()[:16]
         settings = {name: value for name, value in run.record().items() if isinstance(value, (int, float, str))}
-        self.metrics = Metrics(folder, start, MonitoredRun(id, label, settings), run.monitors)
+        self.metrics = Metrics(folder, start, settings)
         if world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
         self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
@@ -116,7 +113,7 @@ class Meter:
             self.progress.close()
         elif self.world.is_main:
             with contextlib.suppress(UserError):  # the error that ends the run says more
-                self.metrics.close(failed=True)
+                self.metrics.close()
 
 
 def _peak_memory(device: torch.device) -> int:
@@ -132,20 +129,20 @@ class _Line(Stored):
 
 
 class Metrics:
-    """Appends a record to `folder`/metrics.jsonl, to TensorBoard and to the monitors, once it is open.
+    """Appends a record to `folder`/metrics.jsonl and to TensorBoard, once it is open.
 
     A resumed run drops the records after `start_step`, which it is about to write again.
     """
 
-    def __init__(self, folder: Path | str, start_step: int, run: MonitoredRun, monitors: Collection[str]) -> None:
-        self.folder, self.start_step, self.run, self.named = Path(folder), start_step, run, monitors
+    def __init__(self, folder: Path | str, start_step: int, settings: Mapping[str, int | float | str]) -> None:
+        """settings: of the run, which TensorBoard shows as its hyperparameters."""
+        self.folder, self.start_step, self.settings = Path(folder), start_step, settings
 
     def open(self) -> None:
-        """Open all; UserError, here as below, where the disk does not take them."""
+        """Open both; UserError, here as below, where the disk does not take them."""
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        self.monitors = Monitors(self.named, self.run)
         path = self.folder / "metrics.jsonl"
         lines = read_model_lines(path, _Line, "delete this line, or the file: training does not depend on it")
         with atomic_write(path, "w") as file:
@@ -156,20 +153,18 @@ class Metrics:
         self.hook, threading.excepthook = threading.excepthook, self._report_thread
         with clear_write_errors(self.folder / "events"):
             self.events = SummaryWriter(self.folder / "events", purge_step=self.start_step + 1)
-            for summary in hparams(dict(self.run.settings), {"loss": 0.0}):  # the metric beside them in TensorBoard
+            for summary in hparams(dict(self.settings), {"loss": 0.0}):  # the metric beside them in TensorBoard
                 self.events._get_file_writer().add_summary(summary)
 
     def write(self, record: MetricsLine) -> None:
         with clear_write_errors(self.file.name):
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()
-            values = {name: value for name, value in record.items() if name != "step"}
-            for name, value in values.items():
-                self.events.add_scalar(name, value, record["step"])
-        self.monitors.log(values, int(record["step"]))
+            for name, value in record.items():
+                if name != "step":
+                    self.events.add_scalar(name, value, record["step"])
 
-    def close(self, failed: bool = False) -> None:
-        self.monitors.end(failed)
+    def close(self) -> None:
         with clear_write_errors(self.file.name):
             self.file.close()
         try:

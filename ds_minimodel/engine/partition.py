@@ -2,8 +2,7 @@
 
 Below ZeRO 3 every rank holds all weights, and at ZeRO 3 what trains is partitioned. There a frozen parameter stays
 whole on each rank, one after the other in the module's order, as long as all that a rank then holds of weights,
-gradients and optimizer state leaves half of its memory to activations; on the same condition each node holds a copy of
-what is partitioned (hpZ), where there are several and gradients accumulate. Results do not depend on it.
+gradients and optimizer state leaves half of its memory to activations. Results do not depend on it.
 
 Symbols: W replicas, b bytes of a parameter (4 in fp32, else 2). Partitions are padded to equal lengths, which is
 counted. tests/engine/test_costs.py holds the bytes against DeepSpeed.
@@ -73,12 +72,7 @@ class Setup(NamedTuple):
     @property
     def offloads_optimizer(self) -> bool:
         """Whether optimizer state and gradients lie in the host's memory."""
-        return self.zero.offloads_optimizer and self.zero_stage in OFFLOAD_STAGES["offload_optimizer"]
-
-    @property
-    def offloads_parameters(self) -> bool:
-        """Whether partitions of weights lie in the host's memory."""
-        return self.zero.offloads_parameters and self.zero_stage in OFFLOAD_STAGES["offload_param"]
+        return self.zero.offloads_optimizer and self.zero_stage in OFFLOAD_STAGES
 
     @property
     def accumulates_in_fp32(self) -> bool:
@@ -105,15 +99,13 @@ class ParameterInfo(NamedTuple):
 class Partition:
     """Where the parameters of a module lie in a run.
 
-    whole: names of frozen parameters that each rank holds whole at ZeRO 3. node_copy: ranks of a node that hold a copy
-    of what is partitioned between them (hpZ), so that only the first micro-batch of a step gathers from other nodes;
-    1: there is none. splits_linear: whether the weight of a linear layer is partitioned.
+    whole: names of frozen parameters that each rank holds whole at ZeRO 3. splits_linear: whether the weight of a
+    linear layer is partitioned.
     """
 
     setup: Setup
     parameters: tuple[ParameterInfo, ...]
     whole: frozenset[str] = frozenset()
-    node_copy: int = 1
     splits_linear: bool = False
 
     @property
@@ -140,22 +132,16 @@ class Partition:
     @property
     def zero(self) -> dict[str, int | bool]:
         """DeepSpeed's settings under "zero_optimization" that make this what runs."""
-        prefetch = self.setup.zero.prefetch or BUCKET
-        return zero_settings(self.setup.zero_stage, self.bucket, self.splits_linear, self.node_copy, prefetch)
+        return zero_settings(self.setup.zero_stage, self.bucket, self.splits_linear)
 
     def is_whole(self, parameter: ParameterInfo) -> bool:
         """Whether each rank holds all of a parameter between steps."""
         return self.setup.zero_stage < 3 or parameter.name in self.whole
 
     def weight_bytes(self, parameter: ParameterInfo) -> int:
-        """Bytes of a parameter's weights on one device, with its node's copy; at stages 1 and 2 without padding."""
-        setup = self.setup
-        if self.is_whole(parameter):
-            return setup.width * parameter.numel
-        if setup.offloads_parameters:
-            return 0
-        copy = -(-parameter.numel // self.node_copy) if self.node_copy > 1 else 0
-        return setup.width * (setup.share(parameter.numel) + copy)
+        """Bytes of a parameter's weights on one device; at stages 1 and 2 without padding."""
+        elements = parameter.numel if self.is_whole(parameter) else self.setup.share(parameter.numel)
+        return self.setup.width * elements
 
     def gradient_bytes(self, parameter: ParameterInfo) -> int:
         """Bytes of a parameter's gradient through the backward pass; from stage 2 on of the part that a rank keeps."""
@@ -192,7 +178,6 @@ class Partition:
         return {
             "frozen": len(frozen),
             "frozen_whole": sum(map(self.is_whole, frozen)),
-            "node_copy": self.node_copy,
             "held": self.held(),
             "zero_optimization": self.zero,
         }
@@ -214,14 +199,7 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
                 break
             whole.add(parameter.name)
     linear = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)}
-    found = replace(found, whole=frozenset(whole), splits_linear=not linear <= whole)
-    # A copy's ranks are those in a row, which with tensor parallelism would hold parts of one replica.
-    has_nodes = 1 < setup.ranks_per_node < setup.ranks and setup.ranks % setup.ranks_per_node == 0
-    if has_nodes and setup.tensor_parallel == 1 and setup.split.accumulation > 1:
-        copied = replace(found, node_copy=setup.ranks_per_node)
-        if sum(copied.held().values()) <= most:
-            return copied
-    return found
+    return replace(found, whole=frozenset(whole), splits_linear=not linear <= whole)
 
 
 def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partition:

@@ -54,8 +54,8 @@ class Accounting:
 class Run:
     """One training run: schedule, optimizer, execution, and what is kept and counted.
 
-    deepspeed: the settings of the DeepSpeed JSON that the recipe names, as JSON (engine/zero/config.py). monitors:
-    services that metrics go to beside TensorBoard (engine/monitors.py).
+    deepspeed, deepspeed_file: the settings of the DeepSpeed JSON that the recipe names (engine/zero/config.py), and its
+    path.
     """
 
     schedule: Schedule
@@ -64,7 +64,7 @@ class Run:
     optimizer: Optimizer = field(default_factory=Optimizer)
     checkpoints: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     deepspeed: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    monitors: tuple[str, ...] = ()
+    deepspeed_file: str = ""
 
     def record(self) -> dict[str, object]:
         """All numbers under the flat names that `run.json` has for them."""

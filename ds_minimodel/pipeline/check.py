@@ -3,14 +3,14 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import Execution, fill_batch, replicas_of, split_batch
-from ds_minimodel.engine.monitors import check_monitors
+from ds_minimodel.engine.ranks.launch import name_the_cpu
 from ds_minimodel.engine.run import Accounting, Optimizer, Run
 from ds_minimodel.engine.schedule import Schedule
-from ds_minimodel.engine.zero.config import disagreements, refuse_disagreements
+from ds_minimodel.engine.zero.config import disagreements, let_deepspeed_check, refuse_disagreements
 from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.pipeline.order import Step
 from ds_minimodel.recipe.jobs import refuse_if_stale
@@ -19,16 +19,17 @@ from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.prepare import check_text
 
-_OF_DATA = ("steps", "warmup_steps")  # of finetuning, which depend on the number of examples
+# Keys of DeepSpeed's JSON that are not compared ahead: at precision "auto"; in finetuning, by the number of examples.
+_OF_PRECISION = ("fp16.enabled", "bf16.enabled", "data_types.grad_accum_dtype")
+_OF_DATA = ("scheduler.params.total_num_steps", "scheduler.params.warmup_num_steps")
 
 
 def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]:
     """The steps of `steps` that the recipe has work for; UserError for what would stop a later one.
 
     Every text file must exist, every task file be readable with the task's labels, every batch of text divide
-    among the `ranks`, what initialises the packs be there, what draws the plots and `engine.monitors` be installed, and
-    torch have code for the GPUs.
-    Language packs alone can be had without plots.
+    among the `ranks`, what initialises the packs be there, what draws the plots be installed, and torch have
+    code for the GPUs. Language packs alone can be had without plots.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     if os.environ.get("DS_ACCELERATOR") != "cpu":
@@ -39,7 +40,6 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
     warn_of_windows(recipe)
-    check_monitors(recipe.engine.monitors)
     check_deepspeed_file(recipe, replicas)
     if recipe.finetune.tasks:
         check_plots()
@@ -70,29 +70,32 @@ def _text_steps(recipe: Recipe) -> dict[str, Training]:
 def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     """Raise UserError, with each key and the steps, where the recipe's DeepSpeed JSON disagrees with what they train.
 
+    And where DeepSpeed does not take it.
     What only the step knows is left to it: the precision that "auto" means there, and the steps of finetuning.
     """
-    engine, finetune = recipe.engine, recipe.finetune
-    if engine.deepspeed is None:
+    engine, finetune, file = recipe.engine, recipe.finetune, recipe.engine.deepspeed
+    if file is None:
         return
-    unknown = [f"engine.precision: {part}" for part in ("fp16", "bf16", "sums")] if engine.precision == "auto" else []
-    forms: dict[str, tuple[OptimizerSection, Schedule, int, int, list[str]]] = {
+    unknown = _OF_PRECISION if engine.precision == "auto" else ()
+    forms: dict[str, tuple[OptimizerSection, Schedule, int, int, Collection[str]]] = {
         step: (section, Schedule(section.steps, section.lr, section.warmup_steps), section.batch_size, 0, unknown)
         for step, section in _text_steps(recipe).items()
     }
     for task in finetune.finetuned_tasks:
         batch_size, micro = fill_batch(finetune.of(task, "batch_size"), engine.micro_batch_size, replicas)
         schedule = Schedule(10**9, finetune.of(task, "lr"))
-        forms[f"finetune {task}"] = finetune, schedule, batch_size, micro, [*unknown, *_OF_DATA]
+        forms[f"finetune {task}"] = finetune, schedule, batch_size, micro, (*unknown, *_OF_DATA)
     found: dict[str, list[str]] = {}  # disagreement -> steps
     for step, (section, schedule, batch_size, micro, left) in forms.items():
         precision = "fp32" if engine.precision == "auto" else engine.precision
         execution = Execution(batch_size, micro or engine.micro_batch_size, engine.zero_stage, precision)
         rule = Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip)
-        run = Run(schedule, execution, Accounting(1, ()), rule, deepspeed=engine.deepspeed.given())
+        run = Run(schedule, execution, Accounting(1, ()), rule, deepspeed=file.settings, deepspeed_file=file.path)
         for disagreement in disagreements(run, replicas, left):
             found.setdefault(disagreement, []).append(step)
-    refuse_disagreements([f"{disagreement} ({', '.join(steps)})" for disagreement, steps in found.items()])
+    refuse_disagreements(run, [f"{disagreement} ({', '.join(steps)})" for disagreement, steps in found.items()])
+    name_the_cpu()
+    let_deepspeed_check(run, replicas)
 
 
 def check_made(recipe: Recipe, steps: Iterable[Step]) -> None:

@@ -18,7 +18,6 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.partition import Partition, Setup
 from ds_minimodel.engine.zero.config import BUCKET
 from ds_minimodel.planning.devices import Device, Link, Measured, rate_at
-from ds_minimodel.planning.memory import IN_NODE
 from ds_minimodel.planning.tracing import ALL_GATHER, ALL_REDUCE, COPY, PRODUCT, VIEW, Operator
 
 CONTROL, MESSAGES = "control", 3  # all-reduces of a number: loss terms, overflow, norm of the gradients
@@ -167,7 +166,7 @@ class _Nodes:
             link = _known(measured.in_node, "within a node")
             bandwidths.append(link.bandwidth)
             hops += link.latency * math.ceil(math.log2(replicas))
-        if self.number > 1 and name != IN_NODE:
+        if self.number > 1:
             link = _known(measured.between_nodes, "between nodes")
             # All ranks of a node are in one ring, which enters it once, or in one for each part of a replica.
             bandwidths.append(link.bandwidth / min(self.setup.tensor_parallel, self.setup.ranks_per_node))

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ds_minimodel.engine.partition import Partition
 from ds_minimodel.engine.zero.config import BUCKET, KEPT_LIVE
 
-IN_NODE = "all-gather in a node"
-
 
 @dataclass(frozen=True)
 class Memory:
@@ -89,8 +87,6 @@ def _host_bytes(partition: Partition) -> int:
         share, kept = setup.share(sum(trained)), 4 if setup.accumulates_in_fp32 else setup.width
         host += 16 * share + (kept * share if setup.split.accumulation > 1 or setup.zero_stage == 3 else 0)
         host += setup.width * (share + max(trained)) if setup.zero_stage == 2 else 0
-    if setup.offloads_parameters:
-        host += setup.width * sum(map(setup.share, partition.partitioned))
     return host
 
 
@@ -110,11 +106,10 @@ def traffic_of_step(partition: Partition) -> dict[str, int]:
     gathered, reduced = (
         setup.width * shards * sum(map(setup.share, counts)) for counts in (partition.partitioned, partition.trained)
     )
-    gatherings = times if partition.node_copy == 1 else 1
-    sent = {"all-gather": ring(gatherings * gathered, shards, "all-gather")}
-    if partition.node_copy > 1:
-        sent[IN_NODE] = ring((times - 1) * gathered, partition.node_copy, "all-gather")
-    return sent | {"reduce-scatter": ring(times * reduced, shards, "reduce-scatter")}
+    return {
+        "all-gather": ring(times * gathered, shards, "all-gather"),
+        "reduce-scatter": ring(times * reduced, shards, "reduce-scatter"),
+    }
 
 
 def ring(size: int, ranks: int, collective: str) -> int:

@@ -113,7 +113,7 @@ def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int
     device, engine = named(device_name), recipe.engine
     ranks_per_node = ranks_per_node or min(8, world_size)
     replicas = replicas_of(world_size, engine.tensor_parallel)
-    settings = engine.deepspeed.given() if engine.deepspeed else {}
+    settings = engine.deepspeed.settings if engine.deepspeed else {}
     check_deepspeed_file(recipe, replicas)
     precision = device.resolve(engine.precision)
     planners: dict[Any, Planner] = {}
@@ -199,12 +199,11 @@ def _modules(partition: Partition) -> list[Row]:
     for parameter in partition.parameters:
         key = _module_of(parameter.name), parameter.trains, partition.is_whole(parameter)
         groups.setdefault(key, []).append(parameter)
-    partitioned = "partitioned" if partition.node_copy == 1 else "partitioned, copy in node"
     return [
         {
             "name": name,
             "trains": trains,
-            "placement": "whole" if is_whole else partitioned,
+            "placement": "whole" if is_whole else "partitioned",
             "parameters": sum(parameter.numel for parameter in group),
             "weights": sum(map(partition.weight_bytes, group)),
             "gradients": sum(map(partition.gradient_bytes, group)),

@@ -331,15 +331,13 @@ class Engine(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     micro_batch_size: Annotated[Size, DECIDES_NOTHING] = 32  # sequences a rank and a forward pass
     tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1  # ranks that hold one replica of the model between them
-    # The file that is named, read with the recipe; what each of its settings decides stands on them.
+    # The file that is named, read with the recipe.
     deepspeed: Annotated[DeepSpeedFile | None, FromFile, RECORDED_ELSEWHERE] = None
-    # Services that metrics go to beside TensorBoard (engine/monitors.py).
-    monitors: Annotated[list[Literal["wandb", "mlflow"]], EachOnce, DECIDES_NOTHING] = []
 
     def recorded(self) -> dict[str, Any]:
-        """As of a Section; of DeepSpeed's file what decides results, where it has any."""
-        settings = self.deepspeed.recorded() if self.deepspeed else {}
-        return super().recorded() | ({"deepspeed": settings} if settings else {})
+        """As of a Section; of DeepSpeed's file what may decide results, where it has any."""
+        deciding = self.deepspeed.deciding if self.deepspeed else None
+        return super().recorded() | ({"deepspeed": deciding} if deciding else {})
 
 
 class Checkpoint(Section):

@@ -22,7 +22,7 @@ from ds_minimodel.engine.loop import Batches
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Accounting, Optimizer, Phases, Run
 from ds_minimodel.engine.schedule import Schedule
-from ds_minimodel.engine.zero.config import check_agreement, needed_stage
+from ds_minimodel.engine.zero.config import check_deepspeed, needed_stage
 from ds_minimodel.model.models import LanguageModel, to_tensors
 from ds_minimodel.objectives import Sampler
 from ds_minimodel.ops.precision import resolve_precision
@@ -92,7 +92,7 @@ def training_run(
 ) -> Run:
     """The Run of a recipe's section (optimizer values), its engine and checkpoint settings.
 
-    micro_batch_size: where it is not the recipe's. UserError where the recipe's DeepSpeed JSON does not agree.
+    micro_batch_size: where it is not the recipe's. UserError where the recipe's DeepSpeed JSON does not fit.
     """
     engine, kept = recipe.engine, recipe.checkpoint
     precision = world.replicated(lambda: resolve_precision(engine.precision, world.device))
@@ -102,10 +102,9 @@ def training_run(
         Accounting(tokens_per_step, phases),
         Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip),
         CheckpointPolicy(kept.every, kept.keep_last, kept.keep_every),
-        engine.deepspeed.given() if engine.deepspeed else {},
-        tuple(engine.monitors),
+        *((engine.deepspeed.settings, engine.deepspeed.path) if engine.deepspeed else ()),
     )
-    world.replicated(lambda: check_agreement(run, world.data.size))
+    world.replicated(lambda: check_deepspeed(run, world.data.size))
     stage = needed_stage(run.execution, world.data.size, section.clip, run.deepspeed, world.device.type)
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 

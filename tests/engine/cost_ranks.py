@@ -44,7 +44,7 @@ OFFLOADED = {
     for stage, precision, micro, zero in (
         (2, "fp32", WHOLE, {"offload_optimizer": CPU}),
         (2, "bf16", SPLIT, {"offload_optimizer": CPU}),
-        (3, "bf16", SPLIT, {"offload_optimizer": CPU, "offload_param": CPU}),
+        (3, "bf16", SPLIT, {"offload_optimizer": CPU}),
         (2, "bf16", WHOLE, {"overlap_comm": True, "reduce_bucket_size": 5000}),
     )
 }

@@ -5,7 +5,7 @@ from synthetic import RUN, run_config
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.execution import fill_batch, split_batch
-from ds_minimodel.engine.zero.config import check_agreement, deepspeed_config, needed_stage
+from ds_minimodel.engine.zero.config import check_deepspeed, deepspeed_config, needed_stage
 
 
 def test_learning_rate_rises_and_falls_linearly():
@@ -84,6 +84,7 @@ OWN = {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.98], "eps": 1e-6, "weight_decay": 0.01}},
     "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 2}},
 }
+OFFLOADED = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}
 FILE = {
     **OWN,
     "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000, "overlap_comm": True},
@@ -114,20 +115,20 @@ def test_what_a_file_has_beside_the_recipes_own_holds():
 @pytest.mark.parametrize(
     "settings, changes, message",
     [
-        (OWN, {"batch_size": 32}, "train_batch_size is 16 in the file, but batch_size 32 in the recipe"),
-        (OWN, {"micro_batch_size": 16}, "gradient_accumulation_steps is 2 in the file, but batch_size / "),
-        (OWN, {"clip": 1.0}, "gradient_clipping is 0 in the file, but clip 1.0 in the recipe"),
-        (OWN, {"zero_stage": 1}, "zero_optimization.stage is 2 in the file, but engine.zero_stage 1"),
-        (OWN, {"precision": "fp32"}, "bf16.enabled is true in the file, but engine.precision: bf16 false"),
-        (OWN, {"lr": 2e-2}, "optimizer.params.lr is 0.01 in the file, but lr 0.02 in the recipe"),
-        (OWN, {"warmup_steps": 3}, "scheduler.params.warmup_num_steps is 2 in the file, but warmup_steps 3"),
-        ({"optimizer": {"type": "Lamb"}}, {}, 'optimizer.type is "Lamb" in the file, but the optimizer "AdamW"'),
+        (OWN, {"batch_size": 32}, "train_batch_size is 16 in the file, but 32 by the recipe"),
+        (OWN, {"micro_batch_size": 16}, "gradient_accumulation_steps is 2 in the file, but 1 by the recipe"),
+        (OWN, {"clip": 1.0}, "gradient_clipping is 0 in the file, but 1.0 by the recipe"),
+        (OWN, {"zero_stage": 1}, "zero_optimization.stage is 2 in the file, but 1 by the recipe"),
+        (OWN, {"precision": "fp32"}, "bf16.enabled is true in the file, but false by the recipe"),
+        (OWN, {"lr": 2e-2}, "optimizer.params.lr is 0.01 in the file, but 0.02 by the recipe"),
+        (OWN, {"warmup_steps": 3}, "scheduler.params.warmup_num_steps is 2 in the file, but 3 by the recipe"),
+        ({"optimizer": {"type": "Lamb"}}, {}, 'optimizer.type is "Lamb" in the file, but "AdamW" by the recipe'),
         ({"optimizer": {"params": {"amsgrad": True}}}, {}, "optimizer.params.amsgrad true: the recipe has no such"),
-        ({"zero_optimization": {"offload_param": {"device": "cpu"}}}, {}, "offload_param works at ZeRO stage 3, but"),
+        (OFFLOADED, {"zero_stage": 1}, "offload_optimizer works at stages 2 and 3, but engine.zero_stage is 1"),
     ],
 )
 def test_what_the_recipe_owns_must_agree(settings, changes, message):
-    check_agreement(run_with(OWN), 1)
+    check_deepspeed(run_with(OWN), 1)
     with pytest.raises(UserError) as refusal:
-        check_agreement(run_with(settings, **changes), 1)
+        check_deepspeed(run_with(settings, **changes), 1)
     assert message in str(refusal.value) and "\n" not in str(refusal.value)

@@ -38,9 +38,9 @@ def test_what_disagrees_is_refused_before_anything_is_written(recipe, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     options = ("--deepspeed_config", tmp_path / "ds.json")
     line = refused("run", recipe, *options)
-    assert "zero_optimization.stage is 3 in the file, but engine.zero_stage 1 in the recipe" in line
+    assert "zero_optimization.stage is 3 in the file, but 1 by the recipe" in line
     line = refused("run", recipe, *options, "--zero", "3")  # step 3 has another rate, and comes long after step 1
-    assert "optimizer.params.lr is 0.002 in the file, but lr 0.001 in the recipe" in line
+    assert "optimizer.params.lr is 0.002 in the file, but 0.001 by the recipe" in line
     assert "zero_optimization.stage is 3" in refused("plan", recipe, *options)
     assert sorted(tmp_path.rglob("*")) == before
     assert "zero_optimization.stage is 3" in refused("pretrain", recipe, *options)

@@ -10,7 +10,7 @@ from synthetic import BATCH_SIZE, Sampler, model
 from ds_minimodel.engine.partition import Setup, partition_of
 from ds_minimodel.model.models import to_tensors
 from ds_minimodel.planning.devices import named
-from ds_minimodel.planning.memory import IN_NODE, ring
+from ds_minimodel.planning.memory import ring
 from ds_minimodel.planning.plans import Planner
 from ds_minimodel.planning.tracing import on_meta, trace
 
@@ -51,12 +51,6 @@ def test_what_is_below_all_that_trains_keeps_nothing():
 def test_a_plan_has_the_partition_that_a_run_takes(stage):
     module, setup = model("adapt"), SETUP._replace(zero_stage=stage)
     assert planner().plan(setup).partition == partition_of(module, setup)
-
-
-def test_on_several_nodes_later_micro_batches_gather_from_their_own():
-    setup = SETUP._replace(zero_stage=3, ranks=4, ranks_per_node=2)
-    plan, alone = (planner("pretrain").plan(setup._replace(ranks_per_node=ranks)) for ranks in (2, 4))
-    assert plan.traffic[IN_NODE] > 0 and plan.traffic["all-gather"] < alone.traffic["all-gather"]
 
 
 def test_what_fits_is_found():

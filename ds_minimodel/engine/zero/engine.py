@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.run import Run
 from ds_minimodel.engine.zero import start
-from ds_minimodel.engine.zero.config import deepspeed_config
+from ds_minimodel.engine.zero.config import deepspeed_config, deepspeeds_refusals
 from ds_minimodel.engine.zero.state import write_masters
 from ds_minimodel.engine.zero.update import read_gradients_less, skip_unless_finite
 from ds_minimodel.ops.precision import DTYPES
@@ -47,13 +47,17 @@ def build_engine(
         weight_decay=rule.weight_decay,
         fused=True,
     )
-    engine, *_ = deepspeed.initialize(
-        model=module,
-        optimizer=optimizer,
-        dist_init_required=False,
-        config=deepspeed_config(run, world.data.size, zero),
-        mpu=world.replicated(lambda: model_parallel_unit(run, world)),
-    )
+    mpu = world.replicated(lambda: model_parallel_unit(run, world))
+    config = deepspeed_config(run, world.data.size, zero)
+
+    def initialize() -> deepspeed.DeepSpeedEngine:
+        with deepspeeds_refusals(run):
+            engine, *_ = deepspeed.initialize(
+                model=module, optimizer=optimizer, dist_init_required=False, config=config, mpu=mpu
+            )
+            return engine
+
+    engine = world.replicated(initialize)
     if stage == 0 and world.data.size == 1:
         # It would copy all gradients out and back. It also makes those that are missing: all that trains must get one.
         engine.enable_backward_allreduce = False

@@ -27,6 +27,14 @@ def configure() -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
+def check(settings: Mapping[str, Any]) -> None:
+    """Let DeepSpeed read its JSON, which raises errors of many kinds for what it does not take."""
+    configure()
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    DeepSpeedConfig(dict(settings))
+
+
 def set_log_level(settings: Mapping[str, Any]) -> None:
     """Let DeepSpeed's log print what these settings ask of it; without them warnings only."""
     asked = settings.get("steps_per_print") or settings.get("memory_breakdown")
