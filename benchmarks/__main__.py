@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import decoders, growth, kernels, plan, prepare, saves, steps, stores, threads
+from benchmarks import decoders, growth, kernels, prepare, saves, steps, stores, threads
 from benchmarks.record import INDEX, Record, index, page, runs_of
 from ds_minimodel.common.errors import exit_code
 from ds_minimodel.common.files import atomic_write
@@ -27,7 +27,6 @@ PARTS = {
     "kernels": kernels,
     "growth": growth,
     "threads": threads,
-    "plan": plan,
     "stores": stores,
     "prepare": prepare,
     "saves": saves,

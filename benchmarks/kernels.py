@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.device import copy_bandwidth, device
+from benchmarks.device import CLOCKS, Clock, copy_bandwidth, device, synchronize
 from benchmarks.processes import Contestant, Failed
 from benchmarks.record import table
 from ds_minimodel import ops
@@ -20,7 +20,6 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.attention import around_softmax, fused_attention
 from ds_minimodel.ops.loading import backend
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.planning.calibration import CLOCKS, Clock, synchronize
 from ds_minimodel.results.render import Table
 
 PAGE = """Kernels against their peers

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks.device import device_name
 from ds_minimodel import __version__
 from ds_minimodel.common.files import atomic_write
-from ds_minimodel.planning.calibration import device_name
 from ds_minimodel.results.render import Block, Cell, Facts, Heading, Table, to_markdown
 
 PACKAGES = ("torch", "deepspeed", "transformers", "apex", "liger_kernel")

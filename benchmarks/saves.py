@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks.device import synchronize
 from benchmarks.processes import Contestant, Failed
 from benchmarks.record import table
-from ds_minimodel.planning.calibration import synchronize
 from ds_minimodel.results.render import Table
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.device import CLOCKS
 from benchmarks.processes import Contestant, Failed
 from benchmarks.record import table
 from ds_minimodel.common.files import MANIFEST, sha256_of_file, write_json
@@ -17,7 +18,6 @@ from ds_minimodel.data.samples import SampleReader
 from ds_minimodel.data.store import TokenStore, id_type, shard_name, write_checksums, write_shard
 from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.objectives import OBJECTIVES, Sampler
-from ds_minimodel.planning.calibration import CLOCKS
 from ds_minimodel.results.render import Table
 
 SHARD_TOKENS = 64_000_000  # of a store's shard: 256 MiB of text

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.device import CLOCKS, synchronize
 from benchmarks.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, workload
 from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.cpu import configure_cpu
-from ds_minimodel.planning.calibration import CLOCKS, synchronize
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 

@@ -1,15 +1,16 @@
-"""`ds-minimodel flops`, `plan` and `calibrate` on the command line: what a recipe costs, before anything is started."""
+"""`ds-minimodel flops` and `plan` on the command line: what a recipe costs, before anything is started."""
 
+import argparse
 import json
-import os
+import math
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.cli.steps import (
+    INTERRUPTED,
     Commands,
     Options,
     add_engine_options,
@@ -18,40 +19,47 @@ from ds_minimodel.cli.steps import (
     overrides_of,
     recipe_of,
 )
-from ds_minimodel.common.errors import UserError, printable
-from ds_minimodel.engine.ranks.launch import name_the_cpu, restart_with_cpu_settings
+from ds_minimodel.engine.ranks.launch import check_ranks, launch, launched, name_the_cpu, restart_with_cpu_settings
 from ds_minimodel.planning import devices
 
 if TYPE_CHECKING:
     from ds_minimodel.results.render import Table
-
-MEASURE = "measure how fast this machine is, from which `plan` predicts time; takes a minute or two"
 
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
     flops = add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed", _flops)
     flops.add_argument("--json", action="store_true", help="print JSON")
-    plan = add_recipe_command(commands, "plan", "memory, traffic and time of every step, before it is started", _plan)
+    plan = add_recipe_command(
+        commands, "plan", "memory and FLOPs of every step before it is started, or its time", _plan
+    )
     add_engine_options(plan)
-    plan.add_argument("--world-size", type=number_of_ranks, metavar="W", default=1, help="ranks in all; default: 1")
-    plan.add_argument("--ranks-per-node", type=number_of_ranks, metavar="N", help="default: all ranks, up to 8")
+    plan.add_argument("--ranks", type=number_of_ranks, metavar="N", default=1, help="ranks in all; default: 1")
     plan.add_argument(
         "--device",
         metavar="NAME",
         default="cpu",
-        help=f"{', '.join(devices.NAMES)}, which is this machine, or a file of `calibrate`; default: cpu",
+        help=f"{', '.join(devices.NAMES)}, which is this machine with all ranks; default: cpu",
+    )
+    plan.add_argument(
+        "--peak", type=_number_of_tflops, metavar="TFLOPS", help="of one device: how long the FLOPs take there at least"
+    )
+    plan.add_argument("--measure", action="store_true", help="run some updates of one step here, and say what all take")
+    plan.add_argument(
+        "--step", choices=("pretrain", "build-mini", "adapt"), default="adapt", help="to measure; default: adapt"
     )
     plan.add_argument("--json", action="store_true", help="print JSON")
-    calibrate = commands.add_parser("calibrate", help=MEASURE, description=MEASURE)
-    calibrate.add_argument("file", metavar="FILE", help="JSON file to write, for `plan --device FILE`")
-    calibrate.add_argument(
-        "--clock",
-        choices=("wall", "cpu"),
-        default="wall",
-        help="cpu: time that the process ran, for one thread on a machine that others use too",
-    )
-    calibrate.set_defaults(run=_calibrate)
+
+
+def _number_of_tflops(text: str) -> float:
+    """argparse's type of a peak."""
+    try:
+        peak = float(text)
+    except ValueError:
+        peak = math.nan
+    if not 0 < peak < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of TFLOP/s")
+    return peak
 
 
 def _flops(options: Options) -> None:
@@ -59,10 +67,12 @@ def _flops(options: Options) -> None:
     from ds_minimodel.results.tables import cost_table
 
     rows = recipe_costs(recipe_of(options)[0])
-    _show(options, {"rows": rows}, "Costs", lambda: [cost_table(rows)])
+    _show(options, rows, "Costs", lambda: [cost_table(rows)])
 
 
-def _plan(options: Options) -> None:
+def _plan(options: Options) -> int:
+    if options.measure:
+        return _measure(options)
     name_the_cpu()  # before the import, which brings DeepSpeed
     from ds_minimodel.planning.plans import plans
     from ds_minimodel.planning.tables import plan_tables
@@ -70,9 +80,10 @@ def _plan(options: Options) -> None:
 
     if Path(options.recipe).is_dir() and options.recipe not in package_recipes():
         _plan_model(options)
-        return
-    rows = plans(recipe_of(options)[0], options.world_size, options.device, options.ranks_per_node)
-    _show(options, {"rows": rows}, "Plan", lambda: plan_tables(rows))
+        return 0
+    rows = plans(recipe_of(options)[0], options.ranks, options.device, options.peak)
+    _show(options, rows, "Plan", lambda: plan_tables(rows))
+    return 0
 
 
 def _plan_model(options: Options) -> None:
@@ -85,44 +96,39 @@ def _plan_model(options: Options) -> None:
 
     _, config, vocab_size, _ = read_config(options.recipe)
     base = Base(config, BODIES[config.kind].objective, UNKNOWN_LANGUAGE, vocab_size)
-    where = options.world_size, options.device, options.ranks_per_node
+    where = options.ranks, options.device, options.peak
     rows = plans_by_depth(options.recipe, base, overrides_of(options), *where)
-    _show(options, {"rows": rows}, "Plan", lambda: depth_tables(rows))
+    _show(options, rows, "Plan", lambda: depth_tables(rows))
 
 
-def _calibrate(options: Options) -> None:
-    _check_is_ours(Path(options.file))
-    name_the_cpu()
+def _measure(options: Options) -> int:
+    """Measure a step on ranks here, which a launcher may have started; the exit code."""
+    recipe, overrides = recipe_of(options)
     restart_with_cpu_settings()
-    from ds_minimodel.common.files import write_json
-    from ds_minimodel.planning.calibration import CLOCKS, calibrate
+    if options.ranks > 1 and not launched():
+        check_ranks(options.ranks)
+        arguments = ["plan", options.recipe, *overrides, "--measure", "--step", options.step]
+        return launch([*arguments, *(["--json"] if options.json else [])], options.ranks)
+    from ds_minimodel.engine.ranks.signals import Stopped
+    from ds_minimodel.engine.ranks.world import join_ranks
+    from ds_minimodel.planning.measure import measured_rows
+    from ds_minimodel.planning.tables import measured_table
 
-    device = calibrate(CLOCKS[options.clock])
-    write_json(options.file, device.model_dump())
-    print(printable(f"{device.name}: {options.file}, for `ds-minimodel plan RECIPE --device {options.file}`"))
-
-
-def _check_is_ours(path: Path) -> None:
-    """UserError, before anything is measured, where `path` is no calibration or cannot be written."""
-    from ds_minimodel.common.files import clear_write_errors, read_model
-
-    if not path.name or path.is_dir():
-        raise UserError(f"{path}: a folder; give the name of a file to write")
-    if os.path.lexists(path):
-        try:
-            read_model(path, devices.Device, "")
-        except UserError:
-            raise UserError(f"{path}: there already, and no calibration; give another name") from None
-    with clear_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path.parent).close()
+    world = join_ranks(recipe.engine.tensor_parallel)
+    try:
+        rows = measured_rows(recipe, options.step, world)
+    except Stopped:
+        return INTERRUPTED
+    if world.is_main:
+        _show(options, rows, "Plan", lambda: [measured_table(rows)])
+    return 0
 
 
-def _show(options: Options, value: dict[str, Any], title: str, tables: "Callable[[], list[Table]]") -> None:
+def _show(options: Options, rows: list[dict[str, Any]], title: str, tables: "Callable[[], list[Table]]") -> None:
     from ds_minimodel.results.render import to_markdown, to_terminal
 
     if options.json:
-        print(json.dumps(value, indent=1))
+        print(json.dumps({"rows": rows}, indent=1))
     elif sys.stdout.isatty():
         print(to_terminal(tables(), shutil.get_terminal_size().columns))
     else:

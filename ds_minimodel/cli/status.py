@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_ranks, number_of_seconds, recipe_of
+from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_seconds, recipe_of
 from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.common.progress import clock
 from ds_minimodel.engine.ranks.launch import name_the_cpu
@@ -31,10 +31,6 @@ def add_arguments(commands: Commands) -> None:
     )
     status.add_argument("--verify", action="store_true", help="read every byte of what is complete")
     status.add_argument("--json", action="store_true", help="print JSON, with --watch a line each time")
-    status.add_argument("--device", metavar="FILE", help="of `calibrate`: what is left by plan, before anything ran")
-    status.add_argument(
-        "--world-size", type=number_of_ranks, metavar="W", default=1, help="with --device: ranks in all; default: 1"
-    )
     clean = add_recipe_command(
         commands, "clean", "name what --rebuild moved aside and snapshots that are scored; remove them", _clean
     )
@@ -43,18 +39,13 @@ def add_arguments(commands: Commands) -> None:
 
 def _status(options: Options) -> None:
     name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.pipeline.status import Watch
+    from ds_minimodel.pipeline.status import left_of, look
 
-    recipe, planned = recipe_of(options)[0], None
-    if options.device:
-        from ds_minimodel.planning.plans import planned_seconds
-
-        planned = planned_seconds(recipe, options.device, options.world_size)
-    watch = Watch(recipe, planned, options.verify)
+    recipe = recipe_of(options)[0]
     try:
         while True:
-            jobs = watch.look()
-            left = watch.left(jobs)
+            jobs = look(recipe, options.verify)
+            left = left_of(recipe, jobs)
             if options.json:
                 rows = {"jobs": [asdict(job) for job in jobs], "left": asdict(left)}
                 print(json.dumps(rows, indent=None if options.watch else 1), flush=True)
@@ -95,9 +86,8 @@ def _what(job: JobStatus) -> str:
     """Where a job's training is, and why it is as it is."""
     training, parts = job.training, []
     if training:
-        parts.append(f"step {training.step:,} of {training.steps:,}")
-        parts += [f"{training.rate:.3g} steps/s"] if training.rate else []
-        parts += [f"{clock(training.seconds_left)} left"] if training.seconds_left is not None else []
+        parts += [f"step {training.step:,} of {training.steps:,}", f"{training.rate:.3g} steps/s"]
+        parts += [f"{clock(training.seconds_left)} left"] if training.seconds_left else []
     return ", ".join([*parts, *([job.why] if job.why else [])])
 
 

@@ -6,8 +6,7 @@ reduce  sum over ranks              identity                    partial sums com
 gather  concatenate last dimension  this rank's part            each rank has made some of the outputs
 
 In gather the ranks have equal parts. With a group of one rank all three return what they are given. Meta tensors, which
-have shapes only, are not exchanged: for them stand operators of the namespace EXCHANGES, which do nothing but are seen
-where a plan is traced (planning/tracing.py). After Megatron-core's tensor_parallel/mappings.py.
+have shapes only, are not exchanged. After Megatron-core's tensor_parallel/mappings.py.
 """
 
 from __future__ import annotations
@@ -19,12 +18,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .group import Group
-
-EXCHANGES = "dsmm_exchanges"  # all_reduce and all_gather of x among so many ranks
-_library = torch.library.Library(EXCHANGES, "DEF")
-for _name in ("all_reduce", "all_gather"):
-    _library.define(f"{_name}(Tensor x, int ranks) -> ()")
-    _library.impl(_name, lambda x, ranks: None, "Meta")
 
 
 def copy(x: Tensor, group: Group) -> Tensor:
@@ -76,9 +69,7 @@ class _Gather(torch.autograd.Function):
 
 def _sum(x: Tensor, group: Group) -> Tensor:
     total = x.clone(memory_format=torch.contiguous_format)  # the caller's tensor may have other readers
-    if x.is_meta:
-        torch.ops.dsmm_exchanges.all_reduce(total, group.size)
-    else:
+    if not x.is_meta:
         dist.all_reduce(total, group=group.handle)
     return total
 
@@ -86,8 +77,6 @@ def _sum(x: Tensor, group: Group) -> Tensor:
 def all_gather(x: Tensor, group: Group) -> list[Tensor]:
     """The tensors of all ranks, in their order; x is contiguous and of the same shape on each."""
     parts = [torch.empty_like(x) for _ in range(group.size)]
-    if x.is_meta:
-        torch.ops.dsmm_exchanges.all_gather(x, group.size)
-    else:
+    if not x.is_meta:
         dist.all_gather(parts, x, group=group.handle)
     return parts

@@ -77,17 +77,18 @@ def _gathered(partition: Partition) -> int:
 
 
 def _host_bytes(partition: Partition) -> int:
-    """Bytes of one rank's offloaded state in the host's memory.
+    """Bytes of one rank's offloaded optimizer state in the host's memory.
 
-    With the optimizer's go a gradient in fp32, the sums of earlier micro-batches, and at stage 2 the new weights and a
+    With it go a gradient in fp32, the sums of earlier micro-batches, and at stage 2 the new weights and a
     buffer as large as the largest parameter.
     """
-    setup, trained, host = partition.setup, partition.trained, 0
-    if setup.offloads_optimizer:
-        share, kept = setup.share(sum(trained)), 4 if setup.accumulates_in_fp32 else setup.width
-        host += 16 * share + (kept * share if setup.split.accumulation > 1 or setup.zero_stage == 3 else 0)
-        host += setup.width * (share + max(trained)) if setup.zero_stage == 2 else 0
-    return host
+    setup, trained = partition.setup, partition.trained
+    if not setup.offloads_optimizer:
+        return 0
+    share, kept = setup.share(sum(trained)), 4 if setup.accumulates_in_fp32 else setup.width
+    sums = kept * share if setup.split.accumulation > 1 or setup.zero_stage == 3 else 0
+    new_weights = setup.width * (share + max(trained)) if setup.zero_stage == 2 else 0
+    return 16 * share + sums + new_weights
 
 
 def traffic_of_step(partition: Partition) -> dict[str, int]:

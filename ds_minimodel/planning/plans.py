@@ -1,4 +1,4 @@
-"""Memory, traffic and time of each step of a recipe that trains on text, on so many ranks; nothing is started.
+"""Memory, traffic and FLOPs of each step of a recipe that trains on text, on so many ranks; nothing is started.
 
 Finetuning takes less memory than the pretraining of the same body at the same micro-batch, and is not planned.
 """
@@ -12,21 +12,22 @@ from typing import Any
 import torch
 
 from ds_minimodel.bodies import BODIES
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.bodies.body import shard
 from ds_minimodel.engine.execution import Execution, replicas_of
 from ds_minimodel.engine.partition import ParameterInfo, Partition, Setup, partition_of
 from ds_minimodel.engine.zero.config import needed_stage, zero_memory
 from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.parallel import Group
 from ds_minimodel.pipeline.check import check_deepspeed_file
 from ds_minimodel.planning.devices import Device, named
-from ds_minimodel.planning.forecast import least_seconds, seconds_of_step
 from ds_minimodel.planning.memory import Memory, memory_of_step, traffic_of_step
-from ds_minimodel.planning.steps import PlannedStep, planned_batch, planned_steps
+from ds_minimodel.planning.steps import largest_batch, model_of, phases_of, text_steps
 from ds_minimodel.planning.tracing import Trace, on_meta, trace
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.costs import recipe_costs
+from ds_minimodel.recipe.schema import Recipe, Training
+from ds_minimodel.systems import SYSTEMS, System
 
 Row = dict[str, Any]
-HOUR = 3600
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,6 @@ class Planner:
             memory = replace(memory, total=memory.total + memory.host)
         return Plan(partition, memory, traffic_of_step(partition))
 
-    def seconds(self, plan: Plan) -> tuple[float, Row]:
-        """Seconds of an optimizer step, and as JSON what takes them; the least seconds where nothing was measured."""
-        setup = plan.partition.setup
-        operators = self.trace(setup).operators
-        if self.device.measured is None:
-            return least_seconds(operators, setup, self.device), {}
-        time = seconds_of_step(operators, plan.partition, plan.traffic, self.device)
-        return time.total, time.record()
-
     def smallest_stage(self, setup: Setup) -> int | None:
         """The lowest ZeRO stage at which `setup` fits, or None."""
         return next((stage for stage in range(4) if self.plan(setup._replace(zero_stage=stage)).fits), None)
@@ -104,93 +96,66 @@ class Planner:
         return self._traces[key]
 
 
-def plans(recipe: Recipe, world_size: int, device_name: str, ranks_per_node: int | None = None) -> list[Row]:
+def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = None) -> list[Row]:
     """Rows as JSON, one for each step on text of each system of the recipe.
 
-    device_name: of devices.named. ranks_per_node: all, up to 8, where not given. "time" is None where nothing is known
-    of the device. UserError for ranks that do not divide a batch, or that engine.tensor_parallel does not divide.
+    device_name: of devices.named. peak: TFLOP/s of one device; at it the executed FLOPs take "least_hours", which is
+    None without it. UserError for ranks that do not divide a batch, or that engine.tensor_parallel does not divide.
     """
     device, engine = named(device_name), recipe.engine
-    ranks_per_node = ranks_per_node or min(8, world_size)
-    replicas = replicas_of(world_size, engine.tensor_parallel)
+    replicas = replicas_of(ranks, engine.tensor_parallel)
     settings = engine.deepspeed.settings if engine.deepspeed else {}
     check_deepspeed_file(recipe, replicas)
     precision = device.resolve(engine.precision)
-    planners: dict[Any, Planner] = {}
+    planners: dict[Any, Planner] = {}  # of steps of the same architecture, in which the same trains
 
-    def planner_of(step: PlannedStep, depth: int | None) -> Planner:
-        """Steps of the same architecture, in which the same trains, share one."""
-        key = step.name, step.module.body.config, step.module.body.head_depths, depth
+    def planner_of(system: System, step: str, section: Training) -> Planner:
+        depth, _ = phases_of(recipe, system, step)[-1]
+        with torch.device("meta"):
+            module = model_of(recipe, system, step)
+        shard(module, Group(engine.tensor_parallel - 1, engine.tensor_parallel))  # the last rank's part is the largest
+        key = step, module.body.config, module.body.head_depths, depth
         if key not in planners:
-            batch_of = partial(planned_batch, recipe, replace(step, depth=depth))
-            planners[key] = Planner(step.module, batch_of, precision, device)
+            batch_of = partial(largest_batch, recipe, section, depth)
+            planners[key] = Planner(module, batch_of, precision, device)
         return planners[key]
 
     rows = []
-    for step in planned_steps(recipe):
-        batch_size, micro_batch_size = step.section.batch_size, engine.micro_batch_size
-        execution = Execution(batch_size, micro_batch_size, engine.zero_stage, precision)
+    for cost in recipe_costs(recipe):
+        system, step = SYSTEMS[cost["system"]], cost["step"]
+        section = text_steps(recipe, system)[step]
+        execution = Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, precision)
         setup = Setup(
-            needed_stage(execution, replicas, step.section.clip, settings, device.type),
-            precision,
-            batch_size,
-            micro_batch_size,
-            world_size,
-            min(ranks_per_node, world_size),
-            device.memory_of_rank(ranks_per_node),
-            engine.tensor_parallel,
-            zero_memory(settings),
+            zero_stage=needed_stage(execution, replicas, section.clip, settings, device.type),
+            precision=precision,
+            batch_size=section.batch_size,
+            micro_batch_size=engine.micro_batch_size,
+            ranks=ranks,
+            ranks_per_node=ranks,
+            device_memory=device.memory_of_rank(ranks),
+            tensor_parallel=engine.tensor_parallel,
+            zero=zero_memory(settings),
         )
-        planner = planner_of(step, step.depth)
+        planner = planner_of(system, step, section)
         plan = planner.plan(setup)
-        time = None
-        if device.peaks or device.measured:
-            by_phase = [(planner_of(step, depth), share) for depth, share in step.phases]
-            mean = sum(share * one.seconds(one.plan(setup))[0] for one, share in by_phase)
-            time = _time(step, world_size, *planner.seconds(plan), mean)
         rows.append(
             {
-                "system": step.system,
-                "step": step.name,
+                **cost,
+                "least_hours": None if peak is None else cost["executed_eflops"] * 1e6 / (peak * ranks * 3600),
+                "peak": peak,
+                "steps": section.steps,
+                "seq_length": section.seq_length,
                 "device": device.name,
-                **{key: value for key, value in setup._asdict().items() if key not in ("zero", "ranks")},
-                "world_size": world_size,
-                "ranks_per_node": ranks_per_node,
+                **{key: value for key, value in setup._asdict().items() if key != "zero"},
                 "without_kernels": BODIES[recipe.model.kind].without_kernels,
                 "micro_batch_size": setup.split.micro,
                 **plan.record(),
                 "smallest_zero_stage": planner.smallest_stage(setup),
                 "largest_micro_batch": planner.largest_micro_batch(setup),
                 "modules": _modules(plan.partition),
-                "time": time,
             }
         )
     return rows
-
-
-def _time(step: PlannedStep, world_size: int, seconds: float, parts: Row, mean: float) -> Row:
-    """Time of a step as JSON. seconds: of an optimizer step of the last phase; mean: of all phases."""
-    section = step.section
-    hours = mean * section.steps / HOUR
-    return {
-        "is_bound": not parts,
-        "seconds": seconds,
-        "parts": parts or None,
-        "tokens_per_second": section.batch_size * section.seq_length / seconds,
-        "steps": section.steps,
-        "hours": hours,
-        "device_days": hours * world_size / 24,
-    }
-
-
-def planned_seconds(recipe: Recipe, device_name: str, world_size: int) -> dict[tuple[str, str], float]:
-    """{(system, step): seconds of a job}; UserError for a device that was not measured."""
-    if named(device_name).measured is None:
-        raise UserError(
-            f"--device {device_name}: no file of a device that was measured; make it with `ds-minimodel calibrate FILE`"
-        )
-    rows = plans(recipe, world_size, device_name)
-    return {(row["system"], row["step"]): HOUR * row["time"]["hours"] for row in rows}
 
 
 def _modules(partition: Partition) -> list[Row]:

@@ -1,44 +1,40 @@
-"""The rows of `ds-minimodel plan` (plans.py) as tables: memory, time, modules."""
+"""The rows of `ds-minimodel plan` (plans.py, measure.py) as tables."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from ds_minimodel.planning.measure import UPDATES, WARM_UP
 from ds_minimodel.results.render import Cell, Table
+from ds_minimodel.results.tables import cost_table
 from ds_minimodel.systems import SYSTEMS
 
 HELD = ("weights", "gradients", "optimizer")
 KINDS_OF_BYTES = (*HELD, "activations", "buffers", "total")
-TAKEN = ("products", "memory", "launches", "network")
-MEASURED = (
-    "Predicted from the traced operators and what was measured of the device. The parts are of their sum: on a GPU the "
-    "host launches beside the rest."
-)
-BOUND = (
-    "A lower bound: the products alone, at the peak of the data sheet. No step is as fast; for an estimate run "
-    "ds-minimodel calibrate FILE on such a device and give --device FILE."
-)
 Row = dict[str, Any]
 
 
 def plan_tables(rows: Sequence[Row]) -> list[Table]:
-    """Tables of the rows: of the steps, of their time where something is known of it, and of the modules."""
-    return [_steps(rows), *([_times(rows)] if rows[0]["time"] else []), _modules(rows)]
+    """Tables of the rows: memory of the steps, their FLOPs, and the modules."""
+    return [_steps(rows), cost_table(rows), _modules(rows)]
 
 
 def _steps(rows: Sequence[Row]) -> Table:
     first = rows[0]
     notes = [
-        f"{first['world_size']} ranks, {first['ranks_per_node']} a node, on {first['device']} with "
-        f"{size_of(first['device_memory'])} for each; ZeRO {first['zero_stage']}, {first['precision']}. Bytes on one "
-        "device at the fullest moment of a step, and sent by each rank in one step. Predicted, not measured."
+        f"Ranks: {first['ranks']}, on {first['device']} with {size_of(first['device_memory'])} for each; ZeRO "
+        f"{first['zero_stage']}, {first['precision']}. Bytes on one device at the fullest moment of a step, and sent "
+        "by each rank in one step. Predicted, not measured."
     ]
     if first["tensor_parallel"] > 1:
         notes.append(
             f"{first['tensor_parallel']} ranks hold one replica between them; the activations that they "
             "exchange are not in what is sent."
         )
-    if first["time"] is None:
-        notes.append("Time is not known: ds-minimodel calibrate FILE measures, and --device FILE takes that.")
+    if first["peak"]:
+        notes.append(
+            f"At least: the executed FLOPs at {first['peak']:g} TFLOP/s on every rank; reading, writing and the "
+            "network come on top. adapt is one language."
+        )
     if first["without_kernels"]:
         notes.append(f"By torch's own operators, without kernels here: {', '.join(first['without_kernels'])}.")
     kinds = [*KINDS_OF_BYTES, *(["host"] if any(row["memory"]["host"] for row in rows) else [])]
@@ -51,36 +47,32 @@ def _steps(rows: Sequence[Row]) -> Table:
             Cell("yes" if row["fits"] else "NO"),
             Cell(_or_none(row["smallest_zero_stage"])),
             Cell(_or_none(row["largest_micro_batch"])),
+            *([Cell(duration(row["least_hours"]))] if first["peak"] else []),
         ]
         for row in rows
     ]
-    columns = ["micro-batch", *kinds, "sent a step", "fits", "smallest ZeRO", "largest micro-batch"]
-    return Table("Steps", ["System", "Step", *columns], cells, notes=notes)
+    columns = ["System", "Step", "micro-batch", *kinds, "sent a step", "fits", "smallest ZeRO", "largest micro-batch"]
+    return Table("Steps", [*columns, *(["at least"] if first["peak"] else [])], cells, notes=notes)
 
 
-def _times(rows: Sequence[Row]) -> Table:
-    first = rows[0]["time"]
-    columns, note = ["a step, s", "tokens/s", "whole", "device-days"], MEASURED
-    if first["is_bound"]:
-        columns, note = [f"{name}, {'at most' if name == 'tokens/s' else 'at least'}" for name in columns], BOUND
-    else:
-        columns += ["bound by", *(f"{part}, %" for part in TAKEN)]
-    cells = [[*_name(row), *_taken(row["time"])] for row in rows]
-    return Table("Time", ["System", "Step", *columns], cells, notes=[f"{note} adapt is one language."])
-
-
-def _taken(time: Row) -> list[Cell]:
-    parts = time["parts"]
+def measured_table(rows: Sequence[Row]) -> Table:
+    """The rows of measure.py."""
+    first = rows[0]
     cells = [
-        Cell(f"{time['seconds']:.3g}"),
-        Cell(f"{time['tokens_per_second']:,.0f}"),
-        Cell(duration(time["hours"])),
-        Cell(f"{time['device_days']:.3g}"),
+        [
+            *_name(row),
+            Cell(f"{row['seconds']:.3g}"),
+            Cell(f"{row['tokens_per_second']:,.0f}"),
+            Cell(f"{row['steps']:,}"),
+            Cell(duration(row["hours"])),
+        ]
+        for row in rows
     ]
-    if parts:
-        whole = sum(parts[part] for part in TAKEN)
-        cells += [Cell(parts["bound"]), *(Cell(f"{100 * parts[part] / whole:.0f}") for part in TAKEN)]
-    return cells
+    notes = [
+        f"Measured here. Ranks: {first['ranks']}, device: {first['device']}. The mean of {UPDATES} updates after "
+        f"{WARM_UP} others, on random text in sequences of full length. adapt is one language."
+    ]
+    return Table("Time", ["System", "Step", "an update, s", "tokens/s", "updates", "whole"], cells, notes=notes)
 
 
 def duration(hours: float) -> str:
