@@ -17,7 +17,7 @@ SLOW = (
     "pipeline",
     "engine",
     "benchmarks",
-    "planning/test_calibration.py",
+    "planning/test_measure.py",
     "test_ds_configs.py",
     "test_installation.py",
     "test_style.py",

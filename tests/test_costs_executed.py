@@ -5,6 +5,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ds_minimodel import costs as flops
+from ds_minimodel.bodies.config import keys_seen
+from ds_minimodel.bodies.modern import Gemma3Config, LlamaConfig, ModernBertConfig
+from ds_minimodel.model.models import LanguageModel
+from ds_minimodel.objectives import OBJECTIVES
 from ds_minimodel.tasks import KINDS
 from tests.small_models import masked_lm, roberta
 
@@ -40,6 +44,16 @@ def attention_backward_flops(grad_shape, *shapes, **_):
     return 2 * attention_flops(*shapes)
 
 
+def window_attention_flops(keys_values_shape, queries_shape, _num_heads, _positions, before, after, *_, **__):
+    """The same two products with the keys that each position sees."""
+    batch, num_queries, width = queries_shape
+    return 2 * 2 * batch * num_queries * keys_seen((before, after), keys_values_shape[1]) * width
+
+
+def window_attention_backward_flops(grad_shape, *shapes, **_):
+    return 2 * window_attention_flops(*shapes)
+
+
 def counted(module, batch, trains):
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(trains(name))
@@ -47,6 +61,8 @@ def counted(module, batch, trains):
         torch.ops.dsmm.linear_cross_entropy: linear_cross_entropy_flops,
         torch.ops.dsmm.attention: attention_flops,
         torch.ops.dsmm.attention_backward: attention_backward_flops,
+        torch.ops.dsmm.window_attention: window_attention_flops,
+        torch.ops.dsmm.window_attention_backward: window_attention_backward_flops,
     }
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         module(batch).mean().backward()
@@ -74,6 +90,28 @@ def test_layers_above_the_depth_in_use_cost_nothing():
     module = model(2, 4)
     total = counted(module, {**MASKED, "depth": 2}, lambda name: name.startswith("pack."))
     assert total == pytest.approx(flops.step_flops("adapt", WORK, [2]).executed)
+
+
+SMALL = dict(num_layers=3, hidden_size=32, num_heads=4, ffn_size=40)
+
+
+@pytest.mark.parametrize("step", ["pretrain", "adapt"])
+@pytest.mark.parametrize(
+    "body, objective",
+    [
+        (ModernBertConfig(window=4, **SMALL), "masked-lm"),
+        (LlamaConfig(num_kv_heads=2, **SMALL), "next-token"),
+        (Gemma3Config(num_kv_heads=2, head_size=16, window=9, global_every=2, **SMALL), "next-token"),
+    ],
+)
+def test_windows_and_shared_heads(body, objective, step):
+    module = LanguageModel(body, 50, (3,), OBJECTIVES[objective])
+    batch = {"tokens": TOKENS, "sample_keys": KEYS, "targets": TOKENS} if body.causal else MASKED
+    share_read = 1 if body.causal else 0.15
+    expected = flops.step_flops(step, flops.Work(body, 50, 20, share_read, 2), [3]).executed
+    assert counted(module, batch, lambda name: step == "pretrain" or name.startswith("pack.")) == pytest.approx(
+        expected
+    )
 
 
 FIRST_READ = {"read": torch.zeros(2, 1, dtype=torch.long), "targets": torch.tensor([[0], [2]])}

@@ -89,7 +89,7 @@ def test_a_wrong_import_is_found(tmp_path, file, code, fault):
 
 
 def test_what_trains_does_not_load_planning():
-    """The room of plans and calibration: the way of `run` and of every step goes without it."""
+    """The room of plans: the way of `run` and of every step goes without it."""
     modules = [f"ds_minimodel.{name}" for name in ("pipeline.run", "engine.loop", *(f"steps.{step}" for step in STEPS))]
     script = f"import sys, {', '.join(modules)}\nprint([name for name in sys.modules if 'planning' in name])"
     done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True)

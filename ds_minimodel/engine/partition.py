@@ -49,7 +49,6 @@ class Setup(NamedTuple):
     batch_size: int
     micro_batch_size: int
     ranks: int
-    ranks_per_node: int
     device_memory: int
     tensor_parallel: int = 1
     zero: ZeroMemory = _NO_FILE
@@ -214,7 +213,6 @@ def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partiti
             execution.batch_size,
             execution.micro_batch_size,
             world.size,
-            min(ranks_of_hosts),
             memory_of(world.device, max(ranks_of_hosts)),
             world.tensor.size,
             zero_memory(run.deepspeed),

@@ -85,8 +85,8 @@ def _seconds(recipe: Recipe, system: System, step: str, section: Training, depth
     module = model_of(recipe, system, step)
     shard(module, world.tensor)
     run = text_run(recipe, section, world, [(section.steps, Cost(0, 0))])
-    # At a rate of 0 nothing diverges; no checkpoint is due, and nothing goes to other services.
-    run = replace(run, schedule=Schedule(WARM_UP + UPDATES, 0.0), checkpoints=CheckpointPolicy(), monitors=())
+    # At a rate of 0 nothing diverges, and no checkpoint is due.
+    run = replace(run, schedule=Schedule(WARM_UP + UPDATES, 0.0), checkpoints=CheckpointPolicy())
     vocab_size = recipe.tokenizer.vocab_size if step == "adapt" else recipe.source_vocab_size
     of_step = micro_batches(RandomText(recipe, section, vocab_size), run, world)
 

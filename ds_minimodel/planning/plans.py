@@ -131,7 +131,6 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
             batch_size=section.batch_size,
             micro_batch_size=engine.micro_batch_size,
             ranks=ranks,
-            ranks_per_node=ranks,
             device_memory=device.memory_of_rank(ranks),
             tensor_parallel=engine.tensor_parallel,
             zero=zero_memory(settings),

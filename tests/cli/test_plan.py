@@ -1,16 +1,16 @@
-"""`ds-minimodel plan` and `calibrate`: tables, JSON, and one line for each mistake."""
+"""`ds-minimodel plan`: tables, JSON, and one line for each mistake."""
 
 import contextlib
 import io
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from ds_minimodel.cli.main import main
+from ds_minimodel.recipe.costs import recipe_costs
+from ds_minimodel.recipe.reading import load_recipe
 
-ROOT = Path(__file__).parents[2]
 SMALL = ["paper", "systems=[minipost]", "finetune.tasks={}", "--device", "v100-16g"]
 
 
@@ -23,7 +23,7 @@ def ds_minimodel(*arguments):
 
 @pytest.fixture(scope="module")
 def rows():
-    done = ds_minimodel("plan", *SMALL, "--world-size", "8", "--zero", "1", "--json")
+    done = ds_minimodel("plan", *SMALL, "--ranks", "8", "--zero", "1", "--json")
     assert done.returncode == 0, done.stderr
     return {row["step"]: row for row in json.loads(done.stdout)["rows"]}
 
@@ -48,10 +48,10 @@ def test_bytes_of_step_2_by_hand(rows):
 
 def test_bytes_of_step_2_with_each_replica_on_two_ranks(rows):
     """Half of the rows of the vocabulary a rank, their optimizer state divided among four replicas."""
-    done = ds_minimodel("plan", *SMALL, "engine.tensor_parallel=2", "--world-size", "8", "--zero", "1", "--json")
+    done = ds_minimodel("plan", *SMALL, "engine.tensor_parallel=2", "--ranks", "8", "--zero", "1", "--json")
     assert done.returncode == 0, done.stderr
     split = json.loads(done.stdout)["rows"][-1]
-    assert (split["step"], split["world_size"], split["tensor_parallel"]) == ("adapt", 8, 2)
+    assert (split["step"], split["ranks"], split["tensor_parallel"]) == ("adapt", 8, 2)
     memory, traffic = split["memory"], split["traffic"]
     assert memory["gradients"] == 25_000 * 769 * 2 and memory["optimizer"] == 25_000 * 769 * 12 / 4
     assert traffic["all-reduce"] == 2 * 25_000 * 769 * 2 * 3 // 4
@@ -60,21 +60,18 @@ def test_bytes_of_step_2_with_each_replica_on_two_ranks(rows):
     assert 0.5 * whole["activations"] < memory["activations"] < 0.9 * whole["activations"]
 
 
-def test_time_of_each_step_at_least(rows):
-    """Tokens and hours follow from seconds and the recipe; more of the body's work, more time."""
-    for row in rows.values():
-        time = row["time"]
-        assert time["is_bound"] and time["parts"] is None
-        assert time["tokens_per_second"] == pytest.approx(2048 * 512 / time["seconds"])
-        assert time["hours"] == pytest.approx(125_000 * time["seconds"] / 3600)
-        assert time["device_days"] == pytest.approx(8 * time["hours"] / 24)
-    assert rows["pretrain"]["time"]["seconds"] > rows["adapt"]["time"]["seconds"]
+def test_the_least_time_of_a_step():
+    """The executed FLOPs that `flops` says, at the peak of all devices."""
+    done = ds_minimodel("plan", *SMALL, "--ranks", "8", "--peak", "125", "--json")
+    costs = recipe_costs(load_recipe("paper", SMALL[1:3]))
+    least = [cost["executed_eflops"] * 1e18 / (8 * 125e12) / 3600 for cost in costs]
+    assert [row["least_hours"] for row in json.loads(done.stdout)["rows"]] == pytest.approx(least)
 
 
 def test_a_table_for_people():
-    done = ds_minimodel("plan", *SMALL)
+    done = ds_minimodel("plan", *SMALL, "--peak", "125")
     assert done.returncode == 0, done.stderr
-    assert "**Time**" in done.stdout and "A lower bound" in done.stdout
+    assert "| at least |" in done.stdout and "**Cost of each step**" in done.stdout
     assert "| MiniPost | build-mini | body.layers.0-3 | no | whole |" in done.stdout
     assert "| MiniPost | build-mini | body.layers.4-5 | yes | whole |" in done.stdout
 
@@ -83,10 +80,10 @@ def test_a_table_for_people():
     "arguments, message",
     [
         (["--device", "v99"], "--device v99: unknown; there are v100-16g"),
-        (["--world-size", "0"], "'0' is no number of ranks"),
+        (["--ranks", "0"], "'0' is no number of ranks"),
         (["--zero", "4"], "--zero: invalid choice"),
-        (["--world-size", "7"], "batch_size 2048 cannot be divided among 7 ranks"),
-        (["--device", "none.json"], "none.json: no such file"),
+        (["--ranks", "7"], "batch_size 2048 cannot be divided among 7 ranks"),
+        (["--peak", "inf"], "'inf' is no number of TFLOP/s"),
         (["--device", "v100-16g", "engine.precision=bf16"], "engine.precision bf16: v100-16g has fp16, fp32 alone"),
     ],
 )
@@ -94,16 +91,3 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message):
     done = ds_minimodel("plan", "paper", *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr and done.stderr.count("\n") == 1
-
-
-def test_calibrate_overwrites_nothing_but_a_calibration(tmp_path):
-    (tmp_path / "mine.yaml").write_text("workdir: precious")
-    for name, message in (
-        (tmp_path / "mine.yaml", "mine.yaml: there already, and no calibration"),
-        (tmp_path, "a folder; give the name of a file"),
-        ("", "a folder; give the name of a file"),
-        (tmp_path / "mine.yaml/device.json", "mine.yaml"),
-    ):
-        done = ds_minimodel("calibrate", str(name))
-        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["workdir: precious"]

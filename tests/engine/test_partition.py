@@ -20,7 +20,6 @@ def partition(what="adapt", **changes):
             "batch_size": 64,
             "micro_batch_size": 8,
             "ranks": 8,
-            "ranks_per_node": 8,
             "device_memory": GIB,
         }
         | changes
@@ -69,7 +68,7 @@ def test_buckets_are_no_larger_than_what_trains():
 def test_a_run_keeps_its_partition(world, tmp_path, stage):
     train(world, tmp_path, run_config(zero_stage=stage, steps=1, phases=((1, 1.0, 1.0),)), model("adapt"))
     kept = json.loads((tmp_path / "run.json").read_text())["partition"]
-    found = partition(zero_stage=stage, precision="fp32", batch_size=8, ranks=1, ranks_per_node=1)
+    found = partition(zero_stage=stage, precision="fp32", batch_size=8, ranks=1)
     assert kept == found.record() and kept["frozen"] == kept["frozen_whole"] == len(frozen("adapt"))
 
 

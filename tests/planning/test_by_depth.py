@@ -32,12 +32,13 @@ def test_a_shallower_mini_costs_less(config, depths, tmp_path, capsys):
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["depth"] for row in rows] == depths
     assert [row["new_layers"] for row in rows] == [0] + [2] * (len(rows) - 1)
-    assert rows[0]["build_mini"] is None and all(row["build_mini"]["eflops"] > 0 for row in rows[1:])
-    for what in (lambda row: row["formula_flops_of_token"], lambda row: row["memory"]["total"]):
+    assert rows[0]["build_mini"] is None and all(row["build_mini"]["formula_eflops"] > 0 for row in rows[1:])
+    for what in (lambda row: row["formula_eflops"], lambda row: row["memory"]["total"]):
         sizes = [what(row["adapt"]) for row in rows]
         assert sizes == sorted(sizes, reverse=True)
-    plan(tmp_path)
-    assert f"| {depths[0]} (all) |" in capsys.readouterr().out
+    plan(tmp_path, "--peak", "30")
+    printed = capsys.readouterr().out
+    assert f"| {depths[0]} (all) |" in printed and "step 2 at least" in printed
 
 
 def test_what_is_no_model_is_refused(tmp_path):

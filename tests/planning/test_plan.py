@@ -14,7 +14,7 @@ from ds_minimodel.planning.memory import ring
 from ds_minimodel.planning.plans import Planner
 from ds_minimodel.planning.tracing import on_meta, trace
 
-SETUP = Setup(1, "bf16", 64, 8, 8, 8, 2**30)
+SETUP = Setup(1, "bf16", 64, 8, 8, 2**30)
 
 
 def batch(size=BATCH_SIZE):

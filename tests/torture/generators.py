@@ -301,7 +301,7 @@ def bad_recipe(rng: random.Random) -> Case:
 COMMANDS = """run tokenizer prepare pretrain build-mini adapt finetune evaluate report flops plan fetch-sample import-hf
 export-hf hosts pack predict doctor""".split()
 WORDS = (
-    "--ranks --zero --hostfile --rebuild --with --json --device --world-size --ranks-per-node --local_rank --pack "
+    "--ranks --zero --hostfile --rebuild --with --json --device --peak --measure --step --local_rank --pack "
     "--head --top --depth --language --set --languages --out --version -x --no-such - -- = a=b =b adapt.lr= show "
     "check plug"
 ).split() + ["", " ", "\n", "ä", "\udcff", "x" * 300, "0", "-1", "1e9", "9" * 5000, "٣", "²", "nan", "none.yaml"]
