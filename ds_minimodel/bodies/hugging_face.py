@@ -1,185 +1,127 @@
-"""Bodies as Hugging Face's library writes them: what a kind declares of that, and what all of them need for it."""
+"""Bodies as transformers has them: a model type, and tables of the names of configuration and parameters there."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, ValidationError
 from torch import Tensor
 
 from ds_minimodel.bodies.body import INIT_STD
 from ds_minimodel.bodies.config import BodyConfig
-from ds_minimodel.common.errors import UserError, reason_of
-from ds_minimodel.common.files import Stored
-from ds_minimodel.common.sections import Few, Size
 
-_ANSWERS = "ForQuestionAnswering"
-Shapes = Mapping[str, tuple[int, ...]]
-Blocks = Mapping[str, Sequence[int]]
-_EQUAL: Blocks = {}
-_SIZES = {  # of a body, as config.json spells them
+_SIZES = {  # of every body: field of its configuration -> key of config.json
     "num_layers": "num_hidden_layers",
     "hidden_size": "hidden_size",
     "num_heads": "num_attention_heads",
     "ffn_size": "intermediate_size",
 }
-_SPELT = _SIZES | {  # keys that a message may name
-    "num_kv_heads": "num_key_value_heads",
-    "head_size": "head_dim",
-    "max_positions": "max_position_embeddings",
-    "rotary_low": "low_freq_factor",
-    "rotary_high": "high_freq_factor",
-}
 
 
-class ConfigFile(Stored):
-    """Of config.json what decides the model: what every type has; what is not served is no value of it."""
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """One of transformers' model types that a kind of body serves. Names are of modules where they end in no parameter.
 
-    model_config = ConfigDict(validate_default=True)
-
-    vocab_size: Size
-    num_hidden_layers: Few
-    hidden_size: Size
-    num_attention_heads: Few
-    intermediate_size: Size
-    max_position_embeddings: Size
-
-
-@dataclass(frozen=True)
-class Architecture(ABC):
-    """One of Hugging Face's model types that a kind of body serves.
-
-    model_type: in config.json. classes: how the names of its model classes begin. tokenizer: the same of its own
-    tokenizer class. endings: how the names of those of its classes end that are served. own: configuration of its kind
-    here. config_file: its config.json. pad_id: of the padding token, where positions count from it. Our names are those
-    of a LanguageModel's parameters; a language-model head is module `body.heads.DEPTH`, the head of a task lies beside
-    `body`.
+    model_type: in config.json. classes: how the names of its model classes begin. endings: how those end that are
+    served. own: configuration of its kind here. keys: further fields of `own` -> keys of config.json. fixed: keys of
+    an export that no field says. tokens, output: of the embeddings, and of what holds output matrix and bias.
+    others: our parameters and modules outside of layers and heads -> theirs. layers: of what layer N is called
+    `layers.N`. layer: module of a layer -> theirs, of whose rows it is made. head: modules of a language model's head
+    -> theirs. tasks: modules of RoBERTa's heads for tasks -> its own.
     """
 
     model_type: str
     classes: str
-    tokenizer: str
-    endings: tuple[str, ...] = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", _ANSWERS)
-    own: type[BodyConfig] = field(kw_only=True)
-    config_file: type[ConfigFile] = field(kw_only=True)
+    endings: tuple[str, ...]
+    own: type[BodyConfig]
+    keys: Mapping[str, str]
+    fixed: Mapping[str, Any]
+    tokens: str
+    output: str
+    others: Mapping[str, str] = field(default_factory=dict)
+    layers: str
+    layer: Mapping[str, Sequence[str]]
+    head: Mapping[str, str]
+    tasks: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def pad_id(self) -> int | None:
-        return None
+    def config(self, theirs: Any) -> BodyConfig:
+        """Our configuration for one of transformers'; ValueError where it has what the kind has not.
 
-    @abstractmethod
-    def config(self, file: Any, where: Path) -> tuple[BodyConfig, int]:
-        """(configuration, number of ids) of the `config_file` that `where` holds; UserError where sizes disagree."""
+        What it does not look at shows in the logits, which an import compares.
+        """
+        values = {ours: getattr(theirs, key) for ours, key in {**_SIZES, **self.keys}.items()}
+        return self.own(**{**values, **self.fields_of(theirs)})
 
-    def checked_config(self, file: ConfigFile, where: Path, **values: Any) -> BodyConfig:
-        """Of the file's sizes and these values; where they disagree, a UserError with the keys of the file `where`."""
-        try:
-            return self.own(**{ours: getattr(file, theirs) for ours, theirs in _SIZES.items()}, **values)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            reason = ": ".join([*map(str, fault["loc"]), reason_of(fault)])
-            for ours, theirs in _SPELT.items():
-                reason = reason.replace(ours, theirs)
-            raise UserError(f"{where}: {reason}") from None
+    def fields_of(self, theirs: Any) -> dict[str, Any]:
+        """Fields of `own` that are no key's value as it is."""
+        return {}
 
     def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
         """The content of config.json for a body, but for the class of the model."""
         return {
             "model_type": self.model_type,
             "vocab_size": vocab_size,
-            **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+            **{key: getattr(config, ours) for ours, key in {**_SIZES, **self.keys}.items()},
             "initializer_range": INIT_STD,
             "tie_word_embeddings": config.tied,
-            **self.own_keys(config),
+            **self.fixed,
+            **self.keys_of(config),
         }
 
-    @abstractmethod
-    def own_keys(self, config: Any) -> dict[str, Any]:
-        """Of config.json what not every model type has."""
+    def keys_of(self, config: Any) -> dict[str, Any]:
+        """Keys of config.json that are no field's value as it is."""
+        return {}
 
-    @abstractmethod
-    def from_theirs(
-        self, tensors: dict[str, Tensor], config: BodyConfig, shapes: Shapes, where: Path
-    ) -> dict[str, Tensor]:
-        """A language model's state dict under our names, in fp32, its head at the body's last layer.
+    def from_theirs(self, theirs: Mapping[str, Tensor], config: Any, names: Iterable[str]) -> dict[str, Tensor]:
+        """The parameters `names` of a LanguageModel, whose head is at its last layer, from a state dict of theirs."""
+        found = {}
+        for ours, parts in self._names(names, self.language_model_head(config.num_layers)).items():
+            tensors = [theirs[part] for part in parts]
+            found[ours] = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+        return found
 
-        shapes: of our parameters. where: the file, for messages. UserError where a tensor is missing, of another shape
-        or without a counterpart.
-        """
+    def to_theirs(self, tensors: Mapping[str, Tensor], config: Any, head: Mapping[str, str]) -> dict[str, Tensor]:
+        """Our state dict under their names. head: as of language_model_head or task_head."""
+        theirs: dict[str, Tensor] = {}
+        for ours, parts in self._names(tensors, head).items():
+            sizes = _rows(ours, len(parts), len(tensors[ours]), config)
+            blocks = tensors[ours].split(sizes)
+            theirs |= {part: block.contiguous() for part, block in zip(parts, blocks, strict=True)}
+        return theirs
 
-    @abstractmethod
-    def to_theirs(self, tensors: dict[str, Tensor], config: BodyConfig, head: Mapping[str, str]) -> dict[str, Tensor]:
-        """Our state dict under their names. head: modules of the model's head -> those of Hugging Face's RoBERTa."""
-
-    @abstractmethod
     def language_model_head(self, depth: int) -> dict[str, str]:
-        """Modules of the head that reads after `depth` layers -> those of Hugging Face's RoBERTa."""
+        """What only a language model has, its head after `depth` layers: our parameters and modules -> theirs."""
+        return self._head(depth) | {"pack.output": f"{self.output}.weight", "pack.bias": f"{self.output}.bias"}
+
+    def task_head(self, config: BodyConfig, names: Mapping[str, str]) -> dict[str, str]:
+        """What only a task's model has. names: modules of its head -> those of transformers' RoBERTa."""
+        own = self._head(config.num_layers) if config.tasks_read_head else {}
+        return own | {ours: self.tasks.get(theirs, theirs) for ours, theirs in names.items()}
+
+    def _head(self, depth: int) -> dict[str, str]:
+        return {f"body.heads.{depth}.{ours}": theirs for ours, theirs in self.head.items()}
+
+    def _names(self, ours: Iterable[str], head: Mapping[str, str]) -> dict[str, list[str]]:
+        """Each of our parameters -> those of theirs that it is when these are concatenated along the first axis."""
+        known = {"pack.tokens": f"{self.tokens}.weight", **self.others, **head}
+        found = {}
+        for name in ours:
+            module, _, kind = name.rpartition(".")
+            if name in known:
+                found[name] = [known[name]]
+            elif module in known:
+                found[name] = [f"{known[module]}.{kind}"]
+            elif module.startswith("body.layers."):
+                _, _, index, part = module.split(".")
+                found[name] = [f"{self.layers}.{index}.{theirs}.{kind}" for theirs in self.layer[part]]
+        return found  # all but heads of other depths
 
 
-def converted(
-    tensors: Mapping[str, Tensor],
-    names: Mapping[str, Sequence[str]],
-    shapes: Shapes,
-    where: Path,
-    served: str,
-    blocks: Blocks = _EQUAL,
-) -> dict[str, Tensor]:
-    """Tensors under our names; names: each of ours -> those of theirs that it is when these are concatenated.
-
-    shapes: of the concatenated ones. served: in a message, whose language model the file must hold. blocks: as of
-    part_sizes.
-    """
-    rest, ours = dict(tensors), {}
-    for name, parts in names.items():
-        rows, *others = shapes[name]
-        chunks = []
-        for part, size in zip(parts, part_sizes(name, parts, rows, blocks), strict=True):
-            if part not in rest:
-                raise UserError(f"{where}: no tensor {part}; it must hold a language model of {served}")
-            chunks.append(as_fp32(rest.pop(part), part, (size, *others), where))
-        ours[name] = torch.cat(chunks)
-    if rest:
-        raise UserError(
-            f"{where}: {sorted(rest)[0]!r:.120} has no counterpart here; it must hold a language model of {served} "
-            "without additions"
-        )
-    return ours
-
-
-def part_sizes(name: str, parts: Sequence[str], rows: int, blocks: Blocks = _EQUAL) -> Sequence[int]:
-    """Rows of the parts of which the parameter `name` of so many is concatenated.
-
-    blocks: module -> rows of its parts, where they are not equal.
-    """
-    if len(parts) == 1:
-        return [rows]
-    return blocks.get(name.split(".")[-2]) or [rows // len(parts)] * len(parts)
-
-
-def remove_copy(tensors: dict[str, Tensor], copy: str, original: str, where: Path) -> None:
-    """Leave of two tied tensors the original, which may be under the copy's name alone; UserError where they differ."""
-    tensor = tensors.pop(copy, None)
-    if tensor is None:
-        return
-    kept = tensors.setdefault(original, tensor)
-    if tensor.dtype != kept.dtype or tensor.shape != kept.shape or not torch.equal(tensor, kept):
-        raise UserError(f"{where}: {copy} differs from {original}; output embeddings of their own are not supported")
-
-
-def as_fp32(tensor: Tensor, name: str, shape: tuple[int, ...], where: Path) -> Tensor:
-    """A foreign weight as fp32; UserError where it is of another shape, not finite, or not a number fp32 has."""
-    if tensor.shape != shape:
-        raise UserError(f"{where}: {name} has shape {tuple(tensor.shape)}, the configuration gives {shape}")
-    if not tensor.is_floating_point():
-        raise UserError(f"{where}: {name} is {tensor.dtype}, not of floating point")
-    as_float = tensor.float()
-    if not as_float.isfinite().all():
-        raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
-    if not torch.equal(as_float.to(tensor.dtype), tensor):
-        raise UserError(f"{where}: {name} is {tensor.dtype} and holds numbers that fp32 has not; convert it first")
-    return as_float
+def _rows(name: str, parts: int, rows: int, config: BodyConfig) -> list[int]:
+    """Rows of the parts of which a parameter is concatenated."""
+    if parts > 1 and name.split(".")[-2] == "qkv":
+        heads = config.num_heads, config.num_key_heads, config.num_key_heads
+        return [number * config.head_width for number in heads]
+    return [rows // parts] * parts

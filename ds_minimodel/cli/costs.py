@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ds_minimodel.cli.interop import interop_module
 from ds_minimodel.cli.steps import (
     INTERRUPTED,
     Commands,
@@ -88,14 +89,12 @@ def _plan(options: Options) -> int:
 
 def _plan_model(options: Options) -> None:
     """Plan over a folder of Hugging Face's in place of a recipe."""
-    from ds_minimodel.bodies import BODIES
     from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
-    from ds_minimodel.interop.hugging_face import read_config
     from ds_minimodel.planning.by_depth import depth_tables, plans_by_depth
     from ds_minimodel.recipe.base import Base
 
-    _, config, vocab_size, _ = read_config(options.recipe)
-    base = Base(config, BODIES[config.kind].objective, UNKNOWN_LANGUAGE, vocab_size)
+    foreign = interop_module("hugging_face").read_config(options.recipe)
+    base = Base(foreign.config, foreign.objective, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)
     where = options.ranks, options.device, options.peak
     rows = plans_by_depth(options.recipe, base, overrides_of(options), *where)
     _show(options, rows, "Plan", lambda: depth_tables(rows))

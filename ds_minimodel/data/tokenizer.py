@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -11,11 +10,10 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import sentencepiece
 import tokenizers
-from pydantic import Field, field_validator
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
@@ -235,43 +233,7 @@ class JsonTokenizer(Tokenizer):
         return sizes
 
 
-class _AddedToken(files.Stored):
-    id: Annotated[int, Field(ge=0, lt=1 << 24)]
-    content: Annotated[str, Field(min_length=1)]
-    special: bool = False
-    lstrip: bool = False
-
-
-class _Model(files.Stored):
-    """kind: BPE, Unigram, WordPiece or another; older files do not say it."""
-
-    type: str | None = None
-    vocab: dict[str, Annotated[int, Field(ge=0, lt=1 << 24)]] | list[Annotated[tuple[str, float], files.OF_LIST]]
-    dropout: float | None = None
-    merges: object = None
-    unk_id: object = None
-
-    @property
-    def kind(self) -> str:
-        return self.type or (
-            "BPE" if self.merges is not None else "Unigram" if self.unk_id is not None else "WordPiece"
-        )
-
-    @field_validator("dropout")
-    @classmethod
-    def _is_certain(cls, value: float | None) -> float | None:
-        if value:
-            raise ValueError("merges that are dropped at random cannot be kept; set it to null")
-        return value
-
-
-class _File(files.Stored):
-    added_tokens: list[_AddedToken] = []
-    model: _Model
-    normalizer: dict[str, Any] | None = None
-    pre_tokenizer: dict[str, Any] | None = None
-    post_processor: dict[str, Any] | None = None
-    decoder: dict[str, Any] | None = None
+_MOST_IDS = 1 << 24
 
 
 class TokenizerJson:
@@ -279,67 +241,50 @@ class TokenizerJson:
     that are found in a text before the model is asked. taking_space: those that take the white space before them.
     is_byte_level: whether the other pieces are made of GPT-2's characters, each a byte.
 
-    It may be damaged, or be made to do harm; UserError for what that library does not take, or not to the same ids
-    each time.
+    It may be damaged, or be made to do harm; UserError for what Hugging Face's library does not take.
     """
 
     def __init__(self, path: Path, content: dict[str, Any] | None = None):
         """content: what is to be at `path`, where it is not read from there."""
         self.path = path
-        self.content: dict[str, Any] = files.read_json(path) if content is None else content
-        file = files.as_model(
-            self.content, _File, path, "import-hf keeps tokenizers as Hugging Face's library writes them"
-        )
-        vocab, self.kind = file.model.vocab, file.model.kind
-        if self.kind not in _MODELS or (self.kind == "Unigram") != isinstance(vocab, list):
-            raise UserError(f"{path}: a {self.kind:.40} vocabulary; there are {', '.join(_MODELS)}")
-        ids = vocab if isinstance(vocab, dict) else {piece: id for id, (piece, _) in enumerate(vocab)}
-        if len(ids) < len(vocab):
-            raise UserError(f"{path}: model.vocab: a piece comes twice")
-        ids = {**ids}
-        for token in file.added_tokens:
-            if ids.setdefault(token.content, token.id) != token.id:
-                found = ids[token.content]
-                raise UserError(f"{path}: added_tokens: {token.content:.60} has id {token.id}, elsewhere {found}")
-        self.strings = {id: string for string, id in ids.items()}
-        if len(self.strings) < len(ids):
-            twice = next(string for string, id in ids.items() if self.strings[id] != string)
-            raise UserError(f"{path}: {twice!r:.60} and {self.strings[ids[twice]]!r:.60} have one id")
+        tokenizer = self.load(files.read_json(path) if content is None else content)
+        self.content: dict[str, Any] = json.loads(tokenizer.to_str())
+        self.kind: str = self.content["model"]["type"]
+        self.strings = {id: string for string, id in tokenizer.get_vocab().items()}
         self.size = max(self.strings, default=-1) + 1
-        self.added = {token.content for token in file.added_tokens}
-        self.taking_space = {token.content for token in file.added_tokens if token.lstrip}
-        stages = json.dumps([self.content.get("pre_tokenizer"), self.content.get("decoder")])
+        if self.kind not in _MODELS or self.size > _MOST_IDS:
+            raise UserError(f"{path}: a {self.kind} vocabulary of {self.size:,} ids; there are {', '.join(_MODELS)}")
+        self.added = {token["content"] for token in self.content["added_tokens"]}
+        self.taking_space = {token["content"] for token in self.content["added_tokens"] if token["lstrip"]}
+        stages = json.dumps([self.content["pre_tokenizer"], self.content["decoder"]])
         self.is_byte_level = self.kind == "BPE" and '"ByteLevel"' in stages
-
-    @functools.cached_property  # made where it is asked for: processes that prepare text do without
-    def ids(self) -> dict[str, int]:
-        """{string: id} of all ids."""
-        return {string: id for id, string in self.strings.items()}
 
     def load(self, content: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
         """The tokenizer that is written there, or in `content`; texts are neither cut nor filled up."""
-        whole = {**(content or self.content), "truncation": None, "padding": None}
-        with self.refusing():
-            return tokenizers.Tokenizer.from_str(json.dumps(whole, ensure_ascii=False))
+        with one_line(self.path, "not a tokenizer"):
+            tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content or self.content, ensure_ascii=False))
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            return tokenizer
 
     def runner(self, vocabulary: Vocabulary) -> tokenizers.Tokenizer:
         """The tokenizer by which no text becomes a special id; UserError where one does all the same."""
         special = {id: self.strings[id] for id in vocabulary.special_ids if id in self.strings}
         if len(special) < len(vocabulary.special_ids):
             raise UserError(f"{self.path}: has no token of the id {min({*vocabulary.special_ids} - special.keys())}")
-        model, added = self.content["model"], self.content.get("added_tokens") or []
+        model, added = self.content["model"], self.content["added_tokens"]
         if self.kind == "Unigram":  # which finds its own in a text whatever is set; no text has a NUL
             hidden = {*special.values()} & {piece for piece, _ in model["vocab"]}
             vocab = [(f"\0{piece}\0" if piece in hidden else piece, score) for piece, score in model["vocab"]]
             model, added = {**model, "vocab": vocab}, [token for token in added if token["content"] not in hidden]
-        added = [{**token, "special": token["id"] in special or token.get("special", False)} for token in added]
+        added = [{**token, "special": token["special"] or token["id"] in special} for token in added]
         runner = self.load({**self.content, "added_tokens": added, "model": model})
         runner.encode_special_tokens = True
         for token in added:
             if runner.token_to_id(token["content"]) != token["id"]:  # the library counts on from the model's
                 raise UserError(f"{self.path}: added_tokens: {token['content']!r:.60} is not in the order of the ids")
         for id, string in special.items():
-            with self.refusing():
+            with one_line(self.path, "not a tokenizer"):
                 found = runner.encode_batch_fast([string, f"a {string} b", f"a{string}b"], add_special_tokens=False)
             if id != vocabulary.unk and any(id in encoding.ids for encoding in found):
                 raise UserError(f"{self.path}: the text {string!r:.40} becomes the special id {id}")
@@ -348,7 +293,7 @@ class TokenizerJson:
     def loss(self, vocabulary: Vocabulary) -> str | None:
         """A text of the probes that does not come back from its ids, as a message says it; None where all do."""
         runner = self.runner(vocabulary)
-        with self.refusing():
+        with one_line(self.path, "not a tokenizer"):
             for text in PROBES:
                 ids = runner.encode(text, add_special_tokens=False).ids
                 found = runner.decode(ids, skip_special_tokens=False)
@@ -367,26 +312,24 @@ class TokenizerJson:
             return _spell_bytes(string)
         return _spell_word_piece(string) if self.kind == "WordPiece" else string
 
-    @contextlib.contextmanager
-    def refusing(self) -> Iterator[None]:
-        """Turn an error of the library into a UserError; its panics are no Exception, and write to standard error."""
-        try:
-            with without_standard_error():
-                yield
-        except (KeyboardInterrupt, SystemExit, MemoryError):
-            raise
-        except BaseException as error:
-            raise UserError(f"{self.path}: not a tokenizer ({str(error).partition(chr(10))[0]:.200})") from None
-
 
 @contextlib.contextmanager
-def without_standard_error() -> Iterator[None]:
-    """Drop what a library writes to file descriptor 2."""
+def one_line(path: Path, what: str) -> Iterator[None]:
+    """Turn any error of a library into a UserError that begins with file and `what`, and drop what it writes to
+    standard error.
+
+    A panic of Rust's code is no Exception.
+    """
     kept = os.dup(2)
     try:
-        with tempfile.TemporaryFile() as file:
+        with tempfile.TemporaryFile("w") as file, contextlib.redirect_stderr(file):
             os.dup2(file.fileno(), 2)
             yield
+    except (KeyboardInterrupt, SystemExit, MemoryError, UserError):
+        raise
+    except BaseException as error:
+        reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
+        raise UserError(f"{path}: {what} ({reason:.200})") from None
     finally:
         os.dup2(kept, 2)
         os.close(kept)

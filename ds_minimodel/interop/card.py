@@ -6,15 +6,16 @@ known is left out.
 
 from __future__ import annotations
 
+import html
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
+from ds_minimodel.common.errors import printable
 from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_model
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.model.artifacts import BodyManifest, PackManifest
@@ -77,7 +78,7 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
     facts, place = read_artifact(pack, PackManifest), _Place.of(pack)
     origin = _origin([*([artifact] if artifact else []), pack, *place.bodies])
     scores = place.scores(facts, export.task if export else None)
-    language = None if facts.language == UNKNOWN_LANGUAGE else facts.language
+    metrics, language = place.metrics(scores), facts.language
     training = {
         "system": place.system,
         "steps": facts.steps,
@@ -85,69 +86,62 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
         "embedding_space": facts.space,
         "layers": export.num_layers if export else None,
     }
-    task_type = (export.pipeline if export else None) or "fill-mask"
-    metrics = place.metrics(scores)
-    front = {
-        "language": language if language and _LANGUAGE_CODE.fullmatch(language) else None,
-        "license": origin.license,
-        "base_model": hub_name(origin.base_model),
-        "library_name": "transformers" if export else "ds_minimodel",
-        "pipeline_tag": export.pipeline if export else None,
-        "tags": [*(["mini-model-adaptation"] if facts.steps else []), *([] if export else ["language-pack"])],
-        "ds_minimodel": _known(training),
-        "model-index": [_index(scores, metrics, facts.language, task_type)] if scores else None,
+    known = {key: value for key, value in training.items() if value is not None}
+    pipeline = export.pipeline if export else None
+    front = ModelCardData(
+        language=language if _LANGUAGE_CODE.fullmatch(language) and language != UNKNOWN_LANGUAGE else None,
+        license=origin.license,
+        base_model=hub_name(origin.base_model),
+        library_name="transformers" if export else "ds_minimodel",
+        pipeline_tag=pipeline,
+        tags=[*(["mini-model-adaptation"] if facts.steps else []), *([] if export else ["language-pack"])],
+        model_name=f"ds_minimodel-{language}" if scores else None,
+        eval_results=[
+            EvalResult(
+                task_type=pipeline or "fill-mask",
+                dataset_type=task,
+                dataset_name=task,
+                dataset_config=language,
+                metric_type="f1" if "F1" in metrics[task] else metrics[task].split(" ")[0],  # the Hub's own names
+                metric_name=metrics[task],
+                metric_value=round(sum(found) / len(found), 2),
+            )
+            for task, found in scores.items()
+        ]
+        or None,
+        ds_minimodel=known,
+    )
+    table = {
+        "language": "not known" if language == UNKNOWN_LANGUAGE else language,
+        "base": hub_name(origin.base_model) or origin.imported_from or "not known",
+        "license of the base": origin.license or "not known",
+        **{name.replace("_", " "): value for name, value in known.items()},
     }
-    noun = f"{export.architecture} with the language pack" if export else "Language pack"
     lines = [
-        f"# {noun} {facts.language}",
+        f"# {f'{export.architecture} with the language pack' if export else 'Language pack'} {as_text(language)}",
         "",
-        (
-            "Made by mini-model adaptation (Marchisio et al., ACL 2023) with ds_minimodel."
-            if facts.steps
-            else "Made with ds_minimodel out of an imported model, not trained further."
-        )
-        + ("" if export else " It fits bodies of its embedding space alone."),
+        "Made by mini-model adaptation (Marchisio et al., ACL 2023) with ds_minimodel."
+        if facts.steps
+        else "Made with ds_minimodel out of an imported model, not trained further.",
+        *([] if export else ["It fits bodies of its embedding space alone."]),
         "",
         "| | |",
         "|---|---|",
-        f"| language | {language or 'not known'} |",
-        f"| base | {hub_name(origin.base_model) or origin.imported_from or 'not known'} |",
-        f"| license of the base | {origin.license or 'not known'} |",
-        *(f"| {name.replace('_', ' ')} | {value} |" for name, value in _known(training).items()),
+        *(f"| {name} | {as_text(str(value))} |" for name, value in table.items()),
     ]
     if scores:
         lines += ["", "| task | metric | score | models |", "|---|---|---|---|"]
         lines += [
-            f"| {task} | {metrics[task]} | {sum(found) / len(found):.1f} | {len(found)} |"
+            f"| {as_text(task)} | {as_text(metrics[task])} | {sum(found) / len(found):.1f} | {len(found)} |"
             for task, found in scores.items()
         ]
-        lines += ["", f"Scores of the run in {facts.language}: means over the task models."]
-    return f"---\n{yaml.safe_dump(_known(front), sort_keys=False, allow_unicode=True)}---\n" + "\n".join(lines) + "\n"
+        lines += ["", f"Scores of the run in {as_text(language)}: means over the task models."]
+    return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
 
 
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _index(
-    scores: Mapping[str, list[float]], metrics: Mapping[str, str], language: str, task_type: str
-) -> dict[str, Any]:
-    """An entry of `model-index`, the form in which the Hub shows scores."""
-    results = [
-        {
-            "task": {"type": task_type},
-            "dataset": {"name": task, "type": task, "config": language},
-            "metrics": [
-                {
-                    "type": "f1" if "F1" in metrics[task] else metrics[task].split(" ")[0],  # the Hub's own names
-                    "name": metrics[task],
-                    "value": round(sum(found) / len(found), 2),
-                }
-            ],
-        }
-        for task, found in scores.items()
-    ]
-    return {"name": f"ds_minimodel-{language}", "results": results}
+def as_text(text: str) -> str:
+    """`text` with what Markdown or HTML would take for a mark escaped."""
+    return re.sub(r"([\\`*_\[\]()#|!~])", r"\\\1", html.escape(printable(text), quote=False))
 
 
 def _origin(folders: list[Path]) -> _Origin:

@@ -1,36 +1,49 @@
-"""Import of Hugging Face's language models as a body and a pack, and export as a folder for `from_pretrained`."""
+"""Import of Hugging Face's language models as a body and a pack, and export as a folder for `from_pretrained`.
+
+transformers is the reader of a foreign folder: it says what config.json, the tensors' names and the tokenizer's files
+mean, and an import is what computes the same. Only sizes are looked at before.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field
+import transformers
+from pydantic import Field, ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ds_minimodel.bodies import BODIES, BodyConfig
 from ds_minimodel.bodies.hugging_face import Architecture
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, reason_of
 from ds_minimodel.common.files import (
     NameInside,
     Stored,
     atomic_folder,
     read_artifact,
+    read_json,
     read_model,
     write_json,
     write_manifest,
 )
 from ds_minimodel.common.hub import hub_api
+from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE, Vocabulary, VocabularyManifest
-from ds_minimodel.data.tokenizer import JSON_FILE
+from ds_minimodel.data.tokenizer import one_line
 from ds_minimodel.interop.card import CARD, Export, hub_name, license_of, model_card
-from ds_minimodel.interop.vocabularies import ADVICE, TOKENIZER_FILES, read_vocabulary, write_tokenizer
+from ds_minimodel.interop.vocabularies import (
+    GENERATION_FILE,
+    TOKENIZER_FILES,
+    keep_tokenizer,
+    token_ids,
+    write_tokenizer,
+)
 from ds_minimodel.model.artifacts import (
     PACK_WEIGHTS,
     BodyArtifact,
@@ -41,7 +54,7 @@ from ds_minimodel.model.artifacts import (
     save_body,
     space_of,
 )
-from ds_minimodel.model.models import LanguageModel
+from ds_minimodel.model.models import LanguageModel, encode
 from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.objectives import OBJECTIVES
 from ds_minimodel.tasks import task_of
@@ -79,7 +92,7 @@ def import_hf_from_hub(
 def _needed(names: Sequence[str]) -> list[str]:
     """Of a repository's files those that import_hf reads."""
     weights = next((name for name in _WEIGHTS if name in names), "")
-    kept = {"config.json", CARD, weights, *TOKENIZER_FILES}
+    kept = {"config.json", GENERATION_FILE, CARD, weights, *TOKENIZER_FILES}
     stem, suffix = os.path.splitext(weights.removesuffix(_INDEX))
     parts = rf"{re.escape(stem)}-\d+-of-\d+{re.escape(suffix)}" if weights.endswith(_INDEX) else "(?!)"
     return [name for name in names if name in kept or re.fullmatch(parts, name)]
@@ -94,43 +107,35 @@ def import_hf(
 ) -> None:
     """Read a language model of a family that a kind of body serves -> out/body and out/pack, in fp32.
 
-    folder: config.json, weights (model.safetensors or pytorch_model.bin, whole or in parts with an index), and
-    tokenizer.json, which is kept, or what transformers makes one of. The vector of an only token type is added to the
-    positions, which does not change what the model computes. name, revision: of a model that came from the Hub. Raises
-    UserError where a file is missing or damaged, or the architecture or the tokenizer is not supported.
+    folder: as `from_pretrained` takes it, with model.safetensors or pytorch_model.bin, whole or in parts with an index.
+    What is written has the logits of transformers' model on the same ids, and its tokenizer is transformers' own. name,
+    revision: of a model that came from the Hub. Raises UserError where a file is missing or damaged, or the folder
+    holds a model that no kind of body computes. It takes the memory of two copies of the model in fp32.
     """
     folder = Path(folder)
     refuse_existing(out)
-    architecture, config, vocab_size, base_model = read_config(folder)
-    tokenizer = read_vocabulary(folder, architecture, config)
-    if tokenizer.vocabulary.size > vocab_size:
-        raise UserError(
-            f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer {tokenizer.vocabulary.size} ids; resize "
-            "the embeddings to the tokenizer"
-        )
-    if architecture.pad_id not in (None, tokenizer.vocabulary.pad):
-        raise UserError(
-            f"{folder}: config.json has pad_token_id {architecture.pad_id}, the tokenizer {tokenizer.vocabulary.pad}; "
-            "positions count from it"
-        )
-    tensors, where = read_weights(folder)
-    head_depths, objective = (config.num_layers,), BODIES[config.kind].objective
-    with torch.device("meta"):
-        module = LanguageModel(config, vocab_size, head_depths, OBJECTIVES[objective])
-    shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    ours = architecture.from_theirs(tensors, config, shapes, where)
-    of_body, of_pack = tensors_under(ours, "body."), tensors_under(ours, "pack.")
-    body = BodyArtifact(config, head_depths, of_body, space_of(of_body, of_pack), objective=objective)
-    origin = {"license": license_of(folder), "base_model": name or base_model, "revision": revision}
+    try:
+        check_name(language)
+    except ValueError as error:
+        raise UserError(f"--language {error}") from None
+    foreign = read_config(folder)
+    theirs = _their_model(folder, foreign)
+    ours = _our_model(folder, foreign, theirs)
+    state = ours.state_dict()
+    of_body, of_pack = tensors_under(state, "body."), tensors_under(state, "pack.")
+    body = BodyArtifact(
+        foreign.config, ours.body.head_depths, of_body, space_of(of_body, of_pack), objective=foreign.objective
+    )
+    origin = {"license": license_of(folder), "base_model": name or foreign.name, "revision": revision}
     facts: dict[str, Any] = {"imported_from": name or folder.name, "steps": 0, "eflops": 0.0}
     facts |= {key: value for key, value in origin.items() if value is not None}
     with atomic_folder(out) as both:
         save_body(both / "body", body, "body", **facts)
         pack = both / "pack"
         pack.mkdir()
+        vocabulary = keep_tokenizer(folder, pack, foreign.theirs, foreign.config)
         save_file(of_pack, pack / PACK_WEIGHTS)
-        (pack / JSON_FILE).write_bytes(tokenizer.data)
-        facts |= {"space": body.space, "rows": len(of_pack["tokens"]), **tokenizer.vocabulary.facts()}
+        facts |= {"space": body.space, "rows": len(of_pack["tokens"]), **vocabulary.facts()}
         write_manifest(pack, kind="language-pack", language=language, **facts)
 
 
@@ -140,30 +145,171 @@ def refuse_existing(out: str | Path) -> None:
         raise UserError(f"{out}: exists; give another folder")
 
 
-class _ConfigFile(Stored):
-    """Of config.json what every model type has."""
+# config.json.
 
-    model_type: str
-    architectures: Annotated[list[str], Field(min_length=1)] | None = None
-    # Of what the library read that wrote the file: a name on the Hub, or a folder.
-    name_or_path: Annotated[object, Field(alias="_name_or_path")] = None
+# The largest of the sizes that a configuration makes something of; all others are compared with the tensors.
+_MOST = {"num_hidden_layers": 10_000, "num_labels": 10_000}
 
 
-def read_config(folder: str | Path) -> tuple[Architecture, BodyConfig, int, str | None]:
-    """Of a Hugging Face folder (Architecture, BodyConfig, vocabulary's size, name).
+@dataclass(frozen=True)
+class Foreign:
+    """The config.json of a foreign folder: transformers' configuration and ours. name: the model's on the Hub."""
 
-    name: the model's on the Hub, None where config.json does not say it. Raises UserError where the architecture is
-    another or has a setting that the body does not have.
-    """
+    architecture: Architecture
+    theirs: Any
+    config: BodyConfig
+    name: str | None
+
+    @property
+    def objective(self) -> str:
+        """What such a body is trained with."""
+        return BODIES[self.config.kind].objective
+
+
+def read_config(folder: str | Path) -> Foreign:
+    """The config.json of a Hugging Face folder, by transformers; UserError where no kind of body is such a model."""
     path = Path(folder) / "config.json"
-    file = read_model(path, _ConfigFile, ADVICE)
+    values = read_json(path)
     served = {own.model_type: own for kind in BODIES.values() for own in kind.hugging_face()}
-    if file.model_type not in served:
+    model_type = values.get("model_type") if isinstance(values, dict) else None
+    if not isinstance(model_type, str) or model_type not in served:
         *first, last = served
-        raise UserError(f"{path}: model_type {file.model_type:.40}; import-hf takes {', '.join(first)} and {last}")
-    architecture = served[file.model_type]
-    config, vocab_size = architecture.config(read_model(path, architecture.config_file, ADVICE), path)
-    return architecture, config, vocab_size, hub_name(file.name_or_path)
+        raise UserError(f"{path}: model_type {model_type!s:.40}; import-hf takes {', '.join(first)} and {last}")
+    if values.get("quantization_config") is not None:
+        raise UserError(f"{path}: quantization_config: quantised weights are not taken; import the model they are of")
+    for key, most in _MOST.items():
+        if not isinstance(values.get(key, 0), int) or not 0 <= values.get(key, 0) <= most:
+            raise UserError(f"{path}: {key}: {values[key]!s:.40} is not a number up to {most:,}")
+    with one_line(path, "transformers does not take it"):
+        theirs = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    try:
+        config = served[model_type].config(theirs)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise UserError(f"{path}: {': '.join([*map(str, fault['loc']), reason_of(fault)])}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"{path}: {error}") from None
+    return Foreign(served[model_type], theirs, config, hub_name(values.get("_name_or_path")))
+
+
+# The model.
+
+_UNUSED = re.compile(r"\.pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_emb\.inv_freq$")  # by a language model
+_TAKEN = torch.float32, torch.bfloat16, torch.float16
+_SMALL = 1_000_000  # numbers, of which anything may be made
+_TOKENS = 48  # of the longer of the two texts whose logits are compared
+_TOLERANCE = 1e-4  # of the largest logit; fp32 leaves some 1e-6
+
+
+def _their_model(folder: Path, foreign: Foreign) -> Any:
+    """transformers' model of the folder, in fp32; UserError where configuration and tensors disagree."""
+    tensors, where = _read_weights(folder)
+    if foreign.config.num_layers > len(tensors):
+        raise UserError(f"{where}: {len(tensors)} tensors, where config.json has {foreign.config.num_layers} layers")
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    own = getattr(transformers, foreign.architecture.classes + OBJECTIVES[foreign.objective].hugging_face_class)
+    with one_line(folder, "transformers cannot read it"), torch.device("meta"):
+        expected = sum(parameter.numel() for parameter in own(foreign.theirs).parameters())
+    if expected > 2 * numbers + _SMALL:  # of a model for something else the message below says which tensor is missing
+        raise UserError(f"{where}: {numbers:,} numbers, where config.json describes a model of {expected:,}")
+    needed, free = 8 * expected, _free_memory()
+    if needed > free:
+        raise UserError(
+            f"{folder}: two copies in fp32 take {needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free; "
+            "import it on a larger machine"
+        )
+    with one_line(folder, "transformers cannot read it"):
+        model, found = own.from_pretrained(
+            None,
+            config=foreign.theirs,
+            state_dict=tensors,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    for name in sorted(found["missing_keys"]):
+        raise UserError(f"{where}: no tensor {name}; it must hold a {own.__name__}")
+    for name, shape, wanted in sorted(found["mismatched_keys"]):
+        raise UserError(f"{where}: {name} has shape {tuple(shape)}, by config.json {tuple(wanted)}")
+    for name in sorted(name for name in found["unexpected_keys"] if not _UNUSED.search(name)):
+        raise UserError(f"{where}: {name!r:.120} is nothing that a {own.__name__} by config.json has")
+    for name, tensor in model.named_parameters():
+        if not tensor.isfinite().all():
+            raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
+    return model.eval().requires_grad_(False)
+
+
+def _our_model(folder: Path, foreign: Foreign, theirs: Any) -> LanguageModel:
+    """The same as a model of ours; UserError where it has other logits of random ids, padded or not."""
+    config, vocab_size = foreign.config, foreign.theirs.vocab_size
+    with torch.device("meta"):
+        ours = LanguageModel(config, vocab_size, (config.num_layers,), OBJECTIVES[foreign.objective])
+    with one_line(folder, "config.json has what ds_minimodel has not"):
+        tensors = foreign.architecture.from_theirs(theirs.state_dict(), config, [*ours.state_dict()])
+        ours.load_state_dict(tensors, assign=True)
+    draw, length = torch.Generator().manual_seed(0), min(config.max_positions, _TOKENS)
+    tokens = torch.randint(vocab_size, (2, length), generator=draw)
+    tokens[tokens == foreign.theirs.pad_token_id] += 1 if foreign.theirs.pad_token_id == 0 else -1
+    lengths = torch.tensor([length, length // 3], dtype=torch.int32)
+    real = torch.arange(length) < lengths[:, None]
+    with torch.inference_mode(), one_line(folder, "it cannot be computed"):
+        expected = theirs(input_ids=tokens, attention_mask=real.long()).logits[real]
+        (x_BSH,), table = encode(ours.eval().pack, ours.body, {"tokens": tokens, "lengths": lengths})
+        found = ours.pack.logits(ours.body.heads[str(config.num_layers)](x_BSH[real]), table)
+    differ, most = (found - expected).abs().max(), expected.abs().max()
+    if not differ <= _TOLERANCE * most:
+        raise UserError(
+            f"{folder / 'config.json'}: has a setting by which transformers computes what {config.kind} here does not: "
+            f"logits of up to {most:.3g} differ by {differ:.2g}"
+        )
+    return ours
+
+
+def _free_memory() -> int:
+    """Bytes that can be had without swapping."""
+    found = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return 1024 * int(found[1]) if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class _Index(Stored):
+    """The index of weights in parts: tensor -> file."""
+
+    weight_map: Annotated[dict[str, Annotated[NameInside, Field(pattern=r"^[^/]+$")]], Field(min_length=1)]
+
+
+def _read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
+    """(tensors, path). Pickles are read with torch's unpickler for weights, which runs no code."""
+    path = next((folder / name for name in _WEIGHTS if os.path.lexists(folder / name)), None)
+    if path is None:
+        raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}, nor the index of one in parts")
+    if not path.name.endswith(_INDEX):
+        return _read_tensors(path), path
+    parts = {*read_model(path, _Index, "download the model again").weight_map.values()}
+    return {name: tensor for part in sorted(parts) for name, tensor in _read_tensors(folder / part).items()}, path
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; UserError where one is no dense tensor of a type that weights have.
+
+    A view that repeats its numbers, of any size from a small file, is none.
+    """
+    if not path.is_file():  # a named pipe would be waited for
+        raise UserError(f"{path}: {'not a file, or a link to nothing' if os.path.lexists(path) else 'no such file'}")
+    with one_line(path, "damaged, or not a file of weights"):
+        is_safe = path.suffix == Path(SAFETENSORS).suffix
+        values = dict(load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True))
+    for name, tensor in values.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise UserError(f"{path}: {name!r:.80} is not a dense tensor")
+        if tensor.is_meta or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise UserError(f"{path}: {name!r:.80} of shape {tuple(tensor.shape)} has fewer numbers than that")
+        if tensor.dtype not in _TAKEN and not _UNUSED.search(name):
+            raise UserError(f"{path}: {name!r:.80} is {tensor.dtype}; weights in fp32, bf16 or fp16 are taken")
+    return values
+
+
+# Export.
 
 
 def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = None, depth: int | None = None) -> None:
@@ -185,8 +331,9 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
     vocabulary = read_artifact(pack, VocabularyManifest).vocabulary(pack)
     model = exported(artifact, body, language, vocabulary, depth)
     with atomic_folder(out) as temporary:
-        write_tokenizer(pack, temporary, body.config.with_layers(model.num_layers), fills_masks=body.task is None)
-        write_json(temporary / "config.json", model.config)
+        config = body.config.with_layers(model.num_layers)
+        ids = write_tokenizer(pack, temporary, config, is_task=body.task is not None)
+        write_json(temporary / "config.json", {**model.config, **ids})
         save_file(model.tensors, temporary / SAFETENSORS, metadata={"format": "pt"})
         task_name = (body.task or {}).get("name")
         export = Export(model.class_name, model.num_layers, _PIPELINES.get(model.ending), task_name)
@@ -204,11 +351,7 @@ class Exported:
     tensors: dict[str, Tensor]
 
     def module(self) -> Any:
-        """The module of transformers; UserError where that library is not installed."""
-        try:
-            import transformers
-        except ImportError:
-            raise UserError("transformers is not installed; pip install 'ds_minimodel[hf]'") from None
+        """The module of transformers."""
         own = getattr(transformers, self.class_name)
         return own.from_pretrained(None, config=own.config_class.from_dict(self.config), state_dict=self.tensors)
 
@@ -227,7 +370,7 @@ def exported(
     else:
         if depth is not None:
             raise UserError(f"{artifact}: a task model has no language-model head of depth {depth}; leave --depth out")
-        ending, head, num_layers, extra = _as_task(artifact, body)
+        ending, head, num_layers, extra = _as_task(artifact, body, architecture)
         tensors = dict(body.tensors)
     for name, tensor in language.tensors.items():
         tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
@@ -238,8 +381,7 @@ def exported(
     facts = {
         "architectures": [class_name],
         **architecture.config_json(config, len(language.tensors["tokens"])),
-        **{f"{token}_token_id": vocabulary.special.get(token) for token in ("bos", "eos", "pad")},
-        **({} if vocabulary.mask is None else {"mask_token_id": vocabulary.mask}),
+        **token_ids(vocabulary),
         "dtype": "float32",
         **extra,
     }
@@ -259,59 +401,9 @@ def _as_language_model(
     return name, architecture.language_model_head(depth), depth, {}
 
 
-def _as_task(artifact: str | Path, body: BodyArtifact) -> tuple[str, dict[str, str], int, dict]:
+def _as_task(
+    artifact: str | Path, body: BodyArtifact, architecture: Architecture
+) -> tuple[str, dict[str, str], int, dict]:
     kind, labels = task_of(artifact, body)
-    return kind.hugging_face_class, kind.head_names, body.config.num_layers, kind.hugging_face_config(labels)
-
-
-def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """(tensors, path). Pickles are read with torch's unpickler for weights, which runs no code."""
-    path = next((folder / name for name in _WEIGHTS if os.path.lexists(folder / name)), None)
-    if path is None:
-        raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}, nor the index of one in parts")
-    if not path.name.endswith(_INDEX):
-        return _read_tensors(path), path
-    part_of = read_model(path, _Index, "download the model again").weight_map
-    tensors: dict[str, Tensor] = {}
-    for part in sorted({*part_of.values()}):
-        held = _read_tensors(folder / part)
-        listed = {name for name, its in part_of.items() if its == part}
-        if held.keys() != listed:
-            name = min(held.keys() ^ listed)
-            raise UserError(
-                f"{folder / part}: {'has no' if name in listed else 'has a'} tensor {name!r:.80}, which "
-                f"{path.name} {'says is' if name in listed else 'does not say is'} there"
-            )
-        tensors |= held
-    return tensors, path
-
-
-class _Index(Stored):
-    """The index of weights in parts: tensor -> file."""
-
-    weight_map: Annotated[dict[str, Annotated[NameInside, Field(pattern=r"^[^/]+$")]], Field(min_length=1)]
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():  # a named pipe would be waited for
-        raise UserError(f"{path}: {'not a file, or a link to nothing' if os.path.lexists(path) else 'no such file'}")
-    try:
-        is_safe = path.suffix == Path(SAFETENSORS).suffix
-        values = dict(load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:  # what torch's unpickler raises depends on the bytes that are wrong
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{path}: damaged, or not a file of weights ({reason})") from None
-    return _state_dict(values, path)
-
-
-def _state_dict(values: Mapping[Any, Any], where: Path) -> dict[str, Tensor]:
-    """What a file of weights held, as tensors by name; UserError where it is something else.
-
-    A view that repeats its numbers, of any size from a small file, is something else too.
-    """
-    for name, tensor in values.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
-            raise UserError(f"{where}: {name!r:.80} is not a dense tensor")
-        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise UserError(f"{where}: {name!r:.80} of shape {tuple(tensor.shape)} has fewer numbers than that")
-    return dict(values)
+    head = architecture.task_head(body.config, kind.head_names)
+    return kind.hugging_face_class, head, body.config.num_layers, kind.hugging_face_config(labels)

@@ -1,337 +1,166 @@
-"""Tokenizers of Hugging Face's folders: kept as they are, and written back; refused where two files disagree.
-
-A folder may say in several files how its texts are cut, and each reader takes some of them: transformers' own class of
-a model makes a tokenizer of the vocabulary and of tokenizer_config.json, its generic class takes tokenizer.json. What
-is kept is tokenizer.json, or what transformers makes of older files. What the files state must agree, and where
-transformers is installed, it must give the same ids, of the vocabulary and of texts in many scripts (probes.py).
-"""
+"""Tokenizers of Hugging Face's folders: kept by transformers' own classes, and written back for them."""
 
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
-import math
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any
 
-import sentencepiece
 from google.protobuf.message import DecodeError
-from pydantic import BeforeValidator, Field
 from sentencepiece import sentencepiece_model_pb2
-from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ds_minimodel.bodies import BodyConfig
-from ds_minimodel.bodies.hugging_face import Architecture
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.data.probes import PROBES
-from ds_minimodel.data.tokenizer import JSON_FILE, UNIGRAM_FILE, WORD_START, TokenizerJson, without_standard_error
+from ds_minimodel.data.tokenizer import JSON_FILE, UNIGRAM_FILE, WORD_START, TokenizerJson, one_line
 
-ADVICE = "an import keeps what the families have that docs/hugging-face.md names, and nothing else"
-_OLDER_FILES = "vocab.txt", "vocab.json", "sentencepiece.bpe.model"
-TOKENIZER_FILES = (  # all that are read
-    JSON_FILE,
-    *_OLDER_FILES,
-    "merges.txt",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
+_VOCABULARIES = JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model"
+TOKENIZER_FILES = (  # all that transformers may read for the families that are served
+    *_VOCABULARIES,
+    *("merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
 )
-_MOST_BYTES = 1 << 28  # of one of them
-_FAIRSEQ = {"bos": "<s>", "eos": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
-_BERT = {"bos": "[CLS]", "eos": "[SEP]", "pad": "[PAD]", "unk": "[UNK]", "mask": "[MASK]"}
-# Classes of transformers that make a tokenizer of their own: (kind of vocabulary, special tokens by default). They put
-# these around texts, whatever tokenizer.json says.
-_OWN_CLASSES = {
-    "Roberta": ("BPE", _FAIRSEQ),
-    "XLMRoberta": ("Unigram", _FAIRSEQ),
-    "Camembert": ("Unigram", _FAIRSEQ),
-    "Bert": ("WordPiece", _BERT),
-}
-_GENERIC_CLASSES = "PreTrainedTokenizerFast", "TokenizersBackend"  # take tokenizer.json as it is
-_ROLES = {"cls_token": "bos", "sep_token": "eos", "pad_token": "pad", "unk_token": "unk", "mask_token": "mask"}
-_TEXT_ROLES = {"bos_token": "bos", "eos_token": "eos"}  # where cls_token and sep_token are not stated
+# What a pack keeps of a folder beside tokenizer.json: settings with the chat template, those of generation, and the ids
+# of special tokens by the keys of config.json.
+SETTINGS_FILE, GENERATION_FILE, IDS_FILE = "tokenizer_config.json", "generation_config.json", "token_ids.json"
+_ADVICE = "download the model again"
 protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time
 _PIECE = protobuf.ModelProto.SentencePiece
-T = TypeVar("T")
 
 
-def _token(token: Any) -> Any:
-    return token.get("content") if isinstance(token, dict) else token
+def keep_tokenizer(folder: Path, pack: Path, config: Any, body: BodyConfig) -> Vocabulary:
+    """Write the tokenizer of a Hugging Face folder, as transformers reads it, into a pack -> its vocabulary.
 
-
-def _tokens(tokens: Any) -> Any:
-    tokens = list(tokens.values()) if isinstance(tokens, dict) else tokens
-    return [_token(token) for token in tokens] if isinstance(tokens, list) else tokens
-
-
-_Token = Annotated[str | None, BeforeValidator(_token)]
-_Tokens = Annotated[list[str] | None, BeforeValidator(_tokens)]
-
-
-class _Sampling(files.Stored):
-    enable_sampling: Literal[False] = False
-
-
-class _Settings(files.Stored):
-    """Of tokenizer_config.json and special_tokens_map.json what changes the ids of a text."""
-
-    tokenizer_class: str | None = None
-    add_prefix_space: bool | None = None
-    do_lower_case: bool = True
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
-    bos_token: _Token = None
-    cls_token: _Token = None
-    pad_token: _Token = None
-    eos_token: _Token = None
-    sep_token: _Token = None
-    unk_token: _Token = None
-    mask_token: _Token = None
-    additional_special_tokens: _Tokens = None
-    extra_special_tokens: _Tokens = None
-    added_tokens_decoder: dict[Annotated[str, Field(pattern="^[0-9]+$")], Annotated[str, BeforeValidator(_token)]] = {}
-    sp_model_kwargs: _Sampling | None = None
-
-
-def _settings(path: Path) -> _Settings:
-    return files.read_model(path, _Settings, ADVICE) if os.path.lexists(path) else _Settings()
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A foreign tokenizer as a pack keeps it: the bytes of its tokenizer.json, and which of its ids are special."""
-
-    data: bytes
-    vocabulary: Vocabulary
-
-
-def read_vocabulary(folder: Path, architecture: Architecture, body: BodyConfig) -> Kept:
-    """The tokenizer of a Hugging Face folder; UserError where it has none or one that cannot be kept as it is.
-
-    body: of the model, by which texts stand in a sequence.
+    config: transformers' of the folder. body: of the model, by which texts stand in a sequence. UserError where there
+    is no such tokenizer, or what is written would give other ids of some text of the probes.
     """
-    path, config = folder / JSON_FILE, folder / "tokenizer_config.json"
-    settings = _settings(config)
-    name = settings.tokenizer_class or f"{architecture.tokenizer}Tokenizer"
-    own = name.removesuffix("Fast").removesuffix("Tokenizer")
-    if not _has_transformers() and own not in _OWN_CLASSES and name not in _GENERIC_CLASSES:
-        raise UserError(f"{config}: tokenizer_class {name!r:.60} is not known; install transformers, which reads it")
-    is_there = os.path.lexists(path)
-    file = TokenizerJson(path) if is_there else _made_by_transformers(folder)
-    data = path.read_bytes() if is_there else json.dumps(file.content, ensure_ascii=False).encode()
-    if own in _OWN_CLASSES and _OWN_CLASSES[own][0] != file.kind:
-        raise UserError(f"{config}: tokenizer_class: {own}Tokenizer does not read a {file.kind} vocabulary")
-    _check_older_files(folder, file)
-    vocabulary = _vocabulary(file, own, architecture, _stated(folder, file))
-    _check_settings(file, settings, own, config)
-    if body.causal and not _stands_as(file, vocabulary, body):
-        vocabulary = replace(vocabulary, bos=None)  # a token that is named, but begins no text
-    if not _stands_as(file, vocabulary, body):
-        processor = (file.content.get("post_processor") or {}).get("type")
-        if own not in _OWN_CLASSES or processor not in (None, "ByteLevel"):
-            ids = [id for side in _frame(vocabulary, body) for id in side]
-            where = f"between {' and '.join(file.strings[id] for id in ids)}" if ids else "alone"
-            raise UserError(f"{path}: post_processor: texts must stand {where} as the model's do")
-        data = _framed(file, vocabulary, body)
-    runner = file.runner(vocabulary)
-    if is_there and _has_transformers():
-        special = [file.strings[id] for id in vocabulary.special_ids]  # which no text becomes here
-        texts = [text for text in PROBES if not any(token in text for token in special)]
-        _compare_with_transformers(file, runner, texts)
-    return Kept(data, replace(vocabulary, lossy=file.loss(vocabulary)))
+    if not any((folder / name).is_file() for name in _VOCABULARIES):
+        raise UserError(f"{folder}: no tokenizer; it must hold {', '.join(_VOCABULARIES)} or the like")
+    theirs = _by_transformers(folder, config=config)
+    with one_line(folder, f"{type(theirs).__name__} is not written as {JSON_FILE}"):
+        file = TokenizerJson(folder / JSON_FILE, json.loads(theirs.backend_tokenizer.to_str()))
+        theirs.save_pretrained(pack, save_jinja_files=False)
+    vocabulary = _vocabulary(folder, theirs, file, body)
+    if file.size > config.vocab_size:
+        raise UserError(
+            f"{folder}: config.json has vocab_size {config.vocab_size}, the tokenizer {file.size} ids; resize "
+            "the embeddings to the tokenizer"
+        )
+    if 2 * file.size < config.vocab_size:  # transformers makes an empty one where a file is missing or empty
+        raise UserError(f"{folder}: config.json has vocab_size {config.vocab_size}, the tokenizer only {file.size} ids")
+    special = [file.strings[id] for id in vocabulary.special_ids]  # which no text becomes here
+    texts = [text for text in PROBES if not any(token in text for token in special)]
+    runner, again = file.runner(vocabulary), _by_transformers(pack)
+    with one_line(folder, "the tokenizer does not run"):
+        ours = [encoding.ids for encoding in runner.encode_batch(texts, add_special_tokens=False)]
+        alone = theirs(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        whole, kept = theirs(PROBES)["input_ids"], again(PROBES)["input_ids"]
+    _compare(folder, texts, ours, alone)
+    _compare(folder, PROBES, kept, whole)
+    for what in ("special_tokens_map", "chat_template", "padding_side", "model_input_names"):
+        if getattr(theirs, what) != getattr(again, what):
+            raise UserError(f"{folder}: transformers does not read {what} of the tokenizer as it wrote it")
+    path = folder / GENERATION_FILE
+    if path.exists():
+        files.write_json(pack / GENERATION_FILE, files.read_model(path, dict[str, Any], _ADVICE))
+    ids = {key: value for key, value in config.to_dict().items() if key.endswith("_token_id")}
+    files.write_json(pack / IDS_FILE, ids)
+    return replace(vocabulary, lossy=file.loss(vocabulary))
 
 
-def _stated(folder: Path, file: TokenizerJson) -> dict[str, str]:
-    """{key: token} of the special tokens that files beside the vocabulary name.
-
-    UserError where they contradict each other, or have tokens at other ids than the vocabulary.
-    """
-    ids, special = file.ids, dict[str, str]()
-    named: list[tuple[Path, str, int | str | None]] = []
-    path = folder / "added_tokens.json"
-    if os.path.lexists(path):
-        named += [(path, token, id) for token, id in files.read_model(path, dict[str, files.Count], ADVICE).items()]
-    for path in (folder / "tokenizer_config.json", folder / "special_tokens_map.json"):
-        stated = _settings(path)
-        named += [(path, token, id) for id, token in stated.added_tokens_decoder.items()]
-        for key in (*_ROLES, *_TEXT_ROLES):
-            token = getattr(stated, key)
-            if token is not None and special.setdefault(key, token) != token:
-                raise UserError(f"{path}: {key}: {token!r:.40} is not {special[key]!r:.40} as in tokenizer_config.json")
-            named += [(path, token, None)] if token is not None else []
-        named += [
-            (path, token, None)
-            for tokens in (stated.additional_special_tokens, stated.extra_special_tokens)
-            for token in tokens or ()
-        ]
-    for path, token, id in named:
-        if token not in ids:
-            raise UserError(f"{path}: {token!r:.60} is not in the vocabulary of {file.path.name}")
-        if id is not None and str(id) != str(ids[token]):
-            raise UserError(f"{path}: {token!r:.60} has id {id!s:.40}, in the vocabulary {ids[token]}")
-    return special
+def _by_transformers(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
+    with one_line(folder, "transformers cannot read its tokenizer"):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
 
 
-def _vocabulary(file: TokenizerJson, own: str, architecture: Architecture, stated: Mapping[str, str]) -> Vocabulary:
-    """Which ids of `file` are special. stated: as of `_stated`."""
-    ids = file.ids
-    _, by_default = _OWN_CLASSES.get(own) or _OWN_CLASSES.get(architecture.tokenizer, ("", {}))
-    spelt = {role: token for role, token in by_default.items() if own in _OWN_CLASSES or token in ids}
-    for key, role in (*_TEXT_ROLES.items(), *_ROLES.items()):
-        if key in stated and (key in _ROLES or role not in spelt):
-            spelt[role] = stated[key]
-    for role, token in spelt.items():
-        if token not in ids:
-            raise UserError(f"{file.path}: no {token} in the vocabulary, the {role} token of its class")
-    found: dict[str, Any] = {role: ids[token] for role, token in spelt.items()}
-    if found.get("pad") in (found.get("bos"), found.get("eos"), found.get("unk")):
-        found.pop("pad", None)  # what ends a text fills it up too
-    try:
-        return Vocabulary(file.size, **found, name=str(file.path))
-    except ValueError as error:
-        raise UserError(f"{file.path}: {error}") from None
-
-
-def _check_settings(file: TokenizerJson, settings: _Settings, own: str, config: Path) -> None:
-    """UserError where `file` and what its class makes of tokenizer_config.json treat texts otherwise."""
-    normalizer, splitter = file.content.get("normalizer") or {}, file.content.get("pre_tokenizer") or {}
-    expected: dict[str, Any] = {}
-    if settings.add_prefix_space is not None or own == "Roberta":
-        expected["add_prefix_space"] = bool(settings.add_prefix_space)
-    if own == "Bert":
-        expected |= {"lowercase": settings.do_lower_case, "strip_accents": settings.strip_accents}
-        expected |= {"handle_chinese_chars": settings.tokenize_chinese_chars}
-    for key, value in expected.items():
-        found = normalizer.get(key, splitter.get(key, value))
-        if found != value:
-            raise UserError(
-                f"{file.path}: {key} {json.dumps(found)}, but {config.name} makes it {json.dumps(value)}; let both say "
-                "the same"
-            )
-
-
-def _has_transformers() -> bool:
-    return importlib.util.find_spec("transformers") is not None
-
-
-def _made_by_transformers(folder: Path) -> TokenizerJson:
-    """What transformers makes of a folder without tokenizer.json; UserError where it does not."""
-    found = [folder / name for name in _OLDER_FILES if os.path.lexists(folder / name)]
-    if not found:
-        raise UserError(f"{folder}: no tokenizer; it must hold {JSON_FILE}, or {' or '.join(_OLDER_FILES)}")
-    path = found[0]
-    if not _has_transformers():
-        raise UserError(f"{folder}: has no {JSON_FILE}; install transformers, by which it is made of {path.name}")
-    for needed in [path, *([folder / "merges.txt"] if path.name == "vocab.json" else [])]:
-        _read(needed)
-    made = _by_transformers(path, lambda tokenizer: tokenizer.backend_tokenizer.to_str())
-    return TokenizerJson(path, json.loads(made))
-
-
-def _check_older_files(folder: Path, file: TokenizerJson) -> None:
-    """UserError where a piece of an older file is not one of `file`, or has another id or score there."""
-    for path in (folder / name for name in _OLDER_FILES if os.path.lexists(folder / name)):
-        data = _read(path)
-        found: Mapping[str, float] = file.ids
-        older: Mapping[str, float]
-        try:
-            if path.name == "vocab.txt":
-                lines = data.decode().removesuffix("\n").split("\n")
-                older = {line.removesuffix("\r"): id for id, line in enumerate(lines)}
-            elif path.name == "vocab.json":
-                older = files.read_model(path, dict[str, int], ADVICE)
-            else:
-                model = sentencepiece.SentencePieceProcessor(model_proto=data)
-                older = {model.id_to_piece(id): model.get_score(id) for id in range(model.get_piece_size())}
-                found = dict(file.content["model"]["vocab"]) if file.kind == "Unigram" else {}
-        except (UnicodeDecodeError, RuntimeError) as error:
-            raise UserError(f"{path}: not a vocabulary ({str(error).partition(chr(10))[0]:.200})") from None
-        for piece, value in older.items():
-            if not math.isclose(found.get(piece, math.nan), value, rel_tol=1e-6):
-                raise UserError(
-                    f"{path}: {piece!r:.60} is not as in {JSON_FILE} or as transformers reads it; remove the wrong one"
-                )
-
-
-def _read(path: Path) -> bytes:
-    """The bytes of an older file; UserError where that cannot be, as it is a pipe or larger than any vocabulary."""
-    try:
-        if not path.is_file() or not 0 < path.stat().st_size <= _MOST_BYTES:
-            raise UserError(f"{path}: no such file, or not a file that holds a vocabulary")
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _compare_with_transformers(file: TokenizerJson, runner: Tokenizer, texts: list[str]) -> None:
-    """UserError where `file` has other ids than transformers, or its `runner` gives others of `texts`."""
-    theirs, of_theirs = _by_transformers(
-        file.path, lambda tokenizer: (tokenizer.get_vocab(), tokenizer(texts, add_special_tokens=False)["input_ids"])
-    )
-    ids = file.ids
-    for token in {**theirs, **ids}:
-        if ids.get(token) != theirs.get(token):
-            raise UserError(f"{file.path}: {token!r:.60} has id {ids.get(token)}, to transformers {theirs.get(token)}")
-    with file.refusing():
-        of_ours = [encoding.ids for encoding in runner.encode_batch(texts, add_special_tokens=False)]
-    for text, our_ids, their_ids in zip(texts, of_ours, of_theirs, strict=True):
+def _compare(folder: Path, texts: Sequence[str], ours: list[list[int]], theirs: list[list[int]]) -> None:
+    for text, our_ids, their_ids in zip(texts, ours, theirs, strict=True):
         if our_ids != their_ids:
             raise UserError(
-                f"{file.path}: {text!r:.60} has the ids {our_ids!s:.60} by this file, {their_ids!s:.60} as "
-                "transformers reads it with what is beside it; let both say the same"
+                f"{folder}: {text!r:.60} has the ids {their_ids!s:.60} by transformers, and would have {our_ids!s:.60} "
+                "as it is kept; this tokenizer is not served"
             )
 
 
-def _by_transformers(path: Path, ask: Callable[[Any], T]) -> T:
-    """What `ask` gives for the AutoTokenizer of the folder of `path`, silently; any error becomes a UserError."""
-    from transformers import AutoTokenizer
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    settings = {"local_files_only": True, "trust_remote_code": False, "split_special_tokens": True}
+def _vocabulary(folder: Path, theirs: Any, file: TokenizerJson, body: BodyConfig) -> Vocabulary:
+    """Which ids are special: those by what they are called, and those that stand before and after a text."""
+    with one_line(folder, "the tokenizer does not run"):
+        first, second = (theirs(text, add_special_tokens=False)["input_ids"] for text in ("a", "b"))
+        single, pair = theirs("a")["input_ids"], theirs("a", "b", return_token_type_ids=True)
+    place = next((at for at in range(len(single)) if single[at : at + len(first)] == first), 0)
+    before, after = single[:place], single[place + len(first) :]
+    found = {role: getattr(theirs, f"{role}_token_id") for role in ("pad", "unk", "mask")}
+    found |= {"bos": before[0] if before else None, "eos": after[0] if after else theirs.eos_token_id}
+    frame = [found["bos"]] if before else [], [] if body.causal else [found["eos"]]
+    head, tail = [*frame[0], *first, *frame[1]], [*frame[1] * (body.separators - 1), *second, *frame[1]]
+    types = [0] * len(head) + [1] * len(tail)
+    is_pair = pair["input_ids"] == [*head, *tail] and (body.token_types == 1 or pair["token_type_ids"] == types)
+    if single != head or (not body.causal and not (before and is_pair)):
+        raise UserError(
+            f"{folder}: the tokenizer puts a text as {theirs.convert_ids_to_tokens(single)!s:.80} and two as "
+            f"{theirs.convert_ids_to_tokens(pair['input_ids'])!s:.120}, which is not as a {body.kind} has them here"
+        )
+    if found["pad"] in (found["bos"], found["eos"], found["unk"]):
+        found["pad"] = None  # what ends a text fills it up too
     try:
-        with without_standard_error():
-            return ask(AutoTokenizer.from_pretrained(path.parent, **settings))
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as error:  # of any kind, panics of its library too
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(f"{path}: transformers cannot read it ({reason:.200})") from None
-    finally:
-        logging.set_verbosity(verbosity)
+        return Vocabulary(file.size, **found, name=str(folder))
+    except ValueError as error:
+        raise UserError(f"{folder}: {error}") from None
 
 
-# How texts stand in a sequence.
+# Export.
+
+_ROLES = {"cls_token": "bos", "sep_token": "eos", "pad_token": "pad", "unk_token": "unk", "mask_token": "mask"}
+_TEXT_ROLES = {"bos_token": "bos", "eos_token": "eos"}
 
 
-def _frame(vocabulary: Vocabulary, body: BodyConfig) -> tuple[list[int], list[int]]:
-    """Ids before and after a text; nothing ends one to a body that goes on with it."""
+def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -> dict[str, Any]:
+    """Write what `AutoTokenizer` reads for a pack; return the ids of its special tokens by the keys of config.json.
+
+    An imported tokenizer comes out as it came in. is_task: of a task's model, to which "<mask>" in a text is text (but
+    in unigram vocabularies: docs/hugging-face.md).
+    """
+    vocabulary = files.read_artifact(pack, VocabularyManifest).vocabulary(pack)
+    if (pack / SETTINGS_FILE).is_file():
+        shutil.copyfile(pack / JSON_FILE, folder / JSON_FILE)
+        settings = files.read_model(pack / SETTINGS_FILE, dict[str, Any], "put the pack back from a copy")
+        settings.pop("auto_map", None)  # names code
+        ids = files.read_model(pack / IDS_FILE, dict[str, int | list[int] | None], "put the pack back from a copy")
+        if (pack / GENERATION_FILE).is_file() and not is_task:
+            shutil.copyfile(pack / GENERATION_FILE, folder / GENERATION_FILE)
+    else:
+        path = pack / JSON_FILE
+        file = TokenizerJson(path) if path.is_file() else _json_of_unigram(pack / UNIGRAM_FILE, vocabulary)
+        (folder / JSON_FILE).write_text(_framed(file, vocabulary, body), encoding="utf-8")
+        spelt = {role: file.strings[id] for role, id in vocabulary.special.items()}
+        inputs = ["input_ids", "token_type_ids", "attention_mask"]
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": body.max_positions,
+            **{key: spelt[role] for key, role in (*_ROLES.items(), *_TEXT_ROLES.items()) if role in spelt},
+            "model_input_names": inputs if body.token_types > 1 else [inputs[0], inputs[2]],
+        }
+        ids = token_ids(vocabulary)
+    files.write_json(folder / SETTINGS_FILE, settings | ({"split_special_tokens": True} if is_task else {}))
+    return ids
+
+
+def token_ids(vocabulary: Vocabulary) -> dict[str, int | None]:
+    """The special tokens of a vocabulary by the keys of config.json."""
+    ids = {f"{token}_token_id": vocabulary.special.get(token) for token in ("bos", "eos", "pad")}
+    return ids if vocabulary.mask is None else {**ids, "mask_token_id": vocabulary.mask}
+
+
+def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> str:
+    """`file` with texts put between <s> and </s> as such a body has them; nothing ends one that is to go on."""
     before, after = vocabulary.frame
-    return before, [] if body.causal else after
-
-
-def _stands_as(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> bool:
-    """Whether a text stands in a sequence as such a body has it, and, where it sees both sides, a pair."""
-    (before, after), tokenizer = _frame(vocabulary, body), file.load()
-    with file.refusing():
-        first, second = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
-        single, pair = tokenizer.encode("a"), tokenizer.encode("a", "b")
-    first, second = [*before, *first, *after], [*after * (body.separators - 1), *second, *after]
-    types = [0] * len(first) + [1] * len(second)
-    same_pair = pair.ids == [*first, *second] and (body.token_types == 1 or pair.type_ids == types)
-    return single.ids == first and (same_pair or body.causal)
-
-
-def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> bytes:
-    """`file` with texts put between <s> and </s> as such a body has them."""
-    (before, after), strings = _frame(vocabulary, body), file.strings
+    strings, after = file.strings, [] if body.causal else after
 
     def tokens(ids: list[int], type: int = 0) -> list[dict[str, Any]]:
         return [{"SpecialToken": {"id": strings[id], "type_id": type}} for id in ids]
@@ -346,38 +175,7 @@ def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> by
         pair=[*single, *between, {"Sequence": {"id": "B", "type_id": second}}, *tokens(after, second)],
         special_tokens=special,
     )
-    return file.load({**file.content, "post_processor": processor}).to_str().encode()
-
-
-# Export.
-
-
-def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, fills_masks: bool = True) -> None:
-    """Write what `AutoTokenizer` reads for a pack.
-
-    Texts are cut at the length of the body where a user asks for it. fills_masks: whether "<mask>" in a text is the
-    token. It is in unigram vocabularies, whatever is set, as special tokens are (docs/hugging-face.md).
-    """
-    vocabulary = files.read_artifact(pack, VocabularyManifest).vocabulary(pack)
-    if (pack / JSON_FILE).is_file():
-        file, data = TokenizerJson(pack / JSON_FILE), (pack / JSON_FILE).read_bytes()
-    else:
-        file, data = _json_of_unigram(pack / UNIGRAM_FILE, vocabulary), b""
-    if not _stands_as(file, vocabulary, body):
-        data = _framed(file, vocabulary, body)
-    (folder / JSON_FILE).write_bytes(data)
-    spelt = {role: file.strings[id] for role, id in vocabulary.special.items()}
-    inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    files.write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": body.max_positions,
-            **({} if fills_masks else {"split_special_tokens": True}),
-            **{key: spelt[role] for key, role in (*_ROLES.items(), *_TEXT_ROLES.items()) if role in spelt},
-            "model_input_names": inputs if body.token_types > 1 else [inputs[0], inputs[2]],
-        },
-    )
+    return file.load({**file.content, "post_processor": processor}).to_str()
 
 
 def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:

@@ -36,6 +36,7 @@ from ds_minimodel.common.files import (
     write_json,
     write_manifest,
 )
+from ds_minimodel.common.names import Name
 from ds_minimodel.common.sections import OneOf
 from ds_minimodel.common.vocabulary import VocabularyManifest
 from ds_minimodel.model.parameters import load_into
@@ -86,7 +87,7 @@ class BodyManifest(Manifest):
 class PackManifest(VocabularyManifest):
     """Manifest of a language pack. rows: of its embeddings, as many as its vocabulary has ids, or more."""
 
-    language: str
+    language: Name
     space: str
     rows: Count
     steps: Count

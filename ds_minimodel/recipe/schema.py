@@ -26,6 +26,7 @@ from pydantic_core import PydanticKnownError
 from ds_minimodel.bodies import BODIES
 from ds_minimodel.bodies.config import BodyConfig
 from ds_minimodel.bodies.kind import BodyKind
+from ds_minimodel.common.names import Name, check_apart, check_workdir
 from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.common.sections import (
     DECIDES_NOTHING,
@@ -53,7 +54,6 @@ from ds_minimodel.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, FromFile
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
-from ds_minimodel.recipe.names import Name, check_apart, check_workdir
 from ds_minimodel.systems import SYSTEMS, Depth, System
 from ds_minimodel.tasks import FINETUNED, KINDS
 

@@ -3,13 +3,21 @@
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import PackArtifact, load_body, save_pack
+from ds_minimodel.serve.packs import save_plugged
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
 
@@ -58,5 +66,33 @@ def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, specia
 
 def test_a_text_that_ends_before_it_goes_on_is_refused(text_file, tmp_path):
     theirs = save_llama(text_file, tmp_path / "theirs", f"$A {END}")
-    with pytest.raises(UserError, match="post_processor: texts must stand alone as the model's do"):
+    with pytest.raises(UserError, match="which is not as a llama has them here"):
         import_hf(theirs, tmp_path / "ours")
+
+
+def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
+    """Template, settings of generation, and every special token, some of which no role here has."""
+    theirs = save_llama(text_file, tmp_path / "theirs", "$A")
+    tokenizer = AutoTokenizer.from_pretrained(theirs)
+    tokenizer.add_special_tokens({"pad_token": END, "additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    tokenizer.padding_side, tokenizer.model_max_length = "left", 64
+    tokenizer.save_pretrained(theirs)
+    model = LlamaForCausalLM.from_pretrained(theirs)
+    model.resize_token_embeddings(len(tokenizer))
+    model.config.update({"bos_token_id": 1, "eos_token_id": [0, 331], "pad_token_id": 0})
+    model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=[0, 331], temperature=0.6, do_sample=True)
+    model.save_pretrained(theirs)
+    import_hf(theirs, tmp_path / "ours", "en")
+    save_plugged(tmp_path / "ours/body", tmp_path / "ours/pack", tmp_path / "plugged")
+    export_hf(tmp_path / "plugged/body", tmp_path / "out")
+    old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
+    messages = [{"role": "user", "content": TEXTS[0]}, {"role": "assistant", "content": TEXTS[1]}]
+    assert old.apply_chat_template(messages) == new.apply_chat_template(messages)
+    for what in ("special_tokens_map", "all_special_ids", "padding_side", "model_max_length", "chat_template"):
+        assert getattr(old, what) == getattr(new, what)
+    assert old(TEXTS, padding=True)["input_ids"] == new(TEXTS, padding=True)["input_ids"]
+    for read in (AutoConfig, GenerationConfig):
+        before, after = (read.from_pretrained(folder).to_dict() for folder in (theirs, tmp_path / "out"))
+        ids = [key for key in before if key.endswith("_token_id") or key in ("temperature", "do_sample")]
+        assert {key: before[key] for key in ids} == {key: after[key] for key in ids}

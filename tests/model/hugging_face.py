@@ -4,6 +4,7 @@ import torch
 from model_cases import body_config
 from transformers import RobertaConfig
 
+from ds_minimodel.bodies import make_body
 from ds_minimodel.bodies.roberta.hugging_face import ROBERTA
 from ds_minimodel.bodies.roberta.model import FIRST_POSITION
 from tests.small_models import PAD
@@ -15,7 +16,12 @@ def names(num_layers, head_depth=None, task=()):
     task: (our module, Hugging Face's module) of a task's head.
     """
     head = {} if head_depth is None else ROBERTA[0].language_model_head(head_depth)
-    return ROBERTA[0]._names(body_config(num_layers), {**head, **dict(task)})
+    head |= dict(task)
+    with torch.device("meta"):
+        body = make_body(body_config(num_layers), () if head_depth is None else (head_depth,))
+    ours = ["pack.tokens", "pack.bias", *(f"body.{name}" for name in body.state_dict())]
+    ours += [f"{module}.{kind}" for module, _ in task for kind in ("weight", "bias")]
+    return ROBERTA[0]._names(ours, head)
 
 
 def twin(theirs, ours, found, **settings):
