@@ -55,11 +55,8 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def time_saves(folder: str, width: int, rounds: int) -> dict[str, Any]:
     """Parameters and bytes of a square map, and the median seconds of each of TIMES."""
     from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
-    from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
-    from ds_minimodel.engine.execution import Execution
     from ds_minimodel.engine.ranks.world import join_ranks
-    from ds_minimodel.engine.run import Accounting, Optimizer, Run
-    from ds_minimodel.engine.schedule import Schedule
+    from ds_minimodel.engine.run import Accounting, CheckpointPolicy, Execution, Optimizer, Run, Schedule
     from ds_minimodel.engine.zero.engine import build_engine
 
     world = join_ranks()

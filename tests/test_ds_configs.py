@@ -6,9 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ds_minimodel.engine.execution import Execution
-from ds_minimodel.engine.run import Accounting, Optimizer, Run
-from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.engine.run import Accounting, Execution, Optimizer, Run, Schedule
 from ds_minimodel.engine.zero.config import check_deepspeed
 from ds_minimodel.recipe.deepspeed_file import read_deepspeed_file
 from ds_minimodel.recipe.reading import load_recipe

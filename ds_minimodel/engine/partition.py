@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ds_minimodel.engine.execution import Split, replicas_of, split_batch
+from ds_minimodel.engine.run import Split, replicas_of, split_batch
 from ds_minimodel.engine.zero.config import (
     BUCKET,
     OFFLOAD_STAGES,

@@ -6,10 +6,17 @@ import sys
 from collections.abc import Collection, Iterable
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.engine.execution import Execution, fill_batch, replicas_of, split_batch
 from ds_minimodel.engine.ranks.launch import name_the_cpu
-from ds_minimodel.engine.run import Accounting, Optimizer, Run
-from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.engine.run import (
+    Accounting,
+    Execution,
+    Optimizer,
+    Run,
+    Schedule,
+    fill_batch,
+    replicas_of,
+    split_batch,
+)
 from ds_minimodel.engine.zero.config import disagreements, let_deepspeed_check, refuse_disagreements
 from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.pipeline.order import Step

@@ -20,10 +20,9 @@ from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.costs import Cost
 from ds_minimodel.data.samples import Samples
-from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.engine.run import CheckpointPolicy, Schedule
 from ds_minimodel.planning.steps import model_of, phases_of, text_steps
 from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.steps.training import micro_batches, text_run

@@ -13,8 +13,8 @@ import torch
 
 from ds_minimodel.bodies import BODIES
 from ds_minimodel.bodies.body import shard
-from ds_minimodel.engine.execution import Execution, replicas_of
 from ds_minimodel.engine.partition import ParameterInfo, Partition, Setup, partition_of
+from ds_minimodel.engine.run import Execution, replicas_of
 from ds_minimodel.engine.zero.config import needed_stage, zero_memory
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.parallel import Group

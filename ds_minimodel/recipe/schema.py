@@ -343,13 +343,6 @@ class Engine(Section):
 class Checkpoint(Section):
     every: PositiveInt = 1000  # optimizer steps
     keep_last: PositiveInt = 2
-    keep_every: PositiveInt | None = None  # steps; checkpoints at multiples of it are kept for good
-
-    @model_validator(mode="after")
-    def _milestones_are_saved(self) -> "Checkpoint":
-        if self.keep_every and self.keep_every % self.every:
-            raise ValueError(f"keep_every {self.keep_every} must be a multiple of every {self.every}")
-        return self
 
 
 class Recipe(Section):

@@ -9,9 +9,9 @@ from ds_minimodel.bodies.body import shard
 from ds_minimodel.costs import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.checkpoints.best import BestWeights
-from ds_minimodel.engine.execution import fill_batch
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.engine.run import fill_batch
 from ds_minimodel.model.artifacts import identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.parameters import load_into, train_only

@@ -16,12 +16,10 @@ from ds_minimodel.data.samples import SampleReader
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.checkpoints.best import drop_best
-from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy, drop_all_but_milestones
-from ds_minimodel.engine.execution import Execution
+from ds_minimodel.engine.checkpoints.storage import drop_all
 from ds_minimodel.engine.loop import Batches
 from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.engine.run import Accounting, Optimizer, Phases, Run
-from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.engine.run import Accounting, CheckpointPolicy, Execution, Optimizer, Phases, Run, Schedule
 from ds_minimodel.engine.zero.config import check_deepspeed, needed_stage
 from ds_minimodel.model.models import LanguageModel, to_tensors
 from ds_minimodel.objectives import Sampler
@@ -72,7 +70,7 @@ def finished_checkpoints(folder: Path) -> Callable[[], None]:
 
     def drop() -> None:
         drop_best(checkpoints)
-        drop_all_but_milestones(checkpoints)
+        drop_all(checkpoints)
 
     return drop
 
@@ -101,7 +99,7 @@ def training_run(
         Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
         Accounting(tokens_per_step, phases),
         Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip),
-        CheckpointPolicy(kept.every, kept.keep_last, kept.keep_every),
+        CheckpointPolicy(kept.every, kept.keep_last),
         *((engine.deepspeed.settings, engine.deepspeed.path) if engine.deepspeed else ()),
     )
     world.replicated(lambda: check_deepspeed(run, world.data.size))

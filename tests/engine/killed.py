@@ -8,14 +8,14 @@ from unittest import mock
 import torch
 from synthetic import run_config, train
 
-from ds_minimodel.engine.checkpoints import host_copies, storage
+from ds_minimodel.engine.checkpoints import storage
 from ds_minimodel.engine.ranks.world import join_ranks
 
 RUN = run_config(zero_stage=1, checkpoint_every=1, keep_last=3)
 # Where it dies: the function, and how many calls of it come before. A save writes two files.
 PLACES = {
     "writing": (torch, "save", 3),
-    "verifying": (host_copies, "sha256_of_file", 3),
+    "verifying": (storage, "sha256_of_file", 3),
     "listing": (storage, "write_json", 1),
     "renaming": (Path, "rename", 1),
     "pointing": (storage, "atomic_write", 1),

@@ -11,10 +11,7 @@ import torch
 
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.engine import loop
-from ds_minimodel.engine.checkpoints.storage import CheckpointPolicy
-from ds_minimodel.engine.execution import Execution
-from ds_minimodel.engine.run import Accounting, Optimizer, Run
-from ds_minimodel.engine.schedule import Schedule
+from ds_minimodel.engine.run import Accounting, CheckpointPolicy, Execution, Optimizer, Run, Schedule
 from ds_minimodel.engine.zero import engine as zero_engine
 from ds_minimodel.model.parameters import train_only
 from ds_minimodel.steps.training import micro_batches
@@ -70,7 +67,6 @@ RUN = {
     "micro_batch_size": BATCH_SIZE,
     "checkpoint_every": 1000,
     "keep_last": 2,
-    "keep_every": None,
     "tokens_per_step": BATCH_SIZE * SEQ_LENGTH,
     "phases": ((STEPS, 1e9, 2e9),),
 }
@@ -85,7 +81,7 @@ def run_config(deepspeed=None, **changes):
         Execution(run.batch_size, run.micro_batch_size, run.zero_stage, run.precision),
         Accounting(run.tokens_per_step, run.phases),
         Optimizer(run.weight_decay, run.beta1, run.beta2, run.eps, run.clip),
-        CheckpointPolicy(run.checkpoint_every, run.keep_last, run.keep_every),
+        CheckpointPolicy(run.checkpoint_every, run.keep_last),
         deepspeed or {},
     )
 

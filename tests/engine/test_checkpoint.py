@@ -17,7 +17,7 @@ from synthetic import CrashingSampler, model, resume, run_config, same, small_pa
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json, sha256_of_file, sha256_of_json, write_json
-from ds_minimodel.engine.checkpoints.storage import drop_all_but_milestones
+from ds_minimodel.engine.checkpoints.storage import drop_all
 from ds_minimodel.engine.zero import engine as zero_engine
 from ds_minimodel.engine.zero.state import read_masters
 
@@ -131,14 +131,11 @@ def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what, 
     assert names(tmp_path) == before
 
 
-def test_milestones_outlive_the_run(world, tmp_path):
-    crash(world, tmp_path, run_config(checkpoint_every=1, keep_last=1, keep_every=2))
-    assert names(tmp_path) == ["latest", "step-00000002", "step-00000004"]
-    resume(world, tmp_path, run_config(checkpoint_every=1, keep_last=2, keep_every=2))
-    assert names(tmp_path) == ["latest", "step-00000002", "step-00000004", "step-00000005"]
-    drop_all_but_milestones(tmp_path / "checkpoints")
-    assert names(tmp_path) == ["latest", "step-00000002", "step-00000004"]
-    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000004"
+def test_the_newest_stay_until_the_run_is_done(world, tmp_path):
+    crash(world, tmp_path, run_config(checkpoint_every=1, keep_last=2))
+    assert names(tmp_path) == ["latest", "step-00000003", "step-00000004"]
+    drop_all(tmp_path / "checkpoints")
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_a_finished_run_leaves_nothing_of_a_killed_save(tmp_path):
@@ -148,7 +145,7 @@ def test_a_finished_run_leaves_nothing_of_a_killed_save(tmp_path):
         (checkpoints / name).mkdir(parents=True)
         (checkpoints / name / "file").write_text("cut short")
     (checkpoints / "latest").write_text("step-00000002")
-    drop_all_but_milestones(checkpoints)
+    drop_all(checkpoints)
     assert not checkpoints.exists()
 
 

@@ -4,7 +4,7 @@ import pytest
 from synthetic import RUN, run_config
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.engine.execution import fill_batch, split_batch
+from ds_minimodel.engine.run import fill_batch, split_batch
 from ds_minimodel.engine.zero.config import check_deepspeed, deepspeed_config, needed_stage
 
 
@@ -70,9 +70,9 @@ def test_a_filled_batch_divides(batch_size, micro, world_size, slots):
 
 
 def test_the_record_of_a_run_has_the_names_that_run_json_has_always_had():
-    record = run_config(zero_stage=2, precision="bf16", checkpoint_every=7, keep_every=14).record()
+    record = run_config(zero_stage=2, precision="bf16", checkpoint_every=7).record()
     assert list(record) == list(RUN)
-    assert record == {**RUN, "zero_stage": 2, "precision": "bf16", "checkpoint_every": 7, "keep_every": 14}
+    assert record == {**RUN, "zero_stage": 2, "precision": "bf16", "checkpoint_every": 7}
 
 
 OWN = {

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from synthetic import changed
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.engine.execution import replicas_of
+from ds_minimodel.engine.run import replicas_of
 
 from ..forks import start_ranks
 

@@ -62,8 +62,7 @@ adapt.snapshot_at adapt.lr finetune finetune.tasks finetune.tasks.topic finetune
 finetune.tasks.topic.train finetune.tasks.topic.test finetune.tasks.topic.test.de finetune.tasks.topic.labels
 finetune.tasks.topic.columns finetune.tasks.topic.lr finetune.tasks.topic.epochs finetune.seeds finetune.epochs
 finetune.batch_size finetune.max_length finetune.lr finetune.warmup_ratio engine engine.zero_stage engine.precision
-engine.micro_batch_size engine.tensor_parallel checkpoint checkpoint.every checkpoint.keep_last
-checkpoint.keep_every""".split()
+engine.micro_batch_size engine.tensor_parallel checkpoint checkpoint.every checkpoint.keep_last""".split()
 
 NAMES = (
     "/",

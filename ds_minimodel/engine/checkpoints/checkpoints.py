@@ -8,6 +8,7 @@ done, because data and dropout are functions of it.
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from dataclasses import replace
@@ -16,12 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import distributed as dist
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import clear_write_errors, read_manifest
 from ds_minimodel.engine.checkpoints import storage
-from ds_minimodel.engine.checkpoints.host_copies import is_finite, to_host, wait_for_copies, write_verified
 from ds_minimodel.engine.ranks.world import HOST_TIMEOUT, World
 from ds_minimodel.engine.run import Run
 from ds_minimodel.engine.zero.files import EngineFiles
@@ -41,7 +43,8 @@ class Checkpoints:
 
     def __init__(self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str):
         """job: hash of all that decides the run's outcome; a checkpoint of another job is refused."""
-        self.engine, self.folder, self.policy, self.world = engine, Path(folder), run.checkpoints, world
+        self.engine, self.folder, self.world = engine, Path(folder), world
+        self.keep_last = run.checkpoints.keep_last
         # Facts in which a checkpoint must agree with the run that goes on from it.
         self.binding: dict[str, Any] = {
             "job": job,
@@ -88,13 +91,9 @@ class Checkpoints:
         self.wait()
         self.world.from_main(lambda: self._start_partial(step))
         states = self.files.take(self.folder, storage.checkpoint_name(step) + storage.PARTIAL, step)
-        wait_for_copies()
-        facts = {
-            **self.binding,
-            **self.layout,
-            "milestone": self.policy.is_milestone(step),
-            "loss_scale": read_loss_scale(self.engine),
-        }
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the copies run beside the host's work
+        facts = {**self.binding, **self.layout, "loss_scale": read_loss_scale(self.engine)}
         self.thread = threading.Thread(target=self._write, args=(step, states, facts), daemon=True)
         self.thread.start()
         self.saved = step
@@ -139,19 +138,19 @@ class Checkpoints:
             self.error = error
 
     def _write_files(self, step: int, states: dict[Path, Any]) -> dict[str, dict]:
-        if not is_finite(list(states.values())):
+        if not _is_finite(list(states.values())):
             raise UserError(
                 f"{self.folder}: the training state is not finite after step {step} and is not "
                 "saved; lower lr, or use bf16 or fp32"
             )
         with clear_write_errors(self.folder):
-            return {path.name: write_verified(path, state) for path, state in states.items()}
+            return {path.name: storage.write_verified(path, state) for path, state in states.items()}
 
     def _complete(self, step: int, written: list[dict[str, dict]], facts: dict[str, Any]) -> None:
         with clear_write_errors(self.folder):
             files = {name: facts_of_file for each in written for name, facts_of_file in each.items()}
             storage.complete_partial(self.folder, step, files, facts)
-            storage.drop_old(self.folder, step, self.policy)
+            storage.drop_old(self.folder, step, self.keep_last)
 
     def _newest_undamaged(self) -> str | None:
         names = self.world.from_main(lambda: storage.newest_first(self.folder))
@@ -193,6 +192,34 @@ class Checkpoints:
     def _warn(self, message: str, *arguments: object) -> None:
         if self.world.is_main:
             log.warning(message, *arguments)
+
+
+def to_host(state: Any) -> Any:
+    """A copy of nested containers in host memory; copies from a GPU may still run.
+
+    Tensors that are one stay one. Views become compact: torch.save would else write all that they are views of.
+    """
+    copies: dict[Any, torch.Tensor] = {}  # those made so far, by the memory that they are of
+
+    def copy_of(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return copy.deepcopy(value)
+        key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
+        if key not in copies:
+            host = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+            copies[key] = host.copy_(value.detach(), non_blocking=True)
+        return copies[key]
+
+    return tree_map(copy_of, state)
+
+
+def _is_finite(state: Any) -> bool:
+    """Whether all tensors of nested containers are finite; reads them without making another."""
+    return all(
+        torch.isfinite(torch.stack(torch.aminmax(value))).all()
+        for value in tree_leaves(state)
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel()
+    )
 
 
 def _first_difference(saved: dict[str, list[int]], here: dict[str, list[int]]) -> tuple[object, object]:

@@ -6,11 +6,14 @@ latest                  name of the newest complete one, as DeepSpeed's load_che
 """
 
 import contextlib
+import hashlib
+import os
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
+
+import torch
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
@@ -37,30 +40,10 @@ class CheckpointManifest(Manifest):
 
     step: Count
     loss_scale: dict[str, int | float] | None
-    milestone: bool = False
     manifest_sha256: Sha256  # of all else in it
 
     noun = "a checkpoint"
     kinds = ("checkpoint",)
-
-
-@dataclass(frozen=True)
-class CheckpointPolicy:
-    """When a run's checkpoints are written, and which stay.
-
-    every: optimizer steps from one to the next. keep_last: so many of the newest stay. keep_every: those at multiples
-    of so many steps (milestones) stay for good; None: none outlives its run.
-    """
-
-    every: int = 1000
-    keep_last: int = 2
-    keep_every: int | None = None
-
-    def is_due(self, step: int) -> bool:
-        return step % self.every == 0
-
-    def is_milestone(self, step: int) -> bool:
-        return bool(self.keep_every) and step % (self.keep_every or 1) == 0
 
 
 def checkpoint_name(step: int) -> str:
@@ -111,6 +94,37 @@ def start_partial(folder: Path, step: int) -> None:
     (folder / (checkpoint_name(step) + PARTIAL)).mkdir()
 
 
+def write_verified(path: Path, state: Any) -> dict[str, int | str]:
+    """torch.save with fsync; {"bytes", "sha256"} of what was written.
+
+    OSError where it does not read back the same.
+    """
+    with open(path, "wb") as file:
+        hashed = _Hashed(file)
+        torch.save(state, cast(IO[bytes], hashed))
+        file.flush()
+        os.fsync(file.fileno())
+    written: dict[str, int | str] = {"bytes": hashed.size, "sha256": hashed.sha256.hexdigest()}
+    if sha256_of_file(path) != written["sha256"]:
+        raise OSError(f"{path}: does not read back as it was written; the disk may be failing")
+    return written
+
+
+class _Hashed:
+    """A file for torch.save that hashes what goes into it."""
+
+    def __init__(self, file: IO[bytes]):
+        self.file, self.sha256, self.size = file, hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size += len(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
 def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dict[str, Any]) -> None:
     """Make the partial checkpoint of `step` the newest one.
 
@@ -131,43 +145,28 @@ def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dic
         shutil.rmtree(complete)
     partial.rename(complete)
     sync_folder(folder)
-    _point_to(folder, complete.name)
+    with atomic_write(folder / LATEST, "w") as file:
+        file.write(complete.name)
 
 
-def drop_old(folder: Path, step: int, policy: CheckpointPolicy) -> None:
-    """Remove all checkpoints but those up to `step` that `policy` keeps.
-
-    Those newer than `step` were damaged and passed over.
-    """
-    old = [name for name in newest_first(folder) if step_of(name) <= step]
-    for name in newest_first(folder):
-        if name not in old[: policy.keep_last] and not (name in old and policy.is_milestone(step_of(name))):
+def drop_old(folder: Path, step: int, keep_last: int) -> None:
+    """Remove all checkpoints but the newest up to `step`; those after it were damaged and passed over."""
+    names = newest_first(folder)
+    kept = [name for name in names if step_of(name) <= step][:keep_last]
+    for name in names:
+        if name not in kept:
             _remove(folder / name)
 
 
-def drop_all_but_milestones(folder: Path | str) -> None:
-    """Remove all checkpoints of a finished run but its milestones."""
-    folder = Path(folder)
+def drop_all(folder: Path) -> None:
+    """Remove the checkpoints of a finished run."""
     _remove_partials(folder)
-    left = []
     for name in newest_first(folder):
-        if _is_marked(folder / name):
-            left.append(name)
-        else:
-            _remove(folder / name)
-    if left:
-        _point_to(folder, left[0])
-    elif folder.is_dir():
+        _remove(folder / name)
+    if folder.is_dir():
         (folder / LATEST).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it holds what a user has put there
             folder.rmdir()
-
-
-def _is_marked(checkpoint: Path) -> bool:
-    try:
-        return read_artifact(checkpoint, CheckpointManifest).milestone
-    except UserError:
-        return False
 
 
 def _remove(checkpoint: Path) -> None:
@@ -181,8 +180,3 @@ def _remove(checkpoint: Path) -> None:
 def _remove_partials(folder: Path) -> None:
     for path in folder.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(path)
-
-
-def _point_to(folder: Path, name: str) -> None:
-    with atomic_write(folder / LATEST, "w") as file:
-        file.write(name)

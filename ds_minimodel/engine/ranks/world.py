@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
-from ds_minimodel.engine.execution import replicas_of
 from ds_minimodel.engine.ranks.launch import check_meeting, launched
 from ds_minimodel.engine.ranks.lifeline import end_with_lost_ranks
 from ds_minimodel.engine.ranks.rendezvous import prepare_rendezvous
+from ds_minimodel.engine.run import replicas_of
 from ds_minimodel.engine.zero import start
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.gpu import refuse, why_no_code

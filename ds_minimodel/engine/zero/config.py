@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError, reason_of
-from ds_minimodel.engine.execution import Execution
-from ds_minimodel.engine.run import Run
+from ds_minimodel.engine.run import Execution, Run
 
 NEVER = 10**9
 # At most so many elements are reduced at once, or gathered ahead of their use. DeepSpeed's own 500 million are

@@ -15,7 +15,7 @@ from ds_minimodel.engine.run import Run
 from ds_minimodel.engine.zero import start
 from ds_minimodel.engine.zero.config import deepspeed_config, deepspeeds_refusals
 from ds_minimodel.engine.zero.state import write_masters
-from ds_minimodel.engine.zero.update import read_gradients_less, skip_unless_finite
+from ds_minimodel.engine.zero.update import adamw_for, replace_bf16_update
 from ds_minimodel.ops.precision import DTYPES
 
 if TYPE_CHECKING:
@@ -32,21 +32,14 @@ def build_engine(
     zero: of a partition, for DeepSpeed's configuration; its own sizes of buffers where it is not given. replicated:
     names of frozen parameters that stay whole on each rank at stage 3; they become buffers of `module`.
     """
-    precision, stage, rule = run.execution.precision, run.execution.zero_stage, run.optimizer
+    precision, stage = run.execution.precision, run.execution.zero_stage
     _hide(module, replicated, world.device, DTYPES[precision])
     original = {
         name: parameter.detach().clone() for name, parameter in module.named_parameters() if parameter.requires_grad
     }
     # Frozen parameters are not handed over: a group without one that trains is an IndexError at stages 1 and 2. The
     # optimizer is made here: DeepSpeed would compile one of its own.
-    optimizer = torch.optim.AdamW(
-        [parameter for parameter in module.parameters() if parameter.requires_grad],
-        lr=run.schedule.lr,
-        betas=(rule.beta1, rule.beta2),
-        eps=rule.eps,
-        weight_decay=rule.weight_decay,
-        fused=True,
-    )
+    optimizer = adamw_for((parameter for parameter in module.parameters() if parameter.requires_grad), run, world)
     mpu = world.replicated(lambda: model_parallel_unit(run, world))
     config = deepspeed_config(run, world.data.size, zero)
 
@@ -66,9 +59,7 @@ def build_engine(
         engine.optimizer.optimizer.state.clear()
     if precision != "fp32":
         write_masters(engine, original)
-    read_gradients_less(engine, run, world)
-    if stage == 0 and precision == "fp32":
-        skip_unless_finite(engine, world)
+    replace_bf16_update(engine, run, world)
     start.set_log_level(run.deepspeed)
     engine.train()
     return engine

@@ -1,10 +1,11 @@
-"""The update of bf16 weights on a CPU with fewer passes over the gradients than DeepSpeed makes; fp32's with one more.
+"""Updates that differ from DeepSpeed's: which steps fp32 skips, and fewer passes over bf16 gradients on a CPU.
 
 Where little else trains than a table of embeddings, reading and writing it is a large part of a small step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,29 +21,45 @@ if TYPE_CHECKING:
 BLOCK = 1 << 18  # elements of a gradient whose fp32 copy stays in a core's cache
 
 
-def read_gradients_less(engine: DeepSpeedEngine, run: Run, world: World) -> None:
-    """Replace those of DeepSpeed's passes over gradients that are not needed; the weights keep their bits."""
+def adamw_for(parameters: Iterable[torch.nn.Parameter], run: Run, world: World) -> torch.optim.AdamW:
+    """The optimizer of a run, for DeepSpeed to wrap."""
+    rule = run.optimizer
+    skips = run.execution.zero_stage == 0 and run.execution.precision == "fp32"
+    optimizer = (SkippingAdamW if skips else torch.optim.AdamW)(
+        parameters,
+        lr=run.schedule.lr,
+        betas=(rule.beta1, rule.beta2),
+        eps=rule.eps,
+        weight_decay=rule.weight_decay,
+        fused=True,
+    )
+    if isinstance(optimizer, SkippingAdamW):
+        optimizer.world = world
+    return optimizer
+
+
+class SkippingAdamW(torch.optim.AdamW):
+    """AdamW that skips a step whose gradients are not finite on some rank, as DeepSpeed does but in fp32 at stage 0."""
+
+    world: World
+    overflow = False  # in the last step, which the engine then counts as skipped
+
+    def step(self, closure: Any = None) -> Any:
+        parameters = (parameter for group in self.param_groups for parameter in group["params"])
+        finite = [_is_finite(parameter.grad) for parameter in parameters if parameter.grad is not None]
+        (spoiled,) = self.world.sum(int(not torch.stack(finite).all()))
+        self.overflow = spoiled > 0
+        return None if self.overflow else super().step(closure)
+
+
+def replace_bf16_update(engine: DeepSpeedEngine, run: Run, world: World) -> None:
+    """On a CPU, replace DeepSpeed's check and step by those with fewer passes; the weights keep their bits."""
     if run.execution.precision != "bf16" or world.device.type != "cpu":
         return
     if run.execution.zero_stage in (1, 2):
         engine.optimizer._has_inf_or_nan = lambda gradient, _=None: ~_is_finite(gradient)
     elif run.execution.zero_stage == 0 and not run.optimizer.clip and world.tensor.size == 1:
         engine.optimizer.step = _BlockedStep(engine.optimizer)
-
-
-def skip_unless_finite(engine: DeepSpeedEngine, world: World) -> None:
-    """Let fp32 skip a step at stage 0 whose gradients are not finite on some rank, as all else does in DeepSpeed."""
-    optimizer, step = engine.optimizer, engine.optimizer.step
-
-    def step_if_finite() -> None:
-        parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-        finite = [_is_finite(parameter.grad) for parameter in parameters if parameter.grad is not None]
-        (spoiled,) = world.sum(int(not torch.stack(finite).all()))
-        optimizer.overflow = spoiled > 0  # the engine counts the step as skipped
-        if not optimizer.overflow:
-            step()
-
-    optimizer.step = step_if_finite
 
 
 class _BlockedStep:
