@@ -3,7 +3,6 @@
 import pytest
 
 from ds_minimodel import costs as flops
-from ds_minimodel.bodies import products_of
 from ds_minimodel.bodies.roberta import RobertaConfig
 from ds_minimodel.recipe.costs import recipe_costs
 
@@ -60,22 +59,3 @@ def test_depth_schedule_weighs_depths_by_their_share():
         assert row[name] == pytest.approx(expected / flops.EFLOP)
     heads = paper_costs(["multijoint"])["multijoint", "pretrain"]["formula_eflops"]
     assert heads == pytest.approx(flops.pretrain_flops(PAPER, 12, num_heads=3) / flops.EFLOP)
-
-
-@pytest.mark.parametrize("num_layers, ratio", [(4, 1.17), (12, 1.06)])
-def test_narrowed_last_layer_saves_a_seventh_of_a_four_layer_step(num_layers, ratio):
-    layer = products_of(BODY).layers[0]
-    whole = flops.executed_layer(PAPER, layer, PAPER.seq_length, passes_back=True)
-    last = flops.executed_layer(PAPER, layer, PAPER.num_read, passes_back=True)
-    executed = flops.executed_adapt(PAPER, num_layers) / PAPER.num_sequences
-    assert (executed + whole - last) / executed == pytest.approx(ratio, abs=0.005)
-
-
-def test_step_flops_is_one_update_of_the_recipe():
-    update = flops.Work(**{**vars(PAPER), "steps": 1})
-    for step, depths, frozen in (("pretrain", [4, 12], 0), ("build-mini", [6], 4), ("adapt", [4], 0)):
-        one, all_steps = (flops.step_flops(step, work, depths, frozen) for work in (update, PAPER))
-        assert one.formula * PAPER.steps == pytest.approx(all_steps.formula)
-        assert one.executed * PAPER.steps == pytest.approx(all_steps.executed)
-    with pytest.raises(ValueError, match="finetune"):
-        flops.step_flops("finetune", update, [12])

@@ -3,6 +3,7 @@
 Finetuning takes less memory than the pretraining of the same body at the same micro-batch, and is not planned.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -158,27 +159,34 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
 
 
 def _modules(partition: Partition) -> list[Row]:
-    """Rows as JSON: the parameters of each module that train, and those that are frozen; bytes on one device."""
-    groups: dict[tuple[str, bool, bool], list[ParameterInfo]] = {}
+    """Rows as JSON: the parameters of each module that train, and those that are frozen; bytes on one device.
+
+    Entries of a list that are alike are one row: layers.0-3.
+    """
+    groups: dict[tuple[str, bool, bool], dict[str, list[ParameterInfo]]] = {}
     for parameter in partition.parameters:
-        key = _module_of(parameter.name), parameter.trains, partition.is_whole(parameter)
-        groups.setdefault(key, []).append(parameter)
-    return [
-        {
-            "name": name,
-            "trains": trains,
-            "placement": "whole" if is_whole else "partitioned",
-            "parameters": sum(parameter.numel for parameter in group),
-            "weights": sum(map(partition.weight_bytes, group)),
-            "gradients": sum(map(partition.gradient_bytes, group)),
-            "optimizer": sum(map(partition.optimizer_bytes, group)),
-        }
-        for (name, trains, is_whole), group in groups.items()
-    ]
+        module, entry = _module_of(parameter.name)
+        group = groups.setdefault((module, parameter.trains, partition.is_whole(parameter)), {})
+        group.setdefault(entry, []).append(parameter)
+    rows = []
+    for (module, trains, is_whole), entries in groups.items():
+        first, *_, last = *entries, *entries
+        parameters = [parameter for entry in entries.values() for parameter in entry]
+        rows.append(
+            {
+                "name": module + first + (f"-{last[1:]}" if last != first else ""),
+                "trains": trains,
+                "placement": "whole" if is_whole else "partitioned",
+                "parameters": sum(parameter.numel for parameter in parameters),
+                "weights": sum(map(partition.weight_bytes, parameters)),
+                "gradients": sum(map(partition.gradient_bytes, parameters)),
+                "optimizer": sum(map(partition.optimizer_bytes, parameters)),
+            }
+        )
+    return rows
 
 
-def _module_of(name: str) -> str:
-    """The module that a parameter is shown under: the entry of a list or dict that it lies in, or its parent."""
-    path = name.split(".")
-    ends = next((index + 1 for index, word in enumerate(path) if word.isdigit()), len(path) - 1)
-    return ".".join(path[:ends])
+def _module_of(name: str) -> tuple[str, str]:
+    """(the module that a parameter is shown under, ".0" for the entry of a list that it lies in)."""
+    listed = re.match(r"(.*?)(\.\d+)\.", name)
+    return (listed[1], listed[2]) if listed else (name.rpartition(".")[0], "")

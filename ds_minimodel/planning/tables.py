@@ -94,25 +94,9 @@ def _modules(rows: Sequence[Row]) -> Table:
             *(Cell(size_of(module[kind])) for kind in HELD),
         ]
         for row in rows
-        for module in _joined(row["modules"])
+        for module in row["modules"]
     ]
     return Table("Modules", ["System", "Step", "module", "trains", "lies", "parameters, M", *HELD], cells)
-
-
-def _joined(modules: Sequence[Row]) -> list[Row]:
-    """Modules with equal neighbours of the same list joined: layers.0 … layers.3 as layers.0-3."""
-    found: list[Row] = []
-    for module in modules:
-        head, _, number = module["name"].rpartition(".")
-        like = head, module["trains"], module["placement"]
-        last = found[-1] if found else None
-        if last and number.isdigit() and like == last["like"]:
-            last["name"] = f"{head}.{last['first']}-{number}"
-            for key in ("parameters", *HELD):
-                last[key] += module[key]
-        else:
-            found.append({**module, "like": like, "first": number})
-    return found
 
 
 def _name(row: Row) -> tuple[Cell, Cell]:

@@ -42,19 +42,6 @@ def test_a_table_for_people_and_overrides():
     assert "27.0" in line  # half of 54.05
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
-    (tmp_path / "recipe.yaml").write_text("workdir: runs/test\nsystem: [bl_base]\n")
-    for arguments, message in (
-        ((tmp_path / "recipe.yaml",), "recipe.yaml:2: system: unknown key"),
-        ((tmp_path / "none.yaml",), "none.yaml: no such recipe"),
-        (("paper", "mini.depth=deep"), "mini.depth=deep: Input should be"),
-    ):
-        done = ds_minimodel("flops", *arguments)
-        assert done.returncode == 2 and done.stdout == ""
-        assert message in done.stderr
-        assert done.stderr.startswith("ds-minimodel: ") and done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     "arguments, expected", [(["--help"], "adapt"), (["adapt", "--help"], "--zero"), (["flops", "paper"], "54.1")]
 )
