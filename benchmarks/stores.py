@@ -15,7 +15,7 @@ from benchmarks.record import table
 from ds_minimodel.common.files import MANIFEST, sha256_of_file, write_json
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.samples import SampleReader
-from ds_minimodel.data.store import TokenStore, id_type, shard_name, write_checksums, write_shard
+from ds_minimodel.data.store import TokenStore, id_type, shard_name, write_shard
 from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.objectives import OBJECTIVES, Sampler
 from ds_minimodel.results.render import Table
@@ -64,9 +64,8 @@ def sparse_store(folder: Path, gigabytes: float, vocab_size: int) -> int:
             with write_shard(folder, 0, vocab_size, "00" * 32) as add:
                 add([], [SHARD_TOKENS // 64] * 64)
             os.truncate(path.with_suffix(".bin"), SHARD_TOKENS * id_type(vocab_size).itemsize)
-            write_checksums(path)
             kept = {file.suffix: (file.stat().st_size, sha256_of_file(file)) for file in sorted(folder.iterdir())}
-            content = {suffix: path.with_suffix(suffix).read_bytes() for suffix in (".idx", ".crc")}
+            content = {".idx": path.with_suffix(".idx").read_bytes()}
         for suffix, (size, sha256) in kept.items():
             file = path.with_suffix(suffix)
             file.write_bytes(content.get(suffix, b""))

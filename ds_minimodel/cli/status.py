@@ -1,15 +1,13 @@
-"""`ds-minimodel status` and `clean` on the command line: a recipe's jobs, and what they no longer need."""
+"""`ds-minimodel status` on the command line: what a recipe's jobs have come to."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_seconds, recipe_of
@@ -24,17 +22,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(commands: Commands) -> None:
-    """Add the two commands to argparse's `commands`."""
+    """Add the command to argparse's `commands`."""
     status = add_recipe_command(commands, "status", "every job: what is done, at work, left, stale and why", _status)
     status.add_argument(
         "--watch", metavar="SECONDS", nargs="?", type=number_of_seconds, const=5, help="again and again; default: 5"
     )
     status.add_argument("--verify", action="store_true", help="read every byte of what is complete")
     status.add_argument("--json", action="store_true", help="print JSON, with --watch a line each time")
-    clean = add_recipe_command(
-        commands, "clean", "name what --rebuild moved aside and snapshots that are scored; remove them", _clean
-    )
-    clean.add_argument("--yes", action="store_true", help="remove it")
 
 
 def _status(options: Options) -> None:
@@ -89,26 +83,6 @@ def _what(job: JobStatus) -> str:
         parts += [f"step {training.step:,} of {training.steps:,}", f"{training.rate:.3g} steps/s"]
         parts += [f"{clock(training.seconds_left)} left"] if training.seconds_left else []
     return ", ".join([*parts, *([job.why] if job.why else [])])
-
-
-def _clean(options: Options) -> None:
-    name_the_cpu()
-    from ds_minimodel.pipeline.clean import removable
-
-    recipe = recipe_of(options)[0]
-    found = removable(recipe)
-    for one in found:
-        for path in one.paths:
-            print(printable(f"{os.path.relpath(path, Path(recipe.workdir))}: {one.why}"))
-    total = _size(sum(one.bytes for one in found))
-    if not found:
-        print("nothing to remove")
-    elif not options.yes:
-        print(f"{total} in all; --yes removes it")
-    else:
-        for one in found:
-            one.remove()
-        print(f"{total} removed")
 
 
 def _size(count: int) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import sweep
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
@@ -190,8 +189,9 @@ def _start_ranks(step: Step, recipe: "Recipe", overrides: list[str], options: Op
     from ds_minimodel.engine.ranks.launch import STOP_NOTE, check_ranks, launch
 
     workdir = Path(recipe.workdir).absolute()
-    sweep(workdir.glob(".stopped.tmp*"))
-    os.environ[STOP_NOTE] = str(workdir / f".stopped.tmp{os.getpid()}")
+    note = workdir / ".stopped"
+    note.unlink(missing_ok=True)  # of a killed launcher
+    os.environ[STOP_NOTE] = str(note)
     arguments = [step.name, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
     if options.hostfile:
         return launch_on_hosts(arguments, read_hostfile(options.hostfile, options.ranks))

@@ -5,14 +5,14 @@ import errno
 import fcntl
 import functools
 import hashlib
-import itertools
 import json
 import os
-import re
 import shutil
 import stat
 import time
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, ClassVar, TypeVar, cast
 
@@ -21,10 +21,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ds_minimodel.common.errors import UserError, reason_of
 
 MANIFEST = "manifest.json"
-_SEAL = "own_sha256"  # key of a JSON object: hash of all its other keys
 _MOST_JSON_BYTES = 1 << 28
 _MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
-_DAY = 86400  # seconds; no file takes so long to be written
 CANNOT_WRITE = {  # why a disk takes no more, by errno
     errno.ENOSPC: "no space left",
     errno.EDQUOT: "disk quota exceeded",
@@ -37,6 +35,7 @@ CANNOT_WRITE = {  # why a disk takes no more, by errno
     errno.EEXIST: "a file is in the place of a folder",
     errno.EISDIR: "a folder is in the place of a file",
     errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "a link is in the place of a file",
 }
 # How torch.save and safetensors, which raise errors of their own, say that a write failed.
 _WRITE_FAILED = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
@@ -73,7 +72,7 @@ def clear_write_errors(path: str | Path, temporary: str | Path | None = None) ->
 
 @contextlib.contextmanager
 def lock(path: str | Path) -> Iterator[None]:
-    """Hold the lock file `path` for this process; UserError where another process holds it.
+    """Hold the lock file `path`, which says who does; UserError where another process holds it, or it is a link.
 
     A block that ends with an error leaves neither a lock file that was not there before nor empty folders.
     """
@@ -82,20 +81,14 @@ def lock(path: str | Path) -> Iterator[None]:
         made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
-        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (held for the whole block below)
+        file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), encoding="utf-8")  # noqa: SIM115
     with file:
         if not _locked(file):
-            file.seek(0)
-            raise UserError(
-                f"{path}: another run is at work here ({file.read().strip()}); wait for it, or use another workdir"
-            )
-        with clear_write_errors(path):
-            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                raise UserError(
-                    f"{path}: another run was refused here at this moment; run again"
-                )  # it unlinked the file
-            file.truncate(0)  # and unbuffered, so that closing a file on a full disk has nothing left to fail at
-            os.write(file.fileno(), f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+            who, _, _ = file.read().partition("\n")
+            raise UserError(f"{path}: another run is at work here ({who}); wait for it, or use another workdir")
+        if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # it unlinked the file
+            raise UserError(f"{path}: another run was refused here at this moment; run again")
+        note_holder(path)
         try:
             yield
         except Exception:
@@ -107,7 +100,13 @@ def lock(path: str | Path) -> Iterator[None]:
             raise
 
 
-def _locked(file: IO[Any]) -> bool:
+def note_holder(path: Path, work: str = "") -> None:
+    """Write into a lock file, which this process holds, that it does, and at which `work` it is."""
+    with clear_write_errors(path):
+        path.write_text(f"process {os.getpid()} on {os.uname().nodename}\n{work}\n", encoding="utf-8")
+
+
+def _locked(file: IO[str]) -> bool:
     """Lock an open file; False where another process holds it for longer than `holder` looks."""
     for _ in range(5):
         with contextlib.suppress(BlockingIOError):
@@ -117,39 +116,21 @@ def _locked(file: IO[Any]) -> bool:
     return False
 
 
-def holder(path: str | Path) -> str | None:
-    """Who holds the lock file `path` ("process 12 on node-a"), None where nobody does; nothing is written.
+def holder(path: str | Path) -> tuple[str, str] | None:
+    """Who holds the lock file `path` ("process 12 on node-a") and at which work; None where nobody does.
 
     It takes a shared lock for some microseconds, for which `lock` waits.
     """
-    if not os.path.isfile(path):  # a pipe would never open
-        return None
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return file.read(200).strip() or "a process that is starting"
+                who, _, work = file.read(10_000).strip().partition("\n")
+                return who or "a process that is starting", work
     except OSError:  # never begun, or on a disk without locks
         pass
     return None
-
-
-def refuse_links(root: Path, *places: Path) -> None:
-    """UserError where a place, a folder on the way there from `root`, or anything in it is no file or folder.
-
-    A link would lead what is written or removed there to somewhere else, a pipe or device would not end.
-    """
-    for place in places:
-        way = [part for part in (place, *place.parents) if part.is_relative_to(root) and part != root]
-        for part in itertools.chain(reversed(way), _below(place)):
-            if os.path.lexists(part) and stat.S_IFMT(os.lstat(part).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
-                raise UserError(f"{part}: a link, a pipe or a device where only files and folders may be; remove it")
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
-        yield from (Path(place, name) for name in (*folders, *files))
 
 
 def sync_folder(folder: str | Path) -> None:
@@ -190,35 +171,11 @@ def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
             temporary.unlink(missing_ok=True)
 
 
-def sweep(paths: Iterable[Path], patience: float = 0) -> None:
-    """Remove those of the files `paths` that a killed process was writing by `atomic_write`.
-
-    Told by its number, which no process here has any more. patience: seconds for which a file that a process on
-    another host may be writing must not have changed.
-    """
-    for path in paths:
-        writer = re.search(r"\.tmp(\d{1,9})$", path.name)
-        with contextlib.suppress(OSError):
-            idle = time.time() - path.lstat().st_mtime
-            if writer and path.is_file() and (idle > _DAY or (idle >= patience and not _is_alive(int(writer[1])))):
-                path.unlink()
-
-
-def _is_alive(process: int) -> bool:
-    """Whether another process with this number runs here."""
-    return process != os.getpid() and Path(f"/proc/{process}").exists()
-
-
 def write_json(path: str | Path, value: object) -> None:
     """Write a JSON value atomically, with sorted keys."""
     with atomic_write(path, "w") as file:
         json.dump(value, file, indent=1, sort_keys=True, ensure_ascii=False)
         file.write("\n")
-
-
-def write_sealed_json(path: str | Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object with its own hash in it, which `read_model` compares."""
-    write_json(path, {**value, _SEAL: sha256_of_json(value)})
 
 
 def read_json(path: str | Path) -> Any:
@@ -263,15 +220,9 @@ M = TypeVar("M")
 def read_model(path: str | Path, model: type[M], advice: str) -> M:
     """The JSON file `path` as a `model`, a Stored or another type that pydantic knows.
 
-    UserError with file and key where it has another structure or was changed since `write_sealed_json`, and with
-    `advice`, what to do then.
+    UserError with file and key where it has another structure, and with `advice`, what to do then.
     """
-    value = read_json(path)
-    if isinstance(value, dict) and _SEAL in value:
-        seal = value.pop(_SEAL)
-        if seal != sha256_of_json(value):
-            raise UserError(f"{path}: damaged (its SHA-256 is not the one that it holds); {advice}")
-    return as_model(value, model, path, advice)
+    return as_model(read_json(path), model, path, advice)
 
 
 def as_model(value: object, model: type[M], where: str | Path, advice: str) -> M:
@@ -327,7 +278,6 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     temporary, former = (path.with_name(f"{path.name}.{suffix}") for suffix in ("tmp", "former"))
-    refuse_links(path.parent, path, temporary, former)
     with clear_write_errors(path, temporary):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -405,15 +355,12 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
     """The manifest of an artifact; UserError where it is not of this kind, or it or a file that it names is missing or
     damaged.
 
-    Sizes are always compared, hashes only with `verify` (it reads every byte, and refuses links and devices, of which
-    an artifact has none).
+    Sizes are always compared, hashes only with `verify`, which reads every byte.
     """
     path = Path(folder) / MANIFEST
     if not Path(folder).is_dir():
         what = "not a folder" if os.path.lexists(folder) else "no such folder"
         raise UserError(f"{folder}: {what}; give the folder of {model.noun}")
-    if path.is_symlink():
-        raise UserError(f"{path}: a symbolic link; {_MAKE_AGAIN}")
     value = read_json(path)
     kind = value.get("kind") if isinstance(value, dict) else None
     if model.kinds and kind not in model.kinds:
@@ -423,21 +370,21 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
         if not manifest.files.keys() & set(group):
             raise UserError(f"{path}: names no {' or '.join(group)}, so this is not {model.noun}; {_MAKE_AGAIN}")
     for name, facts in manifest.files.items():
-        _check_file(Path(folder), name, facts, verify)
+        file = Path(folder) / name
+        if not file.is_file() or file.stat().st_size != facts.bytes:
+            raise UserError(f"{file}: missing or of another size than {path} says; {_MAKE_AGAIN}")
     if verify:
-        refuse_links(Path(folder), Path(folder))
+        with ThreadPoolExecutor() as threads:  # which hash beside each other, so that the disk is the limit
+            list(threads.map(partial(_verify, Path(folder)), manifest.files.items()))
     return manifest
 
 
-def _check_file(folder: Path, name: str, facts: FileFacts, verify: bool) -> None:
-    file = folder / name
+def _verify(folder: Path, entry: tuple[str, FileFacts]) -> None:
+    """UserError where a file is not the one that its manifest names."""
+    file = folder / entry[0]
     try:
-        for part in (file, *file.parents[: name.count("/")]):
-            if part.is_symlink():
-                raise UserError(f"{part}: a symbolic link; {_MAKE_AGAIN}")
-        if not file.is_file() or file.stat().st_size != facts.bytes:
-            raise UserError(f"{file}: missing or of another size than {folder / MANIFEST} says; {_MAKE_AGAIN}")
-        if verify and sha256_of_file(file) != facts.sha256:
-            raise UserError(f"{file}: damaged (its SHA-256 is not the one in {folder / MANIFEST}); {_MAKE_AGAIN}")
+        digest = sha256_of_file(file)
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror}); mend this and run again") from None
+    if digest != entry[1].sha256:
+        raise UserError(f"{file}: damaged (its SHA-256 is not the one in {folder / MANIFEST}); {_MAKE_AGAIN}")

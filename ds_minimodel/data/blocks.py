@@ -16,21 +16,21 @@ import bisect
 import hashlib
 import struct
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ds_minimodel.common import files
-from ds_minimodel.common.checksums import CheckedPieces, Checksums, Reader, checksums_of, num_pieces
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.store import TokenStore
+from ds_minimodel.data.store import Reader, TokenStore
 
 CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
 _RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
-_MAGIC = b"DSMMBLK1"
-# magic, mode, tokens a sequence, blocks, SHA-256 of the store and of the checksums. The records follow, then the
-# checksums of their pieces (checksums.py).
+_MAGIC = b"DSMMBLK2"
+# magic, mode, tokens a sequence, blocks, SHA-256 of the store and of the records, which follow
 _HEADER = struct.Struct("<8s 16s Q Q 32s 32s")
 
 _ADVICE = "delete it, it is built again"
@@ -42,23 +42,21 @@ class BlockTable:
     """Start and length of every block of a store, on disk; built at the first use.
 
     The file lies beside the store and carries mode, length and the store's hash in its name and in its header, so it
-    is never used for another store. Opening it reads little of it; what is read is compared with its checksums, each
-    piece once. Where ranks share a disk, let one open it before the others, or each builds it (with the same result).
+    is never used for another store. verify: read it whole, and compare it with the hash in its header. Where ranks
+    share a disk, let one open it before the others, or each builds it (with the same result).
     """
 
-    def __init__(self, store: TokenStore, mode: str, seq_length: int):
+    def __init__(self, store: TokenStore, mode: str, seq_length: int, verify: bool = False):
         name = f"{store.folder.name}.{mode}-{seq_length}-{store.sha256[:16]}.blocks"
         path = store.folder.with_name(name)
         try:
             if not path.exists():
                 _build(path, store, mode, seq_length)
-            self._count = _open(path, store, mode, seq_length)
+            self._count = _open(path, store, mode, seq_length, verify)
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror}); {_ADVICE}") from None
         self.seq_length = seq_length
-        size, reader = self._count * _RECORD.itemsize, Reader()
-        records, checksums = reader.of(path, _HEADER.size), reader.of(path, _HEADER.size + size)
-        self._records = CheckedPieces(path, size, records, checksums, _ADVICE)
+        self._records = Reader().of(path, _HEADER.size)
 
     def __len__(self) -> int:
         return self._count
@@ -66,28 +64,29 @@ class BlockTable:
     def spans(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First token and number of tokens (int64) of each of the blocks `numbers`."""
         firsts = (numbers * _RECORD.itemsize).tolist()
-        records = np.frombuffer(
-            b"".join(self._records.read(first, first + _RECORD.itemsize) for first in firsts), _RECORD
-        )
+        records = np.frombuffer(b"".join(self._records(first, first + _RECORD.itemsize) for first in firsts), _RECORD)
         return records["start"], records["length"].astype(np.int64)
 
 
-def _open(path: Path, store: TokenStore, mode: str, seq_length: int) -> int:
+def _open(path: Path, store: TokenStore, mode: str, seq_length: int, verify: bool) -> int:
     """The number of blocks; UserError where the header is not the one of this table."""
     with open(path, "rb") as file:
         header = file.read(_HEADER.size)
-        count = _HEADER.unpack(header)[3] if len(header) == _HEADER.size else 0
-        pieces, end = num_pieces(count * _RECORD.itemsize), _HEADER.size + count * _RECORD.itemsize
-        if count and path.stat().st_size == end + 4 * pieces:
-            file.seek(end)
-            checksums = np.frombuffer(file.read(), "<u4")
-            if header == _header(store, mode, seq_length, count, checksums):
+        if len(header) == _HEADER.size:
+            *_, count, _, digest = _HEADER.unpack(header)
+            size = _HEADER.size + count * _RECORD.itemsize
+            is_ours = header == _header(store, mode, seq_length, count, digest) and path.stat().st_size == size
+            if count and is_ours and (not verify or _digest(file) == digest):
                 return count
     raise UserError(f"{path}: damaged table of blocks; {_ADVICE}")
 
 
-def _header(store: TokenStore, mode: str, seq_length: int, count: int, checksums: Checksums) -> bytes:
-    digest = hashlib.sha256(checksums.tobytes()).digest()
+def _digest(file: IO[bytes]) -> bytes:
+    """SHA-256 of what is left of a file."""
+    return hashlib.file_digest(cast(BufferedReader, file), "sha256").digest()  # typeshed wants to see readinto
+
+
+def _header(store: TokenStore, mode: str, seq_length: int, count: int, digest: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, mode.encode(), seq_length, count, bytes.fromhex(store.sha256), digest)
 
 
@@ -107,10 +106,9 @@ def _build(path: Path, store: TokenStore, mode: str, seq_length: int) -> None:
         if not count:
             raise UserError(f"{store.folder}: holds no text of two tokens or more; prepare more text")
         file.seek(_HEADER.size)
-        checksums = checksums_of(file)
-        file.write(checksums.tobytes())
+        digest = _digest(file)
         file.seek(0)
-        file.write(_header(store, mode, seq_length, count, checksums))
+        file.write(_header(store, mode, seq_length, count, digest))
 
 
 def _even(store: TokenStore, limit: int) -> Spans:

@@ -28,19 +28,19 @@ from ds_minimodel.data.reader import (
     COLUMN,
     Chunk,
     Position,
-    TextSource,
     documents,
     find_text,
-    named,
+    identity_of_text,
+    names_of,
     pinned,
     read_chunks,
 )
-from ds_minimodel.data.store import id_type, is_shard_as_written, shard_name, write_shard
+from ds_minimodel.data.store import id_type, shard_name, write_shard
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.data.workers import MpiRanks, ordered_map
 
 SHARD_BYTES = 1 << 28  # text of a shard
-_SUFFIXES = (".bin", ".idx", ".crc")  # of its files
+_SUFFIXES = (".bin", ".idx")  # of its files
 
 
 def prepare(
@@ -81,7 +81,7 @@ def prepare(
         "whole_documents": whole_documents,
     }
     stores = ("", HELD_OUT) if held_out else ("",)
-    journal = _Journal(out, stores, {**settings, "column": column, "text": [_version(path) for path in paths]})
+    journal = _Journal(out, stores, {**settings, "column": column, "text": identity_of_text(paths)})
     jobs = _in_shards(read_chunks(paths, journal.position, column), journal.shards, shard_bytes)
     encode = functools.partial(_encode_chunk, tokenizer_folder, min_words, held_out, whole_documents)
     report = _reporter(journal.tokens, progress)
@@ -105,7 +105,7 @@ def prepare(
                 f"({journal.dropped} have fewer than min_words={min_words} words, "
                 f"{sum(counts.documents for counts in journal.counts)} are held out by data.held_out={held_out})"
             )
-    journal.finish(kind="token_store", text=[named(path) for path in paths], **settings)
+    journal.finish(kind="token_store", text=names_of(paths), **settings)
 
 
 class _Tokens(NamedTuple):
@@ -194,14 +194,6 @@ def _tokenizer_of_worker(folder: str | Path) -> Tokenizer:
     return open_tokenizer(folder)
 
 
-def _version(path: TextSource) -> list:
-    """Path, size and modification time of a text file, commit of a data set; they differ where it was replaced."""
-    if not isinstance(path, Path):
-        return named(path)
-    facts = path.stat()
-    return [str(path), facts.st_size, facts.st_mtime_ns]
-
-
 def _reporter(tokens_before: int, progress: Callable[[int, int, float], None] | None) -> Callable[[int, int], None]:
     start = time.monotonic()
 
@@ -220,7 +212,6 @@ class _Progress(files.Stored):
     shards: files.Count
     counts: list[Annotated[list[files.Count], Field(min_length=2, max_length=2)]]  # of each store, as of _Counts
     dropped: files.Count
-    checksums: list[files.Sha256]  # of the .crc of each shard in each store
 
 
 class _Counts(NamedTuple):
@@ -253,7 +244,6 @@ class _Journal:
         self.position = Position(*former.position) if former else Position()
         self.counts = [_Counts(*counts) for counts in former.counts] if former else [_Counts() for _ in stores]
         self.dropped = former.dropped if former else 0
-        self.checksums = list(former.checksums) if former else []
 
     def _former(self, left: set[Path]) -> _Progress | None:
         """Progress of the same job so far, where its shards are among the files that are `left`."""
@@ -263,12 +253,10 @@ class _Journal:
         facts = files.read_model(self.path, _Progress, advice)
         return facts if facts.job == self.job and left.issuperset(self._files(facts.shards)) else None
 
-    def _shards(self, numbers: Iterable[int]) -> list[Path]:
-        """Paths of the shards of these numbers, in every store, without their suffixes."""
-        return [folder / shard_name(number) for number in numbers for folder in self.folders]
-
     def _files(self, shards: int) -> Iterator[Path]:
-        return (path.with_suffix(suffix) for path in self._shards(range(shards)) for suffix in _SUFFIXES)
+        """Of the first shards of every store."""
+        for number, folder, suffix in itertools.product(range(shards), self.folders, _SUFFIXES):
+            yield folder / f"{shard_name(number)}{suffix}"
 
     @property
     def documents(self) -> int:
@@ -301,20 +289,12 @@ class _Journal:
 
     def commit(self) -> None:
         """Record that a shard is complete: a later run starts after it."""
-        self.checksums += [files.sha256_of_file(path.with_suffix(".crc")) for path in self._shards([self.shards])]
         self.shards += 1
-        progress = {key: getattr(self, key) for key in ("job", "position", "shards", "counts", "dropped", "checksums")}
-        files.write_sealed_json(self.path, progress)
+        progress = {key: getattr(self, key) for key in ("job", "position", "shards", "counts", "dropped")}
+        files.write_json(self.path, progress)
 
     def finish(self, **facts: Any) -> None:
         """Give the complete store its name, in place of an older one."""
-        for path, checksum in zip(self._shards(range(self.shards)), self.checksums, strict=True):
-            with files.clear_write_errors(path):
-                is_bound = files.sha256_of_file(path.with_suffix(".crc")) == checksum
-                if not is_bound or not is_shard_as_written(path):
-                    raise UserError(
-                        f"{path}: changed since it was written; delete {self.folder} and run the step prepare again"
-                    )
         for folder, counts in reversed([*zip(self.folders, self.counts, strict=True)]):
             totals = {"shards": self.shards, **counts._asdict(), "dropped": self.dropped}
             files.write_manifest(folder, **totals, **facts)

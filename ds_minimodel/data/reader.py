@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import glob
-import io
+import hashlib
 import itertools
 import lzma
 import zlib
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.text_hashes import HashedFile
 from ds_minimodel.data.hub_text import PREFIX, HubText, documents_of_hub
 from ds_minimodel.data.rows import JSON_LINES, PARQUET, documents_of_json_lines, documents_of_parquet
 
@@ -142,19 +141,32 @@ def _chunks_of_file(path: TextSource, position: Position, column: str) -> Iterat
         raise UserError(f"{path}: holds no text; fetch it again or leave it out")
 
 
-def files_of(text: Iterable[TextSource]) -> list[Path]:
-    """Those that are files."""
-    return [source for source in text if isinstance(source, Path)]
-
-
 def pinned(text: Iterable[TextSource]) -> list[TextSource]:
     """The same, data sets at the commits that their revisions name now."""
     return [source.pinned() if isinstance(source, HubText) else source for source in text]
 
 
-def named(source: TextSource) -> list[str | int]:
-    """What a manifest says of a text: a file's name and size, a data set's commit."""
-    return [str(source)] if isinstance(source, HubText) else [source.name, source.stat().st_size]
+def names_of(text: Iterable[TextSource]) -> list[str]:
+    """What a manifest says of text: the names of files, data sets with their commits."""
+    return [source.name if isinstance(source, Path) else str(source) for source in text]
+
+
+def identity_of_text(text: Iterable[TextSource]) -> list[dict[str, Any]]:
+    """What tells each text from others, and from what it was before it was edited, without reading it whole.
+
+    Of a file name, size, time of its last change, and hash of its first and last MiB; of a data set its name, with the
+    commit where it is `pinned`.
+    """
+    return [_identity(source) if isinstance(source, Path) else {"name": str(source)} for source in text]
+
+
+def _identity(path: Path) -> dict[str, Any]:
+    facts = path.stat()
+    with open(path, "rb") as file:
+        ends = hashlib.sha256(file.read(2**20))
+        file.seek(max(0, facts.st_size - 2**20))
+        ends.update(file.read())
+    return {"name": path.name, "bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns, "ends_sha256": ends.hexdigest()}
 
 
 def _cut(buffer: bytearray) -> int:
@@ -180,7 +192,7 @@ def _text_from(start: int, path: TextSource, column: str, stack: contextlib.Exit
     elif _form(path) == PARQUET:
         pieces = documents_of_parquet(column, path)
     else:
-        file = stack.enter_context(io.BufferedReader(HashedFile(path), 1 << 17))
+        file = stack.enter_context(path.open("rb", 1 << 17))
         if path.suffix in _STREAMS:
             pieces = _decompressed(file, *_STREAMS[path.suffix])
         else:

@@ -1,9 +1,8 @@
 """Token stores: tokenised text on disk, which need not fit into memory to be written or read.
 
-A store is a folder of shards and a manifest. Shard 00000 is three files:
+A store is a folder of shards and a manifest. Shard 00000 is two files:
   00000.bin   the ids, uint16 where the vocabulary allows it, else uint32, little-endian, nothing else
   00000.idx   a header (_HEADER), then int64 offsets into .bin: documents + 1 of them
-  00000.crc   CRC-32 (uint32, little-endian) of each piece of 8 KiB of .bin, then of .idx
 A document is its sentences, each ended by the vocabulary's end of text, </s>, and one more </s>: the blank line after
 it, which fairseq too writes as an empty sentence.
 """
@@ -12,9 +11,12 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import itertools
+import os
+import resource
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -23,7 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from ds_minimodel.common import files
-from ds_minimodel.common.checksums import CheckedPieces, Checksums, Read, Reader, checksums_of, num_pieces
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import VocabularyManifest
 
@@ -38,7 +39,7 @@ def id_type(vocab_size: int) -> np.dtype:
 
 
 def shard_name(number: int) -> str:
-    """Name of a shard's files, without .bin, .idx and .crc."""
+    """Name of a shard's files, without .bin and .idx."""
     return f"{number:05d}"
 
 
@@ -86,23 +87,49 @@ def write_shard(
             )
         )
         file.write(offsets.astype("<i8").tobytes())
-    write_checksums(path)
 
 
-def write_checksums(shard: Path) -> None:
-    """Write the .crc of a shard from its other files."""
-    with files.atomic_write(shard.with_suffix(".crc")) as file:
-        file.write(_checksums_of_shard(shard).tobytes())
+class _OpenFile:
+    """A file that is open for reading as long as this object lives."""
+
+    def __init__(self, path: str):
+        self.descriptor = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
 
 
-def is_shard_as_written(shard: Path) -> bool:
-    """Whether all of a shard has the checksums in its .crc."""
-    return shard.with_suffix(".crc").read_bytes() == _checksums_of_shard(shard).tobytes()
+Read = Callable[[int, int], bytes]  # of the bytes [first, last)
 
 
-def _checksums_of_shard(shard: Path) -> Checksums:
-    with open(shard.with_suffix(".bin"), "rb") as tokens, open(shard.with_suffix(".idx"), "rb") as index:
-        return np.concatenate([checksums_of(tokens), checksums_of(index)])
+class Reader:
+    """Reads parts of any number of files; the last used stay open, up to half of what the process may open.
+
+    Files are read, not mapped: a map takes a descriptor and page tables for each process, reads 128 KiB for a sample of
+    one, and a disk that fails under it kills the process.
+    """
+
+    def __init__(self) -> None:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # -1: none
+        self._open = functools.lru_cache(limit // 2 if limit > 0 else None)(_OpenFile)
+
+    def of(self, path: Path, start: int = 0) -> Read:
+        """A function that reads `path`, counting its bytes from `start` on; UserError where it cannot."""
+
+        name = str(path)  # opened and hashed faster
+
+        def read(first: int, last: int) -> bytes:
+            try:
+                file = self._open(name)  # held, so that no other thread's file takes its place and number meanwhile
+                data = os.pread(file.descriptor, last - first, start + first)
+            except OSError as error:
+                raise UserError(f"{path}: cannot be read ({error.strerror}); mend this and run again") from None
+            if len(data) < last - first:
+                raise UserError(f"{path}: shorter than it was; put it back from a copy")
+            return data
+
+        return read
 
 
 class _Shard(NamedTuple):
@@ -110,21 +137,21 @@ class _Shard(NamedTuple):
 
     num_tokens: int
     num_documents: int
-    tokens: CheckedPieces
-    offsets: CheckedPieces
+    tokens: Read
+    offsets: Read
 
 
 class TokenStore:
-    """A store opened for reading, without reading its tokens.
+    """A store opened for reading.
 
-    `tokenizer_sha256`, where given, is the tokenizer that the caller will use. Raises UserError where
-    the store is missing, incomplete, damaged, of another version or of another tokenizer. What is read is compared
-    with its checksums, each piece once.
+    `tokenizer_sha256`, where given, is the tokenizer that the caller will use. verify: read every byte and compare it
+    with the manifest, else sizes alone. Raises UserError where the store is missing, incomplete, damaged, of another
+    version or of another tokenizer.
     """
 
-    def __init__(self, folder: str | Path, tokenizer_sha256: str | None = None):
+    def __init__(self, folder: str | Path, tokenizer_sha256: str | None = None, verify: bool = False):
         self.folder = Path(folder)
-        manifest = files.read_artifact(folder, StoreManifest)
+        manifest = files.read_artifact(folder, StoreManifest, verify)
         self.vocabulary = manifest.vocabulary(folder)
         self.tokenizer_sha256, self.whole_documents = manifest.tokenizer_sha256, manifest.whole_documents
         if tokenizer_sha256 not in (None, self.tokenizer_sha256):
@@ -149,9 +176,7 @@ class TokenStore:
         parts = []
         while True:
             first, end = self._token_starts[shard : shard + 2]
-            parts.append(
-                self._shards[shard].tokens.read((start - first) * id_bytes, (min(stop, end) - first) * id_bytes)
-            )
+            parts.append(self._shards[shard].tokens((start - first) * id_bytes, (min(stop, end) - first) * id_bytes))
             start = end
             if stop <= start:
                 return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), self._dtype)
@@ -161,12 +186,12 @@ class TokenStore:
         """(start, stop) of a document's tokens, its last </s> included."""
         shard = bisect.bisect_right(self._document_starts, number) - 1
         at = _HEADER.size + 8 * (number - self._document_starts[shard])
-        start, stop = np.frombuffer(self._shards[shard].offsets.read(at, at + 16), "<i8").tolist()
+        start, stop = np.frombuffer(self._shards[shard].offsets(at, at + 16), "<i8").tolist()
         return self._token_starts[shard] + start, self._token_starts[shard] + stop
 
     def _open_shard(self, path: Path, manifest: StoreManifest) -> _Shard:
-        index = path.with_suffix(".idx")
-        for part in (path.with_suffix(".bin"), index, path.with_suffix(".crc")):
+        data, index = path.with_suffix(".bin"), path.with_suffix(".idx")
+        for part in (data, index):
             if part.name not in manifest.files:
                 raise UserError(f"{self.folder / files.MANIFEST}: names no {part.name}; run the step prepare again")
         with open(index, "rb") as file:
@@ -180,32 +205,13 @@ class TokenStore:
             )
         if (vocab_size, tokenizer.hex()) != (self.vocabulary.size, self.tokenizer_sha256):
             raise UserError(f"{index}: of another vocabulary than the store; run the step prepare again")
-        id_bytes_here, data = self._dtype.itemsize, path.with_suffix(".bin")
-        sizes = {index: _HEADER.size + 8 * (num_documents + 1), data: num_tokens * id_bytes_here}
+        sizes = {index: _HEADER.size + 8 * (num_documents + 1), data: num_tokens * self._dtype.itemsize}
         for part, size in sizes.items():
-            if id_bytes != id_bytes_here or part.stat().st_size != size:
+            if id_bytes != self._dtype.itemsize or part.stat().st_size != size:
                 raise UserError(
                     f"{part}: not of the size that its header says ({size} bytes); run the step prepare again"
                 )
-        checksums = self._checksums(
-            path.with_suffix(".crc"), [num_pieces(sizes[data]), num_pieces(sizes[index])], manifest
-        )
-        advice = f"put it back from a copy, or delete {self.folder} and run the step prepare again"
-        tokens, offsets = (
-            CheckedPieces(part, sizes[part], self._reader.of(part), read, advice)
-            for part, read in zip((data, index), checksums, strict=True)
-        )
-        offsets.read(0, _HEADER.size)
-        return _Shard(num_tokens, num_documents, tokens, offsets)
-
-    def _checksums(self, path: Path, counts: Sequence[int], manifest: StoreManifest) -> tuple[Read, Read]:
-        """Readers of the checksums in a shard's .crc, of .bin and of .idx, which have so many pieces."""
-        if files.sha256_of_file(path) != manifest.files[path.name].sha256 or path.stat().st_size != 4 * sum(counts):
-            raise UserError(
-                f"{path}: damaged (its SHA-256 is not the one in {files.MANIFEST}); put it back from a copy, or delete "
-                f"{self.folder} and run the step prepare again"
-            )
-        return self._reader.of(path), self._reader.of(path, 4 * counts[0])
+        return _Shard(num_tokens, num_documents, self._reader.of(data), self._reader.of(index))
 
 
 def _running_sum(sizes: Iterable[int]) -> list[int]:

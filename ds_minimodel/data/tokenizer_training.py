@@ -19,7 +19,7 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.data.reader import COLUMN, find_text, named, pinned, read_documents
+from ds_minimodel.data.reader import COLUMN, find_text, names_of, pinned, read_documents
 from ds_minimodel.data.tokenizer import JSON_FILE, SPECIAL, UNIGRAM_FILE, Tokenizer, TokenizerJson, trained_layout
 
 
@@ -64,7 +64,7 @@ def train_tokenizer(
             **vocabulary.facts(),
             character_coverage=character_coverage,
             input_sentences=input_sentences,
-            text=[named(source) for source in sources],
+            text=names_of(sources),
         )
 
 

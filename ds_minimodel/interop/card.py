@@ -156,7 +156,7 @@ def _origin(folders: list[Path]) -> _Origin:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a pack lies in a workdir, as recipe/jobs.py lays it out; `root` None where it lies elsewhere."""
+    """Where a pack lies in a workdir, as jobs/layout.py lays it out; `root` None where it lies elsewhere."""
 
     root: Path | None = None
     system: str | None = None

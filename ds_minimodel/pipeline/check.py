@@ -18,9 +18,9 @@ from ds_minimodel.engine.run import (
     split_batch,
 )
 from ds_minimodel.engine.zero.config import disagreements, let_deepspeed_check, refuse_disagreements
+from ds_minimodel.jobs.records import refuse_if_stale
 from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.pipeline.order import Step
-from ds_minimodel.recipe.jobs import refuse_if_stale
 from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
 from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ds_minimodel.recipe.jobs import Job, WorkdirLayout
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe

@@ -3,23 +3,17 @@
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError, printable
+from ds_minimodel.common.files import lock
 from ds_minimodel.engine.ranks.launch import launched, name_the_cpu
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job, is_complete
+from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, note_work, sweep_up, withdraw
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
-from ds_minimodel.recipe.jobs import (
-    Job,
-    WorkdirLayout,
-    begin,
-    finish,
-    is_complete,
-    locked,
-    move_aside_if_stale,
-    sweep_up,
-    withdraw,
-)
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -86,33 +80,35 @@ def run_step(step: Step, recipe: "Recipe", world: Ranks | None = None, rebuild: 
         from ds_minimodel.steps.finetune import check_tasks
 
         on_main(lambda: check_tasks(recipe))
-    for job in step.jobs(recipe):
-        was_complete = _do(job, recipe, on_main, world, step.runs_on, rebuild)
-        if was_complete and (world is None or world.is_main):
-            print(printable(f"{job.folder}: complete"), file=sys.stderr)
-    if step.name == "report":
-        _report(recipe)
-
-
-def _do(job: Job, recipe: "Recipe", on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild: bool) -> bool:
-    """Do a job under its lock, unless it is complete; return whether it was."""
+    layout = WorkdirLayout(recipe.workdir)
     with contextlib.ExitStack() as held:
-        on_main(lambda: held.enter_context(locked(job, recipe.workdir)))
-        on_main(lambda: sweep_up(job))
-        if rebuild:
-            on_main(lambda: move_aside_if_stale(job))
-        if not on_main(lambda: begin(job)):
-            return True
-        try:
-            if runs_on is RunsOn.RANKS:
-                job.make(world)
-            else:
-                on_main(lambda: job.make(world))
-        except (UserError, OtherRankFailed):
-            if world is None or world.is_main:
-                withdraw(job)
-            raise
-        on_main(lambda: finish(job))
+        on_main(lambda: held.enter_context(lock(layout.lock)))
+        on_main(lambda: sweep_up(layout))
+        for job in step.jobs(recipe):
+            on_main(partial(note_work, layout, job))
+            was_complete = _do(job, on_main, world, step.runs_on, rebuild)
+            if was_complete and (world is None or world.is_main):
+                print(printable(f"{job.folder}: complete"), file=sys.stderr)
+        if step.name == "report":
+            _report(recipe)
+
+
+def _do(job: Job, on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild: bool) -> bool:
+    """Do a job, unless it is complete; return whether it was."""
+    if rebuild:
+        on_main(lambda: move_aside_if_stale(job))
+    if not on_main(lambda: begin(job)):
+        return True
+    try:
+        if runs_on is RunsOn.RANKS:
+            job.make(world)
+        else:
+            on_main(lambda: job.make(world))
+    except (UserError, OtherRankFailed):
+        if world is None or world.is_main:
+            withdraw(job)
+        raise
+    on_main(lambda: finish(job))
     return False
 
 

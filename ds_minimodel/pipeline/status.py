@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job, State, state_of
 from ds_minimodel.pipeline.order import STEPS, Step
-from ds_minimodel.recipe.jobs import Job, State, state_of
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -64,7 +65,7 @@ def look(recipe: Recipe, verify: bool = False) -> list[JobStatus]:
 
 
 def _status(recipe: Recipe, step: Step, job: Job, verify: bool) -> JobStatus:
-    state, why = state_of(job, verify)
+    state, why = state_of(job, WorkdirLayout(recipe.workdir), verify)
     has_trained = step.name in _ALIKE and state in (State.RUNNING, State.UNFINISHED, State.COMPLETE)
     training = training_in(job.folder / "run") if has_trained else None
     name = os.path.relpath(job.folder, recipe.workdir)

@@ -22,7 +22,7 @@ from ds_minimodel.common.files import (
     read_json,
     read_model,
     sha256_of_json,
-    write_sealed_json,
+    write_json,
 )
 from ds_minimodel.common.sections import OneOf
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
@@ -158,7 +158,7 @@ class _Run(Stored):
 
 def write_run_results(run: RunResults, folder: Path) -> None:
     """Write run.json into a report folder."""
-    write_sealed_json(folder / RESULTS_FILE, {key: value for key, value in asdict(run).items() if key != "name"})
+    write_json(folder / RESULTS_FILE, {key: value for key, value in asdict(run).items() if key != "name"})
 
 
 def read_run_results(workdir: str | Path, name: str) -> RunResults:

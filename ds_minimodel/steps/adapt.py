@@ -16,6 +16,8 @@ from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.costs import Cost
 from ds_minimodel.engine.loop import Batches, train
 from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.model.artifacts import (
     BodyArtifact,
     PackArtifact,
@@ -30,7 +32,6 @@ from ds_minimodel.model.mini import prefix
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import Tensors, load_into, train_only
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.steps.first_pack import first_pack, initial_inputs
 from ds_minimodel.steps.held_out import WholeBody, evaluation

@@ -6,11 +6,12 @@ from functools import partial
 from ds_minimodel.bodies.body import shard
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import load_into, tensors_under, train_only
-from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.held_out import evaluation
 from ds_minimodel.steps.training import (

@@ -18,12 +18,13 @@ from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug
 from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.models import TaskModel, to_tensors
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
-from ds_minimodel.recipe.jobs import Job, WorkdirLayout
 from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.results.curves import Row
 from ds_minimodel.results.run_results import EXAMPLES_FILE, SCORES_FILE

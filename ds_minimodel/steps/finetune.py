@@ -12,10 +12,11 @@ from ds_minimodel.engine.checkpoints.best import BestWeights
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import fill_batch
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.model.artifacts import identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.parameters import load_into, train_only
-from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.development import evaluation
 from ds_minimodel.steps.training import (

@@ -23,11 +23,11 @@ from ds_minimodel.data.vectors import (
     require_gensim,
     train_piece_vectors,
 )
+from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.model import initialisation
 from ds_minimodel.model.initialisation import FirstPack, Pieces
 from ds_minimodel.model.parameters import Tensors
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
-from ds_minimodel.recipe.jobs import WorkdirLayout
 from ds_minimodel.recipe.schema import Recipe
 
 

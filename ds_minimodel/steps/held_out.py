@@ -14,8 +14,8 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.loop import Evaluation, Weights, to_device
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
+from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.model.models import to_tensors
-from ds_minimodel.recipe.jobs import WorkdirLayout
 from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.steps.training import held_out_sampler
 

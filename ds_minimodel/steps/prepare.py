@@ -5,9 +5,10 @@ from functools import partial
 
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
-from ds_minimodel.data.reader import files_of, find_text
+from ds_minimodel.data.reader import find_text, identity_of_text
 from ds_minimodel.data.workers import MpiRanks
-from ds_minimodel.recipe.jobs import Job, WorkdirLayout, fingerprint_of_text
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job
 from ds_minimodel.recipe.schema import Recipe
 
 
@@ -24,14 +25,14 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
 def _job(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     text = find_text(recipe.data.text[language])
     inputs = {
-        "text": fingerprint_of_text(text),
+        "text": identity_of_text(text),
         "column": recipe.data.column,
         "min_words": recipe.data.min_words.get(language, 0),
         "held_out": recipe.data.held_out,
         "whole_documents": recipe.trained_by.whole_documents,
     }
     make = partial(_prepare, recipe, layout, language)
-    return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make, text=files_of(text))
+    return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make)
 
 
 def _prepare(recipe: Recipe, layout: WorkdirLayout, language: str, ranks: MpiRanks | None) -> None:

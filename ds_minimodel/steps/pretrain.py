@@ -11,6 +11,8 @@ from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import atomic_folder
 from ds_minimodel.engine.loop import train
 from ds_minimodel.engine.ranks.world import World
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.model.artifacts import (
     BodyArtifact,
     PackArtifact,
@@ -24,7 +26,6 @@ from ds_minimodel.model.artifacts import (
 from ds_minimodel.model.initialisation import zero_padding_row
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import tensors_under
-from ds_minimodel.recipe.jobs import Job, WorkdirLayout, inputs_hash
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.held_out import evaluation
 from ds_minimodel.steps.training import (

@@ -24,8 +24,9 @@ from ds_minimodel.common.files import (
     write_manifest,
 )
 from ds_minimodel.common.names import check_label
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job, log_of, read_record, record_of
 from ds_minimodel.recipe.costs import recipe_costs
-from ds_minimodel.recipe.jobs import Job, WorkdirLayout, log_of, read_record, record_of
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import DevelopmentRow, LossRow, read_development, read_losses

@@ -4,11 +4,12 @@ import shutil
 from pathlib import Path
 
 from ds_minimodel.common.files import atomic_folder, write_manifest
-from ds_minimodel.data.reader import files_of, find_text
+from ds_minimodel.data.reader import find_text, identity_of_text
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job
 from ds_minimodel.model.artifacts import identity
-from ds_minimodel.recipe.jobs import Job, WorkdirLayout, fingerprint_of_text
 from ds_minimodel.recipe.schema import Recipe
 
 
@@ -24,7 +25,7 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
 
 def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     section, text = recipe.tokenizer, find_text(recipe.data.text[language])
-    inputs = {"tokenizer": section.recorded(), "text": fingerprint_of_text(text), "column": recipe.data.column}
+    inputs = {"tokenizer": section.recorded(), "text": identity_of_text(text), "column": recipe.data.column}
     pack = None if recipe.base is None else Path(recipe.base) / "pack"
     out = layout.tokenizer(language)
 
@@ -44,7 +45,7 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
             open_tokenizer(out).vocabulary.need_lossless(f"the objective {recipe.objective}")
 
     inputs |= {} if pack is None else {"base": identity(pack)}
-    return Job(out, inputs, (), lambda _: train(), text=files_of(text))
+    return Job(out, inputs, (), lambda _: train())
 
 
 def _take_over(pack: Path, out: Path) -> None:

@@ -21,11 +21,11 @@ from ds_minimodel.engine.loop import Batches
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Accounting, CheckpointPolicy, Execution, Optimizer, Phases, Run, Schedule
 from ds_minimodel.engine.zero.config import check_deepspeed, needed_stage
+from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.model.models import LanguageModel, to_tensors
 from ds_minimodel.objectives import Sampler
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.costs import step_work
-from ds_minimodel.recipe.jobs import WorkdirLayout
 from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED
@@ -108,7 +108,8 @@ def training_run(
 
 
 def text_sampler(recipe: Recipe, section: Training, layout: WorkdirLayout, language: str, world: World) -> Sampler:
-    """Samples of a step that trains on one language's text."""
+    """Samples of a step that trains on one language's text, of which the main rank reads every byte once before."""
+    world.from_main(lambda: _store(layout, language, verify=True).num_tokens)
     return _sampler(recipe, section, _store(layout, language), recipe.seed, world)
 
 
@@ -122,13 +123,13 @@ def held_out_sampler(
     return _sampler(recipe, section, store, 0, world) if store.num_documents else None
 
 
-def _store(layout: WorkdirLayout, language: str, part: str = "") -> TokenStore:
-    return TokenStore(layout.tokens(language) / part, open_tokenizer(layout.tokenizer(language)).sha256)
+def _store(layout: WorkdirLayout, language: str, part: str = "", verify: bool = False) -> TokenStore:
+    return TokenStore(layout.tokens(language) / part, open_tokenizer(layout.tokenizer(language)).sha256, verify)
 
 
 def _sampler(recipe: Recipe, section: Training, store: TokenStore, seed: int, world: World) -> Sampler:
     table = partial(BlockTable, store, recipe.data.blocks, section.seq_length)
-    world.from_main(lambda: len(table()))  # builds it; the other ranks, on the same disk, only open it
+    world.from_main(lambda: len(table(verify=True)))  # builds it; the other ranks, on the same disk, only open it
     return Sampler(SampleReader(store, table(), seed), recipe.trained_by, section)
 
 

@@ -1,6 +1,5 @@
-"""`status` and `clean` on the finished world: what each job has come to, and what may go."""
+"""`status` on the finished world: what each job has come to."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -8,9 +7,10 @@ import shutil
 import pytest
 
 from ds_minimodel.cli.main import main
-from ds_minimodel.common.files import lock
+from ds_minimodel.common.files import lock, note_holder
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import State, state_of
 from ds_minimodel.pipeline.order import STEPS
-from ds_minimodel.recipe.jobs import State, state_of
 from ds_minimodel.recipe.reading import load_recipe
 
 from ..forks import run
@@ -89,7 +89,8 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
     training = jobs["pretrain/bl_base"]["training"]
     assert (training["step"], training["steps"]) == (6, 8)
     assert training["seconds_left"] == pytest.approx(2 / training["rate"])
-    with lock(workdir / "pretrain/bl_base.lock"):
+    with lock(workdir / ".lock"):
+        note_holder(workdir / ".lock", "pretrain/bl_base")
         row = states(capsys, recipe)["pretrain/bl_base"]
     assert row["state"] == "running" and row["why"] == f"process {os.getpid()} on {os.uname().nodename}"
     assert row["training"] == training
@@ -124,9 +125,9 @@ def with_a_language_of_tests(recipe):
 
 def jobs_left(recipe):
     jobs = [job for step in ("evaluate", "report") for job in STEPS[step].jobs(load_recipe(recipe))]
-    return [
-        str(job.folder.relative_to(recipe.parent / "run")) for job in jobs if state_of(job)[0] is not State.COMPLETE
-    ]
+    layout = WorkdirLayout(recipe.parent / "run")
+    left = [job.folder for job in jobs if state_of(job, layout)[0] is not State.COMPLETE]
+    return [str(folder.relative_to(layout.root)) for folder in left]
 
 
 def test_a_language_that_is_added_is_scored_alone(recipe):
@@ -155,55 +156,6 @@ def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
     assert all(now[path] == when for path, when in made.items() if path.is_file() and path.suffix != ".lock")
 
 
-@pytest.mark.parametrize("command", ["status", "clean", "flops", "plan"])
+@pytest.mark.parametrize("command", ["status", "flops", "plan"])
 def test_commands_that_make_nothing_have_nothing_to_rebuild(recipe, command):
     assert "unrecognized arguments: --rebuild" in refused(command, recipe, "--rebuild")
-
-
-def test_clean_leaves_alone_what_is_not_its_own(recipe, capsys):
-    """Names that only look as if `--rebuild` had made them, links, and snapshots of which scores are damaged."""
-    workdir, outside = recipe.parent / "run", recipe.parent / "other"
-    snapshots = workdir / "adapt/minijoint/xx/snapshots"
-    for path in (
-        workdir / "thesis.old-20261122/only-copy.txt",
-        workdir / "adapt/minijoint/notes.old-20261122/a.txt",
-        snapshots / "step-00000004.bak/a.txt",
-        outside / "adapt/bl_base.old-0123abcd/a.txt",
-    ):
-        path.parent.mkdir(parents=True)
-        path.write_text("precious")
-    scores = workdir / "evaluate/bl_base/xx/topic/seed-3/scores.json"
-    scores.write_bytes(b" " * scores.stat().st_size)
-    with open(workdir / "evaluate/minipost/xx/other.lock", "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        named = do(capsys, "clean", recipe)
-    assert "adapt/minijoint/xx/snapshots/step-00000004: snapshots, all scored" in named
-    assert "precious" not in named and "old-" not in named and ".bak" not in named
-    assert "adapt/bl_base" not in named, "its scores are damaged"
-    assert "adapt/minipost" not in named, "another recipe scores it"
-    (snapshots / "step-00000000").rename(outside / "snapshot")
-    (snapshots / "step-00000000").symlink_to(outside / "snapshot")
-    with pytest.raises(AssertionError, match="step-00000000: a link"):
-        do(capsys, "clean", recipe, "--yes")
-    (snapshots / "step-00000000").unlink()
-    do(capsys, "clean", recipe, "--yes")
-    assert (outside / "snapshot").is_dir() and len(list(recipe.parent.rglob("a.txt"))) == 3
-
-
-def test_clean_names_and_then_removes_and_all_stays_complete(recipe, capsys):
-    workdir = recipe.parent / "run"
-    assert do(capsys, "tokenizer", recipe, "tokenizer.input_sentences=1000", "--rebuild") == ""
-    do(capsys, "tokenizer", recipe, "--rebuild")
-    before = everything(workdir)
-    named = do(capsys, "clean", recipe)
-    assert everything(workdir) == before and "--yes removes it" in named
-    assert len([line for line in named.splitlines() if line.endswith(": moved aside by --rebuild")]) == 8
-    assert "adapt/minijoint/xx/snapshots/step-00000004: snapshots, all scored" in named
-    assert do(capsys, "clean", recipe, "--yes").endswith("removed\n")
-    left = everything(workdir).keys()
-    assert not [path for path in left if ".old-" in path.name or path.name.startswith("step-")]
-    assert {row["state"] for row in states(capsys, recipe).values()} == {"complete"}
-    assert do(capsys, "clean", recipe, "--yes") == "nothing to remove\n"
-    (workdir / "evaluate/minijoint/xx/topic/seed-3.job.json").unlink()
-    (workdir / "evaluate/minijoint/xx/topic/seed-3").rename(recipe.parent / "topic")
-    assert "snapshots/step-00000000: removed by `ds-minimodel clean`" in refused("evaluate", recipe)

@@ -23,7 +23,7 @@ from ds_minimodel.common.files import (
     atomic_write,
     read_model,
     sha256_of_file,
-    write_sealed_json,
+    write_json,
 )
 from ds_minimodel.engine.ranks.world import World
 
@@ -85,7 +85,7 @@ class BestWeights:
         with atomic_write(path) as file:
             file.write(save({name: tensor.contiguous() for name, tensor in weights.items()}))
         best = Best(job=self.job, step=step, score=score, sha256=sha256_of_file(path))
-        write_sealed_json(self.folder / _RECORD, best.model_dump())
+        write_json(self.folder / _RECORD, best.model_dump())
         for other in self.folder.glob(_WEIGHTS):
             if other != path:
                 other.unlink()

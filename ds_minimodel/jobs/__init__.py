@@ -1,0 +1,1 @@
+"""Jobs: where artifacts lie, what each was made from, and what has become of it."""

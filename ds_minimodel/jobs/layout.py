@@ -1,0 +1,54 @@
+"""Folders below a recipe's workdir."""
+
+from pathlib import Path
+
+from ds_minimodel.systems import System
+
+STEP_FOLDERS = "tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate"  # of jobs
+TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
+
+
+class WorkdirLayout:
+    """Folders below the recipe's workdir."""
+
+    def __init__(self, workdir: str | Path) -> None:
+        self.root = Path(workdir)
+
+    @property
+    def lock(self) -> Path:
+        """File that a process locks while it makes anything here."""
+        return self.root / ".lock"
+
+    def tokenizer(self, language: str) -> Path:
+        return self.root / TOKENIZER / language
+
+    def tokens(self, language: str) -> Path:
+        return self.root / TOKENS / language
+
+    def pretrain(self, system: System) -> Path:
+        """Folder of the body that the system adapts."""
+        return self.root / PRETRAIN / system.body_name
+
+    def build_mini(self, system: System) -> Path:
+        return self.root / BUILD_MINI / system.name
+
+    def adapt(self, system: System, language: str) -> Path:
+        return self.root / ADAPT / system.name / language
+
+    def finetune(self, system: System, task: str, seed: int) -> Path:
+        """Folder of a task model of the body that the system adapts."""
+        return self.root / FINETUNE / system.body_name / task / f"seed-{seed}"
+
+    def evaluate(self, system: System, language: str, task: str, seed: int) -> Path:
+        """Folder of a system's scores on a task in a language, with the task model of a seed."""
+        return self.root / EVALUATE / system.name / language / task / f"seed-{seed}"
+
+    def references(self, language: str, task: str) -> Path:
+        """Folder of the scores of a task's references in a language."""
+        return self.root / EVALUATE / "baselines" / language / task
+
+    def report(self) -> Path:
+        return self.root / "report"
+
+    def joint_report(self) -> Path:
+        return self.root / "report-joint"

@@ -1,0 +1,216 @@
+"""Jobs and their records: whether what a job makes is complete, unfinished, or made from another recipe.
+
+A job makes all that lies in one folder. A record beside the folder (`NAME.job.json`) says what it is made
+from: the parts of the recipe that matter to it and the identity of its parents. The same inputs mean the same
+artifacts; so a complete job is skipped, an unfinished one goes on, and one made from other inputs is refused,
+never overwritten.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import (
+    MANIFEST,
+    NameInside,
+    Sha256,
+    Stored,
+    holder,
+    read_manifest,
+    read_model,
+    sha256_of_file,
+    sha256_of_json,
+)
+from ds_minimodel.jobs.layout import WorkdirLayout
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit of work of a step.
+
+    folder: where all of it lies. inputs: JSON values that decide the outcome. parents: folders of the jobs that
+    it reads. make: makes the artifacts below `folder`; called with the ranks, on every one where the step runs on
+    several. clean_up: removes what only an unfinished job needs.
+    """
+
+    folder: Path
+    inputs: dict[str, Any]
+    parents: Sequence[Path]
+    make: Callable[[Any], None]
+    clean_up: Callable[[], None] = lambda: None
+
+
+class Record(Stored):
+    """Record of a job.
+
+    artifacts: {folder: hash of its manifest}, of all that it made. logs: {file: hash} of what it wrote beside them
+    and the report reads.
+    """
+
+    inputs: dict[str, Any]
+    complete: bool
+    artifacts: dict[NameInside, Sha256] = {}
+    logs: dict[NameInside, Sha256] = {}
+
+    @model_validator(mode="after")
+    def _something_was_made(self) -> Self:
+        if self.complete and not self.artifacts:
+            raise ValueError("artifacts: a complete job has made some")
+        return self
+
+    @property
+    def identity(self) -> str:
+        """What children know the job by. A job made again to the same artifacts keeps it, even with other logs."""
+        made = {"artifacts": self.artifacts} if self.complete else {}
+        return sha256_of_json({"inputs": self.inputs, "complete": self.complete, **made})
+
+
+def record_of(folder: Path) -> Path:
+    """File of the record of the job that lies in `folder`."""
+    return folder.with_name(f"{folder.name}.job.json")
+
+
+def read_record(folder: Path) -> Record | None:
+    """The record of the job that lies in `folder`, None where it was never begun; UserError where it is damaged."""
+    path = record_of(folder)
+    return read_model(path, Record, _make_again(folder)) if os.path.lexists(path) else None
+
+
+def inputs_hash(folder: Path) -> str:
+    """Hash of what the job that lies in `folder` is made from; a checkpoint holds it."""
+    record = read_record(folder)
+    assert record is not None
+    return sha256_of_json(record.inputs)
+
+
+def current_inputs(job: Job, to_be_read: bool = False) -> dict[str, Any]:
+    """What `job` would be made from now, as a record holds it. to_be_read: its parents must be all there.
+
+    UserError where a parent is not finished, or is not what it was when it was.
+    """
+    parents = {}
+    for folder in job.parents:
+        record = read_record(folder)
+        if record is None or not record.complete:
+            raise UserError(f"{folder}: missing or not finished; run the step that makes it, or `ds-minimodel run`")
+        if not _is_as_made(folder, record) and to_be_read:  # children that are complete do without
+            raise UserError(f"{folder}: no longer all there; run the step that makes it, or `ds-minimodel run`")
+        parents[os.path.relpath(folder, job.folder)] = record.identity  # a workdir may be moved
+    return json.loads(json.dumps({**job.inputs, "parents": parents}))  # as a record holds them: no tuples
+
+
+def is_complete(job: Job) -> bool:
+    """Whether `job` has nothing left to do; UserError where it was made from other inputs or is damaged."""
+    record = read_record(job.folder)
+    if record is None:
+        return False
+    difference = first_difference(record.inputs, current_inputs(job))
+    if difference:
+        raise UserError(
+            f"{job.folder}: made from another recipe or other data ({difference}); use another workdir, or give "
+            "--rebuild to move it aside and make it again"
+        )
+    return record.complete and _is_as_made(job.folder, record)
+
+
+def refuse_if_stale(job: Job) -> None:
+    """UserError where is_complete would raise one, as far as the parents of `job` tell already."""
+    parents = map(read_record, job.parents)
+    if all(record is not None and record.complete for record in parents):
+        is_complete(job)
+
+
+class State(Enum):
+    """What can be said of a job without doing anything for it."""
+
+    COMPLETE = "complete"
+    RUNNING = "running"
+    UNFINISHED = "unfinished"
+    PENDING = "pending"
+    STALE = "stale"
+    DAMAGED = "damaged"
+
+
+def state_of(job: Job, layout: WorkdirLayout, verify: bool = False) -> tuple[State, str]:
+    """(state, why or by whom) of `job`; reads, with `verify` every byte of what is complete, and writes nothing."""
+    who, at_work = holder(layout.lock) or ("", "")
+    try:
+        record = read_record(job.folder)
+        if who and at_work == os.path.relpath(job.folder, layout.root):
+            return State.RUNNING, who
+        if record is None:
+            has_lost_its_record = os.path.lexists(job.folder)
+            return (State.DAMAGED, "its record is missing") if has_lost_its_record else (State.PENDING, "")
+    except UserError as error:
+        return State.DAMAGED, str(error)
+    try:
+        difference = first_difference(record.inputs, current_inputs(job))
+    except UserError as error:  # of a parent
+        return State.STALE if record.complete else State.UNFINISHED, str(error)
+    if difference:
+        return State.STALE, difference
+    if not record.complete:
+        return State.UNFINISHED, ""
+    try:
+        is_as_made = _is_as_made(job.folder, record, verify)
+        return (State.COMPLETE, "") if is_as_made else (State.PENDING, "no longer all there")
+    except UserError as error:
+        return State.DAMAGED, str(error)
+
+
+def log_of(folder: Path, name: str) -> Path:
+    """Path of a log that the job in `folder` has left; UserError where it is not the one that it left."""
+    record, path = read_record(folder), folder / name
+    digest = record.logs.get(name) if record else None
+    is_there = os.path.lexists(path) or (os.path.lexists(path.parent) and not path.parent.is_dir())
+    if is_there and (not path.is_file() or sha256_of_file(path) != digest):
+        raise UserError(
+            f"{path}: changed since it was written (its SHA-256 is not the one in {record_of(folder)}); put it back "
+            "from a copy, or delete it: nothing but the report reads it"
+        )
+    return path
+
+
+def _is_as_made(folder: Path, record: Record, verify: bool = False) -> bool:
+    """Whether all artifacts of a complete job are there; UserError where one is not what the job made.
+
+    verify: read every byte, of the logs too.
+    """
+    for name in record.logs if verify else ():
+        log_of(folder, name)
+    for place in (folder, *(folder / name for name in record.artifacts)):
+        if os.path.lexists(place) and not place.is_dir():
+            raise UserError(f"{place}: not a folder, but in the place of one; {_make_again(folder)}")
+    there = {folder / name: digest for name, digest in record.artifacts.items() if (folder / name).exists()}
+    for artifact, digest in there.items():
+        read_manifest(artifact, verify)
+        if sha256_of_file(artifact / MANIFEST) != digest:
+            raise UserError(
+                f"{artifact / MANIFEST}: another artifact than the job made (its SHA-256 is not the one in "
+                f"{record_of(folder)}); {_make_again(folder)}"
+            )
+    return len(there) == len(record.artifacts)
+
+
+def _make_again(folder: Path) -> str:
+    return f"put it back from a copy, or delete {folder} and {record_of(folder).name} and run the step again"
+
+
+def first_difference(old: Any, new: Any, key: str = "") -> str | None:
+    """The first key of two JSON values under which they differ, with both values; None where they are the same."""
+    if old == new:
+        return None
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return f"{key}: {old} -> {new}"[:200]
+    parts = sorted({*old, *new})
+    found = (first_difference(old.get(part), new.get(part), f"{key}.{part}".lstrip(".")) for part in parts)
+    return next(difference for difference in found if difference)
