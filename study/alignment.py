@@ -25,8 +25,8 @@ from ds_minimodel.api import Embedder, Recipe, load_body, load_pack, plugged_mod
 from ds_minimodel.common.errors import exit_code
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.engine.ranks.world import join_ranks
-from ds_minimodel.model.models import to_tensors
 from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.model.models import to_tensors
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.results.units import name_of
 from ds_minimodel.steps.training import snapshot_folder, text_sampler

@@ -6,15 +6,13 @@ import re
 import textwrap
 
 import pytest
-import yaml
 
 from benchmarks import __main__ as benchmarks
 from ds_minimodel.bodies import BODIES
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.files import write_json, write_manifest
-from ds_minimodel.recipe.reading import load_recipe, package_recipes
+from ds_minimodel.recipe.reading import load_recipe, package_recipes, read_yaml
 from ds_minimodel.recipe.schema import PaperRecipe
-from ds_minimodel.recipe.yaml12 import Yaml12
 from ds_minimodel.results.comparison import settings_of
 
 from .docs import PAGES, ROOT, blocks, commands, inline_code, name_of, prose, words
@@ -124,7 +122,7 @@ def test_recipes_load(page, text, tmp_path, monkeypatch):
         write_json(tmp_path / f"models/{base}/body/config.json", body)
         write_json(tmp_path / f"models/{base}/pack/tokenizer.json", {})
         write_manifest(tmp_path / f"models/{base}/pack", kind="language-pack", language="en", rows=50265)
-    keys = yaml.load(text, Yaml12).keys()
+    keys = read_yaml(text)[0].keys()
     if not keys <= PaperRecipe.model_fields.keys():
         text, keys = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4), {"finetune"}
     rest = "".join(f"{key}: {value}\n" for key, value in REST.items() if key not in keys)
@@ -199,7 +197,7 @@ def keys_of_the_page():
             key, kind, default, meaning = (cell.strip() for cell in row.strip("| ").split(" | "))
             value = {"required": "required", "–": None}.get(default)
             if default not in ("required", "–"):
-                value = yaml.load(default.strip("`"), Yaml12)
+                value = read_yaml(default.strip("`"))[0]
             for prefix in prefixes:
                 name = prefix + key.strip("`")
                 assert name not in found, f"{name} is there twice"

@@ -8,8 +8,8 @@ import yaml
 
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
-from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
 from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
 from ds_minimodel.systems import SYSTEMS
 
 from ..results.some_runs import score_row

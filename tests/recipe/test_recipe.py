@@ -94,7 +94,7 @@ def test_values_merges_and_defaults(load):
         (
             "[bl_base, minijoint]",
             "[minipost]\nmini: {depth: 6}",
-            "recipe.yaml:8: not valid YAML (the key mini is given twice)",
+            'recipe.yaml:8: not valid YAML (found duplicate key "mini"',
         ),
         ("seq_length: 64", "seq_length: 2", "pretrain.seq_length: Input should be greater than or equal to 3"),
         ("seq_length: 64", "seq_length: 129", "pretrain: sequences of 129 tokens do not fit model.max_positions 128"),
@@ -224,18 +224,10 @@ def test_what_a_recipe_may_name_is_what_is_there():
         ("!!bool maybe", "'maybe' is no bool"),
         ("9" * 5000, "is no int"),
         ("!!python/object:os.system x", "could not determine a constructor for the tag"),
-        ("[" * 3000, "nested more than 50 levels deep"),
-        ("{a: " * 60 + "1" + "}" * 60, "nested more than 50 levels deep"),
-        ("&a [*a]", "nested more than 50 levels deep"),
         ("{<<: 3}", "expected a mapping or list of mappings for merging"),
-        ("[" + "1, " * 60_000 + "]", "more than 50,000 values"),
-        (
-            "[&a [1,1,1,1,1,1,1,1,1], " + ", ".join(f"&{b} [{f'*{a},' * 9}]" for a, b in zip("abcde", "bcdef")) + "]",
-            "more than",
-        ),
-        ('"\\0"', "text without NUL"),
-        ('"\\ud800"', "half a surrogate pair"),
-        ("{a: 1, a: 2}", "the key a is given twice"),
+        ('"\\0"', "is no text"),
+        ('"\\ud800"', "is no text"),
+        ("{a: 1, a: 2}", 'found duplicate key "a"'),
         ("*none", "found undefined alias"),
     ],
 )
@@ -248,17 +240,27 @@ def test_whatever_yaml_raises_has_its_line(load, value, message):
     assert str(refusal.value).startswith("adapt.lr=") and message in str(refusal.value)
 
 
+def test_aliases_and_brackets_end_soon(load):
+    """They cost what a file of a recipe's size can cost, and are refused in one line."""
+    bomb = "[&a [1,1,1,1,1,1,1,1,1], " + ", ".join(f"&{b} [{f'*{a},' * 9}]" for a, b in zip("abcdef", "bcdefg")) + "]"
+    for value in ("[" * 1000, "{a: " * 1000, "&a [*a]", bomb):
+        for key in ("languages.targets", "data.text", "finetune.tasks"):
+            with pytest.raises(UserError) as refusal:
+                load(f"{key}={value}")
+            assert str(refusal.value).startswith(f"{key}=") and "\n" not in str(refusal.value)
+
+
 def test_what_is_no_text_of_a_recipes_size(tmp_path):
     """Within a second or two, whatever it is."""
     path = tmp_path / "recipe.yaml"
     for content, message in (
         (b"", "recipe.yaml: a recipe is a mapping"),
         (b"- a\n", "recipe.yaml: a recipe is a mapping"),
-        (b"a: 1\n" * 20_000_000, "larger than 524,288 bytes"),
+        (b"a: 1\n" * 20_000_000, "larger than 131,072 bytes"),
         (RECIPE.encode("utf-16"), "recipe.yaml:1: not UTF-8 text"),
         (RECIPE.encode() + b"\xe9", "recipe.yaml:21: not UTF-8 text"),
         (RECIPE.encode() + b"a: b\n\0", "recipe.yaml:22: not valid YAML (special characters are not allowed"),
-        (RECIPE.encode() + b"".join(b"key%d: 1\n" % number for number in range(20_000)), "key0: unknown key"),
+        (RECIPE.encode() + b"".join(b"key%d: 1\n" % number for number in range(5_000)), "key0: unknown key"),
     ):
         path.write_bytes(content)
         with pytest.raises(UserError) as refusal:
