@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from tqdm import tqdm
+
 from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_seconds, recipe_of
 from ds_minimodel.common.errors import UserError, printable
-from ds_minimodel.common.progress import clock
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -66,7 +67,7 @@ def _lines(jobs: Sequence[JobStatus], left: Left) -> list[str]:
     states = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in jobs).items())
     lines.append(f"{len(jobs)} jobs: {states}; {_size(sum(job.bytes for job in jobs))}")
     if left.jobs:
-        lines.append(f"about {clock(left.seconds)} of training left in {_count(left.jobs)}")
+        lines.append(f"about {tqdm.format_interval(left.seconds)} of training left in {_count(left.jobs)}")
     if left.unknown:
         lines.append(f"{_count(left.unknown)} that train cannot be estimated yet")
     return lines
@@ -81,7 +82,7 @@ def _what(job: JobStatus) -> str:
     training, parts = job.training, []
     if training:
         parts += [f"step {training.step:,} of {training.steps:,}", f"{training.rate:.3g} steps/s"]
-        parts += [f"{clock(training.seconds_left)} left"] if training.seconds_left else []
+        parts += [f"{tqdm.format_interval(training.seconds_left)} left"] if training.seconds_left else []
     return ", ".join([*parts, *([job.why] if job.why else [])])
 
 

@@ -113,7 +113,7 @@ class _Constructor(SafeConstructor):
                 if "\0" in value:
                     raise ValueError
         except (ValueError, LookupError):  # of Python's own int, float and encode, which have no line
-            shown, kind = str(node.value), node.tag.rpartition(":")[2]
+            shown, kind = str(node.value), str(node.tag).rpartition(":")[2]
             problem = f"{shown[:40]!r}{'…' * (len(shown) > 40)} is no {'text' if kind == 'str' else kind}"
             raise ConstructorError(None, None, problem, node.start_mark) from None
         return value

@@ -92,10 +92,10 @@ def _score_packs(
     """(score rows of this replica's share of a language's packs under a task's model, what is shown of the last)."""
     packs = _packs(recipe, layout, system, language)
     share = packs[world.data.rank :: world.data.size]
-    of_job = f"evaluate {system.name} {language} {name} seed {seed}"
-    progress = Progress(of_job, len(share), "scores", quiet=not world.is_main)
     if not share:
         return [], None
+    of_job = f"evaluate {system.name} {language} {name} seed {seed}"
+    progress = Progress(of_job, len(share), "scores", quiet=not world.is_main)
     task, model_folder = recipe.finetune.tasks[name], _model(recipe, layout, system, name, seed)
     kind, max_length = KINDS[task.kind], recipe.finetune.of(name, "max_length")
     tokenizer, model = open_tokenizer(layout.tokenizer(language)), load_body(model_folder)
