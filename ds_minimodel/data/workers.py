@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import collections
-import contextlib
+import multiprocessing
 import os
-import pickle
-import subprocess
+import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from types import ModuleType
 from typing import Any, TypeVar
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
@@ -31,7 +31,7 @@ def ordered_map(
     if workers == 1:
         yield from map(function, items)
         return
-    with contextlib.closing(ProcessPool(workers)) as pool:
+    with process_pool(workers) as pool:
         yield from results_in_order(lambda item: pool.submit(function, item), items, 2 * workers)
 
 
@@ -45,78 +45,42 @@ def results_in_order(submit: Callable[[Item], Future[Result]], items: Iterable[I
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker process was killed (out of memory?); what is complete is kept: run again, with fewer data.workers"
+        ) from None
     finally:
         for future in pending:
             future.cancel()
 
 
-class ProcessPool:
-    """Worker processes that call functions. A worker imports what a function needs, and never the main script."""
+class _Pool(ProcessPoolExecutor):
+    """Processes that import what they call, and never the main script: without a guard it would run in each of them."""
 
-    def __init__(self, workers: int):
-        self._threads = ThreadPoolExecutor(workers)  # one for each worker, which it starts and waits for
-        self._own = threading.local()
-        self._workers: list[subprocess.Popen[bytes]] = []
-
-    def submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
-        """The result of function(item), both picklable; UserError where its worker is killed."""
-        return self._threads.submit(self._call, function, item)
-
-    def close(self) -> None:
-        """Wait for what is under way, and end the workers."""
-        self._threads.shutdown()
-        for worker in self._workers:
-            with contextlib.suppress(BrokenPipeError), worker:  # closes its pipes and waits for it
-                pass
-
-    def _call(self, function: Callable[[Item], Result], item: Item) -> Result:
-        if not hasattr(self._own, "worker"):
-            self._own.worker = subprocess.Popen(
-                [sys.executable, "-P", "-c", _WORKER, *sys.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            self._workers.append(self._own.worker)
-        requests, replies = self._own.worker.stdin, self._own.worker.stdout
-        request = pickle.dumps((function, item))
+    def submit(self, *call: Any, **named: Any) -> Future[Any]:
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")  # what multiprocessing looks at
         try:
-            requests.write(request)
-            requests.flush()
-            result, error = pickle.load(replies)
-        except (OSError, EOFError, pickle.UnpicklingError):
-            raise UserError(
-                "a worker process was killed (out of memory?); what is complete is kept: "
-                "run again, with fewer data.workers"
-            ) from None
-        if error is not None:
-            raise error
-        return result
+            return super().submit(*call, **named)
+        finally:
+            sys.modules["__main__"] = main
 
 
-# Ctrl-C is left to the parent; -P and the parent's sys.path: modules are those that the parent would find.
-_WORKER = """
-import signal
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-import sys
-sys.path[:] = sys.argv[1:]
-from ds_minimodel.data.workers import answer_requests
-answer_requests()
-"""
+def process_pool(workers: int) -> Executor:
+    """Processes that are started, not forked: libraries have threads here. Ctrl-C is left to this one."""
+    return _Pool(workers, multiprocessing.get_context("spawn"), _be_worker)
 
 
-def answer_requests() -> None:
-    """Be a worker process: answer requests of standard input on standard output until the parent ends."""
-    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a function prints is no reply
-    # A killed parent leaves the end of the file, at times within a request, or nobody who reads.
-    with contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
-        while True:
-            function, item = pickle.load(requests)
-            try:
-                reply = pickle.dumps((function(item), None))
-            except Exception as error:
-                error.add_note(f"in a worker process:\n{traceback.format_exc()}")
-                reply = pickle.dumps((None, error))
-            replies.write(reply)
-            replies.flush()
+def _be_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End where the parent was killed: concurrent.futures would wait for its calls for good."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 # Ranks under mpirun, on one host or many, that compute for rank 0; it alone reads and writes.
@@ -159,9 +123,7 @@ class MpiRanks:
         Two items a rank are under way at any time. An error in `function` is raised here in its item's turn.
         """
         here: list[Future[Result]] = []  # what this rank's own worker computes
-        with contextlib.closing(
-            ProcessPool(1)
-        ) as pool:  # for rank 0's share: the rank itself hands out items, reads and writes
+        with process_pool(1) as pool:  # for rank 0's share: the rank itself hands out items, reads and writes
 
             def submit(item: Item) -> Future[Result]:
                 here[:] = [future for future in here if not future.done()]

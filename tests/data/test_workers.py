@@ -2,8 +2,10 @@
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -39,13 +41,31 @@ def test_a_killed_worker_is_reported():
 
 
 def test_a_script_without_a_guard_is_run_once(tmp_path):
-    """Workers import what they call, not the script that started them, and print to standard error."""
+    """Workers import what they call, not the script that started them."""
     script = tmp_path / "script.py"
     script.write_text(
         "from ds_minimodel.data.workers import ordered_map\n"
         "print('once')\n"
-        "print(*ordered_map(print, [1, 2, 3], 2), *ordered_map(abs, [-1, -2], 2))\n"
+        "print(*ordered_map(len, [[1], [2, 3]], 2), *ordered_map(abs, [-1, -2], 2))\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "once\nNone None None 1 2\n")
-    assert sorted("".join(done.stderr.split())) == ["1", "2", "3"]  # two may write at once
+    assert (done.returncode, done.stdout, done.stderr) == (0, "once\n1 2 1 2\n", "")
+
+
+def test_an_interrupt_ends_without_a_word_of_the_workers(tmp_path):
+    script = (
+        "import time\nfrom ds_minimodel.data.workers import ordered_map\n"
+        "print('begun', flush=True)\nlist(ordered_map(time.sleep, [2] * 9, 2))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it, to the workers too
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGINT and err.count("Traceback") == 1 and err.endswith("KeyboardInterrupt\n")
