@@ -125,7 +125,7 @@ _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.cons
 def read_yaml(text: str) -> tuple[Any, Node | None]:
     """(value, composed tree) of a document of YAML 1.2; _Invalid where anything is wrong with it."""
     yaml = YAML(typ="safe", pure=True)
-    yaml.Constructor = _Constructor
+    yaml.Constructor, yaml.composer.warn_double_anchors = _Constructor, False
     try:
         tree = yaml.compose(text)
         return (None if tree is None else yaml.constructor.construct_document(tree)), tree

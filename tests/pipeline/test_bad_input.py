@@ -48,7 +48,7 @@ def test_mistakes_in_the_tasks_are_found_before_any_training(recipe, tmp_path):
 
 def test_two_runs_in_one_workdir(world, tmp_path):
     recipe = copy_of(world, tmp_path)
-    with lock(recipe.parent / "run/pretrain/bl_base.lock"):
+    with lock(recipe.parent / "run/.lock"):
         assert "another run is at work here" in refused("pretrain", recipe)
 
 

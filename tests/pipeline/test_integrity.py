@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +19,6 @@ MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/
 def finished(world, tmp_path_factory):
     """Recipe of a copy of the finished world; each test puts back what it damages."""
     recipe = copy_of(world, tmp_path_factory.mktemp("integrity"))
-    code, _, err = run("run", recipe)  # the copy's text has other inodes: it is read once more
-    assert code == 0, err
     return recipe
 
 
@@ -30,7 +27,7 @@ def files_of(recipe):
     return {
         path: (path.lstat().st_size, path.lstat().st_mtime_ns, path.lstat().st_ino)
         for path in recipe.parent.rglob("*")
-        if path.suffix != ".lock" and not path.is_dir()
+        if path.name != ".lock" and not path.is_dir()
     }
 
 
@@ -89,9 +86,6 @@ def pending(workdir, *folders):
     return set_aside(*paths, *(path.with_name(f"{path.name}.job.json") for path in paths))
 
 
-# The faults that were found from outside.
-
-
 def test_a_pack_replaced_by_its_own_first_snapshot(finished):
     workdir = finished.parent / "run"
     with replaced(workdir / PACK, workdir / "adapt/minijoint/xx/snapshots/step-00000000"):
@@ -112,69 +106,27 @@ def test_a_digit_of_a_score(finished, name):
         assert "damaged" in refused_naming(finished, path, "report", finished)
 
 
-def table_of(workdir):
-    return next((workdir / "tokens").glob("xx.*.blocks"))
-
-
-def test_a_table_of_blocks_that_is_cut_by_whole_records(finished):
+@pytest.mark.parametrize("name", ["xx/00000.bin", "xx.*.blocks"])
+def test_a_flipped_byte_of_what_a_step_trains_on(finished, name):
+    """Found when the step begins: its record and settings are all that it writes."""
     workdir = finished.parent / "run"
-    path = table_of(workdir)
-    with written(path, path.read_bytes()[:-120]), pending(workdir, "adapt/bl_base/xx"):
-        refused_naming_but_begun(finished, path, "adapt", "bl_base")
-
-
-def refused_naming_but_begun(recipe, name, command, system):
-    """Of a step that has begun: its record says so, and nothing else is changed."""
-    before = files_of(recipe)
-    line = refused(command, recipe, f"systems=[{system}]", "adapt.depth_schedule=[]")
-    assert str(name) in line, line
-    after = files_of(recipe)
-    begun = {path for path in after if path not in before}
-    assert {path: after[path] for path in before} == before
-    assert all(path.name.endswith(".job.json") or path.name == "run.json" or "/run/" in str(path) for path in begun)
-    return line
-
-
-def test_a_flipped_byte_of_a_token_store(finished):
-    workdir = finished.parent / "run"
-    path = workdir / "tokens/xx/00000.bin"
+    (path,) = (workdir / "tokens").glob(name)
     with written(path, flipped(path.read_bytes())), pending(workdir, "adapt/bl_base/xx"):
-        line = refused_naming_but_begun(finished, path, "adapt", "bl_base")
-        assert "damaged between the bytes" in line
-
-
-def test_text_that_is_edited_in_its_middle(finished):
-    path = finished.parent / "xx.txt"
-    content = path.read_bytes() * 200  # longer than the two MiB that the record's fingerprint is of
-    assert len(content) > 3 * 2**20
-    recipe = finished.parent / "long.yaml"
-    recipe.write_text(finished.read_text().replace("/run\n", "/long\n", 1))
-    with written(path, content):
-        code, _, err = run("prepare", recipe)
-        assert code == 2 and "run the step" in err
-        for step in ("tokenizer", "prepare"):
-            code, _, err = run(step, recipe)
-            assert code == 0, err
-        path.write_bytes(flipped(content))
-        for step in ("tokenizer", "prepare"):
-            line = refused_naming(recipe, path, step, recipe)
-            assert "another SHA-256" in line and "--rebuild" in line
-        path.write_bytes(content)  # another time, the same text
-        assert run("prepare", recipe)[0] == 0
-    shutil.rmtree(recipe.parent / "long")
-    recipe.unlink()
+        before = files_of(finished)
+        line = refused("adapt", finished, "systems=[bl_base]", "adapt.depth_schedule=[]")
+        assert str(path) in line and "damaged" in line
+        after = files_of(finished)
+        assert {file: after[file] for file in before} == before
+        assert all("adapt/bl_base/xx" in str(file) for file in after.keys() - before.keys())
 
 
 # Every kind of file, damaged in every way. (file, jobs to be done anew, command that reads it)
 
 READ_BY = [
     ("tokenizer/xx/tokenizer.model", ["tokens/xx"], "prepare"),
-    ("tokenizer/xx/manifest.json", [], "tokenizer"),
     ("tokens/xx/manifest.json", [], "prepare"),
     ("tokens/xx.job.json", [], "prepare"),
     ("pretrain/minijoint.job.json", [], "pretrain"),
-    ("pretrain/minijoint.job.json", [], "adapt"),
-    (f"{BODY}/manifest.json", [], "pretrain"),
     ("pretrain/bl_base/body/config.json", ["build-mini/minipost"], "build-mini"),
     ("pretrain/bl_base/pack/embeddings.safetensors", ["build-mini/minipost"], "build-mini"),
     ("build-mini/minipost/mini/manifest.json", [], "adapt"),
@@ -184,7 +136,6 @@ READ_BY = [
     (f"{MODEL}/model.safetensors", [SCORES], "evaluate"),
     (f"{MODEL}/config.json", [SCORES], "evaluate"),
     (f"{SCORES}/scores.json", [], "report"),
-    (f"{SCORES}/manifest.json", [], "report"),
     (f"{SCORES}.job.json", [], "report"),
     ("evaluate/baselines/xx/topic/baselines.json", [], "report"),
     ("adapt/bl_base/xx/run/run.json", [], "report"),
@@ -193,12 +144,10 @@ READ_BY = [
 DAMAGES = {
     "cut": lambda content: content[: len(content) // 2],
     "a byte flipped": flipped,
-    "emptied": lambda _: b"",
     "a list": lambda _: b"[1, 2]\n",
     "wrong types": lambda _: b'{"files": 1, "inputs": 1, "complete": 1, "kind": 1, "architecture": 1, "step": "x"}\n',
     "nested deep": lambda _: b"[" * 100_000,
     "not UTF-8": lambda _: b'{"files": "\xff\xfe"}\n',
-    "longer": lambda content: content + b"\n\n7",
 }
 
 
@@ -224,62 +173,19 @@ def refused_after_begin(recipe, path, command, undone):
 
 
 @pytest.mark.parametrize("name, undone, command", READ_BY[::3])
-def test_a_folder_or_a_link_in_the_place_of_a_file(finished, name, undone, command):
+def test_a_folder_in_the_place_of_a_file(finished, name, undone, command):
     workdir = finished.parent / "run"
-    path = workdir / name
-    with set_aside(path), pending(workdir, *undone):
-        path.mkdir()
-        refused_after_begin(finished, path, command, undone)
-    is_in_artifact = "/run/" not in name and not name.endswith(".job.json")
-    with set_aside(path), pending(workdir, *undone):
-        path.symlink_to(path.with_name(f"{path.name}.kept"))
-        if is_in_artifact:
-            refused_after_begin(finished, path, command, undone)
-
-
-@pytest.mark.parametrize(
-    "name, command",
-    [
-        ("tokenizer", "tokenizer"),
-        ("tokens", "adapt"),  # where tables of blocks would be written
-        ("tokens/xx.lock", "prepare"),
-        ("tokens/xx.partial", "prepare"),
-        ("tokens/xx.progress.json.tmp99999999", "prepare"),
-        ("adapt/minijoint", "adapt"),
-        ("adapt/minijoint/xx/run/checkpoints", "adapt"),
-        ("adapt/minijoint/xx/run/events", "adapt"),
-        (f"{MODEL}/../run", "finetune"),
-        (f"{SCORES}.lock", "evaluate"),
-        ("report", "report"),
-        ("report.tmp", "report"),
-        ("report.former", "report"),
-    ],
-)
-@pytest.mark.parametrize("how", ["link", "dangling", "pipe"])
-def test_nothing_is_written_or_removed_through_a_link_or_to_a_pipe(finished, tmp_path, name, command, how):
-    path = Path(os.path.normpath(finished.parent / "run" / name))
-    for file in ("step-00000001.partial/state", "events/a", "00000.bin", "xx.lock", "a.tmp99999999"):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text("precious")
-    with set_aside(path):
-        os.mkfifo(path) if how == "pipe" else path.symlink_to(tmp_path if how == "link" else tmp_path / "nothing")
-        refused_naming(finished, path, command, finished)
-    assert len([file for file in tmp_path.rglob("*") if file.is_file() and file.read_text() == "precious"]) == 5
-    assert not (tmp_path / "nothing").exists()
+    with set_aside(workdir / name), pending(workdir, *undone):
+        (workdir / name).mkdir()
+        refused_after_begin(finished, workdir / name, command, undone)
 
 
 @pytest.mark.parametrize(
     "folder, command",
     [
-        ("tokenizer/xx", "tokenizer"),
         ("tokens/xx", "prepare"),
-        (BODY, "pretrain"),
-        ("build-mini/minipost/mini", "build-mini"),
         (PACK, "adapt"),
         ("adapt/minijoint/xx", "evaluate"),
-        (MODEL, "finetune"),
-        (SCORES, "evaluate"),
-        ("evaluate/baselines/xx/topic", "report"),
         ("pretrain/minijoint/run", "report"),
     ],
 )
@@ -290,20 +196,15 @@ def test_a_file_in_the_place_of_a_folder(finished, folder, command):
 
 
 SWAPS = [
-    ("tokenizer/en", "tokenizer/xx", "tokenizer"),
     ("tokens/en", "tokens/xx", "prepare"),
-    ("pretrain/bl_base/body", BODY, "pretrain"),
     ("pretrain/bl_base/pack", "pretrain/minijoint/pack", "finetune"),
     ("adapt/bl_base/xx/pack", PACK, "evaluate"),
     ("adapt/minijoint/xx/snapshots/step-00000000", "adapt/minijoint/xx/snapshots/step-00000004", "adapt"),
     ("finetune/minijoint/topic/seed-3/model", "finetune/minijoint/topic/seed-4/model", "evaluate"),
-    ("finetune/minijoint/qa/seed-3/model", MODEL, "finetune"),
     ("evaluate/minijoint/xx/topic/seed-4", SCORES, "report"),
     ("evaluate/baselines/xx/qa", "evaluate/baselines/xx/topic", "report"),
     ("build-mini/minipost/mini", "pretrain/bl_base/body", "adapt"),
     ("adapt/bl_base/xx.job.json", "adapt/minijoint/xx.job.json", "adapt"),
-    ("evaluate/bl_base/xx/topic/seed-3.job.json", f"{SCORES}.job.json", "report"),
-    ("tokens/en.job.json", "tokens/xx.job.json", "prepare"),
     ("adapt/bl_base/xx/run/metrics.jsonl", "adapt/minijoint/xx/run/metrics.jsonl", "report"),
 ]
 

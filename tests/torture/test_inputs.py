@@ -6,17 +6,17 @@ import pytest
 
 from ds_minimodel.engine.ranks.launch import CPU
 
-from .generators import CASES, describe, outcome
+from .inputs import CASES, make_files, outcome
 
 
-@pytest.mark.parametrize("generator", CASES, ids=lambda generator: generator.__name__)
-def test_what_is_wrong_is_refused_by_one_line(generator, tmp_path, monkeypatch):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_what_is_wrong_is_refused_by_one_line(case, tmp_path, monkeypatch):
     for name, value in CPU.items():  # for which a command would replace its process
         monkeypatch.setenv(name, value)
-    rng, faults = random.Random(2023), []
-    for number in range(100):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        found = outcome(generator(rng), folder)
-        faults += [describe(found)] if found.fault else []
+    faults = []
+    for seed in range(100):
+        make_files(tmp_path / str(seed))
+        command = case(random.Random(seed), tmp_path / str(seed))
+        code, fault = outcome(command, tmp_path / str(seed))
+        faults += [f"seed {seed}, {command!r:.200}: {fault}"] if fault else []
     assert not faults, "\n".join(faults)
