@@ -33,12 +33,14 @@ def begin(job: Job) -> bool:
     return True
 
 
-def withdraw(job: Job) -> None:
+def withdraw(layout: WorkdirLayout, job: Job) -> None:
     """Forget the start of a job that was refused, where it has made nothing: its record and empty folders."""
     if not any(path.is_file() for path in job.folder.rglob("*")):
         shutil.rmtree(job.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            record_of(job.folder).unlink()
+        record_of(job.folder).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first that is not empty ends it
+            for folder in job.folder.relative_to(layout.root).parents[:-1]:
+                (layout.root / folder).rmdir()
 
 
 def finish(job: Job) -> None:

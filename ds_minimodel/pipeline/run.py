@@ -86,14 +86,14 @@ def run_step(step: Step, recipe: "Recipe", world: Ranks | None = None, rebuild: 
         on_main(lambda: sweep_up(layout))
         for job in step.jobs(recipe):
             on_main(partial(note_work, layout, job))
-            was_complete = _do(job, on_main, world, step.runs_on, rebuild)
+            was_complete = _do(layout, job, on_main, world, step.runs_on, rebuild)
             if was_complete and (world is None or world.is_main):
                 print(printable(f"{job.folder}: complete"), file=sys.stderr)
         if step.name == "report":
             _report(recipe)
 
 
-def _do(job: Job, on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild: bool) -> bool:
+def _do(layout: WorkdirLayout, job: Job, on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild: bool) -> bool:
     """Do a job, unless it is complete; return whether it was."""
     if rebuild:
         on_main(lambda: move_aside_if_stale(job))
@@ -106,7 +106,7 @@ def _do(job: Job, on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild
             on_main(lambda: job.make(world))
     except (UserError, OtherRankFailed):
         if world is None or world.is_main:
-            withdraw(job)
+            withdraw(layout, job)
         raise
     on_main(lambda: finish(job))
     return False

@@ -208,15 +208,16 @@ def test_a_log_that_changed_is_refused_and_one_that_is_gone_is_not(tmp_path, job
     assert log_of(job.folder, "run/metrics.jsonl") == log
 
 
-def test_a_job_that_is_refused_before_it_made_anything_leaves_nothing(tmp_path, job):
+def test_a_job_that_is_refused_before_it_made_anything_leaves_nothing(tmp_path):
+    job, layout = job_in(tmp_path / "pretrain/bl_base", INPUTS), WorkdirLayout(tmp_path)
     begin(job)
     (job.folder / "run").mkdir(parents=True)
-    withdraw(job)
-    assert list(job.folder.parent.iterdir()) == []
+    withdraw(layout, job)
+    assert list(tmp_path.iterdir()) == []
     begin(job)
     (job.folder / "run").mkdir(parents=True)
     (job.folder / "run/state").write_text("half of the steps")
-    withdraw(job)
+    withdraw(layout, job)
     assert begin(job) and (job.folder / "run/state").exists()
 
 
