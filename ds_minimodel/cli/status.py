@@ -80,9 +80,9 @@ def _count(jobs: int) -> str:
 def _what(job: JobStatus) -> str:
     """Where a job's training is, and why it is as it is."""
     training, parts = job.training, []
-    if training:
-        parts += [f"step {training.step:,} of {training.steps:,}", f"{training.rate:.3g} steps/s"]
-        parts += [f"{tqdm.format_interval(training.seconds_left)} left"] if training.seconds_left else []
+    if training and job.state != "complete":
+        done, left = f"step {training.step:,} of {training.steps:,}", tqdm.format_interval(training.seconds_left)
+        parts = [done, f"{training.rate:.3g} steps/s", f"{left} left"]
     return ", ".join([*parts, *([job.why] if job.why else [])])
 
 

@@ -64,7 +64,7 @@ def _is_one_chunk(x: Tensor) -> bool:
     return x.shape[0] <= _chunk_rows(x)
 
 
-def forward_by_chunks(
+def _forward_by_chunks(
     x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, needs_x: bool, needs_weight: bool, needs_bias: bool
 ) -> tuple[Tensor, ...]:
     """What the operator does on every device: products, and the compiled part of the loss, chunk by chunk."""
@@ -149,7 +149,7 @@ _forward = define(
     "linear_cross_entropy(Tensor x, Tensor weight, Tensor bias, Tensor targets, bool needs_x, "
     "bool needs_weight, bool needs_bias) "
     "-> (Tensor loss, Tensor grad_logits, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
-    forward_by_chunks,
+    _forward_by_chunks,
     _forward_fake,
 )
 

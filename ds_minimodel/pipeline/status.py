@@ -61,7 +61,8 @@ def look(recipe: Recipe, verify: bool = False) -> list[JobStatus]:
 
     verify: read every byte of what is complete.
     """
-    return [_status(recipe, step, job, verify) for step in wanted_steps(recipe) for job in step.jobs(recipe)]
+    steps = [step for step in STEPS.values() if recipe.finetune.tasks or not step.needs_tasks]
+    return [_status(recipe, step, job, verify) for step in steps for job in step.jobs(recipe)]
 
 
 def _status(recipe: Recipe, step: Step, job: Job, verify: bool) -> JobStatus:
@@ -91,11 +92,6 @@ def left_of(recipe: Recipe, jobs: Sequence[JobStatus]) -> Left:
 def _alike(job: JobStatus) -> str:
     """What the names of jobs that take the same time begin with."""
     return "/".join(job.name.split("/")[: _ALIKE[job.step]])
-
-
-def wanted_steps(recipe: Recipe) -> list[Step]:
-    """The steps that the recipe has work for."""
-    return [step for step in STEPS.values() if recipe.finetune.tasks or not step.needs_tasks]
 
 
 def training_in(folder: Path) -> TrainingProgress | None:
