@@ -69,7 +69,7 @@ def _lines(jobs: Sequence[JobStatus], left: Left) -> list[str]:
     if left.jobs:
         lines.append(f"about {tqdm.format_interval(left.seconds)} of training left in {_count(left.jobs)}")
     if left.unknown:
-        lines.append(f"{_count(left.unknown)} that train cannot be estimated yet")
+        lines.append(f"the training of {_count(left.unknown)} cannot be estimated yet")
     return lines
 
 
