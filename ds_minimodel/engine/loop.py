@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import queue
+import contextlib
 import signal
-import threading
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -103,7 +104,7 @@ def train(
         Meter(cast(list[str], module.loss_names), run, world, folder, label, first) as meter,
         StopSignals() as stop,
         checkpoints,
-        Prefetch(batches, first, steps) as stream,
+        contextlib.closing(prefetched(batches, first, steps)) as stream,
     ):
         if first == 0 and 0 in evaluation.steps:
             meter.write({"step": 0, "eflops": 0.0}, scores)
@@ -191,43 +192,16 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     }
 
 
-class Prefetch:
-    """Computes the micro-batches of coming steps in a thread, two steps ahead of the loop.
-
-    A context manager; `next` gives those of the steps from `first` on, below `end`, in order.
-    """
-
-    def __init__(self, batches: Batches, first: int, end: int):
-        self.queue: queue.Queue[list[Batch] | BaseException] = queue.Queue(maxsize=2)
-        self.done = threading.Event()
-        self.thread = threading.Thread(target=self._work, args=(batches, first, end), daemon=True)
-
-    def _work(self, batches: Batches, first: int, end: int) -> None:
+def prefetched(batches: Batches, first: int, end: int) -> Generator[list[Batch], None, None]:
+    """The micro-batches of the steps from `first` on, below `end`; a thread makes them, two steps ahead."""
+    pool = ThreadPoolExecutor(1)
+    coming: deque[Future[list[Batch]]] = deque()
+    try:
         for step in range(first, end):
-            item: list[Batch] | BaseException
-            try:
-                item = batches(step)
-            except BaseException as error:  # handed to the loop, which raises it
-                item = error
-            while not self.done.is_set():
-                try:
-                    self.queue.put(item, timeout=0.1)
-                    break
-                except queue.Full:
-                    continue
-            if self.done.is_set() or isinstance(item, BaseException):
-                return
-
-    def __enter__(self) -> Prefetch:
-        self.thread.start()
-        return self
-
-    def __next__(self) -> list[Batch]:
-        item = self.queue.get()
-        if isinstance(item, BaseException):
-            raise item
-        return item
-
-    def __exit__(self, *_: object) -> None:
-        self.done.set()
-        self.thread.join()
+            coming.append(pool.submit(batches, step))
+            if len(coming) > 2:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -8,7 +8,7 @@ import math
 import resource
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,7 @@ class Meter:
         self.note = ""  # the last of the last scores, for progress
         self.every = max(1, min(100, run.schedule.steps // 100))
         self.gradient_norm: float | None = None  # of the step that is reported next, where it is known
-        settings = {name: value for name, value in run.record().items() if isinstance(value, (int, float, str))}
-        self.metrics = Metrics(folder, start, settings)
+        self.metrics = Metrics(folder, start)
         if world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
         self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
@@ -134,14 +133,12 @@ class Metrics:
     A resumed run drops the records after `start_step`, which it is about to write again.
     """
 
-    def __init__(self, folder: Path | str, start_step: int, settings: Mapping[str, int | float | str]) -> None:
-        """settings: of the run, which TensorBoard shows as its hyperparameters."""
-        self.folder, self.start_step, self.settings = Path(folder), start_step, settings
+    def __init__(self, folder: Path | str, start_step: int) -> None:
+        self.folder, self.start_step = Path(folder), start_step
 
     def open(self) -> None:
         """Open both; UserError, here as below, where the disk does not take them."""
         from torch.utils.tensorboard import SummaryWriter
-        from torch.utils.tensorboard.summary import hparams
 
         path = self.folder / "metrics.jsonl"
         lines = read_model_lines(path, _Line, "delete this line, or the file: training does not depend on it")
@@ -153,8 +150,6 @@ class Metrics:
         self.hook, threading.excepthook = threading.excepthook, self._report_thread
         with clear_write_errors(self.folder / "events"):
             self.events = SummaryWriter(self.folder / "events", purge_step=self.start_step + 1)
-            for summary in hparams(dict(self.settings), {"loss": 0.0}):  # the metric beside them in TensorBoard
-                self.events._get_file_writer().add_summary(summary)
 
     def write(self, record: MetricsLine) -> None:
         with clear_write_errors(self.file.name):

@@ -15,7 +15,7 @@ def offer(best, *scores):
 
 def test_the_first_of_the_highest_is_kept_and_outlives_the_process(world, tmp_path):
     offer(BestWeights(tmp_path, "job", world), 1.0, 4.0, 2.0, 4.0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-00000002.safetensors", "best.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.safetensors"]
     again = BestWeights(tmp_path, "job", world)
     again.offer(5, 4.0, dict, is_first=False)
     step, weights = again.load()
@@ -25,16 +25,18 @@ def test_the_first_of_the_highest_is_kept_and_outlives_the_process(world, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "file, content, message",
+    "damage, message",
     [
-        ("best-00000001.safetensors", b"", "missing, or its SHA-256 is not the one in best.json"),
-        ("best.json", b"{}", "best.json: job: "),
-        ("best.json", None, "best.json: missing"),
+        (lambda content: content[:-1] + b"x", "its SHA-256 is not the one that it holds"),
+        (lambda content: content.replace(b'"1.0"', b'"9.0"'), "its SHA-256 is not the one that it holds"),
+        (lambda content: content[:20], "damaged"),
+        (None, "best.safetensors: missing"),
     ],
 )
-def test_what_is_damaged_or_missing_is_refused(world, tmp_path, file, content, message):
+def test_what_is_damaged_or_missing_is_refused(world, tmp_path, damage, message):
     offer(BestWeights(tmp_path, "job", world), 1.0)
-    (tmp_path / file).unlink() if content is None else (tmp_path / file).write_bytes(content)
+    file = tmp_path / "best.safetensors"
+    file.unlink() if damage is None else file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(UserError, match=message):
         BestWeights(tmp_path, "job", world).offer(2, 2.0, dict, is_first=False)
 
