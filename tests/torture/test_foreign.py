@@ -4,29 +4,24 @@ import random
 import shutil
 
 import pytest
-import torch
 
-from ds_minimodel.interop.hugging_face import import_hf
-
-from ..interop.conftest import roberta, roberta_json, text_file, unigram_folder, xlm_r, xlm_r_json  # noqa: F401
+from ..interop.conftest import roberta_json, text_file, unigram_folder, xlm_r, xlm_r_json  # noqa: F401
 from ..serve.conftest import family  # noqa: F401
-from .foreign import LINES, artifact_outcome, copy, damage_artifact, damage_import, import_outcome
+from .foreign import artifact_outcome, copy, damage_artifact, damage_import, import_outcome
 
-CHECKPOINTS = ["xlm_r", "xlm_r_json", "roberta", "roberta_json"]
+CHECKPOINTS = ["xlm_r_json", "roberta_json"]
 IMPORTS, ARTIFACTS = 25, 25  # of each checkpoint, of each artifact
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_imports(request, tmp_path, name):
-    """Ids and logits are those of transformers on the same folder, or it is refused."""
-    good = request.getfixturevalue(name)
-    import_hf(good, tmp_path / "good")
-    outcomes = []
+    """Refused, or let pass by the comparison with transformers that every import makes."""
+    good, outcomes = request.getfixturevalue(name), []
     for seed in range(IMPORTS):
         folder, rng = copy(good, tmp_path / "hf"), random.Random(f"{name} {seed}")
         what = damage_import(folder, rng)
         try:
-            outcomes.append(import_outcome(folder, tmp_path / "out", tmp_path / "good", LINES))
+            outcomes.append(import_outcome(folder, tmp_path / "out"))
         except Exception as error:
             raise AssertionError(f"seed {seed}: {what}") from error
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
@@ -46,20 +41,3 @@ def test_artifacts(family, tmp_path, name):  # noqa: F811
         except Exception as error:
             raise AssertionError(f"seed {seed}: {what}") from error
     assert refused > ARTIFACTS / 2
-
-
-def test_a_damage_is_a_function_of_its_seed(roberta_json, tmp_path):  # noqa: F811
-    for seed in range(20):
-        found = []
-        for place in ("one", "two"):
-            folder = copy(roberta_json, tmp_path / place)
-            found.append(damage_import(folder, random.Random(seed)))
-        assert found[0] == found[1]
-
-
-def test_random_numbers_of_the_process_are_left_alone(family, tmp_path):  # noqa: F811
-    torch.manual_seed(1)
-    expected = torch.rand(1)
-    torch.manual_seed(1)
-    damage_artifact(copy(family.root / "de", tmp_path / "de"), random.Random(0))
-    assert torch.equal(torch.rand(1), expected)
