@@ -9,11 +9,11 @@ from __future__ import annotations
 import html
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, ModelCardData, metadata_load
 
 from ds_minimodel.common.errors import printable
 from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_model
@@ -26,7 +26,7 @@ from ds_minimodel.systems import SYSTEMS
 CARD = "README.md"
 # A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
 _HUB_NAME = re.compile(r"(?!.*checkpoint-[0-9]+$)[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
-_LICENSE = re.compile(r"^license:[ \t]*([A-Za-z0-9][\w.+-]{0,60})[ \t]*$", re.MULTILINE)
+_LICENSE = re.compile(r"[A-Za-z0-9][\w.+-]{0,60}", re.ASCII)
 _MOST_CARD_BYTES = 1 << 20
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}")  # of ISO 639, which the Hub takes in a card's front matter
 
@@ -57,15 +57,13 @@ class _Scored(Stored):
 
 def license_of(folder: Path) -> str | None:
     """The license that the model card in a Hugging Face folder names, None where there is none to be read."""
+    path = folder / CARD
     try:
-        path = folder / CARD
-        if not path.is_file() or path.stat().st_size > _MOST_CARD_BYTES:
-            return None
-        parts = path.read_text(encoding="utf-8").split("---\n", 2)
-    except (OSError, UnicodeDecodeError):
+        card = metadata_load(path) if path.is_file() and path.stat().st_size <= _MOST_CARD_BYTES else None
+    except Exception:  # of any kind that YAML of a stranger's brings forth
         return None
-    found = _LICENSE.search(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
-    return found[1] if found else None
+    found = (card or {}).get("license")
+    return found if isinstance(found, str) and _LICENSE.fullmatch(found) else None
 
 
 def hub_name(value: object) -> str | None:
@@ -78,16 +76,10 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
     facts, place = read_artifact(pack, PackManifest), _Place.of(pack)
     origin = _origin([*([artifact] if artifact else []), pack, *place.bodies])
     scores = place.scores(facts, export.task if export else None)
-    metrics, language = place.metrics(scores), facts.language
-    training = {
-        "system": place.system,
-        "steps": facts.steps,
-        "eflops": facts.eflops,
-        "embedding_space": facts.space,
-        "layers": export.num_layers if export else None,
-    }
+    language, pipeline = facts.language, export.pipeline if export else None
+    training: dict[str, Any] = {"system": place.system, "steps": facts.steps, "eflops": facts.eflops}
+    training |= {"embedding_space": facts.space, "layers": export.num_layers if export else None}
     known = {key: value for key, value in training.items() if value is not None}
-    pipeline = export.pipeline if export else None
     front = ModelCardData(
         language=language if _LANGUAGE_CODE.fullmatch(language) and language != UNKNOWN_LANGUAGE else None,
         license=origin.license,
@@ -96,19 +88,7 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
         pipeline_tag=pipeline,
         tags=[*(["mini-model-adaptation"] if facts.steps else []), *([] if export else ["language-pack"])],
         model_name=f"ds_minimodel-{language}" if scores else None,
-        eval_results=[
-            EvalResult(
-                task_type=pipeline or "fill-mask",
-                dataset_type=task,
-                dataset_name=task,
-                dataset_config=language,
-                metric_type="f1" if "F1" in metrics[task] else metrics[task].split(" ")[0],  # the Hub's own names
-                metric_name=metrics[task],
-                metric_value=round(sum(found) / len(found), 2),
-            )
-            for task, found in scores.items()
-        ]
-        or None,
+        eval_results=[score.result(language, pipeline or "fill-mask") for score in scores] or None,
         ds_minimodel=known,
     )
     table = {
@@ -117,25 +97,19 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
         "license of the base": origin.license or "not known",
         **{name.replace("_", " "): value for name, value in known.items()},
     }
+    made = (
+        "by mini-model adaptation (Marchisio et al., ACL 2023)" if facts.steps else "of an imported model, not trained,"
+    )
     lines = [
         f"# {f'{export.architecture} with the language pack' if export else 'Language pack'} {as_text(language)}",
-        "",
-        "Made by mini-model adaptation (Marchisio et al., ACL 2023) with ds_minimodel."
-        if facts.steps
-        else "Made with ds_minimodel out of an imported model, not trained further.",
-        *([] if export else ["It fits bodies of its embedding space alone."]),
-        "",
-        "| | |",
-        "|---|---|",
+        f"\nMade {made} with ds_minimodel.{'' if export else ' It fits bodies of its embedding space alone.'}",
+        "\n| | |\n|---|---|",
         *(f"| {name} | {as_text(str(value))} |" for name, value in table.items()),
     ]
     if scores:
-        lines += ["", "| task | metric | score | models |", "|---|---|---|---|"]
-        lines += [
-            f"| {as_text(task)} | {as_text(metrics[task])} | {sum(found) / len(found):.1f} | {len(found)} |"
-            for task, found in scores.items()
-        ]
-        lines += ["", f"Scores of the run in {as_text(language)}: means over the task models."]
+        lines += [f"\nScores of the run in {as_text(language)}: means over the task models."]
+        lines += ["\n| task | metric | score | models |\n|---|---|---|---|"]
+        lines += [f"| {as_text(one.task)} | {as_text(one.metric)} | {one.mean:.1f} | {one.models} |" for one in scores]
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
 
 
@@ -176,22 +150,34 @@ class _Place:
         """Bodies of the workdir, which may be imported ones."""
         return sorted(self.root.glob("pretrain/*/body")) if self.root else []
 
-    def metrics(self, tasks: Iterable[str]) -> dict[str, str]:
-        """{task: name of what its scores are}"""
-        root, found = self.root or Path(), {}
-        for task in tasks:
-            folder = next(iter(sorted(root.glob(f"evaluate/{self.system}/*/{task}/*/{SCORES_FILE}")))).parent
-            found[task] = read_model(folder / MANIFEST, _Scored, "run the step `evaluate` again").metric
-        return found
-
-    def scores(self, pack: PackManifest, task: str | None) -> dict[str, list[float]]:
-        """{task: scores of the pack with each task model}; of one task where it is named."""
-        found: dict[str, list[float]] = defaultdict(list)
-        if self.root is None:
-            return found
-        for path in sorted(self.root.glob(f"evaluate/{self.system}/*/*/*/{SCORES_FILE}")):
+    def scores(self, pack: PackManifest, task: str | None) -> list[_Score]:
+        """Of the pack on each task, or on the one that is named."""
+        found: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for path in sorted(self.root.glob(f"evaluate/{self.system}/*/*/*/{SCORES_FILE}")) if self.root else ():
+            metric = read_model(path.parent / MANIFEST, _Scored, "run the step `evaluate` again").metric
             for row in read_model(path, list[ScoreRow], "run the step `evaluate` again"):
                 is_own = row.language == pack.language and row.step == (pack.steps if self.is_adapted else 0)
                 if is_own and task in (None, row.task):
-                    found[row.task].append(row.score)
-        return found
+                    found[row.task, metric].append(row.score)
+        return [_Score(*key, sum(scores) / len(scores), len(scores)) for key, scores in found.items()]
+
+
+class _Score(NamedTuple):
+    """What a pack scores on a task, over so many task models."""
+
+    task: str
+    metric: str
+    mean: float
+    models: int
+
+    def result(self, language: str, kind: str) -> EvalResult:
+        """The same in the form in which the Hub shows scores."""
+        return EvalResult(
+            task_type=kind,
+            dataset_type=self.task,
+            dataset_name=self.task,
+            dataset_config=language,
+            metric_type="f1" if "F1" in self.metric else self.metric.split(" ")[0],  # the Hub's own names
+            metric_name=self.metric,
+            metric_value=round(self.mean, 2),
+        )

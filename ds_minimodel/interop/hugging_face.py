@@ -6,9 +6,9 @@ mean, and an import is what computes the same. Only sizes are looked at before.
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,18 +84,13 @@ def import_hf_from_hub(
         there = [file.rfilename for file in info.siblings or []]
         if "config.json" not in there:
             raise UserError(f"{name} on {api.endpoint}: no config.json, so no model of transformers")
-        paths = [Path(api.hf_hub_download(name, file, revision=info.sha)) for file in _needed(there)]
-    folder = next(path.parent for path in paths if path.name == "config.json")
+        weights = next((name for name in _WEIGHTS if name in there), "")
+        stem, suffix = os.path.splitext(weights.removesuffix(_INDEX))
+        files = {"config.json", GENERATION_FILE, CARD, weights, *TOKENIZER_FILES}
+        parts = fnmatch.filter(there, f"{stem}-*-of-*{suffix}") if weights.endswith(_INDEX) else []
+        paths = [api.hf_hub_download(name, file, revision=info.sha) for file in (*files.intersection(there), *parts)]
+        folder = next(Path(path).parent for path in paths if Path(path).name == "config.json")
     import_hf(folder, out, language, name, info.sha)
-
-
-def _needed(names: Sequence[str]) -> list[str]:
-    """Of a repository's files those that import_hf reads."""
-    weights = next((name for name in _WEIGHTS if name in names), "")
-    kept = {"config.json", GENERATION_FILE, CARD, weights, *TOKENIZER_FILES}
-    stem, suffix = os.path.splitext(weights.removesuffix(_INDEX))
-    parts = rf"{re.escape(stem)}-\d+-of-\d+{re.escape(suffix)}" if weights.endswith(_INDEX) else "(?!)"
-    return [name for name in names if name in kept or re.fullmatch(parts, name)]
 
 
 def import_hf(
@@ -363,15 +358,20 @@ def exported(
     architectures = BODIES[body.config.kind].hugging_face()
     if not architectures:
         raise UserError(f"{artifact}: Hugging Face's library has no bodies of kind {body.config.kind}")
-    architecture = architectures[0]
-    if body.task is None:
-        ending, head, num_layers, extra = _as_language_model(artifact, body, architecture, depth)
-        tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
-    else:
+    architecture, num_layers, extra = architectures[0], body.config.num_layers, {}
+    if body.task is not None:
         if depth is not None:
             raise UserError(f"{artifact}: a task model has no language-model head of depth {depth}; leave --depth out")
-        ending, head, num_layers, extra = _as_task(artifact, body, architecture)
-        tensors = dict(body.tensors)
+        kind, labels = task_of(artifact, body)
+        ending, extra = kind.hugging_face_class, kind.hugging_face_config(labels)
+        head, tensors = architecture.task_head(body.config, kind.head_names), dict(body.tensors)
+    else:
+        num_layers = max(body.head_depths, default=0) if depth is None else depth
+        if num_layers not in body.head_depths:
+            has = list(body.head_depths)
+            raise UserError(f"{artifact}: no language-model head of depth {num_layers}; it has heads of {has}")
+        ending, head = OBJECTIVES[body.objective].hugging_face_class, architecture.language_model_head(num_layers)
+        tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
     for name, tensor in language.tensors.items():
         tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
     class_name = architecture.classes + ending
@@ -386,24 +386,3 @@ def exported(
         **extra,
     }
     return Exported(class_name, ending, num_layers, facts, architecture.to_theirs(tensors, config, head))
-
-
-def _as_language_model(
-    artifact: str | Path, body: BodyArtifact, architecture: Architecture, depth: int | None
-) -> tuple[str, dict[str, str], int, dict]:
-    depths = body.head_depths
-    depth = max(depths, default=0) if depth is None else depth
-    if depth not in depths:
-        raise UserError(f"{artifact}: no language-model head of depth {depth}; it has heads of {list(depths)}")
-    name = OBJECTIVES[body.objective].hugging_face_class
-    if not name:
-        raise UserError(f"{artifact}: Hugging Face's library has no class for the objective {body.objective}")
-    return name, architecture.language_model_head(depth), depth, {}
-
-
-def _as_task(
-    artifact: str | Path, body: BodyArtifact, architecture: Architecture
-) -> tuple[str, dict[str, str], int, dict]:
-    kind, labels = task_of(artifact, body)
-    head = architecture.task_head(body.config, kind.head_names)
-    return kind.hugging_face_class, head, body.config.num_layers, kind.hugging_face_config(labels)

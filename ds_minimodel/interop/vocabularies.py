@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ds_minimodel.bodies import BodyConfig
@@ -19,7 +19,7 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.data.probes import PROBES
-from ds_minimodel.data.tokenizer import JSON_FILE, UNIGRAM_FILE, WORD_START, TokenizerJson, one_line
+from ds_minimodel.data.tokenizer import JSON_FILE, UNIGRAM_FILE, TokenizerJson, one_line
 
 _VOCABULARIES = JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model"
 TOKENIZER_FILES = (  # all that transformers may read for the families that are served
@@ -203,24 +203,12 @@ def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:
     ):
         raise UserError(f"{path}: a SentencePiece model of another kind than is trained here cannot be exported")
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
-    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    spaces = [
-        {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
-        for pattern, content in (("^ +| +$", ""), (" {2,}", " "))
-    ]
-    normalizers = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
-    metaspace = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "always", "split": True}
-    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
-    content = {
-        "version": "1.0",
-        "added_tokens": [
-            {"id": id, "content": pieces[id][0], **flags, "lstrip": id == vocabulary.mask}
-            for id in vocabulary.special_ids
-        ],
-        "normalizer": {"type": "Sequence", "normalizers": [*normalizers, *spaces]},
-        "pre_tokenizer": metaspace,
-        "post_processor": None,
-        "decoder": metaspace,
-        "model": {"type": "Unigram", "unk_id": vocabulary.unk, "vocab": pieces},
-    }
-    return TokenizerJson(path, content)
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=vocabulary.unk))
+    steps = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
+    spaces = [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    tokenizer.normalizer = normalizers.Sequence([*steps, *spaces])
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    ids = vocabulary.special_ids
+    special = [AddedToken(pieces[id][0], lstrip=id == vocabulary.mask, normalized=False, special=True) for id in ids]
+    tokenizer.add_special_tokens(special)
+    return TokenizerJson(path, json.loads(tokenizer.to_str()))
