@@ -70,7 +70,7 @@ def _status(recipe: Recipe, step: Step, job: Job, verify: bool) -> JobStatus:
     has_trained = step.name in _ALIKE and state in (State.RUNNING, State.UNFINISHED, State.COMPLETE)
     training = training_in(job.folder / "run") if has_trained else None
     name = os.path.relpath(job.folder, recipe.workdir)
-    return JobStatus(step.name, name, state.value, why, training, size_of(job.folder))
+    return JobStatus(step.name, name, state.value, why, training, _size(job.folder))
 
 
 def left_of(recipe: Recipe, jobs: Sequence[JobStatus]) -> Left:
@@ -121,12 +121,8 @@ def _newest(path: Path) -> Iterator[dict[str, Any]]:
     yield from (json.loads(line) for line in lines[1 if start else 0 :])
 
 
-def size_of(*places: Path) -> int:
-    """Bytes of files and of all below folders; of what is gone meanwhile, none."""
-    return sum(_size(path) for path in places)
-
-
 def _size(path: Path) -> int:
+    """Bytes of a file, or of all below a folder; of what is gone meanwhile, none."""
     try:
         if path.is_symlink() or not path.is_dir():
             return path.lstat().st_size
