@@ -39,19 +39,15 @@ def attention_flops(projected_shape, queries_shape, *_, **__):
     return 2 * 2 * batch * num_queries * num_keys * width
 
 
-def attention_backward_flops(grad_shape, *shapes, **_):
-    """The four products of the gradients. The scores are made again on CPUs, to save memory: not the method's work."""
-    return 2 * attention_flops(*shapes)
-
-
 def window_attention_flops(keys_values_shape, queries_shape, _num_heads, _positions, before, after, *_, **__):
     """The same two products with the keys that each position sees."""
     batch, num_queries, width = queries_shape
     return 2 * 2 * batch * num_queries * keys_seen((before, after), keys_values_shape[1]) * width
 
 
-def window_attention_backward_flops(grad_shape, *shapes, **_):
-    return 2 * window_attention_flops(*shapes)
+def backward(forward):
+    """The four products of the gradients. The scores are made again on CPUs, to save memory: not the method's work."""
+    return lambda grad_shape, *shapes, **_: 2 * forward(*shapes)
 
 
 def counted(module, batch, trains):
@@ -60,9 +56,9 @@ def counted(module, batch, trains):
     mapping = {
         torch.ops.dsmm.linear_cross_entropy: linear_cross_entropy_flops,
         torch.ops.dsmm.attention: attention_flops,
-        torch.ops.dsmm.attention_backward: attention_backward_flops,
+        torch.ops.dsmm.attention_backward: backward(attention_flops),
         torch.ops.dsmm.window_attention: window_attention_flops,
-        torch.ops.dsmm.window_attention_backward: window_attention_backward_flops,
+        torch.ops.dsmm.window_attention_backward: backward(window_attention_flops),
     }
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         module(batch).mean().backward()

@@ -10,7 +10,6 @@ from synthetic import BATCH_SIZE, Sampler, model
 from ds_minimodel.engine.partition import Setup, partition_of
 from ds_minimodel.model.models import to_tensors
 from ds_minimodel.planning.devices import named
-from ds_minimodel.planning.memory import ring
 from ds_minimodel.planning.plans import Planner
 from ds_minimodel.planning.tracing import on_meta, trace
 
@@ -61,8 +60,3 @@ def test_what_fits_is_found():
     assert found.largest_micro_batch(fits_whole) == 8 and found.largest_micro_batch(fits_less) in (1, 2, 4)
     assert found.largest_micro_batch(at._replace(device_memory=1)) is None
     assert found.smallest_stage(at._replace(device_memory=1)) is None
-
-
-@pytest.mark.parametrize("collective, sent", [("all-reduce", 150), ("all-gather", 75), ("reduce-scatter", 75)])
-def test_cost_of_a_ring(collective, sent):
-    assert ring(100, 4, collective) == sent and ring(100, 1, collective) == 0
