@@ -46,6 +46,7 @@ INERT = {
 # checkpoints and plans rely on.
 REFUSED: dict[str, Any] = {
     "autotuning": None,
+    "bfloat16": None,  # another name of the recipe's bf16
     "checkpoint": None,
     "data_efficiency": None,
     "gradient_allreduce_op": "mean",
@@ -56,6 +57,7 @@ REFUSED: dict[str, Any] = {
     "fp16.auto_cast": False,
     "fp16.fp16_master_weights_and_grads": False,
     "fp16.loss_scale": 0,  # a scale that moves, whose state checkpoints hold
+    "zero_optimization.compute_grad_norm": True,
     "zero_optimization.cpu_offload": False,
     "zero_optimization.cpu_offload_param": False,
     "zero_optimization.legacy_stage1": False,

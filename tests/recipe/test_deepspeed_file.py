@@ -72,6 +72,7 @@ def test_deepspeeds_own_option_names_the_file(written):
         ),
         ({"data_efficiency": {"enabled": True}}, "not offered: data_efficiency; remove"),
         ({"fp16": {"loss_scale": 128}}, "not offered: fp16.loss_scale; remove"),
+        ({"bfloat16": {"enabled": True}}, "not offered: bfloat16; remove"),
         ({"managed_gradient_accumulation": False}, "not offered: managed_gradient_accumulation; remove"),
         ('{"comms_logger": {},, }', "ds.json: not valid JSON (Expecting property name"),
         ("[1]", "ds.json: a DeepSpeed JSON is an object of settings"),
@@ -101,6 +102,7 @@ def checked(settings, *overrides):
     [
         ({"zero_optimization": {"stag": 2}}, "stag: Extra inputs are not permitted"),
         ({"zero_optimization": {"overlap_comm": "x"}}, "overlap_comm: Input should be a valid boolean"),
+        ({"zero_optimization": {"reduce_bucket_size": "x"}}, "reduce_bucket_size: Input should be a valid integer"),
         ({"comms_logger": {"enabled": True, "verbos": True}}, "verbos: Extra inputs are not permitted"),
         ({"compression_training": {}}, "The DeepSpeed compression library has been removed"),
     ],

@@ -42,13 +42,17 @@ class ZeroMemory(NamedTuple):
 
 def zero_memory(settings: Mapping[str, Any]) -> ZeroMemory:
     """The ZeroMemory of Run.deepspeed."""
-    zero = dict(_leaves(settings.get("zero_optimization", {})))
-    bucket, prefetch = (zero.get(key) for key in ("reduce_bucket_size", "stage3_prefetch_bucket_size"))
+    leaves = dict(_leaves(settings))
+
+    def elements(key: str) -> int | None:
+        value = leaves.get(f"zero_optimization.{key}")
+        return int(value) if isinstance(value, (int, float)) else None  # DeepSpeed's pages write 5e8
+
     return ZeroMemory(
-        None if bucket is None else int(bucket),  # DeepSpeed's pages write 5e8
-        None if prefetch is None else int(prefetch),
-        bool(zero.get("overlap_comm")),
-        zero.get("offload_optimizer.device", "none") != "none",
+        elements("reduce_bucket_size"),
+        elements("stage3_prefetch_bucket_size"),
+        bool(leaves.get("zero_optimization.overlap_comm")),
+        leaves.get("zero_optimization.offload_optimizer.device", "none") != "none",
     )
 
 
