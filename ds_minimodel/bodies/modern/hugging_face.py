@@ -22,9 +22,6 @@ from ds_minimodel.bodies.modern import (
 )
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
-
-# Angles of rotary positions.
-
 _LINEAR = 1  # GroupedConfig.rotary_original by which all waves, each longer than a position, are slowed down whole
 _SCALED = {
     "rotary_factor": "factor",
@@ -35,15 +32,15 @@ _SCALED = {
 
 
 def _fields_of_angles(angles: Mapping[str, Any]) -> dict[str, Any]:
-    kind = angles["rope_type"]
-    if kind not in ("default", "linear", "llama3"):
-        raise ValueError(f"rope_type {kind!r:.40} is not served; there are default, linear and llama3")
     fields = {"rotary_base": float(angles["rope_theta"])}
-    if kind == "linear":
-        fields |= {"rotary_factor": angles["factor"], "rotary_original": _LINEAR}
-    if kind == "llama3":
-        fields |= {ours: angles[theirs] for ours, theirs in _SCALED.items()}
-    return fields
+    match angles["rope_type"]:
+        case "default":
+            return fields
+        case "linear":
+            return fields | {"rotary_factor": angles["factor"], "rotary_original": _LINEAR}
+        case "llama3":
+            return fields | {ours: angles[theirs] for ours, theirs in _SCALED.items()}
+    raise ValueError(f"rope_type {angles['rope_type']!r:.40} is not served; there are default, linear and llama3")
 
 
 def _angles(base: float) -> dict[str, Any]:
@@ -65,7 +62,6 @@ def _angles_of(config: Any) -> dict[str, Any]:
 def _modernbert_fields(theirs: Any) -> dict[str, Any]:
     every = getattr(theirs, "global_attn_every_n_layers", 3)
     return {
-        "dropout": float(max(theirs.mlp_dropout, theirs.embedding_dropout)),
         "window": theirs.local_attention // 2,
         "global_every": _period(theirs.layer_types, every, first=0),
         "global_base": float(theirs.rope_parameters[_GLOBAL]["rope_theta"]),
@@ -80,39 +76,29 @@ def _modernbert_keys(config: Any) -> dict[str, Any]:
         "local_attention": 2 * config.window,
         "rope_parameters": {_GLOBAL: _angles(config.global_base), _LOCAL: _angles(config.local_base)},
         "embedding_dropout": config.dropout,
-        "mlp_dropout": config.dropout,
     }
 
 
-def _heads_of(theirs: Any) -> dict[str, Any]:
+def _grouped_fields(theirs: Any) -> dict[str, Any]:
     size, even = getattr(theirs, "head_dim", None), theirs.hidden_size // theirs.num_attention_heads
     return {
         "num_kv_heads": theirs.num_key_value_heads or theirs.num_attention_heads,
         "head_size": None if size == even else size,
         "tie_output": theirs.tie_word_embeddings,
+        **_fields_of_angles(theirs.rope_parameters.get(_GLOBAL, theirs.rope_parameters)),
     }
-
-
-def _grouped_fields(theirs: Any) -> dict[str, Any]:
-    return _heads_of(theirs) | _fields_of_angles(theirs.rope_parameters)
 
 
 def _grouped_keys(config: Any) -> dict[str, Any]:
-    return {
-        "num_key_value_heads": config.num_key_heads,
-        "head_dim": config.head_width,
-        "rope_parameters": _angles_of(config),
-    }
+    heads = {"num_key_value_heads": config.num_key_heads, "head_dim": config.head_width}
+    return heads | {"rope_parameters": _angles_of(config)}
 
 
 def _gemma3_fields(theirs: Any) -> dict[str, Any]:
     every = getattr(theirs, "_sliding_window_pattern", 6)
-    return {
-        **_heads_of(theirs),
-        **_fields_of_angles(theirs.rope_parameters[_GLOBAL]),
-        "global_every": _period(theirs.layer_types, every, first=-1),
-        "local_base": float(theirs.rope_parameters[_LOCAL]["rope_theta"]),
-    }
+    local_base = float(theirs.rope_parameters[_LOCAL]["rope_theta"])
+    period = _period(theirs.layer_types, every, first=-1)
+    return _grouped_fields(theirs) | {"global_every": period, "local_base": local_base}
 
 
 def _gemma3_keys(config: Any) -> dict[str, Any]:
@@ -189,7 +175,7 @@ MODERNBERT = ModernArchitecture(
     classes="ModernBert",
     endings=("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
     own=ModernBertConfig,
-    keys={**_KEYS, "norm_eps": "norm_eps"},
+    keys={**_KEYS, "norm_eps": "norm_eps", "dropout": "mlp_dropout"},
     fixed={"hidden_activation": "gelu"},
     fields=_modernbert_fields,
     values=_modernbert_keys,
