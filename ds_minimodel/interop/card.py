@@ -11,9 +11,10 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from huggingface_hub import EvalResult, ModelCardData, metadata_load
+from pydantic import Field
 
 from ds_minimodel.common.errors import printable
 from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_model
@@ -26,7 +27,7 @@ from ds_minimodel.systems import SYSTEMS
 CARD = "README.md"
 # A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
 _HUB_NAME = re.compile(r"(?!.*checkpoint-[0-9]+$)[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
-_LICENSE = re.compile(r"[A-Za-z0-9][\w.+-]{0,60}", re.ASCII)
+_LICENSE = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,60}$"
 _MOST_CARD_BYTES = 1 << 20
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}")  # of ISO 639, which the Hub takes in a card's front matter
 
@@ -46,7 +47,7 @@ class _Origin(Stored):
 
     imported_from: str | None = None
     base_model: str | None = None
-    license: str | None = None
+    license: Annotated[str, Field(pattern=_LICENSE)] | None = None
 
 
 class _Scored(Stored):
@@ -63,7 +64,7 @@ def license_of(folder: Path) -> str | None:
     except Exception:  # of any kind that YAML of a stranger's brings forth
         return None
     found = (card or {}).get("license")
-    return found if isinstance(found, str) and _LICENSE.fullmatch(found) else None
+    return found if isinstance(found, str) and re.fullmatch(_LICENSE, found) else None
 
 
 def hub_name(value: object) -> str | None:

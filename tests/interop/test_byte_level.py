@@ -7,7 +7,7 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
-from ds_minimodel.data.tokenizer import JsonTokenizer, UnigramTokenizer, open_tokenizer
+from ds_minimodel.data.tokenizer import JsonTokenizer, open_tokenizer
 from ds_minimodel.interop.hugging_face import import_hf
 
 from .conftest import ODD_TEXTS, TEXTS
@@ -50,16 +50,6 @@ def test_pieces_are_spelt_as_text(pack, roberta):
     assert pieces[theirs["Ġт"]] == "▁т" if "Ġт" in theirs else pieces[theirs["Ñ"]] == "<0xD1>"
 
 
-def test_the_folder_says_which_kind_it_is(pack, unigram_folder, tmp_path):
-    tokenizer = open_tokenizer(pack)
-    assert isinstance(tokenizer, JsonTokenizer) and isinstance(open_tokenizer(unigram_folder), UnigramTokenizer)
-    assert tokenizer.mask == "<mask>" and len(tokenizer.sha256) == 64
-    (tmp_path / "notes.txt").write_text("no vocabulary")
-    write_manifest(tmp_path)
-    with pytest.raises(UserError, match="it is not a tokenizer or a language pack"):
-        open_tokenizer(tmp_path)
-
-
 def test_damage_is_noticed(pack, unigram_folder, tmp_path):
     with pytest.raises(UserError, match="another kind of vocabulary"):
         JsonTokenizer(unigram_folder)
@@ -67,3 +57,6 @@ def test_damage_is_noticed(pack, unigram_folder, tmp_path):
     (folder / "tokenizer.json").write_bytes((pack / "tokenizer.json").read_bytes().replace(b"<mask>", b"<MASK>"))
     with pytest.raises(UserError, match="tokenizer.json: damaged"):
         open_tokenizer(folder)
+    write_manifest(tmp_path)
+    with pytest.raises(UserError, match="it is not a tokenizer or a language pack"):
+        open_tokenizer(tmp_path)

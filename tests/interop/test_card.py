@@ -6,10 +6,13 @@ import shutil
 import pytest
 import yaml
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
+from ds_minimodel.interop.card import model_card
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.model.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
+from ds_minimodel.serve.packs import check_pack
 from ds_minimodel.systems import SYSTEMS
 
 from ..results.some_runs import score_row
@@ -115,3 +118,20 @@ def test_what_is_not_known_is_left_out(xlm_r, tmp_path, read_from):
     card, text = card_of(tmp_path / "out")
     assert not {"language", "license", "base_model", "model-index"} & card.keys()
     assert "| license of the base | not known |" in text
+
+
+def test_no_name_becomes_a_mark(workdir, tmp_path):
+    """In the card of a pack that a stranger made: neither HTML, nor a link or a line of its own."""
+    pack = shutil.copytree(workdir / "adapt/minipost/de/pack", tmp_path / "pack")
+    manifest = json.loads((pack / "manifest.json").read_text())
+    hostile = {"imported_from": "<script>alert(1)</script>[x](javascript:y)\n\n# z", "base_model": "a\n---\n<b>"}
+    (pack / "manifest.json").write_text(json.dumps({**manifest, "language": "de <b> ![x](http:y)", **hostile}))
+    card = model_card(pack)
+    _, front, text = card.split("---\n", 2)
+    assert not [mark for mark in ("<script", "<b>", "[x](", "\n# z") if mark in text]
+    assert "base_model" not in yaml.safe_load(front)
+    for key, read in (("language", check_pack), ("license", model_card)):
+        (pack / "manifest.json").write_text(json.dumps({**manifest, **hostile, key: "de\n\n<script>"}))
+        with pytest.raises(UserError, match=f"manifest.json: {key}: ") as refusal:
+            read(pack)
+        assert "\n" not in str(refusal.value)

@@ -77,16 +77,17 @@ def varied_lines(number):
     """Lines of words in several scripts, with white space, punctuation and digits of all kinds between them."""
     draw = random.Random(5)
     words = " ".join(TEXTS).split()
-    between = [" ", "  ", "\t", "\u00a0", "\u3000", "-", "…", "(", "12,5", "'s", "…", "I'll"]
+    between = [" ", "  ", "\t", "\u00a0", "\u3000", "-", "…", "(", "12,5", "'s", "…", "I'll", "....", "aaaa"]
     return [
         "".join(draw.choice(words) + draw.choice(between) for _ in range(draw.randint(1, 12))) for _ in range(number)
     ]
 
 
 def test_the_same_ids_of_many_lines(imported):
+    """Those of AutoTokenizer, where two segmentations of a text score the same too."""
     theirs, ours = imported
     tokenizer, their_tokenizer = open_tokenizer(ours / "pack"), AutoTokenizer.from_pretrained(theirs)
-    lines = [*TEXTS, *ODD_TEXTS, *varied_lines(150)]
+    lines = [*TEXTS, *ODD_TEXTS, *varied_lines(2000)]
     for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
         assert their_tokenizer(line)["input_ids"] == [BOS, *ids, EOS], line
 
@@ -225,20 +226,3 @@ def test_task_models(task_model, tmp_path):
     torch.testing.assert_close(theirs, ours, atol=ATOL, rtol=0)
     assert json.loads((tmp_path / "out/config.json").read_text())["num_hidden_layers"] == 2
     assert not any(name.startswith("lm_head") for name in load_file(tmp_path / "out/model.safetensors"))
-
-
-def test_trained_token_types_go_into_the_positions(xlm_r, tmp_path):
-    model = RobertaForMaskedLM.from_pretrained(xlm_r)
-    with torch.no_grad():
-        model.roberta.embeddings.token_type_embeddings.weight.copy_(torch.linspace(-1, 1, 16))
-    model.save_pretrained(tmp_path / "hf")
-    (tmp_path / "hf/sentencepiece.bpe.model").write_bytes((xlm_r / "sentencepiece.bpe.model").read_bytes())
-    (tmp_path / "hf/tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
-    import_hf(tmp_path / "hf", tmp_path / "in")
-    body, pack = load_body(tmp_path / "in/body"), load_pack(tmp_path / "in/pack")
-    tokens, lengths = encode(open_tokenizer(tmp_path / "in/pack"), TEXTS[:3])
-    ours = logits_of_ours(body, pack, tokens, lengths, 3)
-    with torch.no_grad():
-        theirs = model.eval()(tokens, attention_mask=(tokens != 1).long()).logits
-    # A sum in another order: more than the rounding of the same sums elsewhere.
-    torch.testing.assert_close(ours[tokens != 1], theirs[tokens != 1], atol=1e-4, rtol=0)

@@ -91,21 +91,6 @@ def test_what_is_exported_is_what_was_imported(family, text_file, tmp_path):
     torch.testing.assert_close(logits(after, again), logits(before, batch), atol=0, rtol=0)
 
 
-def test_its_own_tokenizer_is_kept(base):
-    theirs, ours = base
-    expected, tokenizer = AutoTokenizer.from_pretrained(theirs), open_tokenizer(ours / "pack")
-    lines = [*TEXTS, *ODD_TEXTS, *varied_lines(200)]
-    for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
-        assert ids == expected(line, add_special_tokens=False, split_special_tokens=True)["input_ids"], line
-    vocabulary = tokenizer.vocabulary
-    assert [vocabulary.bos, vocabulary.eos, vocabulary.pad, vocabulary.mask] == [
-        expected.cls_token_id,
-        expected.sep_token_id,
-        expected.pad_token_id,
-        expected.mask_token_id,
-    ]
-
-
 def like_gemmas(text_file):
     """Gemma 2's and mmBERT's structure: spaces become ▁, no words, what has no piece is spelt by its bytes."""
     special, spelt = "<pad> <eos> <bos> <unk> <mask>".split(), [f"<0x{byte:02X}>" for byte in range(256)]
