@@ -29,6 +29,7 @@ from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.model.models import to_tensors
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.results.units import name_of
+from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import snapshot_folder, text_sampler
 from ds_minimodel.systems import System
 from ds_minimodel.tasks.metrics import neighbour_accuracy
@@ -42,7 +43,7 @@ def loss(recipe: Recipe, system: System, language: str) -> float:
     layout, section = WorkdirLayout(recipe.workdir), recipe.adapt
     body = load_body(layout.pretrain(system) / "body")
     model = plugged_module(body, load_pack(layout.adapt(system, language) / "pack", body.space))
-    sampler = text_sampler(recipe, section, layout, language, join_ranks())
+    sampler = text_sampler(Context(recipe, join_ranks()), section, language)
     first, size = section.steps * section.batch_size, section.batch_size
     batches = [to_tensors(sampler.rows(start, start + size)) for start in range(first, first + BATCHES * size, size)]
     with torch.no_grad():

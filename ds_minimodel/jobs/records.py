@@ -36,14 +36,14 @@ class Job:
     """One unit of work of a step.
 
     folder: where all of it lies. inputs: JSON values that decide the outcome. parents: folders of the jobs that
-    it reads. make: makes the artifacts below `folder`; called with the ranks, on every one where the step runs on
-    several. clean_up: removes what only an unfinished job needs.
+    it reads. make: makes the artifacts below `folder`; called on every rank where the step runs on several.
+    clean_up: removes what only an unfinished job needs.
     """
 
     folder: Path
     inputs: dict[str, Any]
     parents: Sequence[Path]
-    make: Callable[[Any], None]
+    make: Callable[[], None]
     clean_up: Callable[[], None] = lambda: None
 
 

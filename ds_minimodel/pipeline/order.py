@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 
 if TYPE_CHECKING:
+    from ds_minimodel.data.workers import MpiRanks
+    from ds_minimodel.engine.ranks.world import World
     from ds_minimodel.recipe.schema import Recipe
 
 
@@ -29,9 +30,12 @@ class Step:
     runs_on: RunsOn
     needs_tasks: bool = False
 
-    def jobs(self, recipe: "Recipe") -> list[Job]:
+    def jobs(self, recipe: "Recipe", ranks: "World | MpiRanks | None" = None) -> list[Job]:
+        """Its jobs for a recipe; ranks: what they are done by, where they are to be done."""
+        from ds_minimodel.steps.context import Context
+
         module = importlib.import_module(f"ds_minimodel.steps.{self.name.replace('-', '_')}")
-        return module.jobs(recipe, WorkdirLayout(recipe.workdir))
+        return module.jobs(Context(recipe, ranks))
 
 
 # In their order; --help shows them so.

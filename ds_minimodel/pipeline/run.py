@@ -1,11 +1,13 @@
 """Running a step: its incomplete jobs, one after another."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError, printable
 from ds_minimodel.common.files import lock
@@ -16,21 +18,15 @@ from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, note_work
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
 
 if TYPE_CHECKING:
+    from ds_minimodel.data.workers import MpiRanks
+    from ds_minimodel.engine.ranks.world import World
     from ds_minimodel.recipe.schema import Recipe
-
-
-class Ranks(Protocol):
-    """What the run of a step asks of its ranks: World (engine/ranks/world.py) or MpiRanks (data/workers.py)."""
-
-    @property
-    def is_main(self) -> bool: ...
-    def from_main(self, compute: Callable[[], Any]) -> Any: ...
 
 
 OnMain = Callable[[Callable[[], Any]], Any]  # calls a function on the first rank, and gives its value on all
 
 
-def run_recipe(recipe: "Recipe", rebuild: bool = False) -> Path:
+def run_recipe(recipe: Recipe, rebuild: bool = False) -> Path:
     """Do all that is left of a recipe in this process, on one rank; the workdir. UserError for what stops it.
 
     What the steps say goes to standard error. rebuild: as of run_step. SIGINT and SIGTERM save a training run and raise
@@ -49,7 +45,7 @@ def check_alone() -> None:
         raise UserError("run: start it without a launcher and give --ranks or --hostfile; launchers take single steps")
 
 
-def steps_to_run(recipe: "Recipe", ranks: int, rebuild: bool) -> list[Step]:
+def steps_to_run(recipe: Recipe, ranks: int, rebuild: bool) -> list[Step]:
     """The steps of a recipe, checked as far as can be before the first is begun; UserError for what is wrong."""
     from ds_minimodel.pipeline.check import check_ahead, check_made
 
@@ -59,7 +55,7 @@ def steps_to_run(recipe: "Recipe", ranks: int, rebuild: bool) -> list[Step]:
     return steps
 
 
-def run_step_here(step: Step, recipe: "Recipe", rebuild: bool = False) -> None:
+def run_step_here(step: Step, recipe: Recipe, rebuild: bool = False) -> None:
     """Do one step in this process, as the rank that its launcher says, or alone."""
     if step.runs_on is not RunsOn.RANKS:
         run_step(step, recipe, rebuild=rebuild)
@@ -69,7 +65,7 @@ def run_step_here(step: Step, recipe: "Recipe", rebuild: bool = False) -> None:
     run_step(step, recipe, join_ranks(recipe.engine.tensor_parallel), rebuild)
 
 
-def run_step(step: Step, recipe: "Recipe", world: Ranks | None = None, rebuild: bool = False) -> None:
+def run_step(step: Step, recipe: Recipe, world: World | MpiRanks | None = None, rebuild: bool = False) -> None:
     """Do the incomplete jobs of one step.
 
     world: a World for a step that runs on ranks; for the others None, or mpirun's, of which the first does the work.
@@ -84,7 +80,7 @@ def run_step(step: Step, recipe: "Recipe", world: Ranks | None = None, rebuild: 
     with contextlib.ExitStack() as held:
         on_main(lambda: held.enter_context(lock(layout.lock)))
         on_main(lambda: sweep_up(layout))
-        for job in step.jobs(recipe):
+        for job in step.jobs(recipe, world):
             on_main(partial(note_work, layout, job))
             was_complete = _do(layout, job, on_main, world, step.runs_on, rebuild)
             if was_complete and (world is None or world.is_main):
@@ -93,7 +89,9 @@ def run_step(step: Step, recipe: "Recipe", world: Ranks | None = None, rebuild: 
             _report(recipe)
 
 
-def _do(layout: WorkdirLayout, job: Job, on_main: OnMain, world: Ranks | None, runs_on: RunsOn, rebuild: bool) -> bool:
+def _do(
+    layout: WorkdirLayout, job: Job, on_main: OnMain, world: World | MpiRanks | None, runs_on: RunsOn, rebuild: bool
+) -> bool:
     """Do a job, unless it is complete; return whether it was."""
     if rebuild:
         on_main(lambda: move_aside_if_stale(job))
@@ -101,9 +99,9 @@ def _do(layout: WorkdirLayout, job: Job, on_main: OnMain, world: Ranks | None, r
         return True
     try:
         if runs_on is RunsOn.RANKS:
-            job.make(world)
+            job.make()
         else:
-            on_main(lambda: job.make(world))
+            on_main(job.make)
     except (UserError, OtherRankFailed):
         if world is None or world.is_main:
             withdraw(layout, job)
@@ -116,7 +114,7 @@ def _call(compute: Callable[[], Any]) -> Any:
     return compute()
 
 
-def _report(recipe: "Recipe") -> None:
+def _report(recipe: Recipe) -> None:
     from ds_minimodel.pipeline.check import check_plots
 
     check_plots()
@@ -129,7 +127,7 @@ def _report(recipe: "Recipe") -> None:
     print(printable(f"{report.write(recipe, WorkdirLayout(recipe.workdir), needed)}/report.html"), file=sys.stderr)
 
 
-def check_labels(recipe: "Recipe", others: Sequence[str]) -> None:
+def check_labels(recipe: Recipe, others: Sequence[str]) -> None:
     """UserError for a name of a run that the report could not show."""
     if others:
         from ds_minimodel.steps import report
@@ -137,13 +135,13 @@ def check_labels(recipe: "Recipe", others: Sequence[str]) -> None:
         report.named_runs(WorkdirLayout(recipe.workdir), others)
 
 
-def report_several(recipe: "Recipe", others: Sequence[str]) -> None:
+def report_several(recipe: Recipe, others: Sequence[str]) -> None:
     """The report over this recipe's run, which has its own, and the runs in the workdirs `others`."""
     from ds_minimodel.steps import report
 
     print(printable(f"{report.write_joint(WorkdirLayout(recipe.workdir), others)}/report.html"), file=sys.stderr)
 
 
-def is_pending(step: Step, recipe: "Recipe", rebuild: bool = False) -> bool:
+def is_pending(step: Step, recipe: Recipe, rebuild: bool = False) -> bool:
     """Whether a step has anything to do; found out without starting ranks."""
     return rebuild or not all(is_complete(job) for job in step.jobs(recipe))

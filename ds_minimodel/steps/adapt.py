@@ -15,8 +15,6 @@ from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.costs import Cost
 from ds_minimodel.engine.loop import Batches, train
-from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.model.artifacts import (
     BodyArtifact,
@@ -33,6 +31,7 @@ from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import Tensors, load_into, train_only
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.schema import Adapt, Recipe
+from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.first_pack import first_pack, initial_inputs
 from ds_minimodel.steps.held_out import WholeBody, evaluation
 from ds_minimodel.steps.training import (
@@ -55,7 +54,8 @@ class FirstManifest(PackManifest):
     rows_combined: Count
 
 
-def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
+def jobs(context: Context) -> list[Job]:
+    recipe, layout = context.recipe, context.layout
     source, found = recipe.languages.source, []
     shared = {"seed": recipe.seed, "objective": recipe.objective, "adapt": recipe.adapt.recorded()}
     shared |= recipe.data.recorded() | recipe.engine.recorded()
@@ -70,16 +70,17 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
                     folder,
                     {**inputs, "language": language, **initial_inputs(recipe, language)},
                     (*parents, layout.tokenizer(language), layout.tokens(language)),
-                    partial(_adapt, recipe, layout, system, language),
+                    partial(_adapt, context, system, language),
                     finished_checkpoints(folder),
                 )
             )
     return found
 
 
-def _adapt(recipe: Recipe, layout: WorkdirLayout, system: System, language: str, world: World) -> None:
+def _adapt(context: Context, system: System, language: str) -> None:
+    recipe, layout, world = context.recipe, context.layout, context.world
     section, folder = recipe.adapt, layout.adapt(system, language)
-    sampler = text_sampler(recipe, section, layout, language, world)
+    sampler = text_sampler(context, section, language)
     vocab_size = sampler.reader.store.vocabulary.size
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
     source_folder = layout.pretrain(system) / "pack"
@@ -91,7 +92,7 @@ def _adapt(recipe: Recipe, layout: WorkdirLayout, system: System, language: str,
     }
     first_folder = snapshot_folder(folder, 0)
     source = load_pack(source_folder, frozen.space)
-    world.from_main(lambda: _save_first(recipe, layout, language, frozen, source, first_folder, facts))
+    world.from_main(lambda: _save_first(context, language, frozen, source, first_folder, facts))
     initial, manifest = load_pack(first_folder, frozen.space, language, 0), read_artifact(first_folder, FirstManifest)
     facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
@@ -137,33 +138,27 @@ def _adapt(recipe: Recipe, layout: WorkdirLayout, system: System, language: str,
         inputs_hash(folder),
         section.snapshots()[1:-1],
         lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
-        evaluation(recipe, section, layout, language, run, world, body),
+        evaluation(context, section, language, run, body),
     )
     save(run.schedule.steps, weights, folder / "pack")
 
 
 def _save_first(
-    recipe: Recipe,
-    layout: WorkdirLayout,
-    language: str,
-    frozen: BodyArtifact,
-    source: PackArtifact,
-    out: Path,
-    facts: dict[str, Any],
+    context: Context, language: str, frozen: BodyArtifact, source: PackArtifact, out: Path, facts: dict[str, Any]
 ) -> None:
     """Save the pack of step 0, with what else trains as the frozen model has it; a resumed run has it already."""
     if out.exists():
         return
-    first = first_pack(recipe, layout, language, source.tensors)
+    first = first_pack(context, language, source.tensors)
     trained = {
         f"body.{name}": tensor
         for name, tensor in frozen.tensors.items()
-        if trains_in_adapt(f"body.{name}", recipe.adapt)
+        if trains_in_adapt(f"body.{name}", context.recipe.adapt)
     }
     save_pack(
         out,
         PackArtifact(language, first.tensors | trained, frozen.space),
-        layout.tokenizer(language),
+        context.layout.tokenizer(language),
         rows_copied=first.rows_copied,
         rows_combined=first.rows_combined,
         **facts,

@@ -5,14 +5,13 @@ from functools import partial
 
 from ds_minimodel.bodies.body import shard
 from ds_minimodel.engine.loop import train
-from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import is_layer_from, with_new_layers
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import load_into, tensors_under, train_only
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.held_out import evaluation
 from ds_minimodel.steps.training import (
     finished_checkpoints,
@@ -25,7 +24,8 @@ from ds_minimodel.steps.training import (
 from ds_minimodel.systems import System
 
 
-def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
+def jobs(context: Context) -> list[Job]:
+    recipe, layout = context.recipe, context.layout
     source = recipe.languages.source
     inputs = {
         "seed": recipe.seed,
@@ -40,7 +40,7 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
             layout.build_mini(system),
             inputs,
             (layout.pretrain(system), layout.tokenizer(source), layout.tokens(source)),
-            partial(_build, recipe, layout, system),
+            partial(_build, context, system),
             finished_checkpoints(layout.build_mini(system)),
         )
         for system in recipe.chosen_systems
@@ -58,9 +58,10 @@ def mini_model(recipe: Recipe, body: BodyArtifact) -> tuple[BodyArtifact, Langua
     return mini, module
 
 
-def _build(recipe: Recipe, layout: WorkdirLayout, system: System, world: World) -> None:
+def _build(context: Context, system: System) -> None:
+    recipe, layout, world = context.recipe, context.layout, context.world
     section, source, folder = recipe.build_mini, recipe.languages.source, layout.build_mini(system)
-    sampler = text_sampler(recipe, section, layout, source, world)
+    sampler = text_sampler(context, section, source)
     body = load_body(layout.pretrain(system) / "body")
     pack = load_pack(layout.pretrain(system) / "pack", body.space)
     mini, module = mini_model(recipe, body)
@@ -77,7 +78,7 @@ def _build(recipe: Recipe, layout: WorkdirLayout, system: System, world: World) 
         folder / "run",
         f"build-mini {system.name}",
         inputs_hash(folder),
-        evaluation=evaluation(recipe, section, layout, source, run, world),
+        evaluation=evaluation(context, section, source, run),
     )
     trained = replace(mini, tensors={**mini.tensors, **tensors_under(weights, "body.")})
     world.from_main(

@@ -17,17 +17,16 @@ from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug
 from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.models import TaskModel, to_tensors
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
-from ds_minimodel.recipe.schema import Recipe, Task
+from ds_minimodel.recipe.schema import Task
 from ds_minimodel.results.curves import Row
 from ds_minimodel.results.run_results import EXAMPLES_FILE, SCORES_FILE
+from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
@@ -35,8 +34,9 @@ from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_b
 from ds_minimodel.tasks.kind import Encoded, Logits
 
 
-def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
+def jobs(context: Context) -> list[Job]:
     """Jobs that score a system on a task in a language with the task model of a seed."""
+    recipe, layout = context.recipe, context.layout
     found: list[Job] = []
     source = recipe.languages.source
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
@@ -49,28 +49,27 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
                 **recipe.engine.recorded(),
             }
             parents = (
-                _model(recipe, layout, system, name, seed).parent,
+                _model(context, system, name, seed).parent,
                 *([] if language == source else [layout.adapt(system, language)]),
                 layout.tokenizer(language),
                 *of_source,
             )
             folder = layout.evaluate(system, language, name, seed)
-            make = partial(_evaluate, recipe, layout, system, name, language, seed, folder)
+            make = partial(_evaluate, context, system, name, language, seed, folder)
             found.append(Job(folder, inputs, parents, make))
     return found
 
 
-def _model(recipe: Recipe, layout: WorkdirLayout, system: System, name: str, seed: int) -> Path:
+def _model(context: Context, system: System, name: str, seed: int) -> Path:
     """Folder of what a task is scored with: a task model, or the body where it is not finetuned."""
-    if name in recipe.finetune.finetuned_tasks:
-        return layout.finetune(system, name, seed) / "model"
-    return layout.pretrain(system) / "body"
+    if name in context.recipe.finetune.finetuned_tasks:
+        return context.layout.finetune(system, name, seed) / "model"
+    return context.layout.pretrain(system) / "body"
 
 
-def _evaluate(
-    recipe: Recipe, layout: WorkdirLayout, system: System, name: str, language: str, seed: int, out: Path, world: World
-) -> None:
-    shares = world.gather(partial(_score_packs, recipe, layout, system, name, language, seed, world))
+def _evaluate(context: Context, system: System, name: str, language: str, seed: int, out: Path) -> None:
+    recipe, world = context.recipe, context.world
+    shares = world.gather(partial(_score_packs, context, system, name, language, seed))
     rows = sorted((row for share, _ in shares for row in share), key=itemgetter("step"))
     shown = [found for _, found in shares if found]
     task = recipe.finetune.tasks[name]
@@ -86,22 +85,21 @@ def _evaluate(
     world.from_main(save)
 
 
-def _score_packs(
-    recipe: Recipe, layout: WorkdirLayout, system: System, name: str, language: str, seed: int, world: World
-) -> tuple[list[Row], Row | None]:
+def _score_packs(context: Context, system: System, name: str, language: str, seed: int) -> tuple[list[Row], Row | None]:
     """(score rows of this replica's share of a language's packs under a task's model, what is shown of the last)."""
-    packs = _packs(recipe, layout, system, language)
+    recipe, layout, world = context.recipe, context.layout, context.world
+    packs = _packs(context, system, language)
     share = packs[world.data.rank :: world.data.size]
     if not share:
         return [], None
     of_job = f"evaluate {system.name} {language} {name} seed {seed}"
     progress = Progress(of_job, len(share), "scores", quiet=not world.is_main)
-    task, model_folder = recipe.finetune.tasks[name], _model(recipe, layout, system, name, seed)
+    task, model_folder = recipe.finetune.tasks[name], _model(context, system, name, seed)
     kind, max_length = KINDS[task.kind], recipe.finetune.of(name, "max_length")
     tokenizer, model = open_tokenizer(layout.tokenizer(language)), load_body(model_folder)
-    module_of = partial(_module, recipe, task, model_folder, model, world)
+    module_of = partial(_module, context, task, model_folder, model)
     records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
-    outputs = partial(_in_source_language, recipe, layout, system, name, module_of, model.space)
+    outputs = partial(_in_source_language, context, system, name, module_of, model.space)
     records = kind.with_source(records, outputs)
     encoded = kind.encode(tokenizer, records, task, max_length, model.config.separators)
     in_source = language == recipe.languages.source
@@ -131,9 +129,9 @@ def _score_packs(
     return (rows, shown) if world.tensor.rank == 0 else ([], None)  # one of the ranks that scored them together
 
 
-def _module(recipe: Recipe, task: Task, folder: Path, model: BodyArtifact, world: World, vocab_size: int) -> TaskModel:
+def _module(context: Context, task: Task, folder: Path, model: BodyArtifact, vocab_size: int) -> TaskModel:
     """This rank's part of the task model or body in `folder`, all but the pack, ready to be scored."""
-    kind = KINDS[task.kind]
+    kind, world = KINDS[task.kind], context.world
     if model.task is not None:
         module = kind.module(model.config, vocab_size, model.task["labels"])
         load_task_model(module, model, folder)
@@ -142,33 +140,29 @@ def _module(recipe: Recipe, task: Task, folder: Path, model: BodyArtifact, world
         module = kind.module(config, vocab_size, None)
         load_into(module, tensors_of(model, config), "body.")
     shard(module, world.tensor)
-    return module.eval().to(world.device, DTYPES[resolve_precision(recipe.engine.precision, world.device)])
+    return module.eval().to(world.device, DTYPES[resolve_precision(context.recipe.engine.precision, world.device)])
 
 
 def _in_source_language(
-    recipe: Recipe,
-    layout: WorkdirLayout,
-    system: System,
-    name: str,
-    module_of: Callable[[int], TaskModel],
-    space: str,
-    records: Any,
+    context: Context, system: System, name: str, module_of: Callable[[int], TaskModel], space: str, records: Any
 ) -> tuple[Encoded, Logits]:
     """Records of a task as sequences in the source language's vocabulary, and the outputs for them with its pack.
 
     module_of: by the rows of a pack.
     """
+    recipe, layout = context.recipe, context.layout
     task, source = recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
     module, max_length = module_of(recipe.source_vocab_size), recipe.finetune.of(name, "max_length")
     encoded = KINDS[task.kind].encode(tokenizer, records, task, max_length, module.body.config.separators)
-    ((folder, _),) = _packs(recipe, layout, system, source)
+    ((folder, _),) = _packs(context, system, source)
     plug(module, load_pack(folder, space))
     return encoded, _logits(module, encoded.examples)
 
 
-def _packs(recipe: Recipe, layout: WorkdirLayout, system: System, language: str) -> list[tuple[Path, int | None]]:
+def _packs(context: Context, system: System, language: str) -> list[tuple[Path, int | None]]:
     """(folder, step) of a language's packs, by rising step; None: that of the source, which was not adapted."""
+    recipe, layout = context.recipe, context.layout
     if language == recipe.languages.source:
         return [(layout.pretrain(system) / "pack", None)]
     folder = layout.adapt(system, language)

@@ -10,14 +10,13 @@ from ds_minimodel.costs import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.checkpoints.best import BestWeights
 from ds_minimodel.engine.loop import train
-from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import fill_batch
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.model.artifacts import identity, load_body, load_pack, save_body
 from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.parameters import load_into, train_only
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.development import evaluation
 from ds_minimodel.steps.training import (
     checkpoints_of,
@@ -38,10 +37,10 @@ def check_tasks(recipe: Recipe) -> None:
         KINDS[task.kind].check_files(task, recipe.languages.source)
 
 
-def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
+def jobs(context: Context) -> list[Job]:
     """Jobs that finetune each body on each task, one a seed."""
-    found: list[Job] = []
-    section = recipe.finetune
+    recipe, layout = context.recipe, context.layout
+    section, found = recipe.finetune, []
     shared = {"finetune": section.recorded(), **recipe.engine.recorded()}
     for body in recipe.bodies:
         parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
@@ -50,12 +49,13 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
             inputs |= {"keep": "best"} if section.of(name, "keep") == "best" else {}
             for seed in seeds_of_task(recipe, name):
                 folder = layout.finetune(body, name, seed)
-                make = partial(_finetune, recipe, layout, body, name, seed)
+                make = partial(_finetune, context, body, name, seed)
                 found.append(Job(folder, {**inputs, "seed": seed}, parents, make, finished_checkpoints(folder)))
     return found
 
 
-def _finetune(recipe: Recipe, layout: WorkdirLayout, system: System, name: str, seed: int, world: World) -> None:
+def _finetune(context: Context, system: System, name: str, seed: int) -> None:
+    recipe, layout, world = context.recipe, context.layout, context.world
     section, task, source = recipe.finetune, recipe.finetune.tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
     kind = FINETUNED[task.kind]

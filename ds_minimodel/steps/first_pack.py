@@ -23,12 +23,12 @@ from ds_minimodel.data.vectors import (
     require_gensim,
     train_piece_vectors,
 )
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.model import initialisation
 from ds_minimodel.model.initialisation import FirstPack, Pieces
 from ds_minimodel.model.parameters import Tensors
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.context import Context
 
 
 def check_vectors(recipe: Recipe) -> None:
@@ -58,30 +58,30 @@ def initial_inputs(recipe: Recipe, language: str) -> dict[str, Any]:
     }
 
 
-def first_pack(recipe: Recipe, layout: WorkdirLayout, language: str, source: Tensors) -> FirstPack:
+def first_pack(context: Context, language: str, source: Tensors) -> FirstPack:
     """The FirstPack of a target language. source: the tensors of the source pack. UserError as check_vectors."""
-    check_vectors(recipe)
-    return _METHODS[recipe.adapt.initialisation](_Request(recipe, layout, language, source))
+    check_vectors(context.recipe)
+    return _METHODS[context.recipe.adapt.initialisation](_Request(context, language, source))
 
 
 @dataclass(frozen=True)
 class _Request:
     """Inputs of an initialisation, each read at its first use."""
 
-    recipe: Recipe
-    layout: WorkdirLayout
+    context: Context
     language: str
     source: Tensors
 
     @property
     def seed(self) -> int:
-        return self.recipe.seed
+        return self.context.recipe.seed
 
     @cached_property
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Tokenizers of the target and of the source."""
         target, source = (
-            open_tokenizer(self.layout.tokenizer(name)) for name in (self.language, self.recipe.languages.source)
+            open_tokenizer(self.context.layout.tokenizer(name))
+            for name in (self.language, self.context.recipe.languages.source)
         )
         return target, source
 
@@ -92,16 +92,18 @@ class _Request:
 
     def target_vectors(self) -> torch.Tensor:
         """Vectors of the target's pieces (V, D): of the given word vectors, else trained on its text."""
-        path, (tokenizer, _) = self.recipe.adapt.word_vectors.get(self.language), self.tokenizers
+        path, (tokenizer, _) = self.context.recipe.adapt.word_vectors.get(self.language), self.tokenizers
         if path is not None:
             return torch.from_numpy(piece_vectors(tokenizer, read_vectors(path)))
-        store = TokenStore(self.layout.tokens(self.language), tokenizer.sha256)
+        store = TokenStore(self.context.layout.tokens(self.language), tokenizer.sha256)
         return torch.from_numpy(train_piece_vectors(store, tokenizer, self.seed))
 
     def both_vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors of the pieces of target and source (V, D) in one space: turned there by a dictionary, if given."""
-        section = self.recipe.adapt
-        words = [read_vectors(section.word_vectors[name]) for name in (self.language, self.recipe.languages.source)]
+        section = self.context.recipe.adapt
+        words = [
+            read_vectors(section.word_vectors[name]) for name in (self.language, self.context.recipe.languages.source)
+        ]
         of_target, of_source = (
             torch.from_numpy(piece_vectors(tokenizer, of_language))
             for tokenizer, of_language in zip(self.tokenizers, words, strict=True)

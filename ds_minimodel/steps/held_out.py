@@ -12,11 +12,10 @@ import torch
 from ds_minimodel.data.held_out import bytes_of_ids
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.loop import Evaluation, Weights, to_device
-from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Run
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.model.models import to_tensors
-from ds_minimodel.recipe.schema import Recipe, Training
+from ds_minimodel.recipe.schema import Training
+from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import held_out_sampler
 
 EVALUATIONS = 20  # of a run, where the recipe does not say how often
@@ -39,13 +38,7 @@ class WholeBody:
 
 
 def evaluation(
-    recipe: Recipe,
-    section: Training,
-    layout: WorkdirLayout,
-    language: str,
-    run: Run,
-    world: World,
-    body: WholeBody | None = None,
+    context: Context, section: Training, language: str, run: Run, body: WholeBody | None = None
 ) -> Evaluation:
     """The Evaluation of a step that trains on a language's text; without held-out text there is none.
 
@@ -53,7 +46,8 @@ def evaluation(
     They are so many that all evaluations together cost MOST_COST of the training at most, but FEWEST_SAMPLES at least
     where the text has them.
     """
-    sampler = held_out_sampler(recipe, section, layout, language, world)
+    recipe, world = context.recipe, context.world
+    sampler = held_out_sampler(context, section, language)
     if sampler is None:
         return Evaluation()
     every = section.held_out_every or max(1, section.steps // EVALUATIONS)
@@ -62,7 +56,7 @@ def evaluation(
     passes = len(steps) + (len(snapshots) * body.num_layers / body.trained_layers(0) if body else 0)
     affordable = int(MOST_COST * section.steps * section.batch_size / passes)
     count = min(max(FEWEST_SAMPLES, min(affordable, MOST_SAMPLES)), len(sampler.reader.blocks))
-    sizes = bytes_of_ids(open_tokenizer(layout.tokenizer(language)))
+    sizes = bytes_of_ids(open_tokenizer(context.layout.tokenizer(language)))
     objective, data = recipe.trained_by, world.data
     micro = world.replicated(lambda: run.execution.split(data.size)).micro
 

@@ -2,14 +2,15 @@
 
 import os
 from functools import partial
+from typing import cast
 
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import find_text, identity_of_text
 from ds_minimodel.data.workers import MpiRanks
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.context import Context
 
 
 def check_text(recipe: Recipe) -> None:
@@ -18,11 +19,12 @@ def check_text(recipe: Recipe) -> None:
         find_text(recipe.data.text[language])
 
 
-def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
-    return [_job(recipe, layout, language) for language in recipe.languages_of_text]
+def jobs(context: Context) -> list[Job]:
+    return [_job(context, language) for language in context.recipe.languages_of_text]
 
 
-def _job(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
+def _job(context: Context, language: str) -> Job:
+    recipe, layout = context.recipe, context.layout
     text = find_text(recipe.data.text[language])
     inputs = {
         "text": identity_of_text(text),
@@ -31,11 +33,12 @@ def _job(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
         "held_out": recipe.data.held_out,
         "whole_documents": recipe.trained_by.whole_documents,
     }
-    make = partial(_prepare, recipe, layout, language)
+    make = partial(_prepare, context, language)
     return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make)
 
 
-def _prepare(recipe: Recipe, layout: WorkdirLayout, language: str, ranks: MpiRanks | None) -> None:
+def _prepare(context: Context, language: str) -> None:
+    recipe, layout = context.recipe, context.layout
     progress = Progress(f"prepare {language}", None, "tokens")
     prepare(
         recipe.data.text[language],
@@ -43,7 +46,7 @@ def _prepare(recipe: Recipe, layout: WorkdirLayout, language: str, ranks: MpiRan
         layout.tokens(language),
         recipe.data.min_words.get(language, 0),
         recipe.data.workers or os.cpu_count() or 1,
-        ranks,
+        cast(MpiRanks | None, context.ranks),
         progress=lambda documents, tokens, _: progress.update(tokens, f"{documents:,} documents"),
         held_out=recipe.data.held_out,
         column=recipe.data.column,

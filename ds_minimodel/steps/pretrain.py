@@ -10,8 +10,6 @@ from ds_minimodel.bodies import BODIES
 from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import atomic_folder
 from ds_minimodel.engine.loop import train
-from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.model.artifacts import (
     BodyArtifact,
@@ -27,6 +25,7 @@ from ds_minimodel.model.initialisation import zero_padding_row
 from ds_minimodel.model.models import LanguageModel
 from ds_minimodel.model.parameters import tensors_under
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.held_out import evaluation
 from ds_minimodel.steps.training import (
     body_of,
@@ -40,7 +39,8 @@ from ds_minimodel.steps.training import (
 from ds_minimodel.systems import System
 
 
-def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
+def jobs(context: Context) -> list[Job]:
+    recipe, layout = context.recipe, context.layout
     source = recipe.languages.source
     if recipe.base is not None:
         base = Path(recipe.base)
@@ -48,7 +48,12 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
         inputs = {"base": {part: identity(base / part) for part in ("body", "pack")}}
         out = layout.pretrain(body)
         return [
-            Job(out, inputs, (layout.tokenizer(source),), lambda world: world.from_main(partial(_take_over, base, out)))
+            Job(
+                out,
+                inputs,
+                (layout.tokenizer(source),),
+                lambda: context.world.from_main(partial(_take_over, base, out)),
+            )
         ]
     shared = {"seed": recipe.seed, "objective": recipe.objective, "pretrain": recipe.pretrain.recorded()}
     shared |= recipe.data.recorded() | recipe.engine.recorded()
@@ -57,7 +62,7 @@ def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
             layout.pretrain(body),
             {**shared, "model": recipe.model.recorded(), "head_depths": list(body_of(recipe, body)[1])},
             (layout.tokenizer(source), layout.tokens(source)),
-            partial(_pretrain, recipe, layout, body),
+            partial(_pretrain, context, body),
             finished_checkpoints(layout.pretrain(body)),
         )
         for body in recipe.bodies
@@ -80,9 +85,10 @@ def _take_over(base: Path, out: Path) -> None:
             shutil.copytree(base / part, folder, dirs_exist_ok=True)
 
 
-def _pretrain(recipe: Recipe, layout: WorkdirLayout, body: System, world: World) -> None:
+def _pretrain(context: Context, body: System) -> None:
+    recipe, layout, world = context.recipe, context.layout, context.world
     section, source, folder = recipe.pretrain, recipe.languages.source, layout.pretrain(body)
-    sampler = text_sampler(recipe, section, layout, source, world)
+    sampler = text_sampler(context, section, source)
     torch.manual_seed(recipe.seed)
     module = pretrained_model(recipe, body)
     zero_padding_row(module.pack.tokens, sampler.reader.store.vocabulary)
@@ -99,7 +105,7 @@ def _pretrain(recipe: Recipe, layout: WorkdirLayout, body: System, world: World)
         folder / "run",
         f"pretrain {body.name}",
         inputs_hash(folder),
-        evaluation=evaluation(recipe, section, layout, source, run, world),
+        evaluation=evaluation(context, section, source, run),
     )
 
     def save() -> None:

@@ -32,6 +32,7 @@ from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
 from ds_minimodel.results.losses import DevelopmentRow, LossRow, read_development, read_losses
 from ds_minimodel.results.page import write_report
 from ds_minimodel.results.run_results import EXAMPLES_FILE, SCORES_FILE, ExamplesRow, RunResults, read_run_results
+from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, task_inputs
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED, KINDS
@@ -62,8 +63,9 @@ class _TrainingRun(Stored):
     torch: str
 
 
-def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
+def jobs(context: Context) -> list[Job]:
     """Jobs that score a task's references in a target language."""
+    recipe, layout = context.recipe, context.layout
     found = []
     for folder, name, language in _references(recipe, layout):
         task = recipe.finetune.tasks[name]
@@ -83,7 +85,7 @@ def _references(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[Path, s
                 yield layout.references(language, name), name, language
 
 
-def _score_references(recipe: Recipe, name: str, language: str, out: Path, _world: None) -> None:
+def _score_references(recipe: Recipe, name: str, language: str, out: Path) -> None:
     task = recipe.finetune.tasks[name]
     scores = KINDS[task.kind].references(task, {language: task.test[language]}, recipe.languages.source)
     rows = [

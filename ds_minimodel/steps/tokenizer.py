@@ -7,23 +7,24 @@ from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.data.reader import find_text, identity_of_text
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.model.artifacts import identity
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.context import Context
 
 
-def jobs(recipe: Recipe, layout: WorkdirLayout) -> list[Job]:
+def jobs(context: Context) -> list[Job]:
+    recipe, layout = context.recipe, context.layout
     if recipe.base is None:
-        return [_training(recipe, layout, language) for language in recipe.languages.all]
+        return [_training(context, language) for language in recipe.languages.all]
     pack, source = Path(recipe.base) / "pack", layout.tokenizer(recipe.languages.source)
     return [
-        Job(source, {"base": identity(pack)}, (), lambda _: _take_over(pack, source)),
-        *(_training(recipe, layout, language) for language in recipe.languages.targets),
+        Job(source, {"base": identity(pack)}, (), lambda: _take_over(pack, source)),
+        *(_training(context, language) for language in recipe.languages.targets),
     ]
 
 
-def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
+def _training(context: Context, language: str) -> Job:
+    recipe, layout = context.recipe, context.layout
     section, text = recipe.tokenizer, find_text(recipe.data.text[language])
     inputs = {"tokenizer": section.recorded(), "text": identity_of_text(text), "column": recipe.data.column}
     pack = None if recipe.base is None else Path(recipe.base) / "pack"
@@ -45,7 +46,7 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
             open_tokenizer(out).vocabulary.need_lossless(f"the objective {recipe.objective}")
 
     inputs |= {} if pack is None else {"base": identity(pack)}
-    return Job(out, inputs, (), lambda _: train())
+    return Job(out, inputs, (), train)
 
 
 def _take_over(pack: Path, out: Path) -> None:

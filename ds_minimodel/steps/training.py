@@ -21,12 +21,12 @@ from ds_minimodel.engine.loop import Batches
 from ds_minimodel.engine.ranks.world import World
 from ds_minimodel.engine.run import Accounting, CheckpointPolicy, Execution, Optimizer, Phases, Run, Schedule
 from ds_minimodel.engine.zero.config import check_deepspeed, needed_stage
-from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.model.models import LanguageModel, to_tensors
 from ds_minimodel.objectives import Sampler
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.costs import step_work
 from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
+from ds_minimodel.steps.context import Context
 from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED
 
@@ -107,30 +107,29 @@ def training_run(
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 
-def text_sampler(recipe: Recipe, section: Training, layout: WorkdirLayout, language: str, world: World) -> Sampler:
+def text_sampler(context: Context, section: Training, language: str) -> Sampler:
     """Samples of a step that trains on one language's text, of which the main rank reads every byte once before."""
-    world.from_main(lambda: _store(layout, language, verify=True).num_tokens)
-    return _sampler(recipe, section, _store(layout, language), recipe.seed, world)
+    context.world.from_main(lambda: _store(context, language, verify=True).num_tokens)
+    return _sampler(context, section, _store(context, language), context.recipe.seed)
 
 
-def held_out_sampler(
-    recipe: Recipe, section: Training, layout: WorkdirLayout, language: str, world: World
-) -> Sampler | None:
+def held_out_sampler(context: Context, section: Training, language: str) -> Sampler | None:
     """Samples of the text that such a step does not train on, the same for every seed; None where there is none."""
-    if not recipe.data.held_out:
+    if not context.recipe.data.held_out:
         return None
-    store = _store(layout, language, HELD_OUT)
-    return _sampler(recipe, section, store, 0, world) if store.num_documents else None
+    store = _store(context, language, HELD_OUT)
+    return _sampler(context, section, store, 0) if store.num_documents else None
 
 
-def _store(layout: WorkdirLayout, language: str, part: str = "", verify: bool = False) -> TokenStore:
+def _store(context: Context, language: str, part: str = "", verify: bool = False) -> TokenStore:
+    layout = context.layout
     return TokenStore(layout.tokens(language) / part, open_tokenizer(layout.tokenizer(language)).sha256, verify)
 
 
-def _sampler(recipe: Recipe, section: Training, store: TokenStore, seed: int, world: World) -> Sampler:
-    table = partial(BlockTable, store, recipe.data.blocks, section.seq_length)
-    world.from_main(lambda: len(table(verify=True)))  # builds it; the other ranks, on the same disk, only open it
-    return Sampler(SampleReader(store, table(), seed), recipe.trained_by, section)
+def _sampler(context: Context, section: Training, store: TokenStore, seed: int) -> Sampler:
+    table = partial(BlockTable, store, context.recipe.data.blocks, section.seq_length)
+    context.world.from_main(lambda: len(table(verify=True)))  # builds it; the other ranks, on the same disk, open it
+    return Sampler(SampleReader(store, table(), seed), context.recipe.trained_by, section)
 
 
 def text_run(recipe: Recipe, section: Training, world: World, phases: Sequence[tuple[int, Cost]]) -> Run:

@@ -14,6 +14,7 @@ from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.run import is_pending, run_step
 from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.first_pack import check_vectors, first_pack
 
 from ..forks import run
@@ -67,7 +68,7 @@ def test_first_packs(prepared, vectors, method, files, combined):
     recipe = load_recipe(prepared, [f"adapt.initialisation={method}", *vectors[:files]])
     layout, draw = WorkdirLayout(recipe.workdir), torch.Generator().manual_seed(0)
     source = {"tokens": torch.randn(40, 16, generator=draw), "bias": torch.randn(40, generator=draw)}
-    first, again = (first_pack(recipe, layout, "xx", source) for _ in range(2))
+    first, again = (first_pack(Context(recipe), "xx", source) for _ in range(2))
     assert first.tensors["tokens"].shape == (40, 16) and first.tensors["bias"].shape == (40,)
     assert all(first.tensors[name].equal(again.tensors[name]) for name in ("tokens", "bias"))
     pieces = [open_tokenizer(layout.tokenizer(language)).pieces() for language in ("xx", "en")]

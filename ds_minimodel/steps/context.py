@@ -1,0 +1,32 @@
+"""What all steps work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from ds_minimodel.data.workers import MpiRanks
+    from ds_minimodel.engine.ranks.world import World
+
+
+@dataclass(frozen=True)
+class Context:
+    """A recipe, its workdir, and the ranks that do a step: None where it is done in one process, or looked at alone."""
+
+    recipe: Recipe
+    ranks: World | MpiRanks | None = None
+
+    @cached_property
+    def layout(self) -> WorkdirLayout:
+        return WorkdirLayout(self.recipe.workdir)
+
+    @property
+    def world(self) -> World:
+        """The ranks of a step that runs on ranks."""
+        assert self.ranks is not None
+        return cast("World", self.ranks)
