@@ -2,15 +2,6 @@
 
 import pytest
 
-from ds_minimodel.common.errors import UserError
-from ds_minimodel.recipe.reading import load_recipe
-
-RECIPE = """\
-workdir: runs/test
-systems: [bl_base]
-languages: {source: en, targets: [de]}
-data: {text: {en: en.txt, de: de.txt}}
-"""
 NO_NAMES = [
     "/",
     "a/b",
@@ -29,25 +20,6 @@ NO_NAMES = [
     "\\u202e",
 ]
 NO_NAMES += ["de.tmp", "de.lock", "de.job.json", "de.old-1234", "de.partial", "de.blocks"]
-
-
-@pytest.fixture
-def load(tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE)
-    return lambda *overrides: load_recipe(path, overrides)
-
-
-@pytest.fixture
-def refusal(load):
-    """The message with which RECIPE and overrides are refused."""
-
-    def refusal(*overrides):
-        with pytest.raises(UserError) as refused:
-            load(*overrides)
-        return str(refused.value)
-
-    return refusal
 
 
 @pytest.mark.parametrize("name", NO_NAMES)
@@ -118,5 +90,8 @@ def test_a_name_that_chooses_the_keys_is_refused_before_the_keys_it_would_have(r
 
 
 def test_next_tokens_take_a_vocabulary_that_loses_nothing(load, refusal):
-    assert (load().tokenizer.kind, load("model.kind=llama").tokenizer.kind) == ("unigram", "byte-bpe")
+    assert (load().tokenizer.kind, load("model.kind=llama", "model.num_kv_heads=2").tokenizer.kind) == (
+        "unigram",
+        "byte-bpe",
+    )
     assert "unigram normalises text" in refusal("model.kind=llama", "tokenizer.kind=unigram")

@@ -14,41 +14,7 @@ from ds_minimodel.recipe.reading import load_recipe, package_recipes
 from ds_minimodel.recipe.schema import Engine
 from ds_minimodel.steps import first_pack
 
-RECIPE = """\
-workdir: runs/test
-systems: [bl_base, minijoint]
-languages: {source: en, targets: [de]}
-data:
-  text: {en: en.txt, de: [de-1.txt, de-2.txt.xz]}
-model: {num_layers: 6, hidden_size: 64, num_heads: 4, ffn_size: 256, max_positions: 128}
-mini: {depth: 2}
-pretrain: &mlm
-  steps: 100
-  seq_length: 64
-  lr: 7e-4
-  warmup_steps: 5
-build_mini: *mlm
-adapt:
-  <<: *mlm
-  snapshot_every: 50
-finetune:
-  max_length: 96
-  tasks:
-    topic: {kind: classification, train: train.jsonl, test: {de: test.jsonl}}
-"""
-
-
-@pytest.fixture
-def load(tmp_path):
-    """Load RECIPE with one text replaced by another, and with overrides."""
-
-    def load(*overrides, replace="", by=""):
-        assert replace in RECIPE
-        path = tmp_path / "recipe.yaml"
-        path.write_text(RECIPE.replace(replace, by, 1) if replace else RECIPE, encoding="utf-8")
-        return load_recipe(path, overrides)
-
-    return load
+from .conftest import RECIPE
 
 
 @pytest.mark.parametrize("name", package_recipes())
@@ -110,11 +76,8 @@ def test_values_merges_and_defaults(load):
         ("mini: {depth: 2}", "mini: {depth: 2", "recipe.yaml:8: not valid YAML"),
     ],
 )
-def test_a_mistake_is_one_line_with_its_place(load, replace, by, message):
-    with pytest.raises(UserError) as refusal:
-        load(replace=replace, by=by)
-    assert message in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+def test_a_mistake_is_one_line_with_its_place(refusal, replace, by, message):
+    assert message in refusal(replace=replace, by=by)
 
 
 def test_inner_units_divide_among_the_ranks_of_a_replica(load):
@@ -168,10 +131,8 @@ def test_overrides_replace_single_values(load):
         ("engine.zero_stage=4", "engine.zero_stage=4: Input should be 0, 1, 2 or 3"),
     ],
 )
-def test_an_override_that_does_not_fit_is_refused(load, override, message):
-    with pytest.raises(UserError) as refusal:
-        load(override)
-    assert message in str(refusal.value) and "\n" not in str(refusal.value)
+def test_an_override_that_does_not_fit_is_refused(refusal, override, message):
+    assert message in refusal(override)
 
 
 @pytest.mark.parametrize("kind", BODIES.values(), ids=lambda kind: kind.name)
@@ -231,23 +192,19 @@ def test_what_a_recipe_may_name_is_what_is_there():
         ("*none", "found undefined alias"),
     ],
 )
-def test_whatever_yaml_raises_has_its_line(load, value, message):
-    with pytest.raises(UserError) as refusal:
-        load(replace=RECIPE[-4:], by=f"{RECIPE[-4:]}x: {value}\n")
-    assert "recipe.yaml:21: not valid YAML (" in str(refusal.value) and message in str(refusal.value)
-    with pytest.raises(UserError) as refusal:
-        load(f"adapt.lr={value}")
-    assert str(refusal.value).startswith("adapt.lr=") and message in str(refusal.value)
+def test_whatever_yaml_raises_has_its_line(refusal, value, message):
+    line = refusal(replace=RECIPE[-4:], by=f"{RECIPE[-4:]}x: {value}\n")
+    assert "recipe.yaml:21: not valid YAML (" in line and message in line
+    line = refusal(f"adapt.lr={value}")
+    assert line.startswith("adapt.lr=") and message in line
 
 
-def test_aliases_and_brackets_end_soon(load):
+def test_aliases_and_brackets_end_soon(refusal):
     """They cost what a file of a recipe's size can cost, and are refused in one line."""
     bomb = "[&a [1,1,1,1,1,1,1,1,1], " + ", ".join(f"&{b} [{f'*{a},' * 9}]" for a, b in zip("abcdef", "bcdefg")) + "]"
     for value in ("[" * 1000, "{a: " * 1000, "&a [*a]", bomb):
         for key in ("languages.targets", "data.text", "finetune.tasks"):
-            with pytest.raises(UserError) as refusal:
-                load(f"{key}={value}")
-            assert str(refusal.value).startswith(f"{key}=") and "\n" not in str(refusal.value)
+            assert refusal(f"{key}={value}").startswith(f"{key}=")
 
 
 def test_what_is_no_text_of_a_recipes_size(tmp_path):
