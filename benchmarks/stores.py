@@ -26,7 +26,7 @@ SAMPLE_BATCH, BATCHES = 256, 40  # samples of a batch drawn from a store
 USUAL_FILES = 1024  # that a process may open
 
 PAGE = f"""Token stores of many GB
-Sparse files of {SHARD_TOKENS:,} ids of 16 bits a shard, with all checksums, opened by a fresh process that may have
+Sparse files of {SHARD_TOKENS:,} ids of 16 bits a shard, opened by a fresh process that may have
 {USUAL_FILES:,} files open; {BATCHES} batches of {SAMPLE_BATCH} samples of {LENGTH} tokens, nearly each in a piece not
 read before and so checked: the first batch, and the median of all. Memory: what the process has more at the end. Half
 of that many files stay open, two of a shard: from 256 shards on they are opened again and again, which a higher limit
