@@ -21,7 +21,6 @@ from ..forks import run
 from ..pipeline.conftest import make_world
 from .inputs import CASES, damage, make_files, outcome
 
-RESULTS = ("scores.json", "report.md")
 DONE_ANEW = "evaluate/minijoint/xx/topic/seed-3"  # so that what it reads is read
 
 
@@ -37,8 +36,8 @@ def damaged(world: Path, folder: Path, rng: random.Random) -> tuple[int | None, 
     lines = [line for line in err.splitlines() if line.startswith("ds-minimodel: ")]
     if code == 2 and len(lines) == 1 and "Traceback" not in err:
         return code, ""
-    right = [(world.parent / "run/report" / name).read_bytes() for name in RESULTS]
-    if code == 0 and [(workdir / "report" / name).read_bytes() for name in RESULTS] == right:
+    scores = [folder / "report/scores.json" for folder in (world.parent / "run", workdir)]
+    if code == 0 and scores[0].read_bytes() == scores[1].read_bytes():
         return code, ""
     return code, f"{what}: exit code {code}, {err[-500:]}"
 
