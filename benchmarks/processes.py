@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks import training
-from ds_minimodel.engine.ranks.launch import CPU, has_gpu
-from ds_minimodel.engine.ranks.rendezvous import free_port
+from ds_minimodel.engine.ranks.launch import CPU, free_port, has_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Two hosts on this machine train together, one is lost in the middle, the run goes on: see two_hosts.py.
-# As root on Debian or Ubuntu it installs what is missing of sshd, pdsh, Open MPI and ip. Arguments go on:
-#   bash scripts/two_hosts.sh --launchers ssh,mpirun
+# As root on Debian or Ubuntu it installs what is missing of sshd, pdsh and ip. Arguments go on:
+#   bash scripts/two_hosts.sh hostfile
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 packages=()
-for pair in sshd:openssh-server ssh:openssh-client pdsh:pdsh mpirun:openmpi-bin ip:iproute2; do
+for pair in sshd:openssh-server ssh:openssh-client pdsh:pdsh ip:iproute2; do
     PATH=$PATH:/usr/sbin command -v "${pair%%:*}" >/dev/null || packages+=("${pair#*:}")
 done
 if [ ${#packages[@]} -gt 0 ]; then
@@ -15,5 +15,5 @@ if [ ${#packages[@]} -gt 0 ]; then
     apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null \
         || fail "apt-get could not install ${packages[*]}"
 fi
-prepare_environment mpi
+prepare_environment ''
 PATH=$PATH:/usr/sbin exec python scripts/two_hosts.py "$@"

@@ -9,8 +9,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from ds_minimodel.engine.ranks.launch import CPU
-from ds_minimodel.engine.ranks.rendezvous import free_port
+from ds_minimodel.engine.ranks.launch import CPU, free_port
 
 COMMAND = "ds_minimodel.cli.main:main"
 LOADED = "deepspeed.runtime.zero.muon.original_muon torch.utils.tensorboard sklearn.linear_model".split()

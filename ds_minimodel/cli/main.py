@@ -10,15 +10,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from ds_minimodel import __version__
-from ds_minimodel.cli import costs, hosts, interop, recipes, sample, serve, status, steps, streams
+from ds_minimodel.cli import costs, interop, recipes, sample, serve, status, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError
-from ds_minimodel.engine.ranks.launch import check_environment, rank_of_environment
+from ds_minimodel.engine.ranks.launch import check_environment, launched, rank_of_environment
+from ds_minimodel.engine.ranks.signals import end_undisturbed
 
 USER_ERROR, FAILURE = 2, 1
 _SAID_BY_LIBRARIES = {  # in errors of any kind: what the user can do
     "Invalid log settings": "TORCH_LOGS holds a setting that torch does not know; unset or mend it",
     "Too many open files": "too many open files for `ulimit -n`; raise it, for example to 1024, and run again",
 }
+
+_CONNECTION_LOST = re.compile("Connection (closed|reset) by peer|Connection timed out|Broken pipe")  # gloo
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -29,14 +32,25 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     rank = 0
     try:
-        check_environment()
-        rank = rank_of_environment()
-        sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
+        try:
+            check_environment()
+            rank = rank_of_environment()
+            sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            if arguments is None:
+                end_undisturbed()
     except UserError as error:
         streams.say(f"ds-minimodel: {f'rank {rank}: ' if rank else ''}{error}")
         sys.exit(USER_ERROR)
     except OtherRankFailed as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
+    except RuntimeError as error:
+        if not (launched() and _CONNECTION_LOST.search(str(error))):
+            raise
+        streams.say(
+            f"ds-minimodel: rank {rank}: another rank is gone; the same command goes on from the last checkpoint"
+        )
+        sys.exit(FAILURE)
     except KeyboardInterrupt:
         streams.say("ds-minimodel: interrupted; the same command goes on from what is complete")
         sys.exit(FAILURE)
@@ -93,7 +107,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for part in (steps, recipes, status, costs, sample, interop, hosts, serve):
+    for part in (steps, recipes, status, costs, sample, interop, serve):
         part.add_arguments(commands)
     commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
         run=_doctor

@@ -2,11 +2,10 @@
 
 import argparse
 import json
-import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import UserError
@@ -76,7 +75,10 @@ def _add_rebuild(command: argparse.ArgumentParser) -> None:
 
 def _add_rank_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ranks", type=number_of_ranks, metavar="N", help="ranks to start here, or on each host")
-    command.add_argument("--hostfile", metavar="FILE", help="hosts to start ranks on; HOST slots=N a line")
+    command.add_argument("--hostfile", metavar="FILE", help="hosts for `deepspeed`, which starts a rank in each slot")
+    command.add_argument(
+        "--deepspeed_args", metavar="ARGS", type=shlex.split, default=[], help="more for it: '--ssh_port 2222 …'"
+    )
     add_engine_options(command)
 
 
@@ -119,16 +121,13 @@ def overrides_of(options: Options) -> list[str]:
 
 
 def _run(options: Options) -> int:
-    from ds_minimodel.engine.ranks.hosts import read_hostfile, survey
-    from ds_minimodel.engine.ranks.launch import check_ranks, restart_with_cpu_settings
+    from ds_minimodel.engine.ranks.launch import check_ranks, ranks_on_hosts, restart_with_cpu_settings
 
     check_alone()
     recipe, overrides = recipe_of(options)
     ranks = options.ranks or 1
     if options.hostfile:
-        hosts = read_hostfile(options.hostfile, options.ranks)
-        survey(hosts)  # now, and not after days of tokenising
-        ranks = sum(host.slots for host in hosts)
+        ranks = ranks_on_hosts(options.hostfile, options.ranks)
     else:
         check_ranks(ranks)
         restart_with_cpu_settings()
@@ -166,7 +165,7 @@ def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) ->
         return _do_as_rank(step, recipe, options)
     if not is_pending(step, recipe, options.rebuild):
         return 0
-    return _start_ranks(step, recipe, overrides, options)
+    return _start_ranks(step, overrides, options)
 
 
 def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
@@ -184,29 +183,25 @@ def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
     return 0
 
 
-def _start_ranks(step: Step, recipe: "Recipe", overrides: list[str], options: Options) -> int:
-    from ds_minimodel.engine.ranks.hosts import launch_on_hosts, read_hostfile
-    from ds_minimodel.engine.ranks.launch import STOP_NOTE, check_ranks, launch
+def _start_ranks(step: Step, overrides: list[str], options: Options) -> int:
+    from ds_minimodel.engine.ranks.launch import check_ranks, launch, launch_on_hosts
 
-    workdir = Path(recipe.workdir).absolute()
-    note = workdir / ".stopped"
-    note.unlink(missing_ok=True)  # of a killed launcher
-    os.environ[STOP_NOTE] = str(note)
     arguments = [step.name, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
     if options.hostfile:
-        return launch_on_hosts(arguments, read_hostfile(options.hostfile, options.ranks))
+        return launch_on_hosts(arguments, options.hostfile, options.ranks, options.deepspeed_args)
     check_ranks(options.ranks)
     return launch(arguments, options.ranks)
 
 
 def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
-    from ds_minimodel.engine.ranks.launch import note_stop, rank_of_environment
-    from ds_minimodel.engine.ranks.signals import Stopped
+    from ds_minimodel.engine.ranks.launch import launched, rank_of_environment
+    from ds_minimodel.engine.ranks.signals import Stopped, end_with_launcher
 
+    if launched():
+        end_with_launcher()
     try:
         run_step_here(step, recipe, options.rebuild)
     except Stopped as stopped:
-        note_stop()
         if rank_of_environment() == 0:
             print(f"ds-minimodel: {stopped}", file=sys.stderr)
         sys.exit(0 if stopped.signal_number == signal.SIGTERM else INTERRUPTED)  # of `run` too: no further step

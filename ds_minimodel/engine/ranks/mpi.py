@@ -1,16 +1,22 @@
-"""Processes that mpirun started. mpi4py is imported here alone, and only under mpirun."""
+"""Processes that mpirun started, for `prepare`. mpi4py is imported here alone, and only under mpirun."""
 
 import os
 from typing import Any
 
 from ds_minimodel.common.errors import UserError
 
-_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # Open MPI; MPICH and its kin
+# Open MPI; MPICH and its kin.
+SIZES, RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def started() -> bool:
     """Whether mpirun started this process."""
-    return any(name in os.environ for name in _SIZES)
+    return any(name in os.environ for name in SIZES)
+
+
+def rank() -> int:
+    """This process's rank as mpirun has set it; 0 without mpirun."""
+    return int(next((os.environ[name] for name in RANKS if name in os.environ), 0))
 
 
 def world() -> Any:
@@ -26,9 +32,9 @@ def world() -> Any:
     except (ImportError, RuntimeError) as error:
         raise UserError(
             f"mpirun: ranks are found through mpi4py, which does not load ({_line(error)}); "
-            "pip install 'ds_minimodel[mpi]', or use torchrun or --hostfile"
+            "pip install 'ds_minimodel[mpi]'"
         ) from None
-    started_processes = int(next(os.environ[name] for name in _SIZES if name in os.environ))
+    started_processes = int(next(os.environ[name] for name in SIZES if name in os.environ))
     if MPI.COMM_WORLD.size != started_processes:
         raise UserError(
             f"mpirun started {started_processes} processes, of which mpi4py sees "

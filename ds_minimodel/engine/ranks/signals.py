@@ -1,5 +1,6 @@
 """SIGINT and SIGTERM: training ends after the step, with its state saved."""
 
+import ctypes
 import logging
 import signal
 import threading
@@ -9,6 +10,8 @@ from typing import Any
 from ds_minimodel.engine.ranks.launch import rank_of_environment
 
 log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
 class Stopped(Exception):
@@ -44,3 +47,14 @@ class StopSignals:
         if self.received is None and rank_of_environment() == 0:
             log.warning("stopping after this step; the state is being saved")
         self.received = self.received or number
+
+
+def end_with_launcher() -> None:
+    """From now on send this rank SIGTERM when the process that started it is gone, however that came (Linux)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def end_undisturbed() -> None:
+    """Ignore both signals from now on: the work of this process is done, and what it calls at its end is short."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)

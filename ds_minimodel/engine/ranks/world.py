@@ -1,7 +1,8 @@
-"""The ranks that train together, whoever started their processes: ourselves, deepspeed, torchrun or mpirun."""
+"""The ranks that train together, whoever started their processes: --ranks, torchrun or deepspeed."""
 
 import atexit
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -9,13 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar, cast
 
+import psutil
 import torch
 import torch.distributed as dist
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.engine.ranks.launch import check_meeting, launched
-from ds_minimodel.engine.ranks.lifeline import end_with_lost_ranks
-from ds_minimodel.engine.ranks.rendezvous import prepare_rendezvous
 from ds_minimodel.engine.run import replicas_of
 from ds_minimodel.engine.zero import start
 from ds_minimodel.ops.cpu import configure_cpu
@@ -25,6 +25,8 @@ from ds_minimodel.parallel import SOLO, Group, split_world
 PATIENCE = 60.0  # seconds for the ranks to meet, before one says that it waits
 # For collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
 HOST_TIMEOUT = timedelta(days=7)
+# Seconds of silence, seconds between probes, probes without an answer.
+KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 
 Value = TypeVar("Value")
 
@@ -111,9 +113,8 @@ def join_ranks(tensor_parallel: int = 1) -> World:
             dist.init_process_group(start.backend(), store=dist.HashStore(), rank=0, world_size=1)
             os.environ.setdefault("LOCAL_RANK", "0")
         else:
-            if "RANK" in os.environ:
-                check_meeting()
-            prepare_rendezvous()
+            check_meeting()
+            name_interface()
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         rank_and_size = f"RANK={os.environ.get('RANK')} of WORLD_SIZE={os.environ.get('WORLD_SIZE')}"
         waiting = threading.Timer(PATIENCE, _say_who_waits, [rank_and_size, place])
@@ -125,7 +126,7 @@ def join_ranks(tensor_parallel: int = 1) -> World:
             raise UserError(f"the ranks do not meet at {place} ({str(error).partition(chr(10))[0]})") from None
         finally:
             waiting.cancel()
-        atexit.register(start.end_distributed)  # runs after the goodbye of lifeline.py
+        atexit.register(start.end_distributed)
     device = start.device(int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -135,13 +136,42 @@ def join_ranks(tensor_parallel: int = 1) -> World:
     host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
     world = World(rank, size, device, host_group, Group(rank, size), SOLO)
     if size > 1:
-        end_with_lost_ranks(rank, host_group)
+        probe_connections()
     if device.type == "cuda":
         reasons = world.gather(lambda: why_no_code(device))
         world.replicated(lambda: refuse(reasons))
     world.replicated(lambda: replicas_of(size, tensor_parallel))
     data, tensor = split_world(rank, size, tensor_parallel)
     return replace(world, data=data, tensor=tensor)
+
+
+def name_interface() -> None:
+    """Name gloo the network interface on the way to where the ranks meet, unless the user has.
+
+    It else takes the address of the host's own name, which on Debian is 127.0.1.1.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((os.environ["MASTER_ADDR"], 9))  # nothing is sent
+        except OSError:  # no way there, which is said when the ranks meet
+            return
+        own = probe.getsockname()[0]
+    for name, addresses in psutil.net_if_addrs().items():
+        if own in (address.address for address in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def probe_connections() -> None:
+    """Have the kernel break this process's idle connections to hosts that do not answer for about half a minute.
+
+    One over which something is on its way breaks when TCP gives up, in about a quarter of an hour; gloo itself would
+    wait as long as a collective may take.
+    """
+    for connection in psutil.Process().net_connections("tcp"):
+        with socket.socket(fileno=os.dup(connection.fd)) as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEPALIVE.items():
+                line.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _say_who_waits(rank: str, place: str) -> None:

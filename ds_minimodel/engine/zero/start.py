@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import gc
-import json
 import logging
+import signal
+import subprocess
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from ds_minimodel.common.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -89,28 +91,36 @@ def version() -> str:
     return deepspeed.__version__
 
 
-def launcher_arguments(
-    devices: Mapping[str, Sequence[object]], node_rank: int, address: str | None, port: object
-) -> list[str]:
-    """Options for `run_launcher`, to which the program and its arguments are added.
+def slots_of(hostfile: str) -> dict[str, int]:
+    """{host: slots} of a hostfile, as DeepSpeed's launcher reads it; UserError for one that it does not take."""
+    from deepspeed.launcher import runner
 
-    devices: {host: names of its devices, one for each rank}. node_rank: number of the host among them. address,
-    port: where the ranks meet.
+    try:
+        slots: dict[str, int] | None = runner.fetch_hostfile(hostfile)
+    except ValueError as error:
+        raise UserError(f"{hostfile}: {error}") from None
+    if slots is None:
+        raise UserError(f"--hostfile {hostfile}: no such file; a line of it reads `HOST slots=N`")
+    return slots
+
+
+def run_on_hosts(options: Sequence[str], exported: Sequence[str]) -> int:
+    """Run the command `deepspeed` with these options; its exit code. UserError where it cannot start.
+
+    exported: beginnings of names of variables that it takes to other hosts, beside its own.
     """
-    world_info = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
-    return [
-        f"--world_info={world_info}",
-        f"--node_rank={node_rank}",
-        f"--master_addr={address}",
-        f"--master_port={port}",
-        "--log_level=warning",
-    ]
+    from deepspeed.launcher import runner
 
-
-def run_launcher() -> None:
-    """Run DeepSpeed's launcher of one host's ranks with the options of this process; it ends the process."""
-    from deepspeed.launcher import launch
-
-    # It names the command and the code of a rank that failed. Of code 2 the rank has said why, in its one line.
-    launch.logger.addFilter(lambda record: not record.getMessage().endswith("exits with return code = 2"))
-    launch.main()
+    own, runner.EXPORT_ENVS = runner.EXPORT_ENVS, [*runner.EXPORT_ENVS, *exported]
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        runner.main(list(options))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except (RuntimeError, ValueError, NotImplementedError, subprocess.CalledProcessError) as error:
+        raise UserError(f"deepspeed: {error}") from None
+    finally:
+        runner.EXPORT_ENVS = own
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return 0
