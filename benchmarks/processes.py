@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks import training
-from ds_minimodel.engine.ranks.launch import CPU, free_port, has_gpu
+from ds_minimodel.engine.ranks.launch import CPU, has_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -45,7 +46,9 @@ class Contestant:
         if name == "reference":
             environment["DSMM_OPS"] = "reference"
         if ranks > 1:
-            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))  # a free port
+                environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
             environment |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         with os.fdopen(handle, "w") as log:
             self.processes = [

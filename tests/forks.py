@@ -4,18 +4,26 @@ import atexit
 import importlib
 import multiprocessing
 import os
+import socket
 import sys
 import tempfile
 import traceback
 from pathlib import Path
 
-from ds_minimodel.engine.ranks.launch import CPU, free_port
+from ds_minimodel.engine.ranks.launch import CPU
 
 COMMAND = "ds_minimodel.cli.main:main"
 LOADED = "deepspeed.runtime.zero.muon.original_muon torch.utils.tensorboard sklearn.linear_model".split()
 LOADED += [f"ds_minimodel.{name}" for name in ("engine.loop", "results.page", "pipeline.run", "planning.plans")]
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(LOADED)
+
+
+def free_port():
+    """A port of this host that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
 
 
 class Fork:

@@ -22,6 +22,8 @@ from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.reading import load_recipe
 
+from ..forks import free_port
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "end_ranks.py"
 RECIPE = """
@@ -52,7 +54,7 @@ LAUNCHERS = {
 
 def start(recipe, *overrides, ranks=2, launcher="ranks"):
     step = " ".join(["pretrain", str(recipe), *overrides])
-    command = LAUNCHERS[launcher].format(python=sys.executable, step=step, ranks=ranks, port=launch.free_port())
+    command = LAUNCHERS[launcher].format(python=sys.executable, step=step, ranks=ranks, port=free_port())
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     return subprocess.Popen(command.split(), env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -181,7 +183,7 @@ def test_a_mistake_that_the_ranks_find_is_a_users_mistake(refused):
 def test_ranks_end_the_threads_of_libraries_first(tmp_path):
     """Ranks that end by a mistake: no thread of a library outlives Python, which would abort the process."""
     torchrun = LAUNCHERS["torchrun"].partition(" -m ds_minimodel")[0]
-    command = torchrun.format(python=sys.executable, ranks=2, port=launch.free_port()).split()
+    command = torchrun.format(python=sys.executable, ranks=2, port=free_port()).split()
     environment = {**os.environ, **launch.CPU, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*command, SCRIPT, tmp_path], capture_output=True, text=True, env=environment, timeout=200)
     assert done.stdout.count("left: []") == 2, done.stdout

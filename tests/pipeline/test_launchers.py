@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from ds_minimodel.engine.ranks.launch import free_port
-
 from ..docs import ROOT, commands
-from ..forks import run
+from ..forks import free_port, run
 from .conftest import make_world
 
 LAUNCHERS = [

@@ -96,13 +96,6 @@ def rank_of_environment() -> int:
     return int(os.environ.get("RANK", 0)) or mpi.rank()
 
 
-def free_port() -> int:
-    """A port of this host that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
-
-
 def has_gpu() -> bool:
     """Whether this machine has an NVIDIA GPU, told without loading torch."""
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
