@@ -21,7 +21,7 @@ _SAID_BY_LIBRARIES = {  # in errors of any kind: what the user can do
     "Too many open files": "too many open files for `ulimit -n`; raise it, for example to 1024, and run again",
 }
 
-_CONNECTION_LOST = re.compile("Connection (closed|reset) by peer|Connection timed out|Broken pipe")  # gloo
+_CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection that is broken
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OtherRankFailed as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
     except RuntimeError as error:
-        if not (launched() and _CONNECTION_LOST.search(str(error))):
+        if not (launched() and _CONNECTION_LOST in str(error)):
             raise
         streams.say(
             f"ds-minimodel: rank {rank}: another rank is gone; the same command goes on from the last checkpoint"

@@ -262,7 +262,7 @@ def launch_on_hosts(arguments: Sequence[str], hostfile: str, ranks: int | None, 
     words = [word if " " in word else shlex.quote(word) for word in arguments]
     code = start.run_on_hosts([*own, *options, "--module", "ds_minimodel", *words], EXPORTED)
     if code not in (0, 2):
-        _say(f"deepspeed ended with {code}: if a host is lost, the same command goes on from the last checkpoint")
+        _say(f"deepspeed ended with {code}; the same command goes on from the last checkpoint")
     return code if code in (0, 2) else 1
 
 
