@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Kills training and saving at random, damages checkpoints, and counts what is lost (must be 0):
-#   scripts/faults.sh [MINUTES [SEED]]   one training run after another; runs/faults.json
+#   scripts/faults.sh [MINUTES [SEED]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh
 prepare_environment report,sample,zstd,test
 export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
-python tests/faults/harness.py --minutes "${1:-15}" --seed "${2:-1}" --report runs/faults.json
+python tests/faults/harness.py "$@"
