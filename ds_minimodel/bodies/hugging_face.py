@@ -76,11 +76,8 @@ class Architecture:
 
     def from_theirs(self, theirs: Mapping[str, Tensor], config: Any, names: Iterable[str]) -> dict[str, Tensor]:
         """The parameters `names` of a LanguageModel, whose head is at its last layer, from a state dict of theirs."""
-        found = {}
-        for ours, parts in self._names(names, self.language_model_head(config.num_layers)).items():
-            tensors = [theirs[part] for part in parts]
-            found[ours] = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
-        return found
+        parts_of = self._names(names, self.language_model_head(config.num_layers))
+        return {ours: torch.cat([theirs[part] for part in parts]) for ours, parts in parts_of.items()}
 
     def to_theirs(self, tensors: Mapping[str, Tensor], config: Any, head: Mapping[str, str]) -> dict[str, Tensor]:
         """Our state dict under their names. head: as of language_model_head or task_head."""

@@ -1,8 +1,11 @@
 """Exceptions that the command line knows."""
 
+import contextlib
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 
 LONGEST = 1000  # characters of a message
 
@@ -18,6 +21,28 @@ class UserError(Exception):
         """The message as one printable line; control characters in the names and texts that it quotes are escaped."""
         text = printable(re.sub(r"\s*\n\s*", " ", super().__str__()).strip())
         return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[3 - LONGEST // 2 :]}"
+
+
+@contextlib.contextmanager
+def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Turn any error of a library into a UserError that begins with file and `what`, and drop what it writes to
+    standard error.
+
+    A panic of Rust's code is no Exception.
+    """
+    kept = os.dup(2)
+    try:
+        with tempfile.TemporaryFile("w") as file, contextlib.redirect_stderr(file):
+            os.dup2(file.fileno(), 2)
+            yield
+    except (KeyboardInterrupt, SystemExit, MemoryError, UserError):
+        raise
+    except BaseException as error:
+        reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
+        raise UserError(f"{path}: {what} ({reason:.200})") from None
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def exit_code(work: Callable[[], object]) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import sentencepiece
 import tokenizers
 
 from ds_minimodel.common import files
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.data.probes import PROBES
 
@@ -311,28 +309,6 @@ class TokenizerJson:
         if self.is_byte_level and BYTE_OF_CHARACTER.keys() >= {*string}:
             return _spell_bytes(string)
         return _spell_word_piece(string) if self.kind == "WordPiece" else string
-
-
-@contextlib.contextmanager
-def one_line(path: Path, what: str) -> Iterator[None]:
-    """Turn any error of a library into a UserError that begins with file and `what`, and drop what it writes to
-    standard error.
-
-    A panic of Rust's code is no Exception.
-    """
-    kept = os.dup(2)
-    try:
-        with tempfile.TemporaryFile("w") as file, contextlib.redirect_stderr(file):
-            os.dup2(file.fileno(), 2)
-            yield
-    except (KeyboardInterrupt, SystemExit, MemoryError, UserError):
-        raise
-    except BaseException as error:
-        reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
-        raise UserError(f"{path}: {what} ({reason:.200})") from None
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _byte_of_character() -> dict[str, int]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ds_minimodel.bodies import BODIES, BodyConfig
 from ds_minimodel.bodies.hugging_face import Architecture
-from ds_minimodel.common.errors import UserError, reason_of
+from ds_minimodel.common.errors import UserError, one_line, reason_of
 from ds_minimodel.common.files import (
     NameInside,
     Stored,
@@ -35,7 +35,6 @@ from ds_minimodel.common.files import (
 from ds_minimodel.common.hub import hub_api
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE, Vocabulary, VocabularyManifest
-from ds_minimodel.data.tokenizer import one_line
 from ds_minimodel.interop.card import CARD, Export, hub_name, license_of, model_card
 from ds_minimodel.interop.vocabularies import (
     GENERATION_FILE,

@@ -16,10 +16,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ds_minimodel.bodies import BodyConfig
 from ds_minimodel.common import files
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.data.probes import PROBES
-from ds_minimodel.data.tokenizer import JSON_FILE, UNIGRAM_FILE, TokenizerJson, one_line
+from ds_minimodel.data.tokenizer import JSON_FILE, UNIGRAM_FILE, TokenizerJson
 
 _VOCABULARIES = JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model"
 TOKENIZER_FILES = (  # all that transformers may read for the families that are served
@@ -135,7 +135,9 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
         shutil.copyfile(pack / JSON_FILE, folder / JSON_FILE)
         settings = files.read_model(pack / SETTINGS_FILE, dict[str, Any], "put the pack back from a copy")
         settings.pop("auto_map", None)  # names code
-        ids = files.read_model(pack / IDS_FILE, dict[str, int | list[int] | None], "put the pack back from a copy")
+        ids: dict[str, Any] = files.read_model(
+            pack / IDS_FILE, dict[str, int | list[int] | None], "put the pack back from a copy"
+        )
         if (pack / GENERATION_FILE).is_file() and not is_task:
             shutil.copyfile(pack / GENERATION_FILE, folder / GENERATION_FILE)
     else:
@@ -150,7 +152,7 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
             **{key: spelt[role] for key, role in (*_ROLES.items(), *_TEXT_ROLES.items()) if role in spelt},
             "model_input_names": inputs if body.token_types > 1 else [inputs[0], inputs[2]],
         }
-        ids = token_ids(vocabulary)
+        ids = {**token_ids(vocabulary)}
     files.write_json(folder / SETTINGS_FILE, settings | ({"split_special_tokens": True} if is_task else {}))
     return ids
 

@@ -1,32 +1,16 @@
 """Checkpoints in and out: the same weights, logits, and ids of text, in Hugging Face's classes and in ours."""
 
-import json
 import random
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    RobertaForMaskedLM,
-)
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, RobertaForMaskedLM
 
 from ds_minimodel.data.tokenizer import TokenizerJson, open_tokenizer
 from ds_minimodel.interop.hugging_face import export_hf, import_hf
-from ds_minimodel.model.artifacts import (
-    BodyArtifact,
-    PackArtifact,
-    load_body,
-    load_pack,
-    save_body,
-    save_pack,
-    space_of,
-)
+from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
 from ds_minimodel.model.mini import prefix, with_new_layers
-from ds_minimodel.model.models import SequenceClassifier, SpanExtractor
+from ds_minimodel.model.models import SequenceClassifier
 from ds_minimodel.serve.predictor import Predictor
 from tests.small_models import masked_lm, roberta
 
@@ -93,16 +77,18 @@ def test_the_same_ids_of_many_lines(imported):
 
 
 def test_answers_are_those_of_the_exported_model(imported, tmp_path):
-    """Of every request to the rounding of fp32, which is what a CPU answers in unless told otherwise."""
+    """Of every request to the rounding of fp32, which is what a CPU answers in; by a pack with positions of its own."""
     config, pack = roberta(2, 16, 2, 24, 64), load_pack(imported[1] / "pack")
+    tensors = {**pack.tensors, "body.positions": torch.randn(66, 16)}
+    save_pack(tmp_path / "pack", PackArtifact("en", tensors, pack.space), imported[1] / "pack")
     module = randomise(SequenceClassifier(config, len(pack.tensors["tokens"]), 3), seed=4)
     own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}
     task = {"name": "t", "kind": "classification", "labels": ["a", "b", "c"]}
     save_body(tmp_path / "model", BodyArtifact(config, (), own, pack.space, task), "task-model")
-    export_hf(tmp_path / "model", tmp_path / "out", imported[1] / "pack")
+    export_hf(tmp_path / "model", tmp_path / "out", tmp_path / "pack")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     tokenizer, lines = AutoTokenizer.from_pretrained(tmp_path / "out"), [line[:40] for line in varied_lines(200)]
-    predictor = Predictor(tmp_path / "model", {"en": imported[1] / "pack"})
+    predictor = Predictor(tmp_path / "model", {"en": tmp_path / "pack"})
     literal, mask = "a <mask> b", tokenizer.mask_token_id
     assert mask not in open_tokenizer(imported[1] / "pack").encode([literal])[0]
     if TokenizerJson(tmp_path / "out/tokenizer.json").kind == "Unigram":  # docs/hugging-face.md says so
@@ -176,53 +162,3 @@ def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, depth):
         )
         ours = logits_of_ours(body, pack, tokens, lengths, depth_here)
         torch.testing.assert_close(theirs.logits[mask], ours[mask], atol=ATOL, rtol=0)
-
-
-@pytest.fixture(params=["classification", "pair", "qa"])
-def task_model(request, imported, tmp_path):
-    """(our module, folder of the task model, folder of another language's pack that brings its own positions)."""
-    config = roberta(2, 16, 2, 24, 64)
-    labels = None if request.param == "qa" else ["entailment", "neutral", "contradiction"]
-    vocab_size = open_tokenizer(imported[1] / "pack").vocabulary.size
-    module = SpanExtractor(config, vocab_size) if labels is None else SequenceClassifier(config, vocab_size, 3)
-    randomise(module)
-    own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}
-    space = space_of(own)
-    save_body(
-        tmp_path / "model",
-        BodyArtifact(config, (), own, space, {"name": "t", "kind": request.param, "labels": labels}),
-        "task-model",
-    )
-    draw = torch.Generator().manual_seed(1)
-    pack = {
-        "tokens": torch.randn(vocab_size, 16, generator=draw),
-        "bias": torch.zeros(vocab_size),
-        "body.positions": torch.randn(66, 16, generator=draw),
-    }
-    save_pack(tmp_path / "other", PackArtifact("xx", pack, space), imported[1] / "pack")
-    module.load_state_dict(
-        {name if name.startswith("body.") else f"pack.{name}": tensor for name, tensor in pack.items()}, strict=False
-    )
-    return module, tmp_path / "model", tmp_path / "other"
-
-
-def test_task_models(task_model, tmp_path):
-    module, folder, pack = task_model
-    export_hf(folder, tmp_path / "out", pack)
-    tokens, lengths = encode(open_tokenizer(pack), TEXTS[:4])
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    with torch.no_grad():
-        if isinstance(module, SpanExtractor):
-            model = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out")
-            found, mask = logits_of_theirs(model, tokenizer, TEXTS[:4])
-            ours = module.logits({"tokens": tokens, "lengths": lengths})[mask]
-            theirs = torch.stack([found.start_logits, found.end_logits], -1)[mask]
-        else:
-            model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
-            assert model.config.id2label == {0: "entailment", 1: "neutral", 2: "contradiction"}
-            theirs = logits_of_theirs(model, tokenizer, TEXTS[:4])[0].logits
-            read = torch.zeros(4, 1, dtype=torch.int64)
-            ours = module.logits({"tokens": tokens, "lengths": lengths, "read": read})
-    torch.testing.assert_close(theirs, ours, atol=ATOL, rtol=0)
-    assert json.loads((tmp_path / "out/config.json").read_text())["num_hidden_layers"] == 2
-    assert not any(name.startswith("lm_head") for name in load_file(tmp_path / "out/model.safetensors"))

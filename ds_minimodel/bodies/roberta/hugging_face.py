@@ -27,17 +27,15 @@ _KEYS = {
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
 }
-_ENDINGS = "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobertaArchitecture(Architecture):
-    """A model type of RoBERTa's and BERT's kinds.
+    """A model type of RoBERTa's and BERT's kinds; a body of ours has vectors of token types only where it has several.
 
-    types: name of the vectors of token types. first_position: row of the table of positions that the first token has.
+    first_position: row of the table of positions that the first token has.
     """
 
-    types: str
     first_position: int = FIRST_POSITION
 
     def fields_of(self, theirs: Any) -> dict[str, Any]:
@@ -55,62 +53,54 @@ class RobertaArchitecture(Architecture):
         missing = FIRST_POSITION - self.first_position
         positions = F.pad(ours["body.positions"], (0, 0, missing, 0))
         if config.token_types == 1:
-            positions = torch.cat((positions[:FIRST_POSITION], positions[FIRST_POSITION:] + theirs[self.types][0]))
+            positions = torch.cat(
+                (positions[:FIRST_POSITION], positions[FIRST_POSITION:] + theirs[self.others["body.types"]][0])
+            )
         return {**ours, "body.positions": positions}
 
     def to_theirs(self, tensors: Mapping[str, Tensor], config: Any, head: Mapping[str, str]) -> dict[str, Tensor]:
         missing = FIRST_POSITION - self.first_position
         tensors = {**tensors, "body.positions": tensors["body.positions"][missing:]}
-        no_types = {self.types: torch.zeros(1, config.hidden_size)}
+        no_types = {self.others["body.types"]: torch.zeros(1, config.hidden_size)}
         return no_types | super().to_theirs(tensors, config, head)
 
 
-def _roberta(model_type: str, classes: str) -> RobertaArchitecture:
-    return RobertaArchitecture(
-        model_type=model_type,
-        classes=classes,
-        endings=_ENDINGS,
+def _architecture(model_type: str, classes: str, name: str = "roberta", **differs: Any) -> RobertaArchitecture:
+    """name: how the names of its parameters begin."""
+    values: dict[str, Any] = dict(
+        endings=("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
         own=RobertaConfig,
         keys=_KEYS,
         fixed={"hidden_act": "gelu"},
-        tokens="roberta.embeddings.word_embeddings",
+        tokens=f"{name}.embeddings.word_embeddings",
         output="lm_head",
         others={
-            "body.positions": "roberta.embeddings.position_embeddings.weight",
-            "body.embedding_norm": "roberta.embeddings.LayerNorm",
+            "body.positions": f"{name}.embeddings.position_embeddings.weight",
+            "body.types": f"{name}.embeddings.token_type_embeddings.weight",
+            "body.embedding_norm": f"{name}.embeddings.LayerNorm",
         },
-        layers="roberta.encoder.layer",
+        layers=f"{name}.encoder.layer",
         layer=_LAYER,
         head={"dense": "lm_head.dense", "norm": "lm_head.layer_norm"},
-        types="roberta.embeddings.token_type_embeddings.weight",
     )
+    return RobertaArchitecture(model_type=model_type, classes=classes, **{**values, **differs})
 
 
 # The first is what a body is written as.
-ROBERTA = tuple(
-    _roberta(*names) for names in (("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert"))
+ROBERTA = (
+    _architecture("roberta", "Roberta"),
+    _architecture("xlm-roberta", "XLMRoberta"),
+    _architecture("camembert", "Camembert"),
 )
-_TYPES = "bert.embeddings.token_type_embeddings.weight"
 BERT = (
-    RobertaArchitecture(
-        model_type="bert",
-        classes="Bert",
-        endings=_ENDINGS,
+    _architecture(
+        "bert",
+        "Bert",
+        "bert",
         own=BertConfig,
-        keys=_KEYS,
-        fixed={"hidden_act": "gelu"},
-        tokens="bert.embeddings.word_embeddings",
         output="cls.predictions",
-        others={
-            "body.positions": "bert.embeddings.position_embeddings.weight",
-            "body.types": _TYPES,
-            "body.embedding_norm": "bert.embeddings.LayerNorm",
-        },
-        layers="bert.encoder.layer",
-        layer=_LAYER,
         head={"dense": "cls.predictions.transform.dense", "norm": "cls.predictions.transform.LayerNorm"},
         tasks={"classifier.dense": "bert.pooler.dense", "classifier.out_proj": "classifier"},
-        types=_TYPES,
         first_position=0,
     ),
 )
