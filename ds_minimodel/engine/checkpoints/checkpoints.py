@@ -210,7 +210,8 @@ def to_host(state: Any) -> Any:
             copies[key] = host.copy_(value.detach(), non_blocking=True)
         return copies[key]
 
-    return tree_map(copy_of, state)
+    # A size would become a plain tuple.
+    return tree_map(copy_of, state, is_leaf=lambda value: isinstance(value, torch.Size))
 
 
 def _is_finite(state: Any) -> bool:
