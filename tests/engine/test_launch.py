@@ -35,7 +35,7 @@ tokenizer: {{vocab_size: 40}}
 data: {{blocks: complete, workers: 1, text: {{en: {folder}/text.txt, xx: {folder}/text.txt}}}}
 model: {{num_layers: 2, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 32}}
 mini: {{depth: 1, new_layers: 1, depths: [1, 2]}}
-pretrain: {{steps: 2000, batch_size: 8, seq_length: 32, lr: 1e-3, warmup_steps: 2}}
+pretrain: {{steps: 20000, batch_size: 8, seq_length: 32, lr: 1e-3, warmup_steps: 2}}
 build_mini: {{seq_length: 32}}
 adapt: {{seq_length: 32}}
 engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
@@ -146,7 +146,7 @@ def test_a_signal_to_torchrun_saves(recipe):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_others_end_when_a_rank_is_killed(recipe, launcher):
-    process, ranks = train(recipe, "minipost", launcher=launcher)
+    process, ranks = train(recipe, "minijoint", launcher=launcher)
     ranks[1].kill()
     errors = said_by(process)
     assert process.returncode not in (0, 2), errors
