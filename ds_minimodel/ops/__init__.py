@@ -5,7 +5,7 @@ torch's dispatcher's work (library.py).
 """
 
 from .attention import attention
-from .cross_entropy import linear_cross_entropy
+from .cross_entropy import linear_cross_entropy, token_losses
 from .dropout import dropout, row_keys
 from .embedding import embedding
 from .gated import gated
@@ -39,5 +39,6 @@ __all__ = [
     "rotary_table",
     "row_keys",
     "rows_for_few_shapes",
+    "token_losses",
     "window_attention",
 ]

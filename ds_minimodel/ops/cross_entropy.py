@@ -25,15 +25,23 @@ from .product import add_product_, product, upcast_if_emulated
 # own, each chunk's gradient of the weight is added to one in fp32, which costs as much as the product of 300 rows.
 CHUNK_ROWS = {"cpu": 320, "cuda": 2048}
 CHUNK_ROWS_BF16 = 2048  # on CPUs with bf16 products
+TOKEN_ROWS = 1024  # of logits, where each target's loss is wanted
 SUMMED_COLUMNS = 512  # added up at once on CPUs
 
 
-def _loss_and_logit_grad_reference(logits: Tensor, bias: Tensor, targets: Tensor, needs_grad: bool) -> Tensor:
+def _losses(logits: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Losses (R,), scores (R, V), logarithms of the sums of exponentials (R,), whether a target counts (R,), and its
+    column (R, 1)."""
     scores = logits.to(accumulation_dtype(logits.dtype)) + bias
     log_normaliser = torch.logsumexp(scores, -1)
     used = targets != IGNORED
     column = torch.where(used, targets, 0)[:, None]
     losses = torch.where(used, log_normaliser - scores.gather(-1, column)[:, 0], 0)
+    return losses, scores, log_normaliser, used, column
+
+
+def _loss_and_logit_grad_reference(logits: Tensor, bias: Tensor, targets: Tensor, needs_grad: bool) -> Tensor:
+    losses, scores, log_normaliser, used, column = _losses(logits, bias, targets)
     if needs_grad:
         probs = scores.sub_(log_normaliser[:, None]).exp_()
         probs.scatter_add_(-1, column, probs.new_full((), -1.0).expand(column.shape))
@@ -199,3 +207,13 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
     """
     tracks = torch.is_grad_enabled()
     return _differentiable(x, weight, bias, targets, *(tracks and t.requires_grad for t in (x, weight, bias)))
+
+
+def token_losses(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
+
+    Without a gradient, and never holding all logits.
+    """
+    (weight,) = upcast_if_emulated(weight)
+    chunks = zip(x.split(TOKEN_ROWS), targets.split(TOKEN_ROWS), strict=True)
+    return torch.cat([_losses(product(x_RH, weight.T), bias, targets_R)[0] for x_RH, targets_R in chunks])

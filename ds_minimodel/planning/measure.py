@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import Vocabulary
@@ -82,7 +81,7 @@ def measured_rows(recipe: Recipe, step: str, world: World) -> list[dict[str, Any
 def _seconds(recipe: Recipe, system: System, step: str, section: Training, depth: int | None, world: World) -> float:
     """Mean seconds of an update, through the one head at `depth` or through all."""
     module = model_of(recipe, system, step)
-    shard(module, world.tensor)
+    world.split(module)
     run = text_run(recipe, section, world, [(section.steps, Cost(0, 0))])
     # At a rate of 0 nothing diverges, and no checkpoint is due.
     run = replace(run, schedule=Schedule(WARM_UP + UPDATES, 0.0), checkpoints=CheckpointPolicy())

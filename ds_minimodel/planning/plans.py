@@ -13,12 +13,11 @@ from typing import Any
 import torch
 
 from ds_minimodel.bodies import BODIES
-from ds_minimodel.bodies.body import shard
 from ds_minimodel.engine.partition import ParameterInfo, Partition, Setup, partition_of
 from ds_minimodel.engine.run import Execution, replicas_of
 from ds_minimodel.engine.zero.config import needed_stage, zero_memory
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.parallel import Group
+from ds_minimodel.parallel import Group, split_model
 from ds_minimodel.pipeline.check import check_deepspeed_file
 from ds_minimodel.planning.devices import Device, named
 from ds_minimodel.planning.memory import Memory, memory_of_step, traffic_of_step
@@ -114,7 +113,8 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
         depth, _ = phases_of(recipe, system, step)[-1]
         with torch.device("meta"):
             module = model_of(recipe, system, step)
-        shard(module, Group(engine.tensor_parallel - 1, engine.tensor_parallel))  # the last rank's part is the largest
+        # The last rank's part is the largest.
+        split_model(module, Group(engine.tensor_parallel - 1, engine.tensor_parallel))
         key = step, module.body.config, module.body.head_depths, depth
         if key not in planners:
             batch_of = partial(largest_batch, recipe, section, depth)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.costs import Cost
 from ds_minimodel.engine.loop import Batches, train
@@ -96,7 +95,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
     initial, manifest = load_pack(first_folder, frozen.space, language, 0), read_artifact(first_folder, FirstManifest)
     facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
-    shard(module, world.tensor)
+    world.split(module)
 
     batches = micro_batches(sampler, run, world)
     if is_scheduled(recipe, system):
@@ -120,7 +119,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
             model = language_model(recipe, whole.config, whole.head_depths, vocab_size)
         load_into(model, whole.tensors, "body.")
         plug(model, pack_of(0, weights()))
-        shard(model, world.tensor)
+        world.split(model)
         return model.to(world.device, DTYPES[run.execution.precision]).eval()
 
     def trained_layers(step: int) -> int:

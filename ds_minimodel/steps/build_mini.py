@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-from ds_minimodel.bodies.body import shard
 from ds_minimodel.engine.loop import train
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
@@ -66,7 +65,7 @@ def _build(context: Context, system: System) -> None:
     pack = load_pack(layout.pretrain(system) / "pack", body.space)
     mini, module = mini_model(recipe, body)
     load_into(module, pack.tensors, "pack.")
-    shard(module, world.tensor)
+    world.split(module)
     cost = text_cost(recipe, section, recipe.source_vocab_size, "build-mini", mini.head_depths, recipe.mini.depth)
     run = text_run(recipe, section, world, [(section.steps, cost)])
     batches = micro_batches(sampler, run, world)

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
@@ -139,7 +138,7 @@ def _module(context: Context, task: Task, folder: Path, model: BodyArtifact, voc
         config = kind.body_config(task, model.config)
         module = kind.module(config, vocab_size, None)
         load_into(module, tensors_of(model, config), "body.")
-    shard(module, world.tensor)
+    world.split(module)
     return module.eval().to(world.device, DTYPES[resolve_precision(context.recipe.engine.precision, world.device)])
 
 

@@ -5,7 +5,6 @@ from functools import partial
 
 import torch
 
-from ds_minimodel.bodies.body import shard
 from ds_minimodel.costs import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.engine.checkpoints.best import BestWeights
@@ -75,7 +74,7 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
     load_into(module, tensors_of(body, config), "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
-    shard(module, world.tensor)
+    world.split(module)
 
     epoch = sampler.updates_per_epoch
     steps = epoch * section.of(name, "epochs")

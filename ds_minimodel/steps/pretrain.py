@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from ds_minimodel.bodies import BODIES
-from ds_minimodel.bodies.body import shard
 from ds_minimodel.common.files import atomic_folder
 from ds_minimodel.engine.loop import train
 from ds_minimodel.jobs.records import Job, inputs_hash
@@ -93,7 +92,7 @@ def _pretrain(context: Context, body: System) -> None:
     module = pretrained_model(recipe, body)
     zero_padding_row(module.pack.tokens, sampler.reader.store.vocabulary)
     config, depths = module.body.config, module.body.head_depths
-    shard(module, world.tensor)
+    world.split(module)
     cost = text_cost(recipe, section, recipe.source_vocab_size, "pretrain", depths)
     run = text_run(recipe, section, world, [(section.steps, cost)])
     batches = micro_batches(sampler, run, world)

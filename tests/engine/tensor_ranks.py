@@ -15,14 +15,13 @@ from synthetic import run_config as six_steps
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import parallel
-from ds_minimodel.bodies.body import shard
 from ds_minimodel.bodies.modern import Qwen3Config
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.engine.ranks.world import join_ranks
 from ds_minimodel.model.models import SequenceClassifier, SpanExtractor, to_tensors
 from ds_minimodel.model.parameters import train_only
-from ds_minimodel.parallel import cross_entropy, mappings
+from ds_minimodel.parallel import cross_entropy, mappings, split_model
 from ds_minimodel.steps.training import micro_batches
 from tests.small_models import masked_lm, roberta
 
@@ -70,7 +69,7 @@ def model(what, dropout, seed=0):
 def train_case(world, folder, case, seed=0):
     _, what, dropout, run = case
     module = model(what, dropout, seed)
-    shard(module, world.tensor)
+    split_model(module, world.tensor)
     weights = train(world, folder, run, module, sampler=AtDepth1 if "depth" in what else Sampler)
     return weights, losses(folder) if world.is_main else None
 
@@ -104,7 +103,7 @@ def measured(world):
     found = {}
     for name, (what, stage, precision) in MEASURED.items():
         module, run = model(what, True), run_config(zero_stage=stage, precision=precision)
-        shard(module, world.tensor)
+        split_model(module, world.tensor)
         found[name] = measure_step(module, micro_batches(Sampler, run, world), run, world)
     return found
 
@@ -151,7 +150,7 @@ def difference_from_whole(whole, batch, group):
     """Largest difference of losses and of gradients from those of the whole module, relative to the largest."""
     whole.zero_grad()
     split = copy.deepcopy(whole)
-    shard(split, group)
+    split_model(split, group)
     expected, got = whole(batch), split(batch)
     expected.sum().backward()
     got.sum().backward()
@@ -181,7 +180,7 @@ def held_parameters(group):
     """(elements that this rank holds, elements of the whole) of a masked-LM model's split parameters."""
     module = model("pretrain", True)
     whole = sum(parameter.numel() for parameter in module.parameters())
-    shard(module, group)
+    split_model(module, group)
     return sum(parameter.numel() for parameter in module.parameters()), whole
 
 
@@ -216,7 +215,7 @@ def largest_tensor_of_the_loss(group):
     weight, bias = torch.randn(len(share), hidden, requires_grad=True), torch.zeros(len(share), requires_grad=True)
     x, targets = torch.randn(rows, hidden, requires_grad=True), torch.arange(rows)
     with mock.patch.object(cross_entropy, "CHUNK_ROWS", 16), Largest() as largest:
-        parallel.linear_cross_entropy(x, weight, bias, targets, share, group).backward()
+        cross_entropy.linear_cross_entropy(x, weight, bias, targets, share, group).backward()
     return largest.elements, rows * len(share)
 
 

@@ -24,8 +24,8 @@ def test_heads_of_the_lowest_layer_look_at_the_tokens_beside(hidden_size, num_he
     x = body.embedding_norm(module.pack.tokens[tokens] + body.positions[FIRST_POSITION:])
     queries, keys, _ = layer.qkv(x).chunk(3, dim=1)
     for head, offset in enumerate(OFFSETS[:num_heads]):
-        part = slice(head * layer.head_size, (head + 1) * layer.head_size)
-        scores = queries[:, part] @ keys[:, part].T / layer.head_size**0.5
+        part = slice(head * layer.qkv.head_width, (head + 1) * layer.qkv.head_width)
+        scores = queries[:, part] @ keys[:, part].T / layer.qkv.head_width**0.5
         inside = torch.arange(2, 38)  # both neighbours exist
         attention = scores.softmax(1)[inside, inside + offset]
         assert attention.mean() > 0.4, (head, offset)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ds_minimodel import ops, parallel
+from ds_minimodel import ops
 from ds_minimodel.bodies import BODIES
-from ds_minimodel.bodies.body import Body, Layer, Linear, gather_rows, init_weights, same
+from ds_minimodel.bodies.body import Body, Layer, Linear, Projection, init_weights
 from ds_minimodel.bodies.config import BodyConfig, BodyProducts, LayerProducts
 from ds_minimodel.bodies.kind import BodyKind
 from ds_minimodel.cli.main import main  # noqa: F401
@@ -44,28 +44,23 @@ class ToyLayer(Layer):
     def __init__(self, config, index):
         super().__init__(config, index)
         self.attention_norm, self.ffn_norm = Norm(config.hidden_size), Norm(config.hidden_size)
-        self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
+        self.qkv = Projection(config, self.sites.heads)
         self.attention_out = Linear(config.hidden_size, config.hidden_size)
         self.ffn_in = Linear(config.hidden_size, config.ffn_size)
         self.ffn_out = Linear(config.ffn_size, config.hidden_size)
 
-    def forward(self, x, lengths, dropout, read=None, packing=None):
-        pad = packing.pad if packing else same
-        projected = pad(self.qkv(parallel.copy(self.attention_norm(x), self.group)))
-        positions = torch.arange(projected.shape[1], device=x.device)
-        keys = dropout.attention_row_keys(self.sites.heads, positions)
-        context = ops.attention(projected, self.num_heads, lengths, dropout.attention_p, keys)
-        x, positions, dropped = pad(x), positions.expand(len(projected), -1), dropout
-        if read is not None:
-            x, context, positions = gather_rows(x, read), gather_rows(context, read), read
-        elif packing:
-            x, context = packing.pack(x), packing.pack(context)
-            positions, dropped = packing.position_R1, dropout.of_tokens(packing.row_R)
-        out = parallel.row_linear(self.attention_out, context, self.group)
-        x = x + ops.dropout(out, dropout.p, dropped.row_keys(self.sites.attention_out, positions))
-        inner = F.relu(self.ffn_in(parallel.copy(self.ffn_norm(x), self.group)))
-        out = parallel.row_linear(self.ffn_out, inner, self.group)
-        return x + ops.dropout(out, dropout.p, dropped.row_keys(self.sites.ffn_out, positions))
+    def before_attention(self, x):
+        return self.attention_norm(x)
+
+    def attend(self, projected, queries, positions, lengths, p, row_keys):
+        return ops.attention(projected, self.qkv.num_heads, lengths, p, row_keys, queries)
+
+    def activate(self, inner):
+        return F.relu(inner)
+
+    def join(self, x, attended, rows):
+        x = x + rows.drop(attended, self.sites.attention_out)
+        return x + rows.drop(self.feed_forward(self.ffn_norm(x)), self.sites.ffn_out)
 
 
 class ToyBody(Body):
@@ -75,8 +70,7 @@ class ToyBody(Body):
         self.heads = nn.ModuleDict({str(depth): Norm(config.hidden_size) for depth in head_depths})
         self.apply(init_weights)
 
-    def embed(self, embedded, dropout, packing, second):
-        positions = packing.position_R1 if packing else torch.arange(embedded.shape[1], device=embedded.device)[None]
+    def embed(self, embedded, positions, second):
         waves = torch.logspace(0, 2, self.config.hidden_size, device=embedded.device) * self.config.longest_wave / 100
         return embedded + 0.02 * (positions[..., None] / waves).sin().to(embedded.dtype)
 

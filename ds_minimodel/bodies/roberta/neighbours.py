@@ -30,12 +30,12 @@ def start_at_neighbours(body: Body) -> None:
     layer, hidden = cast(RobertaLayer, body.layers[0]), body.config.hidden_size
     waves = torch.logspace(math.log10(2), math.log10(LONGEST_WAVE), (hidden + 1) // 2)
     angles = torch.outer(torch.arange(body.config.max_positions), 2 * math.pi / waves)
-    size = layer.head_size
+    size = layer.qkv.head_width
     std = math.sqrt(SHARPNESS / (hidden * math.sqrt(size)))
     with torch.no_grad():
         body.positions[FIRST_POSITION:] = math.sqrt(2) * POSITION_STD * _pairs(angles.sin(), angles.cos())[:, :hidden]
         queries, keys, _ = layer.qkv.weight.chunk(3)
-        for head, offset in enumerate(OFFSETS[: layer.num_heads]):
+        for head, offset in enumerate(OFFSETS[: layer.qkv.num_heads]):
             query = torch.empty(size, len(waves), 2).normal_(0, std)
             turn = 2 * math.pi * offset / waves
             sine, cosine = query[..., 0], query[..., 1]

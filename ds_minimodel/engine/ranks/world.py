@@ -20,7 +20,7 @@ from ds_minimodel.engine.run import replicas_of
 from ds_minimodel.engine.zero import start
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.gpu import refuse, why_no_code
-from ds_minimodel.parallel import SOLO, Group, split_world
+from ds_minimodel.parallel import SOLO, Group, split_model, split_world
 
 PATIENCE = 60.0  # seconds for the ranks to meet, before one says that it waits
 # For collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
@@ -49,6 +49,10 @@ class World:
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    def split(self, module: torch.nn.Module) -> None:
+        """Cut `module` to this rank's part of a replica (parallel/split.py)."""
+        split_model(module, self.tensor)
 
     def sum(self, *numbers: int) -> tuple[int, ...]:
         """Sums over ranks of host integers; never waits for the device."""
