@@ -46,7 +46,31 @@ def read_everywhere(batch):
     for row in range(len(targets)):
         used = batch["targets"][row] != IGNORED
         targets[row, batch["read"][row, used]] = batch["targets"][row, used]
+    return without_read(batch, targets)
+
+
+def without_read(batch, targets):
+    """The same batch for a model that computes every position, with these targets."""
     return {**{name: value for name, value in batch.items() if name != "read"}, "targets": targets}
+
+
+def classification_batch(padded=True):
+    return {
+        **mlm_batch(padded),
+        "read": torch.zeros(4, 1, dtype=torch.int64),
+        "targets": torch.tensor([[2], [0], [1], [1]]),
+    }
+
+
+def qa_batch(padded=True):
+    return without_read(mlm_batch(padded), torch.tensor([[3, 7], [0, 0], [1, 4], [2, 2]]))
+
+
+def tagging_batch(padded=True):
+    """A label for every third token, none for the others; row 1 has one all the same."""
+    batch = mlm_batch(padded)
+    labelled = (torch.arange(batch["tokens"].shape[1]) % 3 == 1) & (batch["tokens"] != PAD)
+    return without_read(batch, torch.where(labelled, batch["tokens"] % 3, IGNORED))
 
 
 def rows(batch, which, width=None):

@@ -3,7 +3,18 @@
 import hugging_face
 import pytest
 import torch
-from model_cases import LENGTHS, VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, randomise, rows
+from model_cases import (
+    LENGTHS,
+    VOCAB_SIZE,
+    assert_same,
+    body_config,
+    classification_batch,
+    losses_and_gradients,
+    qa_batch,
+    randomise,
+    rows,
+    tagging_batch,
+)
 from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification, RobertaForTokenClassification
 
 from ds_minimodel import ops
@@ -15,26 +26,6 @@ NUM_LABELS = 3
 CLASSIFIER_HEAD = (("dense", "classifier.dense"), ("out", "classifier.out_proj"))
 QA_HEAD = (("out", "qa_outputs"),)
 TAGGING_HEAD = (("out", "classifier"),)
-
-
-def classification_batch(padded=True):
-    labels = torch.tensor([[2], [0], [1], [1]])
-    return {**mlm_batch(padded), "read": torch.zeros(4, 1, dtype=torch.int64), "targets": labels}
-
-
-def qa_batch(padded=True):
-    batch = {**mlm_batch(padded), "targets": torch.tensor([[3, 7], [0, 0], [1, 4], [2, 2]])}
-    del batch["read"]
-    return batch
-
-
-def tagging_batch(padded=True):
-    """A label for every third token, none for the others; row 1 has one all the same."""
-    batch = mlm_batch(padded)
-    positions = torch.arange(batch["tokens"].shape[1])
-    labelled = (positions % 3 == 1) & (batch["tokens"] != PAD)
-    targets = torch.where(labelled, batch["tokens"] % NUM_LABELS, IGNORED)
-    return {**{name: value for name, value in batch.items() if name != "read"}, "targets": targets}
 
 
 HEADS = [

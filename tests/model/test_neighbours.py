@@ -22,7 +22,7 @@ def test_heads_of_the_lowest_layer_look_at_the_tokens_beside(hidden_size, num_he
     body, layer = module.body, module.body.layers[0]
     tokens = torch.randint(5, 60, (40,), generator=torch.Generator().manual_seed(2))
     x = body.embedding_norm(module.pack.tokens[tokens] + body.positions[FIRST_POSITION:])
-    queries, keys, _ = layer.qkv(x).chunk(3, dim=1)
+    queries, keys, _ = layer.qkv(x)[0].chunk(3, dim=1)
     for head, offset in enumerate(OFFSETS[:num_heads]):
         part = slice(head * layer.qkv.head_width, (head + 1) * layer.qkv.head_width)
         scores = queries[:, part] @ keys[:, part].T / layer.qkv.head_width**0.5

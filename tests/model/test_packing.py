@@ -5,11 +5,21 @@ import torch
 
 from ds_minimodel import ops
 from ds_minimodel.bodies.packing import Packing
-from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.model.models import SequenceClassifier, SpanExtractor, TokenClassifier
-from tests.small_models import PAD, masked_lm
+from tests.small_models import masked_lm
 
-from .model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
+from .model_cases import (
+    VOCAB_SIZE,
+    assert_same,
+    body_config,
+    classification_batch,
+    losses_and_gradients,
+    mlm_batch,
+    qa_batch,
+    randomise,
+    read_everywhere,
+    tagging_batch,
+)
 
 
 def packed(batch):
@@ -17,30 +27,12 @@ def packed(batch):
     return {**batch, "real": (positions < batch["lengths"][:, None]).flatten().nonzero()[:, 0]}
 
 
-def spans(batch):
-    targets = torch.stack([torch.zeros_like(batch["lengths"]), batch["lengths"] - 1], dim=1).long()
-    return {**{name: value for name, value in batch.items() if name != "read"}, "targets": targets}
-
-
-def start(batch):
-    return {
-        **batch,
-        "read": torch.zeros(len(batch["tokens"]), 1, dtype=torch.int64),
-        "targets": torch.tensor([[0], [2], [1], [2]]),
-    }
-
-
-def tags(batch):
-    targets = torch.where(batch["tokens"] != PAD, batch["tokens"] % 3, IGNORED)
-    return {**{name: value for name, value in batch.items() if name != "read"}, "targets": targets}
-
-
 CASES = {
-    "mlm at several depths": (lambda config: masked_lm(config, VOCAB_SIZE, 1, 3), lambda batch: batch),
-    "mlm everywhere": (lambda config: masked_lm(config, VOCAB_SIZE, 1, 3), read_everywhere),
-    "classification": (lambda config: SequenceClassifier(config, VOCAB_SIZE, 3), start),
-    "spans": (lambda config: SpanExtractor(config, VOCAB_SIZE), spans),
-    "tagging": (lambda config: TokenClassifier(config, VOCAB_SIZE, 3), tags),
+    "mlm at several depths": (lambda config: masked_lm(config, VOCAB_SIZE, 1, 3), mlm_batch()),
+    "mlm everywhere": (lambda config: masked_lm(config, VOCAB_SIZE, 1, 3), read_everywhere(mlm_batch())),
+    "classification": (lambda config: SequenceClassifier(config, VOCAB_SIZE, 3), classification_batch()),
+    "spans": (lambda config: SpanExtractor(config, VOCAB_SIZE), qa_batch()),
+    "tagging": (lambda config: TokenClassifier(config, VOCAB_SIZE, 3), tagging_batch()),
 }
 
 
@@ -49,25 +41,15 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_losses_and_gradients_are_those_of_the_padded_batch(case, dropout, extra_rows, monkeypatch):
     monkeypatch.setattr("ds_minimodel.ops.rows_for_few_shapes", lambda num_rows, _: num_rows + extra_rows)
-    build, view = CASES[case]
+    build, batch = CASES[case]
     model = randomise(build(body_config(dropout=dropout, attention_dropout=dropout))).double()
-    batch = view(mlm_batch())
-    results = []
-    for form in (batch, packed(batch)):
-        model.zero_grad()
-        losses = model(form)
-        losses.sum().backward()
-        results.append((losses.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}))
-    (losses, gradients), (packed_losses, packed_gradients) = results
-    torch.testing.assert_close(packed_losses, losses)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(packed_gradients[name], gradient, msg=lambda text, name=name: f"{name}: {text}")
+    assert_same(losses_and_gradients(model, packed(batch)), losses_and_gradients(model, batch), 1e-6)
 
 
 def test_no_layer_sees_the_padding():
     """Every product but those of attention has one row a real token (or a position read)."""
     model = randomise(SequenceClassifier(body_config(), VOCAB_SIZE, 3))
-    batch = packed(start(mlm_batch()))
+    batch = packed(classification_batch())
     seen = []
     for layer in model.body.layers:
         layer.ffn_out.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[:2]))

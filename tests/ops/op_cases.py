@@ -39,6 +39,15 @@ def run(namespace, name, inputs, dtype=None):
     return outputs + [inputs[0]] if name.endswith("_") else outputs
 
 
+def assert_near_reference(namespace, name, inputs, tolerance):
+    """Outputs near those of the reference in double precision; tolerance: of the largest element."""
+    expected = run("dsmm_reference", name, inputs, torch.double)
+    for output, exact in zip(run(namespace, name, inputs), expected, strict=True):
+        assert output.shape == exact.shape and output.isfinite().all()
+        if output.numel():
+            assert (output - exact).abs().max() <= tolerance * exact.abs().max()
+
+
 def _dropout(dtype, width):
     yield torch.randn(5, 9, width, dtype=dtype), P, row_keys_of(5, 9)
 

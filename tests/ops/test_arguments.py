@@ -3,19 +3,22 @@ and by that of CUDA (built for the CPU); parameters may have a dtype of their ow
 
 import pytest
 import torch
-from op_cases import KERNELS as OPS
+from op_cases import KERNELS as CPU_KERNELS
 from op_cases import cases, run
 from shim import KERNELS
 
 from ds_minimodel import ops
 
-NAMESPACES = ["dsmm_shim", "dsmm"]
 OTHER_DTYPE = {torch.float32: torch.bfloat16, torch.int32: torch.int64, torch.int64: torch.int32}
 
 
-@pytest.fixture(params=NAMESPACES)
-def namespace(request):
-    if request.param == "dsmm_shim":
+SERVED = [("dsmm", name) for name in CPU_KERNELS] + [("dsmm_shim", name) for name in KERNELS]
+
+
+@pytest.fixture(params=SERVED, ids=" ".join)
+def served(request):
+    """(namespace, operator) that compiled code serves."""
+    if request.param[0] == "dsmm_shim":
         request.getfixturevalue("shim_library")
     elif not ops.backend("dropout").startswith("compiled"):
         pytest.skip("kernels not built")
@@ -30,14 +33,8 @@ def full_case(name):
     return list(inputs), tensors
 
 
-def skip_where_not_built(name, namespace):
-    if namespace == "dsmm_shim" and name not in KERNELS:
-        pytest.skip("no CUDA kernel")
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_another_device(name, namespace):
-    skip_where_not_built(name, namespace)
+def test_another_device(served):
+    namespace, name = served
     inputs, tensors = full_case(name)
     for position in (0, *tensors.values()) if tensors else ():
         changed = inputs.copy()
@@ -46,9 +43,8 @@ def test_another_device(name, namespace):
             run(namespace, name, changed)
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_another_dtype(name, namespace):
-    skip_where_not_built(name, namespace)
+def test_another_dtype(served):
+    namespace, name = served
     inputs, tensors = full_case(name)
     for argument, position in tensors.items():
         changed = inputs.copy()
@@ -63,9 +59,8 @@ def test_another_dtype(name, namespace):
             run(namespace, name, changed)
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_another_shape_of_as_many_elements(name, namespace):
-    skip_where_not_built(name, namespace)
+def test_another_shape_of_as_many_elements(served):
+    namespace, name = served
     inputs, tensors = full_case(name)
     for argument, position in tensors.items():
         changed = inputs.copy()
@@ -74,7 +69,8 @@ def test_another_shape_of_as_many_elements(name, namespace):
             run(namespace, name, changed)
 
 
-def test_a_rate_of_one_is_refused(namespace):
+@pytest.mark.parametrize("served", [("dsmm", "dropout"), ("dsmm_shim", "dropout")], indirect=True, ids=" ".join)
+def test_a_rate_of_one_is_refused(served):
     x, keys = torch.randn(3, 8), torch.zeros(3, dtype=torch.int32)
     with pytest.raises(RuntimeError, match="p must be at least 0 and below 1"):
-        run(namespace, "dropout", (x, 1.0, keys))
+        run(*served, (x, 1.0, keys))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from op_cases import P, cases, packed, row_keys_of
+from op_cases import P, cases, row_keys_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
@@ -18,21 +18,6 @@ from ds_minimodel.ops.window import torch_window_attention
 from ds_minimodel.planning.tracing import saving_to, storage_bytes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_attention_equals_scaled_dot_product_attention(dtype, tolerance):
-    torch.manual_seed(0)
-    q, k, v = torch.randn(3, 2, 3, 40, 16, dtype=dtype)
-    lengths = torch.tensor([40, 23], dtype=torch.int32)
-    mask = (torch.arange(40) < lengths[:, None])[:, None, None, :]
-    expected = F.scaled_dot_product_attention(q, k, v, mask)
-    torch.testing.assert_close(
-        ops.attention(packed(q, k, v), 3, lengths), packed(expected), atol=tolerance, rtol=tolerance
-    )
-    expected = F.scaled_dot_product_attention(q[:, :, :5], k, v)
-    got = ops.attention(packed(k, v), 3, None, queries=packed(q[:, :, :5]))
-    torch.testing.assert_close(got, packed(expected), atol=tolerance, rtol=tolerance)
 
 
 def test_a_sample_without_keys_attends_to_nothing():

@@ -26,14 +26,7 @@ echo "Cuda compilation tools, release 12.4, V12.4.131"
 def build(tmp_path):
     """build(mode, script of nvcc or None): setup.py without a C++ compiler, in a copy of the sources."""
     tree, cuda = tmp_path / "tree", tmp_path / "cuda"
-    for name in (
-        "setup.py",
-        "pyproject.toml",
-        "README.md",
-        "csrc",
-        "ds_minimodel/__init__.py",
-        "ds_minimodel/ops/loading.py",
-    ):
+    for name in "setup.py pyproject.toml README.md csrc ds_minimodel/__init__.py ds_minimodel/ops/loading.py".split():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tree / name)
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from op_cases import KERNELS, WIDTHS, P, cases, row_keys_of, run
+from op_cases import KERNELS, WIDTHS, P, assert_near_reference, cases, row_keys_of
 
 from ds_minimodel import ops
 from ds_minimodel.ops.loading import INSTRUCTION_SETS
@@ -29,12 +29,7 @@ def test_kernel_equals_reference(name, dtype, instruction_set):
     torch.manual_seed(0)
     for width in WIDTHS:
         for inputs in cases(name, dtype, width):
-            got = run("dsmm", name, inputs)
-            expected = run("dsmm_reference", name, inputs, torch.double)
-            for output, exact in zip(got, expected, strict=True):
-                assert output.shape == exact.shape
-                if output.numel():
-                    assert (output - exact).abs().max() <= TOLERANCE[dtype] * exact.abs().max()
+            assert_near_reference("dsmm", name, inputs, TOLERANCE[dtype])
 
 
 @compiled

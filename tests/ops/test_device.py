@@ -6,7 +6,7 @@ Forward and backward through autograd, at sizes of a training step and at odd on
 import pytest
 import torch
 import torch.nn.functional as F
-from op_cases import KERNELS, cases, packed, row_keys_of, run
+from op_cases import KERNELS, assert_near_reference, cases, packed, row_keys_of
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
@@ -45,10 +45,7 @@ def test_every_operator(name, dtype):
     for width in (768, 272, 100, 33, 7):
         for inputs in cases(name, dtype, width):
             inputs = [value.to(DEVICE) if isinstance(value, torch.Tensor) else value for value in inputs]
-            expected = run("dsmm_reference", name, inputs, torch.double)
-            for output, exact in zip(run("dsmm", name, inputs), expected, strict=True):
-                if output.numel():
-                    close(output, exact, dtype)
+            assert_near_reference("dsmm", name, inputs, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -56,21 +53,15 @@ def test_every_operator(name, dtype):
 def test_joint_and_gelu(rows, width, dtype):
     x, residual = torch.randn(2, rows, width)
     weight, bias = torch.randn(2, width)
-    compare(
-        lambda *leaves: ops.residual_norm(*leaves, 1e-5)[0],
-        lambda x, residual, weight, bias: F.layer_norm(x + residual, (width,), weight, bias, 1e-5),
-        (x, residual, weight, bias),
-        dtype,
-    )
-    row_keys = row_keys_of(rows).to(DEVICE)
-    compare(
-        lambda *leaves: ops.residual_norm(*leaves, 1e-5, 0.1, row_keys)[0],
-        lambda x, residual, weight, bias: F.layer_norm(
-            ops.dropout(x, 0.1, row_keys) + residual, (width,), weight, bias, 1e-5
-        ),
-        (x, residual, weight, bias),
-        dtype,
-    )
+    for p, row_keys in ((0.0, None), (0.1, row_keys_of(rows).to(DEVICE))):
+        compare(
+            lambda *leaves: ops.residual_norm(*leaves, 1e-5, p, row_keys)[0],
+            lambda x, residual, weight, bias: F.layer_norm(
+                ops.dropout(x, p, row_keys) + residual, (width,), weight, bias, 1e-5
+            ),
+            (x, residual, weight, bias),
+            dtype,
+        )
     compare(ops.bias_gelu, lambda x, bias: F.gelu(x + bias), (x, bias), dtype)
 
 
@@ -80,18 +71,17 @@ def test_attention(length, width, dtype):
     lengths = torch.tensor([length, length // 2], dtype=torch.int32, device=DEVICE)
     allowed = (torch.arange(length, device=DEVICE) < lengths[:, None])[:, None, None, :]
     for of_sample, mask in ((None, None), (lengths, allowed)):
-        compare(
-            lambda *parts: ops.attention(packed(*parts), 3, of_sample),
-            lambda q, k, v: packed(F.scaled_dot_product_attention(q, k, v, mask)),
-            tuple(torch.randn(3, 2, 3, length, width)),
-            dtype,
-        )
-        compare(
-            lambda q, k, v: ops.attention(packed(k, v), 3, of_sample, queries=packed(q[:, :, :5])),
-            lambda q, k, v: packed(F.scaled_dot_product_attention(q[:, :, :5], k, v, mask)),
-            tuple(torch.randn(3, 2, 3, length, width)),
-            dtype,
-        )
+        for num_queries in (None, 5):
+            compare(
+                lambda q, k, v: (
+                    ops.attention(packed(k, v), 3, of_sample, queries=packed(q[:, :, :num_queries]))
+                    if num_queries
+                    else ops.attention(packed(q, k, v), 3, of_sample)
+                ),
+                lambda q, k, v: packed(F.scaled_dot_product_attention(q[:, :, :num_queries], k, v, mask)),
+                tuple(torch.randn(3, 2, 3, length, width)),
+                dtype,
+            )
     row_keys = row_keys_of(2, 3, length).to(DEVICE)
 
     def dropped(q, k, v):
