@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.cli.interop import interop_module
+from ds_minimodel.cli.interop import hugging_face_module
 from ds_minimodel.cli.steps import (
     INTERRUPTED,
     Commands,
@@ -93,7 +93,7 @@ def _plan_model(options: Options) -> None:
     from ds_minimodel.planning.by_depth import depth_tables, plans_by_depth
     from ds_minimodel.recipe.base import Base
 
-    foreign = interop_module("hugging_face").read_config(options.recipe)
+    foreign = hugging_face_module("interop.hugging_face").read_config(options.recipe)
     base = Base(foreign.config, foreign.objective, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)
     where = options.ranks, options.device, options.peak
     rows = plans_by_depth(options.recipe, base, overrides_of(options), *where)

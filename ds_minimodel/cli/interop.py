@@ -33,7 +33,7 @@ def add_arguments(commands: Commands) -> None:
 
 
 def _import_hf(options: Options) -> None:
-    module = interop_module("hugging_face")
+    module = hugging_face_module("interop.hugging_face")
     if Path(options.folder).is_dir():
         if options.revision is not None:
             raise UserError(f"--revision {options.revision}: {options.folder} is a folder here; leave the option out")
@@ -50,7 +50,7 @@ def _import_hf(options: Options) -> None:
 
 def _export_hf(options: Options) -> None:
     artifact = _existing(options.artifact, "give that of a body, mini-model or task model")
-    interop_module("hugging_face").export_hf(artifact, options.out, options.pack, options.depth)
+    hugging_face_module("interop.hugging_face").export_hf(artifact, options.out, options.pack, options.depth)
     say(f"{options.out}: written")
 
 
@@ -60,9 +60,9 @@ def _existing(folder: str, advice: str) -> str:
     return folder
 
 
-def interop_module(name: str) -> ModuleType:
-    """A module of interop; UserError where one of the libraries that it needs is not installed."""
+def hugging_face_module(name: str) -> ModuleType:
+    """A module of the package; UserError where what it needs of the extra `hf` is not installed."""
     try:
-        return importlib.import_module(f"ds_minimodel.interop.{name}")
+        return importlib.import_module(f"ds_minimodel.{name}")
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed; pip install 'ds_minimodel[hf]'") from None

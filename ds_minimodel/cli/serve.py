@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ds_minimodel.cli.interop import hugging_face_module
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
@@ -123,15 +124,12 @@ def _plug(options: Options) -> None:
 
 
 def _push(options: Options) -> None:
-    from ds_minimodel.serve.hub import push
-
-    print(push(options.pack, options.repository, options.endpoint, options.private))
+    print(hugging_face_module("serve.hub").push(options.pack, options.repository, options.endpoint, options.private))
 
 
 def _pull(options: Options) -> None:
-    from ds_minimodel.serve.hub import pull
-
-    print(pull(options.repository, options.out, options.endpoint, options.revision, options.identity))
+    where = options.repository, options.out, options.endpoint
+    print(hugging_face_module("serve.hub").pull(*where, options.revision, options.identity))
 
 
 def _predict(options: Options) -> None:
