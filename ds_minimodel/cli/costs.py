@@ -108,11 +108,13 @@ def _measure(options: Options) -> int:
         check_ranks(options.ranks)
         arguments = ["plan", options.recipe, *overrides, "--measure", "--step", options.step]
         return launch([*arguments, *(["--json"] if options.json else [])], options.ranks)
-    from ds_minimodel.engine.ranks.signals import Stopped
+    from ds_minimodel.engine.ranks.signals import Stopped, end_with_launcher
     from ds_minimodel.engine.ranks.world import join_ranks
     from ds_minimodel.planning.measure import measured_rows
     from ds_minimodel.planning.tables import measured_table
 
+    if launched():
+        end_with_launcher()
     world = join_ranks(recipe.engine.tensor_parallel)
     try:
         rows = measured_rows(recipe, options.step, world)
