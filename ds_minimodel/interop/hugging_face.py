@@ -346,6 +346,7 @@ class Exported:
 
     def module(self) -> Any:
         """The module of transformers."""
+        transformers.utils.logging.disable_progress_bar()
         own = getattr(transformers, self.class_name)
         return own.from_pretrained(None, config=own.config_class.from_dict(self.config), state_dict=self.tensors)
 

@@ -1,4 +1,7 @@
-"""Answers to requests in one language that is plugged in: a task's, pieces for masks of a text, or how it goes on."""
+"""Answers to requests in one language: a task's, pieces for the masks of a text, or what comes after it.
+
+A body's are those of Hugging Face's library transformers, over the model that export-hf writes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,102 +18,76 @@ import torch
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.rows import text_field
 from ds_minimodel.data.tokenizer import MASK, Tokenizer
-from ds_minimodel.model.models import Model, TaskModel, encode, to_tensors
-from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches, join
-from ds_minimodel.tasks.kind import FinetunedKind, Logits, Request
+from ds_minimodel.model.models import to_tensors
+from ds_minimodel.serve.many_languages import SharedModel
+from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches
+from ds_minimodel.tasks.kind import FinetunedKind, Request
 
 Answer = dict[str, object]  # a JSON object
 
 
-def check_request(request: object, answerer: Answerer, languages: Mapping[str, Tokenizer], where: str) -> None:
-    """Raise UserError for a request that a model with this Answerer and these languages does not take."""
-    if not isinstance(request, dict):
-        raise UserError(f"{where}: {type(request).__name__} is not an object with {', '.join(answerer.fields)}")
-    language = request.get("language")
-    if language is None and len(languages) > 1:
-        raise UserError(f"{where}: no 'language'; there are {', '.join(languages)}")
-    if language is not None and (not isinstance(language, str) or language not in languages):
-        name = repr(language) if isinstance(language, str) else f"of type {type(language).__name__}"
-        raise UserError(f"{where}: no pack for language {name:.40}; there are {', '.join(languages)}")
-    answerer.check_request(request, languages[language or next(iter(languages))], where)
-
-
 class Answerer(ABC):
-    """Requests that a model takes, and answers from its outputs. fields: keys of a request, as they are typed."""
+    """Requests that a model takes, and its answers. fields: keys of a request, as they are typed."""
 
-    fields: tuple[str, ...]
+    fields: tuple[str, ...] = ("text",)
 
-    @abstractmethod
     def check_request(self, request: Request, tokenizer: Tokenizer, where: str) -> None:
         """Raise UserError, beginning with `where`, for a request that the model does not take in its language."""
+        text_field(request, "text", where)
 
     @abstractmethod
-    def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
-        """Answers to checked requests, in their order."""
+    def answer(self, language: str, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
+        """Answers to checked requests in one language, in their order."""
 
 
 class TaskAnswerer(Answerer):
     """A task model: its kind says what it is asked and what it answers."""
 
-    def __init__(self, model: TaskModel, kind: FinetunedKind, labels: list[str] | None, max_length: int):
+    def __init__(self, model: SharedModel, kind: FinetunedKind, labels: list[str] | None, max_length: int):
         self.model, self.kind, self.labels, self.max_length = model, kind, labels, max_length
         self.fields = kind.fields
 
     def check_request(self, request: Request, tokenizer: Tokenizer, where: str) -> None:
         self.kind.check_request(request, where)
 
-    def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
-        separators = self.model.body.config.separators
+    def answer(self, language: str, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
+        self.model.plug(language)
+        separators = self.model.module.body.config.separators
         records, encoded = self.kind.encode_requests(tokenizer, requests, self.labels, self.max_length, separators)
-        return self.kind.answers(records, encoded, self._logits(encoded.examples), self.labels)
-
-    @torch.inference_mode()
-    def _logits(self, examples: Examples) -> Logits:
-        for index, batch in batches(examples, self.model):
-            yield index, self.model.logits(batch).float().cpu().numpy()
+        return self.kind.answers(records, encoded, outputs(self.model.module, encoded.examples), self.labels)
 
 
 class MaskAnswerer(Answerer):
-    """A body with heads, trained to fill masks: for each <mask> the `top` likeliest pieces of the head at `depth`."""
+    """A body that was trained to fill masks: for each <mask> the `top` likeliest pieces."""
 
-    fields = ("text",)
-
-    def __init__(self, model: Model, depth: int, top: int, max_length: int):
-        self.model, self.depth, self.top, self.max_length = model, depth, top, max_length
+    def __init__(self, models: Mapping[str, Any], top: int, max_length: int):
+        """models: of transformers, for each language."""
+        self.models, self.top, self.max_length = models, top, max_length
 
     def check_request(self, request: Request, tokenizer: Tokenizer, where: str) -> None:
-        text_field(request, "text", where)
+        text = text_field(request, "text", where)
         tokenizer.vocabulary.need("mask", "a prediction of pieces")
-        if not _spelt(tokenizer).search(str(request["text"])):
+        if not _spelt(tokenizer).search(text):
             raise UserError(f"{where}: no {tokenizer.mask} in the text; put one where a piece is to be predicted")
 
     @torch.inference_mode()
-    def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
-        sequences = [_with_masks(tokenizer, str(request["text"]), self.max_length) for request in requests]
-        examples = join(sequences, np.zeros(len(requests)), reads_start=True)
-        pieces, mask = tokenizer.pieces(), tokenizer.vocabulary.need("mask", "a prediction of pieces")
-        answers: list[Answer] = [{}] * len(requests)
-        model, head = self.model, self.model.body.heads[str(self.depth)]
-        for index, batch in batches(examples, model):
-            masked_BS = batch["tokens"] == mask
-            del batch["read"]
-            (x_BSH,), table = encode(model.pack, model.body, batch, (self.depth,))
-            logits_PV = model.pack.logits(head(x_BSH[masked_BS]), table).float()
-            shares, ids = logits_PV.softmax(-1)[:, : len(pieces)].topk(min(self.top, len(pieces)))
-            filled = iter(
-                [
-                    [{"piece": pieces[id], "probability": share} for id, share in zip(*row, strict=True)]
-                    for row in zip(ids.tolist(), shares.tolist(), strict=True)
-                ]
-            )
-            for place, count in zip(index, masked_BS.sum(1).tolist(), strict=True):
-                answers[place] = {"masks": [next(filled) for _ in range(count)]}
+    def answer(self, language: str, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
+        model, pieces, answers = self.models[language], tokenizer.pieces(), list[Answer]()
+        for request in requests:
+            ids_1S = torch.tensor([with_masks(tokenizer, str(request["text"]), self.max_length)], device=model.device)
+            logits_MV = model(ids_1S).logits[ids_1S == tokenizer.vocabulary.mask].float()
+            shares, ids = logits_MV.softmax(-1)[:, : len(pieces)].topk(min(self.top, len(pieces)))
+            masks = [
+                [{"piece": pieces[id], "probability": share} for id, share in zip(*row, strict=True)]
+                for row in zip(ids.tolist(), shares.tolist(), strict=True)
+            ]
+            answers.append({"masks": masks})
         return answers
 
 
 @dataclass(frozen=True)
 class Completion:
-    """How a text is gone on with: by at most `tokens` of them. top_p: each is drawn from the likeliest that have this
+    """How a text is continued: by at most `tokens` of them. top_p: each is drawn from the likeliest that have this
     share of the probability together; None: it is the likeliest. seed: of the draws, for each text anew."""
 
     tokens: int = 32
@@ -127,47 +105,37 @@ class Completion:
 
 
 class CompletionAnswerer(Answerer):
-    """A body that predicts next tokens: how it goes on with a text, by the head at `depth`.
+    """A body that predicts next tokens: how it continues a text, of one that is too long its end."""
 
-    For a person to look at: each token takes a pass over the whole text.
-    """
+    def __init__(self, models: Mapping[str, Any], how: Completion, max_length: int):
+        """models: of transformers, for each language."""
+        self.models, self.how, self.room = models, how, max_length - how.tokens
+        if self.room < 2:
+            raise UserError(f"--tokens {how.tokens}: the model takes {max_length} tokens, those of the text among them")
 
-    fields = ("text",)
+    def answer(self, language: str, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
+        from transformers import GenerationConfig
 
-    def __init__(self, model: Model, depth: int, how: Completion, max_length: int):
-        self.model, self.depth, self.how, self.max_length = model, depth, how, max_length
-
-    def check_request(self, request: Request, tokenizer: Tokenizer, where: str) -> None:
-        text_field(request, "text", where)
-
-    @torch.inference_mode()
-    def answer(self, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
-        return [{"text": tokenizer.decode(self._next(tokenizer, str(request["text"])))} for request in requests]
-
-    def _next(self, tokenizer: Tokenizer, text: str) -> list[int]:
-        vocabulary, model = tokenizer.vocabulary, self.model
-        ids, device = [*vocabulary.frame[0], *tokenizer.encode([text])[0]], next(model.parameters()).device
-        ids = ids or [vocabulary.need("eos", "a text that starts from nothing")]
-        generator, found = torch.Generator().manual_seed(self.how.seed), list[int]()
-        while len(found) < self.how.tokens:
-            seen = torch.tensor([[*ids, *found][-self.max_length :]], device=device)
-            if vocabulary.bos is not None:
-                seen[0, 0] = vocabulary.bos  # of a cut text too: no body has met one without
-            read = torch.tensor([[seen.shape[1] - 1]], device=device)
-            (x_11H,), table = encode(model.pack, model.body, {"tokens": seen, "read": read}, (self.depth,))
-            logits_V = model.pack.logits(model.body.heads[str(self.depth)](x_11H[0]), table)[0, : vocabulary.size]
-            id = self._choice(logits_V.float().cpu(), generator)
-            if id == vocabulary.eos:
-                break
-            found.append(id)
-        return found
-
-    def _choice(self, logits_V: torch.Tensor, generator: torch.Generator) -> int:
-        if self.how.top_p is None:
-            return int(logits_V.argmax())
-        shares, ids = logits_V.softmax(-1).sort(descending=True, stable=True)
-        shares[shares.cumsum(-1) - shares >= self.how.top_p] = 0
-        return int(ids[torch.multinomial(shares, 1, generator=generator)])
+        model, vocabulary = self.models[language], tokenizer.vocabulary
+        how: dict[str, Any] = {"do_sample": False}
+        if self.how.top_p is not None:
+            how = {"do_sample": True, "top_p": self.how.top_p, "top_k": 0}
+        pad = vocabulary.pad if vocabulary.pad is not None else vocabulary.eos
+        config = GenerationConfig(
+            max_new_tokens=self.how.tokens, eos_token_id=vocabulary.eos, pad_token_id=pad, use_cache=True, **how
+        )
+        begin, answers = vocabulary.frame[0], list[Answer]()
+        for request in requests:
+            ids = [*begin, *tokenizer.encode([str(request["text"])])[0][len(begin) - self.room :]]
+            ids_1S = torch.tensor([ids or [vocabulary.need("eos", "a text that starts from nothing")]])
+            with torch.random.fork_rng():
+                torch.manual_seed(self.how.seed)
+                found = model.generate(
+                    ids_1S.to(model.device), attention_mask=torch.ones_like(ids_1S), generation_config=config
+                )
+            new = found[0, ids_1S.shape[1] :].tolist()
+            answers.append({"text": tokenizer.decode([id for id in new if id != vocabulary.eos])})
+        return answers
 
 
 def _spelt(tokenizer: Tokenizer) -> re.Pattern[str]:
@@ -175,7 +143,7 @@ def _spelt(tokenizer: Tokenizer) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, (tokenizer.mask or MASK, MASK))))
 
 
-def _with_masks(tokenizer: Tokenizer, text: str, max_length: int) -> np.ndarray:
+def with_masks(tokenizer: Tokenizer, text: str, max_length: int) -> list[int]:
     """<s>, the text with the id of <mask> wherever it is spelt, </s>."""
     vocabulary = tokenizer.vocabulary
     (begin, end), mask = vocabulary.frame, vocabulary.need("mask", "a prediction")
@@ -188,11 +156,12 @@ def _with_masks(tokenizer: Tokenizer, text: str, max_length: int) -> np.ndarray:
             f"the text {text[:30]!r}… has a {tokenizer.mask} beyond the {max_length} tokens that the model takes; "
             "shorten it"
         )
-    return np.array([*begin, *ids[:room], *end])
+    return [*begin, *ids[:room], *end]
 
 
-def batches(examples: Examples, model: torch.nn.Module) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """(index, batch of tensors where the model is) for all of `examples`, of like length together."""
-    device = next(model.parameters()).device
+@torch.inference_mode()
+def outputs(module: Any, examples: Examples) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(index, what `module.logits` gives) for all of `examples`, batches of like length."""
+    device = next(module.parameters()).device
     for index, batch in evaluation_batches(examples, EVALUATION_TOKENS):
-        yield index, to_tensors(batch, device)
+        yield index, module.logits(to_tensors(batch, device)).float().cpu().numpy()

@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-import torch
 from numpy.lib.format import write_array_header_1_0
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.data.rows import text_field
 from ds_minimodel.model.artifacts import load_body
 from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.models import SentenceEncoder
 from ds_minimodel.model.parameters import load_into, tensors_under
-from ds_minimodel.serve.answers import batches
-from ds_minimodel.serve.many_languages import ManyLanguages
-from ds_minimodel.tasks.retrieval import Pool, sentences_of
+from ds_minimodel.serve.answers import outputs
+from ds_minimodel.serve.many_languages import ManyLanguages, SharedModel
+from ds_minimodel.tasks.retrieval import Pool, collected, sentences_of, unit
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +35,8 @@ class Embedder(ManyLanguages):
     >>> embedder.embed(["Es regnet.", "Die Sonne scheint."]).shape
     (2, 768)
 
-    A text is `<s>`, its tokens, `</s>`; an empty one has a vector too.
+    A text is `<s>`, its tokens, `</s>`; an empty one has a vector too. Vectors have length 1, so that the product of
+    two is their cosine.
     """
 
     def __init__(
@@ -62,7 +61,8 @@ class Embedder(ManyLanguages):
         body = replace(artifact, tensors=tensors_under(artifact.tensors, "body.")) if artifact.task else artifact
         module = SentenceEncoder(config, 2)
         load_into(module, tensors_of(body, config), "body.")
-        super().__init__(module, artifact, pack_folders, precision)
+        super().__init__(artifact, pack_folders, precision)
+        self.model = SharedModel(module, artifact, self)
         self.pool, self.size, self.max_length = pool, config.hidden_size, config.max_positions
 
     def embed(self, texts: Sequence[str], language: str | None = None) -> np.ndarray:
@@ -85,28 +85,17 @@ class Embedder(ManyLanguages):
 
     def parts(self, texts: Sequence[str], language: str | None = None) -> Iterator[np.ndarray]:
         """What `embed` gives, in parts, so that it need not all be in memory."""
-        if language is None and len(self.languages) > 1:
-            raise UserError(f"no language is named; there are {', '.join(self.languages)}")
-        language = next(iter(self.languages)) if language is None else language
-        if language not in self.languages:
-            raise UserError(f"no pack for language {language!r:.40}; there are {', '.join(self.languages)}")
+        language = self.language(language, "texts")
         for number, text in enumerate(texts, 1):
             text_field({"text": text}, "text", f"text {number}")
-        num_cut = 0
+        tokenizer, num_cut = self.tokenizers[language], 0
+        room = self.max_length - sum(map(len, tokenizer.vocabulary.frame))
         for first in range(0, len(texts), _PART):
-            tokenizer = self.plug(language)
             ids = tokenizer.encode(texts[first : first + _PART])
-            room = self.max_length - sum(map(len, tokenizer.vocabulary.frame))
             num_cut += sum(len(of_text) > room for of_text in ids)
-            yield self._vectors(tokenizer.vocabulary, ids)
+            self.model.plug(language)
+            examples = sentences_of(tokenizer.vocabulary, ids, self.max_length, self.pool)
+            yield unit(collected(outputs(self.model.module, examples), len(ids)))
         if num_cut:
             longest = f"the {self.max_length:,} tokens that the model takes"
             log.warning(f"{num_cut:,} of {len(texts):,} texts are longer than {longest}, and were cut")
-
-    @torch.inference_mode()
-    def _vectors(self, vocabulary: Vocabulary, ids: Sequence[Sequence[int]]) -> np.ndarray:
-        examples = sentences_of(vocabulary, ids, self.max_length, self.pool)
-        vectors = np.zeros((len(ids), self.size), np.float32)
-        for index, batch in batches(examples, self.model):
-            vectors[index] = self.model.logits(batch).cpu().numpy()
-        return vectors

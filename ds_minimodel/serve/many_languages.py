@@ -1,9 +1,8 @@
-"""One body in memory and many languages, of which one is plugged in at a time."""
+"""One body and many languages: their packs, and a model into which one of them is plugged at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from ds_minimodel.bodies.body import LanguagePack
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_artifact
-from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.model.artifacts import BodyArtifact, PackManifest
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.gpu import check_gpus
@@ -20,25 +18,16 @@ from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.serve.packs import open_pack
 
 
-@dataclass(frozen=True)
-class _Language:
-    """A language that is plugged in: its module, its vocabulary, and what it replaces of the body."""
-
-    module: LanguagePack
-    tokenizer: Tokenizer
-    body: dict[str, torch.Tensor]
-
-
 class ManyLanguages:
-    """A model that serves many languages: its weights are there once, each language adds its embeddings.
+    """The packs of a body by language, and where and in what a model computes with them.
 
-    device, precision: where and in what it computes. languages: by their names.
+    packs: {language: PackArtifact}. tokenizers: {language: Tokenizer}.
     """
 
     def __init__(
-        self, model: Any, artifact: BodyArtifact, pack_folders: Mapping[str, str | Path], precision: str | None = None
-    ):
-        """model: a module with `body` and `pack`. pack_folders, precision: as of Predictor."""
+        self, artifact: BodyArtifact, pack_folders: Mapping[str, str | Path], precision: str | None = None
+    ) -> None:
+        """pack_folders, precision: as of Predictor."""
         if not pack_folders:
             raise UserError("no language pack; give one at least, for example --pack de=FOLDER")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -50,35 +39,51 @@ class ManyLanguages:
             raise UserError(f"--precision {precision}: there are {', '.join(DTYPES)} and auto")
         default = "fp32" if self.device.type == "cpu" else "auto"
         self.precision = resolve_precision(precision or default, self.device, "--precision")
-        self.model: Any = model.eval().to(self.device, DTYPES[self.precision])
-        self.languages = {language: self._load(folder, artifact) for language, folder in pack_folders.items()}
-        replaced = {name for language in self.languages.values() for name in language.body}
-        self._own = {name: tensor.clone() for name, tensor in self.model.state_dict().items() if name in replaced}
+        self.dtype = DTYPES[self.precision]
+        opened = {language: open_pack(folder, artifact) for language, folder in pack_folders.items()}
+        self.packs = {language: pack for language, (pack, _) in opened.items()}
+        self.tokenizers = {language: tokenizer for language, (_, tokenizer) in opened.items()}
 
-    def _load(self, folder: str | Path, artifact: BodyArtifact) -> _Language:
-        pack, tokenizer = open_pack(folder, artifact)
-        with torch.device("meta"):
-            module = LanguagePack(len(pack.tensors["tokens"]), artifact.config)
-        module.load_state_dict({name: pack.tensors[name] for name in artifact.config.language_tensors}, assign=True)
-        dtype = DTYPES[self.precision]
-        body = {
-            name: tensor.to(self.device, dtype) for name, tensor in pack.tensors.items() if name.startswith("body.")
-        }
-        return _Language(module.to(self.device, dtype), tokenizer, body)
+    def language(self, name: object, where: str) -> str:
+        """The language of that name, or the only one; UserError, beginning with `where`, where there is none."""
+        languages = ", ".join(self.packs)
+        if name is None and len(self.packs) > 1:
+            raise UserError(f"{where}: no language is named; there are {languages}")
+        if name is not None and (not isinstance(name, str) or name not in self.packs):
+            shown = repr(name) if isinstance(name, str) else f"of type {type(name).__name__}"
+            raise UserError(f"{where}: no pack for language {shown:.40}; there are {languages}")
+        return str(name or next(iter(self.packs)))
 
-    @property
-    def tokenizers(self) -> dict[str, Tokenizer]:
-        """{language: its vocabulary}"""
-        return {name: language.tokenizer for name, language in self.languages.items()}
 
-    def plug(self, language: str) -> Tokenizer:
-        """Put a language into `model`; its tokenizer."""
-        plugged = self.languages[language]
-        self.model.pack = plugged.module
-        state = self.model.state_dict()
+class SharedModel:
+    """A model whose weights are there once, for many languages: each adds its embeddings.
+
+    module: into which the language is plugged of which `plug` was called last.
+    """
+
+    def __init__(self, module: Any, artifact: BodyArtifact, languages: ManyLanguages) -> None:
+        """module: one with `body` and `pack`."""
+        place = {"device": languages.device, "dtype": languages.dtype}
+        self.module = module.eval().to(**place)
+        self._packs: dict[str, LanguagePack] = {}
+        self._replaced: dict[str, dict[str, torch.Tensor]] = {}  # of the body, by each language
+        for language, pack in languages.packs.items():
+            with torch.device("meta"):
+                own = LanguagePack(len(pack.tensors["tokens"]), artifact.config)
+            own.load_state_dict({name: pack.tensors[name] for name in artifact.config.language_tensors}, assign=True)
+            self._packs[language] = own.to(**place)
+            self._replaced[language] = {
+                name: tensor.to(**place) for name, tensor in pack.tensors.items() if name.startswith("body.")
+            }
+        names = {name for tensors in self._replaced.values() for name in tensors}
+        self._own = {name: tensor.clone() for name, tensor in self.module.state_dict().items() if name in names}
+
+    def plug(self, language: str) -> None:
+        """Put a language into `module`."""
+        self.module.pack = self._packs[language]
+        state = self.module.state_dict()
         for name, own in self._own.items():
-            state[name].copy_(plugged.body.get(name, own))
-        return plugged.tokenizer
+            state[name].copy_(self._replaced[language].get(name, own))
 
 
 def beside(model_folder: str | Path) -> dict[str, Path]:

@@ -6,15 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_task_model
-from ds_minimodel.model.models import Model
-from ds_minimodel.model.parameters import load_into
+from ds_minimodel.model.artifacts import load_body, load_task_model
 from ds_minimodel.objectives import OBJECTIVES
-from ds_minimodel.serve.answers import Answer, Completion, CompletionAnswerer, MaskAnswerer, TaskAnswerer, check_request
-from ds_minimodel.serve.many_languages import ManyLanguages
+from ds_minimodel.serve.answers import Answer, Answerer, Completion, CompletionAnswerer, MaskAnswerer, TaskAnswerer
+from ds_minimodel.serve.many_languages import ManyLanguages, SharedModel
 from ds_minimodel.tasks import task_of
-from ds_minimodel.tasks.kind import Request
-from ds_minimodel.tasks.tables import table_rows
 
 
 class Predictor(ManyLanguages):
@@ -29,8 +25,8 @@ class Predictor(ManyLanguages):
     "sentence2", … A body answers "text" with <mask> in it by the likeliest pieces of each, or, where it predicts next
     tokens, any text by what comes after it. "language" may be left out where there is one.
 
-    The body's weights are in memory once for any number of languages; each adds its embeddings. A task
-    model is finetuned as a whole, so that another task is another Predictor.
+    The weights are in memory once for any number of languages; each adds its embeddings. A task model is finetuned as a
+    whole, so that another task is another Predictor.
     """
 
     def __init__(
@@ -44,7 +40,7 @@ class Predictor(ManyLanguages):
     ):
         """pack_folders: {language: folder}. depth: of the head, default the deepest; top: pieces a mask.
 
-        completion: how a body that predicts next tokens goes on with a text.
+        completion: how a body that predicts next tokens continues a text.
 
         precision: fp32, bf16, fp16, or auto, which takes the fastest that suits the device. Without one it is fp32 on a
         CPU, as the exported model answers there, and auto on a GPU.
@@ -54,59 +50,52 @@ class Predictor(ManyLanguages):
         if top < 1:
             raise UserError(f"--top {top}: there must be at least 1 piece for each <mask>")
         artifact = load_body(model_folder)
-        self.answerer = self._answerer(model_folder, artifact, depth, top, completion)
-        super().__init__(self.answerer.model, artifact, pack_folders, precision)
+        is_causal = artifact.task is None and OBJECTIVES[artifact.objective].causal
+        if completion is not None and not is_causal:
+            raise UserError(f"{model_folder}: --tokens, --top-p and --seed are for a body that predicts next tokens")
+        if artifact.task is not None:
+            if depth is not None:
+                raise UserError(f"{model_folder}: a task model has one head; leave out --head")
+            kind, labels = task_of(model_folder, artifact)
+        super().__init__(artifact, pack_folders, precision)
+        max_length = artifact.config.max_positions
+        self.answerer: Answerer
+        if artifact.task is not None:
+            module = kind.module(artifact.config, 2, labels)  # of two pieces, which the languages' packs replace
+            load_task_model(module, artifact, model_folder)
+            self.answerer = TaskAnswerer(SharedModel(module, artifact, self), kind, labels, max_length)
+            return
+        try:
+            from ds_minimodel.interop.hugging_face import exported
+        except ImportError:
+            raise UserError("transformers, which asks a body, is not installed; pip install 'ds_minimodel[hf]'") from None
+        models = {}
+        for language, pack in self.packs.items():
+            model = exported(model_folder, artifact, pack, self.tokenizers[language].vocabulary, depth)
+            models[language] = model.module().to(self.device, self.dtype)
+        if is_causal:
+            self.answerer = CompletionAnswerer(models, completion or Completion(), max_length)
+        else:
+            self.answerer = MaskAnswerer(models, top, max_length)
 
-    @staticmethod
-    def _answerer(
-        folder: str | Path, artifact: BodyArtifact, depth: int | None, top: int, completion: Completion | None
-    ) -> TaskAnswerer | MaskAnswerer | CompletionAnswerer:
-        """The Answerer of a model with a pack of two pieces, which the languages' packs replace."""
-        config = artifact.config
-        goes_on = artifact.task is None and OBJECTIVES[artifact.objective].causal
-        if completion is not None and not goes_on:
-            raise UserError(f"{folder}: --tokens, --top-p and --seed are for a body that predicts next tokens")
-        if artifact.task is None:
-            depth = _depth(folder, artifact.head_depths, depth)
-            model = Model(config, 2, artifact.head_depths)
-            load_into(model, artifact.tensors, "body.")
-            if goes_on:
-                return CompletionAnswerer(model, depth, completion or Completion(), config.max_positions)
-            return MaskAnswerer(model, depth, top, config.max_positions)
-        if depth is not None:
-            raise UserError(f"{folder}: a task model has one head; leave out --head")
-        kind, labels = task_of(folder, artifact)
-        module = kind.module(config, 2, labels)
-        load_task_model(module, artifact, folder)
-        return TaskAnswerer(module, kind, labels, config.max_positions)
+    def check_request(self, request: object, where: str) -> str:
+        """The language of a request; UserError, beginning with `where`, for one that the model does not take."""
+        if not isinstance(request, dict):
+            fields = ", ".join(self.answerer.fields)
+            raise UserError(f"{where}: {type(request).__name__} is not an object with {fields}")
+        language = self.language(request.get("language"), where)
+        self.answerer.check_request(request, self.tokenizers[language], where)
+        return language
 
-    def read_requests(self, path: str | Path) -> list[Request]:
-        """The requests in a file (a table, as tasks have); UserError with the line of the first that is wrong."""
-        requests: list[Request] = []
-        for line, request in table_rows(path):
-            check_request(request, self.answerer, self.tokenizers, f"{path}:{line}")
-            requests.append(request)
-        return requests
-
-    def predict(self, requests: Sequence[Request]) -> list[Answer]:
+    def predict(self, requests: Sequence[Mapping[str, object]]) -> list[Answer]:
         """Answers to requests (dicts), in their order; UserError names the first request that is wrong."""
         by_language: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
-            check_request(request, self.answerer, self.tokenizers, f"request {number + 1}")
-            language = str(request.get("language") or next(iter(self.languages)))
-            by_language.setdefault(language, []).append(number)
+            by_language.setdefault(self.check_request(request, f"request {number + 1}"), []).append(number)
         found: list[Answer] = [{}] * len(requests)
         for language, numbers in by_language.items():
-            of_language = self.answerer.answer(self.plug(language), [requests[number] for number in numbers])
-            for number, answer in zip(numbers, of_language, strict=True):
+            asked = [requests[number] for number in numbers]
+            answers = self.answerer.answer(language, self.tokenizers[language], asked)
+            for number, answer in zip(numbers, answers, strict=True):
                 found[number] = answer
         return found
-
-
-def _depth(folder: str | Path, head_depths: Sequence[int], depth: int | None) -> int:
-    """The depth of the head to ask; UserError where there is none."""
-    if not head_depths:
-        raise UserError(f"{folder}: a body without a head; nothing can be predicted")
-    if depth is None or depth in head_depths:
-        return depth or head_depths[-1]
-    raise UserError(f"{folder}: no head at depth {depth}; there are heads at {', '.join(map(str, head_depths))}")

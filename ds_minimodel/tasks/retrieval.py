@@ -66,7 +66,7 @@ class Retrieval(TaskKind[Bitext, Encoded]):
 
     def with_source(self, records: Bitext, outputs: Callable[[Bitext], tuple[Encoded, Logits]]) -> Bitext:
         _, logits = outputs(replace(records, sentences=records.translations))
-        return replace(records, vectors=_collected(logits, len(records.translations)))
+        return replace(records, vectors=collected(logits, len(records.translations)))
 
     def encode(
         self, tokenizer: Tokenizer, records: Bitext, task: TaskSettings, max_length: int, separators: int = 2
@@ -86,7 +86,7 @@ class Retrieval(TaskKind[Bitext, Encoded]):
     def score(self, task: TaskSettings, language: str, records: Bitext, encoded: Encoded, logits: Logits) -> Scores:
         """ "to_source" and "from_source": where the neighbours are looked for; "score" is the mean of the two."""
         assert records.vectors is not None
-        own, of_source = unit(_collected(logits, len(records.sentences))), unit(records.vectors)
+        own, of_source = unit(collected(logits, len(records.sentences))), unit(records.vectors)
         return _both(lambda rows: own[rows] @ of_source.T, lambda rows: of_source[rows] @ own.T, records)
 
     def metric(self, task: TaskSettings, source: str) -> str:
@@ -158,7 +158,7 @@ def sentences_of(vocabulary: Vocabulary, ids: Sequence[Sequence[int]], max_lengt
 # --- Neighbours ---
 
 
-def _collected(outputs: Logits, count: int) -> np.ndarray:
+def collected(outputs: Logits, count: int) -> np.ndarray:
     """(count, H) of the vectors in batches."""
     found: np.ndarray | None = None
     for index, vectors_BH in outputs:
