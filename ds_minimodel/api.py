@@ -7,12 +7,14 @@ from ds_minimodel.pipeline.run import run_recipe
 from ds_minimodel.recipe.costs import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.serve.answers import Completion
 from ds_minimodel.serve.embedder import Embedder
 from ds_minimodel.serve.packs import plugged_module
 from ds_minimodel.serve.predictor import Predictor
 
 __all__ = [
     "BodyArtifact",
+    "Completion",
     "Embedder",
     "PackArtifact",
     "Predictor",

@@ -4,9 +4,9 @@ import argparse
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.cli.interop import hugging_face_module
 from ds_minimodel.cli.steps import Commands, Options
@@ -15,10 +15,8 @@ from ds_minimodel.common.errors import UserError, printable
 
 if TYPE_CHECKING:
     from ds_minimodel.serve.predictor import Predictor
-    from ds_minimodel.tasks.kind import Request
 
 STDIN = "-"
-MAX_LINE = 1 << 24  # characters of a line that is typed
 
 
 def add_arguments(commands: Commands) -> None:
@@ -60,12 +58,12 @@ def add_arguments(commands: Commands) -> None:
         "file",
         metavar="FILE",
         nargs="?",
-        help="what to answer at once: .txt, lines as they are typed; .jsonl, .csv or .tsv; without it, standard input",
+        help="lines to answer together, as they are typed; without it, those of standard input, each at once",
     )
     _add_pack(predict, "a language; may be repeated; default: the folder `pack` beside MODEL")
     predict.add_argument("--head", metavar="N", type=int, help="depth of the head of a body; default: the deepest")
     predict.add_argument("--top", metavar="K", type=int, default=5, help="pieces for each <mask> (5)")
-    predict.add_argument("--tokens", metavar="N", type=int, help="that a decoder goes on with, at most (32)")
+    predict.add_argument("--tokens", metavar="N", type=int, help="with which a decoder continues a text, at most (32)")
     predict.add_argument(
         "--top-p", metavar="P", type=float, help="draw from the likeliest that share P; default: take the likeliest"
     )
@@ -142,20 +140,15 @@ def _predict(options: Options) -> None:
     given = {name: value for name, value in given.items() if value is not None}
     completion = Completion(**given) if given else None
     predictor = Predictor(options.model, folders, options.head, options.top, options.precision, completion)
-    if options.file is None:
-        _converse(predictor)
-    else:
+    if options.file is not None:
         _answer_file(predictor, options.file)
-
-
-def _say_precision(predictor: "Predictor") -> None:
-    say(f"predict: answers in {predictor.precision} on the {predictor.device.type.upper()}")
+        return
+    _say_precision(predictor)
+    _converse(predictor)
 
 
 def _embed(options: Options) -> None:
-    if options.out == "":
-        raise UserError("--out is empty; give FILE.npy, or leave it out")
-    if options.file == STDIN and options.out is None:
+    if options.file == STDIN and not options.out:
         raise UserError("standard input has no name: give --out FILE.npy")
     out = Path(options.out or f"{options.file}.npy")
     if out.suffix != ".npy":
@@ -179,32 +172,22 @@ def _embed(options: Options) -> None:
     )
 
 
+def _say_precision(predictor: "Predictor") -> None:
+    say(f"predict: answers in {predictor.precision} on the {predictor.device.type.upper()}")
+
+
 def _converse(predictor: "Predictor") -> None:
     """Answer the lines of standard input, each before the next is read; a bad one does not end the conversation."""
-    _say_precision(predictor)
     if isinstance(sys.stdin, io.TextIOWrapper):  # a byte order mark is no text, and bad bytes end one line, not all
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape", newline="\n")  # and CR ends no line
-    for number, line in enumerate(_lines(sys.stdin), 1):
+    for number, line in enumerate(sys.stdin, 1):
         try:
-            if line is None:
-                raise UserError(f"longer than {MAX_LINE} characters; ask about a part of it")
-            (answer,) = predictor.predict([_request(line, number, predictor)])
+            (answer,) = predictor.predict([_request(line.rstrip("\r\n"), number, predictor)])
         except UserError as error:
             message = str(error).removeprefix("request 1: ").removeprefix(f"standard input:{number}: ")
             say(f"ds-minimodel: line {number}: {message}")
             continue
         print(json.dumps(answer, ensure_ascii=False), flush=True)
-
-
-def _lines(file: TextIO) -> Iterator[str | None]:
-    """The lines of a file without their ends, None for one of more than MAX_LINE characters, which is never held."""
-    while line := file.readline(MAX_LINE + 1):
-        if line.endswith("\n") or len(line) <= MAX_LINE:
-            yield line.rstrip("\r\n")
-            continue
-        while line and not line.endswith("\n"):
-            line = file.readline(MAX_LINE)
-        yield None
 
 
 def _folders(given: Sequence[str]) -> dict[str, str]:
@@ -220,23 +203,17 @@ def _folders(given: Sequence[str]) -> dict[str, str]:
 
 
 def _answer_file(predictor: "Predictor", path: str) -> None:
-    requests = _typed(predictor, path) if path.endswith(".txt") else predictor.read_requests(path)
+    """Answer the lines of a file, none where one is wrong."""
+    from ds_minimodel.tasks.tables import read_text, text_lines
+
+    requests: list[dict[str, Any]] = []
+    for number, line in enumerate(text_lines(read_text(path), path), 1):
+        requests.append(_request(line, number, predictor, path))
+        predictor.check_request(requests[-1], f"{path}:{number}")
     _say_precision(predictor)
     for request, answer in zip(requests, predictor.predict(requests), strict=True):
         named = {key: request[key] for key in ("id", "language") if key in request}
         print(json.dumps({**named, **answer}, ensure_ascii=False))
-
-
-def _typed(predictor: "Predictor", path: str) -> "list[Request]":
-    """The requests in a file of lines; UserError with the line of the first that is wrong."""
-    from ds_minimodel.serve.answers import check_request
-    from ds_minimodel.tasks.tables import read_text, text_lines
-
-    requests: list[Request] = []
-    for number, line in enumerate(text_lines(read_text(path), path), 1):
-        requests.append(_request(line, number, predictor, path))
-        check_request(requests[-1], predictor.answerer, predictor.tokenizers, f"{path}:{number}")
-    return requests
 
 
 def _request(line: str, number: int, predictor: "Predictor", path: str = "standard input") -> dict[str, Any]:
@@ -246,7 +223,7 @@ def _request(line: str, number: int, predictor: "Predictor", path: str = "standa
 
         return json_object(line, path, number)
     names, texts = predictor.answerer.fields, line.split("\t")
-    if len(predictor.languages) > 1:
+    if len(predictor.packs) > 1:
         names = ("language", *names)
     if len(texts) != len(names) or not line.strip():
         found = f"{len(texts)} fields" if line.strip() else "empty"

@@ -63,7 +63,7 @@ class SharedModel:
 
     def __init__(self, module: Any, artifact: BodyArtifact, languages: ManyLanguages) -> None:
         """module: one with `body` and `pack`."""
-        place = {"device": languages.device, "dtype": languages.dtype}
+        place: Any = {"device": languages.device, "dtype": languages.dtype}
         self.module = module.eval().to(**place)
         self._packs: dict[str, LanguagePack] = {}
         self._replaced: dict[str, dict[str, torch.Tensor]] = {}  # of the body, by each language

@@ -68,7 +68,9 @@ class Predictor(ManyLanguages):
         try:
             from ds_minimodel.interop.hugging_face import exported
         except ImportError:
-            raise UserError("transformers, which asks a body, is not installed; pip install 'ds_minimodel[hf]'") from None
+            raise UserError(
+                "transformers, which asks a body, is not installed; pip install 'ds_minimodel[hf]'"
+            ) from None
         models = {}
         for language, pack in self.packs.items():
             model = exported(model_folder, artifact, pack, self.tokenizers[language].vocabulary, depth)

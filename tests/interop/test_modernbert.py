@@ -16,7 +16,7 @@ from ds_minimodel.interop.hugging_face import export_hf, import_hf
 from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
 from ds_minimodel.model.mini import tensors_of
 from ds_minimodel.model.parameters import load_into
-from ds_minimodel.serve.answers import _with_masks
+from ds_minimodel.serve.answers import with_masks
 from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.classification import encode_table
@@ -191,7 +191,7 @@ def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, 
     assert theirs.mask_token == "[MASK]" and theirs.mask_token_id == vocabulary.mask == size - 1
     texts = [*TEXTS[:8], "the [MASK] sees", "[MASK][MASK] and"]
     for text in texts:
-        assert theirs(text)["input_ids"] == _with_masks(tokenizer, text, 500).tolist()
+        assert theirs(text)["input_ids"] == with_masks(tokenizer, text, 500)
     pairs = encode_table(tokenizer, Records((TEXTS[:6], TEXTS[6:]), [0] * 6, ()), 500, body.config.separators)
     expected = [id for pair in zip(TEXTS[:6], TEXTS[6:]) for id in theirs(*pair)["input_ids"]]
     assert pairs.tokens.tolist() == expected and expected.count(vocabulary.eos) == 12

@@ -91,7 +91,7 @@ def test_masks_are_filled_by_the_head_at_a_depth(family, depth):
     "request_, message",
     [
         ({"language": "fr", "text": "a"}, "request 2: no pack for language 'fr'; there are de, zh"),
-        ({"text": "a"}, "request 2: no 'language'"),
+        ({"text": "a"}, "request 2: no language is named"),
         ({"language": "de", "txt": "a"}, "request 2: no 'text'; there are: language, txt"),
         ({"language": "de", "text": 7}, "request 2: 'text' is 7, not text"),
         ({"language": "de", "text": "\ud800"}, "request 2: 'text' holds half a surrogate pair"),
@@ -120,7 +120,7 @@ def test_a_mask_beyond_the_models_length_is_refused(family):
 def test_models_and_packs_that_do_not_fit_are_refused(family, other_family):
     with pytest.raises(UserError, match="trained for embedding space fedc.* the body has 0123"):
         Predictor(family.classification, {"de": other_family.de})
-    with pytest.raises(UserError, match="no head at depth 2; there are heads at 1, 3"):
+    with pytest.raises(UserError, match=r"no language-model head of depth 2; it has heads of \[1, 3\]"):
         Predictor(family.body, packs_of(family), depth=2)
     with pytest.raises(UserError, match="a task model has one head"):
         Predictor(family.qa, packs_of(family), depth=1)

@@ -265,7 +265,7 @@ def artifact_outcome(model: Path, pack: Path) -> str:
     except UserError as error:
         assert "\n" not in str(error) and len(str(error)) < 1200, error
         return "refused"
-    assert all(tensor.isfinite().all() for tensor in predictor.model.state_dict().values()), answer
+    json.dumps(answer, allow_nan=False)
     return "right"
 
 
