@@ -74,8 +74,8 @@ class Embedder(ManyLanguages):
 
     def write(self, texts: Sequence[str], path: str | Path, language: str | None = None) -> None:
         """Write what `embed` gives as a .npy, of which no more than a part is in memory."""
-        progress = Progress("embed", len(texts), "texts")
         with atomic_write(path) as file:
+            progress = Progress("embed", len(texts), "texts")
             shape = len(texts), self.size
             write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
             for part in self.parts(texts, language):

@@ -8,9 +8,7 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data import reader
-from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import read_chunks, read_documents
-from ds_minimodel.data.store import TokenStore
 
 DOCUMENTS = [["The first line.", "Größe \u2028 here"], ["{", "}"], ["x" * 300]] * 40
 ROWS = [{"id": number, "text": "\r\n".join(["", *lines, " "])} for number, lines in enumerate(DOCUMENTS)]
@@ -116,18 +114,6 @@ def test_without_pyarrow(tmp_path, monkeypatch):
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"not installed; pip install 'ds_minimodel\[parquet\]'"):
         list(read_documents([tmp_path / "rows.parquet"]))
-
-
-def test_rows_give_the_store_of_their_text(tmp_path, tokenizer_folder):
-    text = tmp_path / "text.txt"
-    text.write_text("\n\n".join("\n".join(lines) for lines in DOCUMENTS))
-    rows = write_json_lines(tmp_path / "rows.jsonl")
-    for path in (text, rows):
-        prepare([path], tokenizer_folder, tmp_path / path.suffix, column="text", workers=2)
-    stores = [TokenStore(tmp_path / suffix) for suffix in (".txt", ".jsonl")]
-    assert stores[0].num_documents == len(DOCUMENTS)
-    tokens = [store.read(0, store.num_tokens).tolist() for store in stores]
-    assert tokens[0] == tokens[1]
 
 
 def test_a_damaged_parquet_file(tmp_path):

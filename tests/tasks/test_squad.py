@@ -60,20 +60,14 @@ def test_mistakes_name_their_place(tmp_path, change, message):
         read(tmp_path, changed(change))
 
 
-def test_files_that_are_no_json(tmp_path):
-    with pytest.raises(UserError, match="qa.json:2: not JSON"):
-        read(tmp_path, '{"data":\n [}')
-    with pytest.raises(UserError, match="qa.json:1: not JSON"):
-        read(tmp_path, "")
-    for text in ("[" * 100_000, '{"data":' * 2000 + "1" + "}" * 2000):
-        with pytest.raises(UserError, match="qa.json:1: (JSON that is nested too deeply|not JSON)"):
-            read(tmp_path, text)
-    with pytest.raises(UserError, match="qa.json:1: not JSON .a number has thousands of digits"):
-        read(tmp_path, "9" * 5000)
-    with pytest.raises(UserError, match="data: not a list"):
-        read(tmp_path, "[]")
-    (tmp_path / "bad.json").write_bytes(b'{"data":\n "\xff"}')
-    with pytest.raises(UserError, match="bad.json:2: not UTF-8"):
-        read_squad(tmp_path / "bad.json")
-    with pytest.raises(UserError, match="no such file"):
-        read_squad(tmp_path / "absent.json")
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ('{"data":\n [}', "qa.json:2: not JSON"),
+        ("[" * 100_000, "qa.json:1: JSON that is nested too deeply"),
+        ("[]", "data: not a list"),
+    ],
+)
+def test_files_that_are_no_json(tmp_path, content, message):
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, content)
