@@ -159,15 +159,20 @@ class Choice(LikelihoodKind[Choices]):
         self, tokenizer: Tokenizer, records: Choices, task: TaskSettings, max_length: int, separators: int = 2
     ) -> Scored:
         """A sequence for each option: the question, a space and the option; of a long question its end. An option that
-        is longer than `max_length` is in parts, as documents are."""
-        start, sequences, first, owner = _start(tokenizer), [], [], list[int]()
+        is longer than `max_length` is in parts, as documents are.
+
+        As lm-evaluation-harness has it, the token that begins a text stands before none; where there is none, the one
+        that ends a text does, as in training.
+        """
+        bos, sequences, first, owner = tokenizer.vocabulary.bos, [], [], list[int]()
+        start = _start(tokenizer) if bos is None else []
         asked = tokenizer.encode(records.questions)
         offered = iter(tokenizer.encode([f" {option}" for options in records.options for option in options]))
         for ids, options in zip(asked, records.options, strict=True):
             for _ in options:
                 option, number = next(offered), owner[-1] + 1 if owner else 0
-                before = [*start, *ids][-max(1, max_length - len(option)) :]
-                for part in _parts([*before, *option], max_length, tokenizer.vocabulary.bos):
+                before = [*start, *ids][-max(1, max_length - len(option)) :] or _start(tokenizer)
+                for part in _parts([*before, *option], max_length, bos):
                     first.append(1 if owner and owner[-1] == number else len(before))
                     sequences.append(part)
                     owner.append(number)
@@ -205,12 +210,12 @@ def _start(tokenizer: Tokenizer) -> list[int]:
 
 
 def _parts(ids: list[int], max_length: int, bos: int | None) -> list[np.ndarray]:
-    """`ids` in parts of at most `max_length`, of which each begins as a sample of training does: with `bos`, or where
-    there is none with the last of the part before. All but that one are the part's own."""
+    """`ids` in parts of at most `max_length`, of which each but the first begins as a sample of training does: with
+    `bos`, or where there is none with the last of the part before. All but that one are the part's own."""
     firsts = range(0, max(1, len(ids) - 1), max_length - 1)
     parts = [np.array(ids[first : first + max_length]) for first in firsts]
     if bos is not None:
-        for part in parts:
+        for part in parts[1:]:
             part[0] = bos
     return parts
 

@@ -11,6 +11,7 @@ from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.recipe.schema import Task
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import evaluation_batches
+from ds_minimodel.tasks.likelihood import Choices
 
 TEXT, CHOICE = KINDS["text"], KINDS["choice"]
 SETTINGS = Task(kind="text", test={"de": "de"})
@@ -66,13 +67,23 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
     records, tokenizer = CHOICE.read(str(tmp_path / "de"), task, "de", None), Letters(bos=150)
     for max_length in (3, 6, 64):  # of a long question the end is kept, a long option is in parts
         encoded = CHOICE.encode(tokenizer, records, task, max_length)
-        assert encoded.examples.lengths.max() == min(10, max_length)
+        assert encoded.examples.lengths.max() == min(9, max_length)
         assert encoded.nats(logits(encoded), 4) == pytest.approx([3.3, 9.2, 13.0, 12.9])
         # A space costs 3.2: e 3.2 + 0.1 in a byte, nnnnnn 3.2 + 6 * 1.0 in six; b 3.2 + 9.8, a 3.2 + 9.7.
         score = CHOICE.score(task, "de", records, encoded, logits(encoded))
         assert (score["score"], score["unnormalised"]) == (50, 0)
     references = CHOICE.references(task, {"de": str(tmp_path / "de")}, "en")
     assert references == {"chance": {"de": 50}, "longest": {"de": 100}}
+
+
+@pytest.mark.parametrize("special, before", [({"bos": 150, "eos": 151}, []), ({"eos": 151}, [151])])
+def test_a_choice_begins_as_in_lm_evaluation_harness(special, before):
+    """HFLM.loglikelihood encodes without special tokens; a document (loglikelihood_rolling) stands after the bos."""
+    records, tokenizer = Choices(["ab"], [["c", "d"]], np.array([0])), Letters(**special)
+    encoded = CHOICE.encode(tokenizer, records, Task(kind="choice", test={"de": "de"}), 64)
+    expected = [[*before, *ids] for ids in tokenizer.encode(["ab c", "ab d"])]
+    assert encoded.examples.tokens.tolist() == sum(expected, [])
+    assert encoded.first.tolist() == [len(before) + 2] * 2
 
 
 @pytest.mark.parametrize(
