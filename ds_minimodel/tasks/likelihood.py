@@ -161,17 +161,15 @@ class Choice(LikelihoodKind[Choices]):
         """A sequence for each option: the question, a space and the option; of a long question its end. An option that
         is longer than `max_length` is in parts, as documents are.
 
-        As lm-evaluation-harness has it, the token that begins a text stands before none; where there is none, the one
-        that ends a text does, as in training.
+        No token that begins a text stands before a question, as lm-evaluation-harness has it.
         """
         bos, sequences, first, owner = tokenizer.vocabulary.bos, [], [], list[int]()
-        start = _start(tokenizer) if bos is None else []
         asked = tokenizer.encode(records.questions)
         offered = iter(tokenizer.encode([f" {option}" for options in records.options for option in options]))
         for ids, options in zip(asked, records.options, strict=True):
             for _ in options:
                 option, number = next(offered), owner[-1] + 1 if owner else 0
-                before = [*start, *ids][-max(1, max_length - len(option)) :] or _start(tokenizer)
+                before = ids[-max(1, max_length - len(option)) :] or _start(tokenizer)
                 for part in _parts([*before, *option], max_length, bos):
                     first.append(1 if owner and owner[-1] == number else len(before))
                     sequences.append(part)

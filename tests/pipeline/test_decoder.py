@@ -94,15 +94,3 @@ def test_what_comes_next_is_hugging_faces(workdir, exported):
     assert first == again != other
     with pytest.raises(UserError, match="--tokens, --top-p and --seed are for a body that predicts next tokens"):
         Predictor(workdir / "finetune/minijoint/topic/seed-3/model", {"xx": pack}, completion=Completion())
-
-
-def test_of_a_long_text_the_end_is_continued_after_the_token_that_begins_one(workdir, exported):
-    (model, tokenizer), text = exported, "zit gsr " * 99
-    body, pack = workdir / "pretrain/bl_base/body", workdir / "adapt/minipost/xx/pack"
-    (answer,) = Predictor(body, {"xx": pack}, completion=Completion(tokens=2)).predict([{"text": text}])
-    end = tokenizer(text, add_special_tokens=False)["input_ids"][3 - model.config.max_position_embeddings :]
-    ids = torch.tensor([[tokenizer.bos_token_id, *end]])
-    found = model.generate(ids, do_sample=False, max_new_tokens=2)[0, ids.shape[1] :]
-    assert answer == {"text": tokenizer.decode(found, skip_special_tokens=True)}
-    with pytest.raises(UserError, match="--tokens 999: the model takes"):
-        Predictor(body, {"xx": pack}, completion=Completion(tokens=999))
