@@ -86,18 +86,6 @@ class System:
             return [(mini.depth + mini.new_layers, 1.0)]
         return [(mini.depth if self.adapts_at is Depth.MINI else num_layers, 1.0)]
 
-    def keys_not_read(self, is_scheduled: bool) -> set[str]:
-        """Keys and sections of the recipe that do not decide this system's results though they do other systems'."""
-        keys = set()
-        if not self.builds_mini:
-            keys |= {"mini.new_layers", "build_mini"}
-        if Depth.LISTED not in self.body_heads:
-            keys |= {"mini.depths", "adapt.depth_schedule"}
-        reads_depth = self.builds_mini or self.adapts_at is Depth.MINI or Depth.MINI in self.body_heads
-        if not reads_depth or (self.follows_schedule and is_scheduled):
-            keys.add(Depth.MINI.value)
-        return keys
-
 
 # In the order of the paper's tables. Colours are Okabe and Ito's, which colour-blind readers tell apart.
 SYSTEMS: dict[str, System] = {

@@ -4,8 +4,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from ds_minimodel.results.paired import UnitCurves
-from ds_minimodel.results.units import name_of, v100_unit
+from ds_minimodel.results.units import v100_unit
+from study.paired import UnitCurves, name_of
 
 Curves = dict[str, list[tuple[float, float]]]  # system -> (compute in a unit, score) by rising step
 
@@ -23,7 +23,7 @@ def averages(curves: UnitCurves, names: Sequence[str]) -> tuple[Curves, str]:
     unit = v100_unit(max(points[-1].eflops for of_name in units.values() for points in of_name))
     found = {
         name: [
-            (at_step[0].eflops * unit.per_eflop, statistics.fmean(point.mean for point in at_step))
+            (at_step[0].eflops * unit.per_eflop, statistics.fmean(point.score for point in at_step))
             for at_step in zip(*of_name, strict=True)
         ]
         for name, of_name in units.items()

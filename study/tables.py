@@ -16,33 +16,32 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from ds_minimodel.common.errors import UserError, exit_code
-from ds_minimodel.common.files import atomic_write, read_json
-from ds_minimodel.results.curves import Row
-from ds_minimodel.results.paired import (
+from ds_minimodel.common.files import atomic_write
+from ds_minimodel.results.render import EMPTY, Block, Cell, Heading, Table, to_markdown
+from ds_minimodel.results.run_results import SCORES_FILE, Row
+from study.paired import (
     BootstrapEstimate,
     Pair,
     UnitCurves,
-    difference,
-    pairs_of,
-    share,
-    speedup,
-    unit_curves,
-)
-from ds_minimodel.results.paired_tables import (
     by_task,
+    difference,
     difference_label,
     differences_table,
     interval_cell,
+    name_of,
+    pairs_of,
+    scores_of,
+    share,
+    speedup,
     speedups_table,
+    unit_curves,
 )
-from ds_minimodel.results.render import EMPTY, Block, Cell, Heading, Table, to_markdown
-from ds_minimodel.results.units import name_of
 from study.picture import averages, picture
 
 SCORES, PAGE, PICTURE = "scores.json.xz", "tables.md", "score_against_compute.svg"
@@ -67,18 +66,13 @@ def variant_of(run: str, system: str) -> str:
 
 
 def gather(work: Path) -> None:
-    """Write the scores of all finished runs in a folder to its scores.json.xz, seeds as (pretraining, finetuning)."""
-    rows = []
-    for path in sorted(work.glob("*/report/run.json")):
-        run: Any = read_json(path)
-        for row in run["scores"]:
-            rows.append({"run": path.parents[1].name, **row, "seed": [run["recipe"]["seed"], row["seed"]]})
+    """Write the scores of all finished runs in a folder to its scores.json.xz."""
     with atomic_write(work / SCORES) as file:
-        file.write(lzma.compress(json.dumps(rows, separators=(",", ":")).encode()))
+        file.write(lzma.compress(json.dumps(scores_of(work), separators=(",", ":")).encode()))
 
 
 def read_scores(folder: Path) -> list[Row]:
-    """Score rows of all runs in the terms of results/curves.py, each system called as its variant."""
+    """Score rows of all runs in the terms of results/run_results.py, each system called as its variant."""
     path = folder / SCORES
     if not path.is_file():
         raise UserError(f"{path}: no such file, and no finished run beside it; make one with `bash study/run.sh`")
@@ -97,7 +91,7 @@ def variants(curves: UnitCurves, pattern: str) -> list[str]:
 def mean_score(curves: UnitCurves, variant: str, cell: tuple[str, str]) -> float | None:
     """A cell's final score, mean over its units."""
     units = curves[variant].get(cell)
-    return statistics.fmean(points[-1].mean for points in units.values()) if units else None
+    return statistics.fmean(points[-1].score for points in units.values()) if units else None
 
 
 def finals_table(title: str, curves: UnitCurves, names: Iterable[str]) -> Table:
@@ -152,7 +146,7 @@ CLAIMS = [
 
 
 def verdicts_table(curves: UnitCurves, in_source: UnitCurves) -> Table:
-    """The registered verdicts, and what they would be by the rules of docs/report.md."""
+    """The registered verdicts, and what they would be by the rules of README.md."""
     rows = []
     for claim in CLAIMS:
         number = claim.number(pairs_of(in_source if claim.in_source else curves, claim.one, claim.other))
@@ -196,7 +190,7 @@ def bodies_table(curves: UnitCurves) -> Table:
     rows = []
     for seed in (1, 2, 3):
         scores = [
-            [curves[name][task, "de"][1, seed][-1].mean for task in TASKS]
+            [curves[name][task, "de"][1, seed][-1].score for task in TASKS]
             for name in ("bl_base (pilot)", f"bl_base (pilot, {OTHER_BODY})")
         ]
         means = [statistics.fmean(of_body) for of_body in scores]
@@ -230,7 +224,7 @@ def blocks(rows: Sequence[Row]) -> list[Block]:
         seeds_table(curves, in_source),
         bodies_table(curves),
         Heading("Speedups and differences"),
-        speedups_table(by_task(curves, with_base, speedup), curves, {}),
+        speedups_table(by_task(curves, with_base, speedup), curves),
         differences_table("Differences within a body, in points", by_task(curves, within)),
         differences_table("Differences by how embeddings begin; N=1 begins with overlap", by_task(curves, by_start)),
         differences_table("Begun with OFA", by_task(curves, itertools.combinations(reversed(of_ofa), 2))),
@@ -244,7 +238,7 @@ def blocks(rows: Sequence[Row]) -> list[Block]:
 
 def write(folder: Path) -> None:
     """Write the tables and the picture of a folder."""
-    if any(folder.glob("*/report/run.json")):
+    if any(folder.glob(f"*/report/{SCORES_FILE}")):
         gather(folder)
     rows = read_scores(folder)
     page = to_markdown("Tables of the study", blocks(rows))

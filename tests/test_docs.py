@@ -13,10 +13,8 @@ from ds_minimodel.cli.main import parse
 from ds_minimodel.common.files import write_json, write_manifest
 from ds_minimodel.recipe.reading import load_recipe, package_recipes, read_yaml
 from ds_minimodel.recipe.schema import PaperRecipe
-from ds_minimodel.results.comparison import settings_of
 
 from .docs import PAGES, ROOT, blocks, commands, inline_code, name_of, prose, words
-from .results.some_runs import run_of
 
 RECIPES = [*sorted((ROOT / "ds_minimodel/recipes").glob("*.yaml")), ROOT / "study/study.yaml"]
 COMMANDS = [(name_of(page), command) for page in [*PAGES, *RECIPES] for command in commands(page)]
@@ -131,15 +129,12 @@ def test_recipes_load(page, text, tmp_path, monkeypatch):
 
 
 def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
-    def settings(overrides, system):
-        return settings_of(run_of(load_recipe("repro", overrides)), system)
-
     runs = [words(command)[1] for command in commands("ds_minimodel/recipes/repro.yaml") if " run " in command]
-    depth, seed, progressive = (parse(arguments).overrides for arguments in runs)
-    repro, other = settings([], "minijoint"), settings(depth, "minijoint")
-    assert {key for key in repro if repro[key] != other[key]} == {"mini.depth"}
-    assert settings(seed, "minijoint") == repro
-    assert settings(progressive, "multijoint")["adapt.depth_schedule"] == [[4, 0.5], [8, 0.25], [12, 0.25]]
+    depth, seed, progressive = (load_recipe("repro", parse(arguments).overrides) for arguments in runs)
+    repro, others = load_recipe("repro"), {"workdir", "systems"}
+    for recipe, section in ((depth, "mini"), (seed, "seed")):
+        assert {key for key, value in recipe if value != getattr(repro, key)} - others == {section}
+    assert progressive.adapt.depth_schedule == [(4, 0.5), (8, 0.25), (12, 0.25)]
 
 
 # --- docs/recipes.md against the typed recipe ---

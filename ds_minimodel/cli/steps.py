@@ -12,15 +12,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.engine.ranks import mpi
 from ds_minimodel.engine.ranks.launch import name_the_cpu
 from ds_minimodel.pipeline.order import STEPS, RunsOn, Step
-from ds_minimodel.pipeline.run import (
-    check_alone,
-    check_labels,
-    is_pending,
-    report_several,
-    run_step,
-    run_step_here,
-    steps_to_run,
-)
+from ds_minimodel.pipeline.run import check_alone, is_pending, run_step, run_step_here, steps_to_run
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -37,20 +29,11 @@ def add_arguments(commands: Commands) -> None:
     _add_rebuild(run)
     _add_rank_options(run)
     for step in STEPS.values():
-        command = add_recipe_command(commands, step.name, step.help, _report if step.name == "report" else _run_step)
+        command = add_recipe_command(commands, step.name, step.help, _run_step)
         command.set_defaults(step=step)
         _add_rebuild(command)
         if step.runs_on is RunsOn.RANKS:
             _add_rank_options(command)
-        if step.name == "report":
-            command.add_argument(
-                "--with",
-                dest="others",
-                metavar="[LABEL=]RUN",
-                action="append",
-                default=[],
-                help="workdir of another finished run for one report over all; may be repeated",
-            )
 
 
 def add_recipe_command(
@@ -143,16 +126,6 @@ def _run_step(options: Options) -> int:
     return _do(options.step, recipe, overrides, options)
 
 
-def _report(options: Options) -> int:
-    name_the_cpu()  # before the import, which brings DeepSpeed
-    recipe, overrides = recipe_of(options)
-    check_labels(recipe, options.others)
-    code = _do(options.step, recipe, overrides, options)
-    if options.others and not code:
-        report_several(recipe, options.others)
-    return code
-
-
 def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) -> int:
     """Do one step, in this process or on ranks that it starts; return the exit code."""
     from ds_minimodel.engine.ranks.launch import restart_with_cpu_settings
@@ -171,6 +144,7 @@ def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) ->
 def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
     from ds_minimodel.engine.ranks.launch import launched
 
+    name_the_cpu()  # before the step is imported, which may bring DeepSpeed
     if mpi.started() and step.runs_on is RunsOn.MPI_RANKS:
         from ds_minimodel.data.workers import MpiRanks
 

@@ -49,13 +49,6 @@ def check_workdir(path: str) -> str:
     return path
 
 
-def check_label(label: str) -> str:
-    """`label`, which is shown for a run but names no folder; ValueError where it cannot be shown."""
-    if not label.strip() or not label.isprintable() or len(label.encode()) > LONGEST_NAME:
-        raise ValueError(f"{label[:50]!r}: a name of 1 to {LONGEST_NAME} bytes that shows is expected")
-    return label
-
-
 def check_apart(names: Iterable[str]) -> None:
     """ValueError for two names that differ in case or in their Unicode form alone: some disks take them for one."""
     seen: dict[str, str] = {}

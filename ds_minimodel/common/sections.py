@@ -51,20 +51,16 @@ OneOrMore = Annotated[list[str], Field(min_length=1)]
 
 @dataclass(frozen=True)
 class Decides:
-    """What a key of the recipe decides. Unmarked keys decide results: job records hold them, reports compare them.
+    """What a key of the recipe decides. Unmarked keys decide what a job makes: its record holds them.
 
-    recorded: in the record of a job, so that another value makes its artifacts stale. compared: in reports over
-    several runs, so that another value makes a run another variant.
+    recorded: in the record of a job, so that another value makes its artifacts stale.
     """
 
     recorded: bool = True
-    compared: bool = True
 
 
-# How the work is done, and where it lies; of files the content counts, which is recorded and compared by its hash.
-DECIDES_NOTHING = Decides(recorded=False, compared=False)
-# Which packs are kept on the way: part of what a job makes, but the last of them is the same.
-WHAT_IS_KEPT = Decides(compared=False)
+# How the work is done, and where it lies; of files the content counts, which is recorded by its hash.
+DECIDES_NOTHING = Decides(recorded=False)
 # Recorded in a form of its own: with the content of files, or with the task that it is the default of.
 RECORDED_ELSEWHERE = Decides(recorded=False)
 

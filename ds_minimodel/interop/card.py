@@ -6,7 +6,6 @@ known is left out.
 
 from __future__ import annotations
 
-import html
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from typing import Annotated, Any, NamedTuple
 from huggingface_hub import EvalResult, ModelCardData, metadata_load
 from pydantic import Field
 
-from ds_minimodel.common.errors import printable
 from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_model
+from ds_minimodel.common.markdown import escape_markdown
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.model.artifacts import BodyManifest, PackManifest
-from ds_minimodel.results.curves import ScoreRow
-from ds_minimodel.results.run_results import SCORES_FILE
+from ds_minimodel.results.run_results import SCORES_FILE, ScoreRow
 from ds_minimodel.systems import SYSTEMS
 
 CARD = "README.md"
@@ -101,22 +99,21 @@ def model_card(pack: Path, artifact: Path | None = None, export: Export | None =
     made = (
         "by mini-model adaptation (Marchisio et al., ACL 2023)" if facts.steps else "of an imported model, not trained,"
     )
+    noun = f"{export.architecture} with the language pack" if export else "Language pack"
     lines = [
-        f"# {f'{export.architecture} with the language pack' if export else 'Language pack'} {as_text(language)}",
+        f"# {noun} {escape_markdown(language)}",
         f"\nMade {made} with ds_minimodel.{'' if export else ' It fits bodies of its embedding space alone.'}",
         "\n| | |\n|---|---|",
-        *(f"| {name} | {as_text(str(value))} |" for name, value in table.items()),
+        *(f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()),
     ]
     if scores:
-        lines += [f"\nScores of the run in {as_text(language)}: means over the task models."]
+        lines += [f"\nScores of the run in {escape_markdown(language)}: means over the task models."]
         lines += ["\n| task | metric | score | models |\n|---|---|---|---|"]
-        lines += [f"| {as_text(one.task)} | {as_text(one.metric)} | {one.mean:.1f} | {one.models} |" for one in scores]
+        lines += [
+            f"| {escape_markdown(one.task)} | {escape_markdown(one.metric)} | {one.mean:.1f} | {one.models} |"
+            for one in scores
+        ]
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
-
-
-def as_text(text: str) -> str:
-    """`text` with what Markdown or HTML would take for a mark escaped."""
-    return re.sub(r"([\\`*_\[\]()#|!~])", r"\\\1", html.escape(printable(text), quote=False))
 
 
 def _origin(folders: list[Path]) -> _Origin:

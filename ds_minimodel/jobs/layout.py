@@ -49,6 +49,3 @@ class WorkdirLayout:
 
     def report(self) -> Path:
         return self.root / "report"
-
-    def joint_report(self) -> Path:
-        return self.root / "report-joint"

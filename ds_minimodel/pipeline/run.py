@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,21 +125,6 @@ def _report(recipe: Recipe) -> None:
         if not is_complete(job):
             raise UserError(f"{job.folder}: not complete; run that step first, or `ds-minimodel run`")
     print(printable(f"{report.write(recipe, WorkdirLayout(recipe.workdir), needed)}/report.html"), file=sys.stderr)
-
-
-def check_labels(recipe: Recipe, others: Sequence[str]) -> None:
-    """UserError for a name of a run that the report could not show."""
-    if others:
-        from ds_minimodel.steps import report
-
-        report.named_runs(WorkdirLayout(recipe.workdir), others)
-
-
-def report_several(recipe: Recipe, others: Sequence[str]) -> None:
-    """The report over this recipe's run, which has its own, and the runs in the workdirs `others`."""
-    from ds_minimodel.steps import report
-
-    print(printable(f"{report.write_joint(WorkdirLayout(recipe.workdir), others)}/report.html"), file=sys.stderr)
 
 
 def is_pending(step: Step, recipe: Recipe, rebuild: bool = False) -> bool:

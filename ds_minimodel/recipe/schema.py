@@ -5,9 +5,7 @@ a wrong type or values that contradict each other are refused with file, line an
 """
 
 import functools
-from collections.abc import Iterator, Mapping
-from types import UnionType
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -31,8 +29,6 @@ from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.common.sections import (
     DECIDES_NOTHING,
     RECORDED_ELSEWHERE,
-    WHAT_IS_KEPT,
-    Decides,
     EachOnce,
     Few,
     Length,
@@ -47,7 +43,6 @@ from ds_minimodel.common.sections import (
     Size,
     UpTo,
     Workers,
-    decides,
 )
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.objectives import OBJECTIVES, Objective
@@ -169,8 +164,8 @@ class Adapt(Training):
     train_embedding_norm: bool = False
     # (depth, share of the steps)
     depth_schedule: list[Annotated[tuple[PositiveInt, Share], Strict(False)]] = []
-    snapshot_every: Annotated[PositiveInt | None, WHAT_IS_KEPT] = None  # packs kept for the training curves
-    snapshot_at: Annotated[list[PositiveInt], WHAT_IS_KEPT] = []
+    snapshot_every: PositiveInt | None = None  # packs kept for the training curves
+    snapshot_at: list[PositiveInt] = []
 
     @model_validator(mode="after")
     def _vectors_are_read(self) -> "Adapt":
@@ -353,7 +348,7 @@ class Recipe(Section):
     """
 
     workdir: Annotated[str, AfterValidator(check_workdir), DECIDES_NOTHING]
-    seed: Annotated[Seed, Decides(compared=False)] = 1  # reports average over it
+    seed: Seed = 1
     systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce, DECIDES_NOTHING]
     languages: Annotated[Languages, DECIDES_NOTHING]
     base: Annotated[str | None, DECIDES_NOTHING] = None  # folder of body and pack; where given, nothing is pretrained
@@ -588,27 +583,3 @@ def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
 
 
 PaperRecipe = recipe_class(BODIES["roberta"], OBJECTIVES["masked-lm"])  # the defaults are the paper's
-
-
-def compared_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """{dotted key: value} of all in a recipe, as JSON, that decides results and is compared between runs."""
-    return dict(_flat("", recipe, PaperRecipe))
-
-
-def _flat(name: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any]]:
-    """("adapt.word_vectors.de", value), …: what concerns one language or task has a key of its own."""
-    if isinstance(annotation, UnionType):
-        annotation = get_args(annotation)[0]
-    section = annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
-    if section is not None and value is None:  # not named, so none of its keys is given
-        value = dict.fromkeys(section.model_fields)
-    if not isinstance(value, Mapping):
-        yield name, value
-        return
-    for key, part in value.items():
-        inner = get_args(annotation)[1:] or (None,)  # of a mapping of names to parts
-        if section is not None and key in section.model_fields:
-            if not decides(section, key).compared:
-                continue
-            inner = (section.model_fields[key].annotation,)
-        yield from _flat(f"{name}.{key}" if name else key, part, inner[0])

@@ -1,67 +1,25 @@
-"""Training curves from score rows, and compute to near-maximal performance (paper section 4.2).
+"""Training curves of a run, compute to near-maximal performance (paper section 4.2), and speedups (Figure 1).
 
-A score row is {"system", "task", "language", "seed", "step", "eflops", "score"}: the score of one finetuning seed with
-the pack that step 2 had after `step` updates, which had cost `eflops` by then; percent, but of the kind `text`, whose
-bytes in 100 bits have no end. Further columns are further scores of its kind of task, such as "exact_match".
+Every system has every task, language, seed and step: score rows are those of one run (run_results.py).
 """
 
 import math
-import statistics
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from pydantic import Field
+import numpy as np
+import pandas as pd
 
-from ds_minimodel.common.files import Amount, Count, Stored
+from ds_minimodel.results.run_results import Row
+from ds_minimodel.results.units import in_order
 from ds_minimodel.systems import BASELINE
 
 NEAR_MAXIMAL = 0.95  # share of the baseline's final score
 AVERAGE = "avg"  # stands as the language of an average over languages
+ALL_TASKS = "all tasks"
 
-Row = Mapping[str, Any]  # of scores, costs or baselines, as JSON holds it
-
-
-class ScoreRow(Stored):
-    """A score row in a file."""
-
-    __pydantic_extra__: dict[str, Amount]
-
-    system: str
-    task: str
-    language: str
-    seed: Annotated[int, Field(ge=0)]
-    step: Count
-    eflops: Amount
-    score: Amount
-
-
-class BaselineRow(Stored):
-    """Score of a reference in a file, or the reason why there is none."""
-
-    baseline: str
-    task: str
-    language: str
-    score: Amount | None
-    reason: str | None = None
-
-
-def further_columns(rows: Iterable[Row]) -> list[str]:
-    """Names of the further scores in score rows, in the order of the alphabet."""
-    return sorted({name for row in rows for name in row} - ScoreRow.model_fields.keys())
-
-
-Key = tuple[str, str, str]  # (system, task, language)
-
-
-class Point(NamedTuple):
-    """Checkpoint of a curve: score over seeds. `std` is the sample standard deviation, None with one seed."""
-
-    step: int
-    eflops: float
-    mean: float
-    std: float | None
-    by_seed: dict[Hashable, float]
+Key = tuple[str, str, str]
+KEY = ["system", "task", "language"]
 
 
 class Estimate(NamedTuple):
@@ -75,125 +33,128 @@ class Estimate(NamedTuple):
 NEVER = Estimate(math.inf, math.inf, math.inf)
 
 
-Curves = Mapping[Key, list[Point]]
-Estimates = Mapping[Key, Estimate]
+def training_curves(rows: Iterable[Row], metric: str = "score") -> pd.DataFrame:
+    """Checkpoints: columns eflops, mean, std (NaN with one seed) and num_seeds by system, task, language and step.
 
-
-def training_curves(rows: Iterable[Row], metric: str = "score") -> dict[Key, list[Point]]:
-    """Return {(system, task, language): [Point, ...] by rising step}, mean and standard deviation over seeds.
-
-    A curve has the steps that all of its seeds were scored at: runs may have taken packs at different steps.
-    metric: the key of `rows` that is drawn; rows without it are passed over.
+    Of the rows that have `metric`; tasks and languages in their order. "avg" is the mean over a task's
+    languages; its deviation is that of the seeds' means.
     """
-    groups: dict[Key, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        if metric in row:
-            groups[row["system"], row["task"], row["language"]][row["step"]].append(row)
+    points = ["system", "task", "language", "step"]
+    scores = pd.DataFrame([row for row in rows if metric in row], columns=[*points, "seed", "eflops", metric])
+    averages = scores.groupby(["system", "task", "step", "seed"], as_index=False)[["eflops", metric]].mean()
+    scores = pd.concat([scores, averages.assign(language=AVERAGE)])
+    orders = {"system": in_order(scores["system"]), **{name: scores[name].unique() for name in KEY[1:]}}
+    for name, order in orders.items():
+        scores[name] = pd.Categorical(scores[name], order, ordered=True)
+    found = scores.groupby(points, observed=True)
+    return found.agg(eflops=("eflops", "mean"), mean=(metric, "mean"), std=(metric, "std"), num_seeds=("seed", "size"))
+
+
+def last_points(curves: pd.DataFrame) -> pd.DataFrame:
+    """The points at training completion, by system, task and language."""
+    return curves.groupby(KEY, observed=True).tail(1).reset_index("step")
+
+
+def first_points(curves: pd.DataFrame) -> pd.DataFrame:
+    """The first points, by system, task and language."""
+    return curves.groupby(KEY, observed=True).head(1).reset_index("step")
+
+
+def names_in(curves: pd.DataFrame, level: str) -> list[str]:
+    """Systems, tasks or languages that have a curve, in the order of the rows; not the average."""
+    return [name for name in curves.index.unique(level) if name != AVERAGE]
+
+
+def near_maximal(curves: pd.DataFrame) -> dict[Key, Estimate]:
+    """Compute to 95 % of BL_BASE's score at training completion, of every curve; nothing without BL_BASE."""
+    if BASELINE not in names_in(curves, "system"):
+        return {}
+    targets = NEAR_MAXIMAL * last_points(curves)["mean"].loc[BASELINE]
     return {
-        key: _of_all_seeds([_point(step, by_step[step], metric) for step in sorted(by_step)])
-        for key, by_step in groups.items()
+        (system, task, language): compute_to_reach(curve, targets[task, language])
+        for (system, task, language), curve in curves.groupby(KEY, observed=True)
     }
 
 
-def _of_all_seeds(points: list[Point]) -> list[Point]:
-    seeds = {seed for point in points for seed in point.by_seed}
-    return [point for point in points if point.by_seed.keys() == seeds]
-
-
-def _point(step: int, rows: list[Row], metric: str) -> Point:
-    by_seed = {row["seed"]: row[metric] for row in rows}
-    return Point(
-        step,
-        statistics.fmean(row["eflops"] for row in rows),
-        statistics.fmean(by_seed.values()),
-        _deviation(by_seed),
-        by_seed,
-    )
-
-
-def _deviation(by_seed: Mapping[Hashable, float]) -> float | None:
-    return statistics.stdev(by_seed.values()) if len(by_seed) > 1 else None
-
-
-def with_language_average(curves: Curves) -> dict[Key, list[Point]]:
-    """Return `curves` plus, for each system that has all languages of a task, their mean as language "avg".
-
-    It has the steps that all of the languages have. Its seeds are those with a score in every language, so
-    that its deviation is that of the mean; without two such seeds it has none.
-    """
-    languages: dict[str, dict[str, None]] = defaultdict(dict)
-    for _, task, language in curves:
-        languages[task][language] = None
-    averages: dict[Key, list[Point]] = {}
-    for system, task in dict.fromkeys((system, task) for system, task, _ in curves):
-        if all((system, task, language) in curves for language in languages[task]):
-            of_task = [{point.step: point for point in curves[system, task, language]} for language in languages[task]]
-            steps = [step for step in of_task[0] if all(step in by_step for by_step in of_task)]
-            averages[system, task, AVERAGE] = [_mean_point([by_step[step] for by_step in of_task]) for step in steps]
-    return dict(curves) | {key: curve for key, curve in averages.items() if curve}
-
-
-def _mean_point(points: list[Point]) -> Point:
-    """Mean over languages of one step's points."""
-    by_seed = {
-        seed: statistics.fmean(point.by_seed[seed] for point in points)
-        for seed in points[0].by_seed
-        if all(seed in point.by_seed for point in points)
-    }
-    return Point(
-        points[0].step,
-        statistics.fmean(point.eflops for point in points),
-        statistics.fmean(point.mean for point in points),
-        _deviation(by_seed),
-        by_seed,
-    )
-
-
-def compute_to_reach(curve: list[Point], target: float) -> Estimate:
-    """Compute at which `curve` first scores `target`, interpolated linearly between two checkpoints.
+def compute_to_reach(curve: pd.DataFrame, target: float) -> Estimate:
+    """Compute at which `curve` (eflops, mean) first scores `target`, interpolated linearly between two checkpoints.
 
     0 where a first checkpoint at 0 EFLOPs is there already. Where the first checkpoint is there but has cost
     something, nothing is known before it: the estimate is its cost, the lower bound 0. NEVER where no
     checkpoint reaches the target.
     """
-    before = None
-    for point in curve:
-        if point.mean >= target:
-            if before is None:
-                return Estimate(point.eflops, 0.0, point.eflops)
-            share = (target - before.mean) / (point.mean - before.mean)
-            eflops = before.eflops + share * (point.eflops - before.eflops)
-            return Estimate(eflops, before.eflops, point.eflops)
-        before = point
-    return NEVER
+    eflops, scores = curve["eflops"].to_numpy(), curve["mean"].to_numpy()
+    there = scores >= target
+    if not there.any():
+        return NEVER
+    after = int(there.argmax())
+    if after == 0:
+        return Estimate(float(eflops[0]), 0.0, float(eflops[0]))
+    before = after - 1
+    found = np.interp(target, scores[[before, after]], eflops[[before, after]])
+    return Estimate(float(found), float(eflops[before]), float(eflops[after]))
 
 
-def near_maximal_targets(curves: Curves) -> dict[tuple[str, str], float]:
-    """Return {(task, language): 95 % of BL_BASE's score at training completion}, the target of every system."""
+class Speedup(NamedTuple):
+    """How many times less compute than BL_BASE a system takes to near-maximal performance; 0: it never gets there.
+
+    low, high: the smallest and the largest of single seeds' curves. at_equal_compute: its score − BL_BASE's where the
+    cheaper of both ends, in points.
+    """
+
+    value: float
+    low: float
+    high: float
+    at_equal_compute: float
+
+
+def speedups(rows: Sequence[Row]) -> dict[str, dict[str, Speedup]]:
+    """{system: {task, or "all tasks" of several: Speedup}} of all but BL_BASE; nothing without BL_BASE."""
+    scores = pd.DataFrame(rows, columns=["system", "task", "language", "seed", "step", "eflops", "score"])
+    systems, tasks = in_order(scores["system"]), list(scores["task"].unique())
+    groups = {ALL_TASKS: tasks} | ({task: [task] for task in tasks} if len(tasks) > 1 else {})
     return {
-        (task, language): NEAR_MAXIMAL * curve[-1].mean
-        for (system, task, language), curve in curves.items()
-        if system == BASELINE
+        system: {name: _speedup(scores[scores["task"].isin(members)], system) for name, members in groups.items()}
+        for system in systems
+        if BASELINE in systems and system != BASELINE
     }
 
 
-def near_maximal(curves: Curves) -> dict[Key, Estimate]:
-    """Return {(system, task, language): Estimate} for every curve that BL_BASE sets a target for."""
-    targets = near_maximal_targets(curves)
-    return {
-        (system, task, language): compute_to_reach(curve, targets[task, language])
-        for (system, task, language), curve in curves.items()
-        if (task, language) in targets
-    }
+def _speedup(scores: pd.DataFrame, system: str) -> Speedup:
+    curve, base = _pooled(scores, system), _pooled(scores, BASELINE)
+    cells = scores.groupby("seed")[["task", "language"]].agg(lambda names: len(set(names)))
+    complete = cells.index[(cells == cells.max()).all(axis=1)]  # tasks that are not finetuned have one seed
+    of_seeds = [
+        _ratio(_pooled(of_seed, system), _pooled(of_seed, BASELINE))
+        for of_seed in (scores[scores["seed"] == seed] for seed in complete)
+    ]
+    end = min(curve["eflops"].iloc[-1], base["eflops"].iloc[-1])
+    one, other = (float(np.interp(end, points["eflops"], points["mean"])) for points in (curve, base))
+    return Speedup(_ratio(curve, base), min(of_seeds), max(of_seeds), one - other)
 
 
-def mean_compute(estimates: Estimates, system: str, task: str) -> tuple[float | None, list[str]]:
-    """Table 3's avg: (mean EFLOPs over the languages that reach the target or None, those that never do)."""
-    of_languages = {
-        language: estimate.eflops
-        for (name, of_task, language), estimate in estimates.items()
-        if (name, of_task) == (system, task) and language != AVERAGE
-    }
-    never = [language for language, eflops in of_languages.items() if eflops == math.inf]
-    finite = [eflops for eflops in of_languages.values() if eflops < math.inf]
-    return (statistics.fmean(finite) if finite else None), never
+def _pooled(scores: pd.DataFrame, system: str) -> pd.DataFrame:
+    """A system's curve, averaged over seeds, then over tasks and languages."""
+    of_system = scores[scores["system"] == system].rename(columns={"score": "mean"})
+    cells = of_system.groupby(["task", "language", "step"])[["eflops", "mean"]].mean()
+    return cells.groupby("step").mean()
+
+
+def _ratio(curve: pd.DataFrame, base: pd.DataFrame) -> float:
+    """BL_BASE's compute over the system's; of one that is there unadapted, over its next checkpoint's."""
+    target = NEAR_MAXIMAL * base["mean"].iloc[-1]
+    own = compute_to_reach(curve, target).eflops
+    if own == 0 and len(curve) > 1:
+        own = curve["eflops"].iloc[1]
+    return compute_to_reach(base, target).eflops / own if 0 < own < math.inf else 0.0
+
+
+def seconds_ratios(losses: Iterable[Row], spent: Mapping[str, float]) -> dict[str, float]:
+    """{system: BL_BASE's measured seconds an EFLOP of step 2 over the system's, mean over languages}.
+
+    losses: rows of losses.py. spent: {system: EFLOPs of step 2}.
+    """
+    columns = ["system", "language", "usual_seconds"]
+    adapted = pd.DataFrame([row for row in losses if row["stage"] == "adapt"], columns=columns)
+    paces = adapted.set_index(columns[:2])["usual_seconds"].unstack().div(pd.Series(spent), axis=0)
+    return (paces.loc[BASELINE] / paces).mean(axis=1).dropna().to_dict() if BASELINE in adapted["system"].array else {}

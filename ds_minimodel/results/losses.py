@@ -1,13 +1,12 @@
 """Training loss and time of one run, and its scores on a development file, out of its metrics.jsonl.
 
-A loss row is {"system", "stage", "language", "final", "curve", "held_out", "seconds", "usual_seconds"}: `stage` is the
-pipeline's step ("pretrain", "build-mini", "adapt"), `final` the mean loss over the end of training, `curve` a list of
-[EFLOPs, loss], `held_out` one of [step, EFLOPs, bits a byte of held-out text] (in step 2 of the whole body with the
-pack, at the snapshots), `seconds` the time that the steps took, `usual_seconds` the time that they would have taken at
-the median rate: what a machine that stood still for a while does not change.
+A loss row is {"system", "stage", "language", "final", "curve", "held_out", "usual_seconds"}: `stage` is the pipeline's
+step ("pretrain", "build-mini", "adapt"), `final` the mean loss over the end of training, `curve` a list of [EFLOPs,
+loss], `held_out` one of [step, EFLOPs, bits a byte of held-out text] (in step 2 of the whole body with the pack, at the
+snapshots), `usual_seconds` the time of all steps at the median rate: what a machine that stood still for a while does
+not change.
 """
 
-import itertools
 import math
 import statistics
 from pathlib import Path
@@ -31,8 +30,7 @@ class LossRow(TypedDict):
     final: float
     curve: list[list[float]]
     held_out: list[list[float]]
-    seconds: Amount
-    usual_seconds: Amount
+    usual_seconds: float
 
 
 class DevelopmentRow(TypedDict):
@@ -40,7 +38,7 @@ class DevelopmentRow(TypedDict):
 
     system: str
     task: str
-    seed: Count
+    seed: int
     curve: list[list[float]]
 
 
@@ -72,9 +70,6 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow |
     of_trained = [(record, record.bits) for record in every]
     held_out = of_body if any(bits is not None for _, bits in of_body) else of_trained
     start = (1 - LAST_SHARE) * records[-1].step
-    rates = [record.tflops_per_second for record in records]
-    eflops = [0.0, *(record.eflops for record in records)]
-    spent = [1e6 * (after - before) for before, after in itertools.pairwise(eflops)]  # TFLOPs
     return {
         "system": system,
         "stage": stage,
@@ -82,8 +77,7 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow |
         "final": statistics.fmean(record.loss for record in records if record.step >= start),
         "curve": _stretches([(record.eflops, record.loss) for record in records]),
         "held_out": [[record.step, record.eflops, bits] for record, bits in held_out if bits is not None],
-        "seconds": sum(tflops / rate for tflops, rate in zip(spent, rates, strict=True)),
-        "usual_seconds": sum(spent) / statistics.median(rates),
+        "usual_seconds": 1e6 * records[-1].eflops / statistics.median(record.tflops_per_second for record in records),
     }
 
 

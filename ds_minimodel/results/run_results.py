@@ -1,120 +1,47 @@
-"""Results of one pipeline run, kept in its report folder as run.json, for reports over several runs.
+"""Results of one run that its report is made of, and the structure of the files that they are read from.
 
-The folder is enough: it can be copied away from the machine that the run was made on. This run.json is not the
-one that the engine leaves in every training folder (`run/run.json`: settings, ranks, device and versions of one
-training run).
+A score row is {"system", "task", "language", "seed", "step", "eflops", "score"}: the score of one finetuning seed with
+the pack that step 2 had after `step` updates, which had cost `eflops` by then; percent, but of the kind `text`, whose
+bytes in 100 bits have no end. Further columns are further scores of its kind of task, such as "exact_match".
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field
 
-from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import (
-    Amount,
-    Count,
-    NameInside,
-    Sha256,
-    Stored,
-    read_json,
-    read_model,
-    sha256_of_json,
-    write_json,
-)
-from ds_minimodel.common.sections import OneOf
-from ds_minimodel.results.curves import BaselineRow, Row, ScoreRow
+from ds_minimodel.common.files import Amount, Count, Stored
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.results.losses import DevelopmentRow, LossRow
-from ds_minimodel.systems import SYSTEMS
 
-RESULTS_FILE, SCORES_FILE, EXAMPLES_FILE = "run.json", "scores.json", "examples.json"
-REPORT = "report"  # folder of a workdir
+SCORES_FILE, EXAMPLES_FILE = "scores.json", "examples.json"
 
-
-@dataclass(frozen=True)
-class RunResults:
-    """Results of one recipe in one workdir.
-
-    name     what it is called on the page
-    recipe   the recipe as JSON
-    data     {what: identity} of base (None: pretrained), text and training data: what else decides results
-    tests    {task: {"metric": name of its score, "is_finetuned", "files": {language: identity of the test data}}}
-    scores   rows of curves.py, all languages, the source language too
-    costs    rows of recipe_costs (recipe/costs.py)
-    baselines  rows {"baseline", "task", "language", "score"}, with "reason" where the score is None
-    losses   rows of losses.py
-    facts    {label: text} about device and versions
-    development  rows of losses.py on development files
-    examples  {"system", "task", "language", and what TaskKind.examples gives} of the last packs and first seeds
-    records  {path below the workdir: hash} of the records of all jobs that this was made from
-    """
-
-    name: str
-    recipe: dict[str, Any]
-    data: dict[str, str | None]
-    tests: dict[str, dict[str, Any]]
-    scores: Sequence[Row]
-    costs: Sequence[Row]
-    baselines: Sequence[Row]
-    losses: Sequence[LossRow]
-    facts: dict[str, str]
-    records: dict[str, str]
-    examples: Sequence[Row] = field(default_factory=list)
-    development: Sequence[DevelopmentRow] = field(default_factory=list)
-
-    @property
-    def source(self) -> str:
-        """Source language."""
-        return self.recipe["languages"]["source"]
-
-    @property
-    def target_scores(self) -> list[Row]:
-        """Scores in the target languages."""
-        return [row for row in self.scores if row["language"] != self.source]
-
-    @property
-    def source_scores(self) -> list[Row]:
-        """Scores in the source language."""
-        return [row for row in self.scores if row["language"] == self.source]
+Row = Mapping[str, Any]  # of scores, costs or references, as JSON holds it
 
 
-class _CostRow(Stored):
+class ScoreRow(Stored):
+    """A score row in a file."""
+
+    __pydantic_extra__: dict[str, Amount]
+
     system: str
-    step: str
-    formula_eflops: Amount | None
-    executed_eflops: Amount | None
-    v100_days: Amount | None
-
-
-class _Test(Stored):
-    metric: str
-    is_finetuned: bool = True
-    files: dict[str, list[str]]
-
-
-class _Languages(Stored):
-    source: str
-    targets: list[str]
-
-
-class _Mini(Stored):
-    depth: Count
-
-
-class _Adapt(Stored):
-    depth_schedule: list[Any]
-
-
-class _Recipe(Stored):
-    """The keys of a recipe that reports name; the others they compare alone."""
-
+    task: str
+    language: str
     seed: Annotated[int, Field(ge=0)]
-    systems: list[Annotated[str, OneOf(SYSTEMS)]]
-    adapt: _Adapt
-    languages: _Languages
-    mini: _Mini
+    step: Count
+    eflops: Amount
+    score: Amount
+
+
+class BaselineRow(Stored):
+    """Score of a reference in a file, or the reason why there is none."""
+
+    baseline: str
+    task: str
+    language: str
+    score: Amount | None
+    reason: str | None = None
 
 
 class ExamplesRow(Stored):
@@ -125,57 +52,35 @@ class ExamplesRow(Stored):
     predictions: list[Annotated[list[str], Field(min_length=3, max_length=3)]]
 
 
-class _Run(Stored):
-    """Structure of run.json."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    recipe: _Recipe
-    data: dict[str, Any]
-    tests: dict[str, _Test]
-    scores: list[ScoreRow]
-    costs: list[_CostRow]
-    baselines: list[BaselineRow]
-    losses: list[LossRow]
-    facts: dict[str, str]
-    records: dict[NameInside, Sha256]
-    examples: list[ExamplesRow] = []
-    development: list[DevelopmentRow] = []
-
-    @model_validator(mode="after")
-    def _rows_are_of_the_run(self) -> Self:
-        if "base" not in self.data:
-            raise ValueError("data: base is missing")
-        systems = {row.system for row in self.scores} | {row.system for row in self.costs}
-        systems |= {row["system"] for row in (*self.losses, *self.development)}
-        tasks = {row.task for row in self.scores} | {row.task for row in self.baselines}
-        tasks |= {row["task"] for row in self.development}
-        strange = [*(systems - set(self.recipe.systems)), *(tasks - self.tests.keys())]
-        if strange:
-            raise ValueError(f"rows of {strange[0]!r:.80}, which is no system or task of the run")
-        return self
+def further_columns(rows: Iterable[Row]) -> list[str]:
+    """Names of the further scores in score rows, in the order of the alphabet."""
+    return sorted({name for row in rows for name in row} - ScoreRow.model_fields.keys())
 
 
-def write_run_results(run: RunResults, folder: Path) -> None:
-    """Write run.json into a report folder."""
-    write_json(folder / RESULTS_FILE, {key: value for key, value in asdict(run).items() if key != "name"})
+@dataclass(frozen=True)
+class RunResults:
+    """Results of a recipe in its workdir.
 
+    facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
+    and steps with every seed. baselines: rows as of BaselineRow. losses, development: rows of losses.py. examples:
+    {"system", "task", "language", and what ExamplesRow has} of the last packs and first seeds.
+    """
 
-def read_run_results(workdir: str | Path, name: str) -> RunResults:
-    """Results of the run in `workdir`; UserError where it has no finished report, or one older than its results."""
-    workdir = Path(workdir)
-    path = workdir / REPORT / RESULTS_FILE
-    if not path.is_file():
-        raise UserError(
-            f"{workdir}: no finished run ({path} is missing); finish it with `ds-minimodel run`, "
-            "or make its report with `ds-minimodel report`"
-        )
-    advice = "damaged, or written by another version; make the report again with `ds-minimodel report`"
-    values = read_model(path, _Run, advice).model_dump(exclude_unset=True)
-    for record, digest in values["records"].items():
-        if (workdir / record).is_file() and sha256_of_json(read_json(workdir / record)) != digest:
-            raise UserError(
-                f"{workdir}: its report is older than its results ({record} has changed since); "
-                "bring it up to date with `ds-minimodel run` or `ds-minimodel report`"
-            )
-    return RunResults(name, **values)
+    recipe: Recipe
+    facts: Mapping[str, str]
+    metrics: Mapping[str, str]
+    scores: Sequence[Row]
+    baselines: Sequence[Row]
+    losses: Sequence[LossRow]
+    development: Sequence[DevelopmentRow] = field(default_factory=list)
+    examples: Sequence[Row] = field(default_factory=list)
+
+    @property
+    def target_scores(self) -> list[Row]:
+        """Scores in the target languages."""
+        return [row for row in self.scores if row["language"] != self.recipe.languages.source]
+
+    @property
+    def source_scores(self) -> list[Row]:
+        """Scores in the source language."""
+        return [row for row in self.scores if row["language"] == self.recipe.languages.source]

@@ -1,4 +1,4 @@
-"""Names of systems, of the paper's tables, and units of compute, as tables and plots print them."""
+"""Names of systems and units of compute, as tables and plots print them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,15 +7,15 @@ from ds_minimodel.costs import EFLOPS_PER_V100_DAY
 from ds_minimodel.systems import SYSTEMS
 
 
-def system_of(variant: str) -> str:
-    """System of a variant: what stands before the space of "SYSTEM N=2" (comparison.py)."""
-    return variant.partition(" ")[0]
+def name_of(system: str) -> str:
+    """Printed name of a system."""
+    return SYSTEMS[system].title
 
 
-def name_of(variant: str) -> str:
-    """Printed name of a variant: its system's title, and what follows it."""
-    system, space, rest = variant.partition(" ")
-    return SYSTEMS[system].title + space + rest
+def in_order(systems: Iterable[str]) -> list[str]:
+    """Distinct systems in the paper's order."""
+    there = set(systems)
+    return [name for name in SYSTEMS if name in there]
 
 
 class ComputeUnit(NamedTuple):
@@ -34,16 +34,8 @@ class ComputeUnit(NamedTuple):
 
 
 _FLOPS = [ComputeUnit("EFLOPs", 1), ComputeUnit("PFLOPs", 1e3), ComputeUnit("TFLOPs", 1e6), ComputeUnit("GFLOPs", 1e9)]
-_V100 = [
-    ComputeUnit(f"V100 {name}", per_day / EFLOPS_PER_V100_DAY)
-    for name, per_day in (
-        ("days", 1),
-        ("hours", 24),
-        ("minutes", 24 * 60),
-        ("seconds", 24 * 3600),
-        ("milliseconds", 24 * 3600 * 1000),
-    )
-]
+_A_DAY = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600, "milliseconds": 24 * 3600 * 1000}
+_V100 = [ComputeUnit(f"V100 {name}", per_day / EFLOPS_PER_V100_DAY) for name, per_day in _A_DAY.items()]
 
 
 def flops_unit(largest_eflops: float) -> ComputeUnit:
@@ -58,15 +50,3 @@ def v100_unit(largest_eflops: float) -> ComputeUnit:
 
 def _largest_that_fits(units: list[ComputeUnit], eflops: float) -> ComputeUnit:
     return next((unit for unit in units if eflops * unit.per_eflop >= 1), units[-1])
-
-
-def in_order(names: Iterable[str], order: Iterable[str] = SYSTEMS) -> list[str]:
-    """Distinct `names` in `order`, a system's variants behind it; those not in `order` last, as they come."""
-    names, ranks = list(dict.fromkeys(names)), {name: rank for rank, name in enumerate(order)}
-    return sorted(names, key=lambda name: ranks.get(system_of(name), len(ranks)))
-
-
-def paper_label(what: str, task: str) -> str:
-    """The paper's name of a task's table or figure: XQuAD's stand in its appendix under other numbers."""
-    in_appendix = {"Table 2": "Table A2", "Table 3": "Table A1", "Figure 3": "Figure A1"}
-    return f"{in_appendix[what] if task.lower() == 'xquad' else what} ({task})"

@@ -23,8 +23,7 @@ from ds_minimodel.model.models import TaskModel, to_tensors
 from ds_minimodel.model.parameters import load_into
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.schema import Task
-from ds_minimodel.results.curves import Row
-from ds_minimodel.results.run_results import EXAMPLES_FILE, SCORES_FILE
+from ds_minimodel.results.run_results import EXAMPLES_FILE, SCORES_FILE, Row
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
 from ds_minimodel.systems import System

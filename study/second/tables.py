@@ -22,16 +22,23 @@ sys.path.insert(0, str(ROOT))
 
 from ds_minimodel.common.errors import UserError, exit_code
 from ds_minimodel.common.files import atomic_write, read_json, write_json
-from ds_minimodel.results.paired import UnitCurves, difference, pairs_of, share, speedup, unit_curves
-from ds_minimodel.results.paired_tables import (
+from ds_minimodel.results.render import EMPTY, Block, Cell, Heading, Table, to_markdown
+from ds_minimodel.results.units import flops_unit
+from study.paired import (
+    UnitCurves,
     by_task,
+    difference,
     difference_label,
     differences_table,
     interval_cell,
+    name_of,
+    pairs_of,
+    scores_of,
+    share,
+    speedup,
     speedups_table,
+    unit_curves,
 )
-from ds_minimodel.results.render import EMPTY, Block, Cell, Heading, Table, to_markdown
-from ds_minimodel.results.units import flops_unit, name_of
 from study.picture import averages, picture
 from study.second.losses import chosen_by, last_losses
 from study.tables import of_seed
@@ -47,15 +54,8 @@ Losses = Mapping[str, Mapping[str, Mapping[str, float]]]  # {run: {training: {na
 
 def gather(work: Path) -> None:
     """Write what the finished trainings and runs of a folder have come to to its results.json."""
-    runs = sorted(path for path in work.iterdir() if path.is_dir())
-    scores = []
-    for run in runs:
-        if (run / "report/run.json").exists():
-            report: Any = read_json(run / "report/run.json")
-            seed = report["recipe"]["seed"]
-            scores += [{"run": run.name, **row, "seed": [seed, row["seed"]]} for row in report["scores"]]
-    losses = {run.name: found for run in runs if (found := last_losses(run))}
-    write_json(work / RESULTS, {"losses": losses, "scores": scores})
+    losses = {run.name: found for run in sorted(work.iterdir()) if (found := last_losses(run))}
+    write_json(work / RESULTS, {"losses": losses, "scores": scores_of(work)})
 
 
 def variant_of(run: str, system: str) -> str:
@@ -226,16 +226,16 @@ def encoders_table(losses: Losses) -> Table:
 
 def early_table(losses: Losses) -> Table:
     """Held-out loss at the end of pretrainings that were stopped early."""
+    bodies = [
+        (run.partition("-"), name_of(training.removeprefix("pretrain/")), last)
+        for run, trainings in losses.items()
+        for training, last in trainings.items()
+        if run.startswith("early") and training.startswith("pretrain/")
+    ]
     rows = []
-    for run, trainings in losses.items():
-        if run.startswith("early"):
-            name, _, steps = run.partition("-")
-            for training, last in trainings.items():
-                step, _, system = training.partition("/")
-                if step == "pretrain":
-                    shallow, deep = (last.get(key) for key in (f"{NATS[0]}/depth_3", NATS[0]))
-                    cells = [f"{loss:.3f}" if loss else "–" for loss in (shallow, deep)]
-                    rows.append([Cell(text) for text in (name, steps or "–", name_of(system), *cells)])
+    for (name, _, steps), system, last in bodies:
+        found = (last.get(key) for key in (f"{NATS[0]}/depth_3", NATS[0]))
+        rows.append([Cell(name), Cell(steps or "–"), Cell(system), *(Cell(f"{x:.3f}" if x else "–") for x in found)])
     columns = ["run", "tried: steps", "System", "at the third layer", "at the last"]
     return Table("Held-out English at the end of pretraining, nats a token", columns, rows)
 
@@ -243,22 +243,22 @@ def early_table(losses: Losses) -> Table:
 def stage_blocks(rows: Sequence[Mapping[str, Any]], losses: Losses) -> list[Block]:
     """The first study's tasks over bodies that were stopped early."""
     curves = unit_curves(rows)
-    others = [system for system in sorted(curves) if system != "bl_base"]
-    compared = [(one, other) for other in ("bl_base", "bl_small") for one in others if one != other]
+    with_base = [(one, "bl_base") for one in sorted(curves) if one != "bl_base"]
+    with_small = [(one, "bl_small") for one, _ in with_base if one != "bl_small"]
     return [
         early_table(losses),
-        differences_table("Differences in final score", by_task(curves, compared)),
-        speedups_table(by_task(curves, [(one, "bl_base") for one in others], speedup), curves, {}),
+        differences_table("Differences in final score", by_task(curves, with_base + with_small)),
+        speedups_table(by_task(curves, with_base, speedup), curves),
     ]
 
 
-def rows_in_bits(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The score rows of whole bodies with packs, each system called as its variant."""
-    return [
+def rows_of(results: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The score rows in bits of whole bodies with packs, and those of tasks; each system called as its variant."""
+    rows = [
         {**row, "system": variant_of(row["run"], row["system"]), "seed": tuple(row["seed"])}
         for row in results["scores"]
-        if "bits_per_byte" in row
     ]
+    return [row for row in rows if "bits_per_byte" in row], [row for row in rows if "bits_per_byte" not in row]
 
 
 def is_of_main_run(row: Mapping[str, Any]) -> bool:
@@ -269,7 +269,7 @@ def blocks(results: Mapping[str, Any]) -> list[Block]:
     """All tables in reading order, of what there is."""
     losses = results["losses"]
     found: list[Block] = [Heading("The gate"), gate_table(losses), rates_table(losses)]
-    rows = rows_in_bits(results)
+    rows, of_tasks = rows_of(results)
     targets = [row for row in rows if is_of_main_run(row)]
     if targets:
         curves = unit_curves(targets)
@@ -279,7 +279,7 @@ def blocks(results: Mapping[str, Any]) -> list[Block]:
             Heading("The main run"),
             verdicts_table(curves),
             finals_table(targets),
-            speedups_table(by_task(curves, with_base, speedup), curves, {}),
+            speedups_table(by_task(curves, with_base, speedup), curves),
             Table(
                 "Speedup over BL_BASE to 99 % of its final score",
                 ["System", "speedup"],
@@ -291,12 +291,7 @@ def blocks(results: Mapping[str, Any]) -> list[Block]:
             plug_table(losses),
             encoders_table(losses),
         ]
-    tasks = [
-        {**row, "system": variant_of(row["run"], row["system"]), "seed": tuple(row["seed"])}
-        for row in results["scores"]
-        if row["run"].startswith("early") and row["language"] != "en"
-    ]
-    if tasks:
+    if tasks := [row for row in of_tasks if row["language"] != "en"]:
         found += [Heading("The first study's body, stopped early"), *stage_blocks(tasks, losses)]
     return found
 
@@ -309,7 +304,7 @@ def write(folder: Path) -> None:
         raise UserError(f"{folder / RESULTS}: no such file, and no run beside it; make one: bash study/second/run.sh")
     results: Any = read_json(folder / RESULTS)
     written = {PAGE: to_markdown("Tables of the second study", blocks(results))}
-    curves = unit_curves(filter(is_of_main_run, rows_in_bits(results)))
+    curves = unit_curves(filter(is_of_main_run, rows_of(results)[0]))
     if all(system in curves for system in SYSTEMS):
         written[PICTURE] = picture(*averages(curves, SYSTEMS), "bytes of test text in 100 bits, mean over languages")
     for name, text in written.items():

@@ -1,5 +1,6 @@
 """study/tables.py: what it makes of the scores that are kept, and of runs that have just ended."""
 
+import itertools
 import json
 import lzma
 import re
@@ -9,7 +10,7 @@ import pytest
 
 from ds_minimodel.common.files import write_json
 from tests.docs import ROOT, import_script
-from tests.results.some_runs import some_run
+from tests.results.some_runs import score_row
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -28,9 +29,11 @@ def test_tables_and_picture_are_those_of_the_scores(script, tmp_path):
 
 def test_the_scores_of_finished_runs_are_gathered(script, tmp_path):
     for name, seed in (("seed-1", 1), ("seed-11", 11), ("depth-3", 1)):
-        run = some_run(name, seed=seed)
-        write_json(tmp_path / name / "report/run.json", {"recipe": run.recipe, "scores": run.scores})
-    (tmp_path / "depth-6").mkdir()
+        for system, finetuning in itertools.product(("bl_base", "minijoint"), (seed, seed + 1)):
+            row = score_row(system, "topic", "de", finetuning, 0, 0.0, 50.0)
+            write_json(tmp_path / f"{name}/evaluate/{system}/de/topic/seed-{finetuning}/scores.json", [row])
+        write_json(tmp_path / name / "report/scores.json", [])
+    write_json(tmp_path / "depth-6/evaluate/bl_base/de/topic/seed-1/scores.json", [])  # not finished
     script.gather(tmp_path)
     rows = json.loads(lzma.decompress((tmp_path / script.SCORES).read_bytes()))
     assert {row["run"] for row in rows} == {"depth-3", "seed-1", "seed-11"}

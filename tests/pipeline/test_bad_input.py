@@ -29,11 +29,6 @@ def test_a_refusal_leaves_nothing(recipe, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_under_a_label_that_does_not_show(world):
-    assert "--with LABEL=RUN" in refused("report", world, "--with", f"={world.parent}/run")
-    assert "--with LABEL=RUN" in refused("report", world, "--with", f"a\tb={world.parent}/run")
-
-
 def test_another_recipe_in_the_same_workdir_changes_nothing(world, tmp_path):
     recipe = copy_of(world, tmp_path)
     line = refused("run", recipe, "pretrain.lr=1e-3")
@@ -55,19 +50,6 @@ def test_two_runs_in_one_workdir(world, tmp_path):
 def test_a_report_of_stale_scores(world, tmp_path):
     recipe = copy_of(world, tmp_path)
     assert "made from another recipe" in refused("report", recipe, "adapt.steps=9")
-
-
-def test_a_report_over_runs_that_are_not_there_not_finished_or_stale(world, tmp_path):
-    recipe = copy_of(world, tmp_path)
-    assert "no finished run" in refused("report", recipe, "--with", tmp_path / "none")
-    other = recipe.parent / "other"
-    shutil.copytree(recipe.parent / "run", other)
-    assert "two runs are called run" in refused("report", recipe, "--with", tmp_path / "copy/run")
-    record = other / "evaluate/bl_base/xx/topic/seed-3.job.json"
-    record.write_text(record.read_text().replace('"complete": true', '"complete": false'))
-    line = refused("report", recipe, "--with", other)
-    assert "older than its results (evaluate/bl_base/xx/topic/seed-3.job.json" in line
-    assert not (recipe.parent / "run/report-joint").exists()
 
 
 def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):

@@ -58,7 +58,7 @@ def test_scores_status_and_report(recipe, capsys):
         assert (rows[-1]["to_source"], rows[-1]["from_source"]) == pytest.approx(expected)
         assert rows[-1]["score"] == pytest.approx(sum(expected) / 2)
     page = (workdir / "report/report.md").read_text()
-    for text in ("accuracy of nearest neighbours", "Not finetuned.", "chance", "TF-IDF of letters", "to source"):
+    for text in ("accuracy of nearest neighbours", "not finetuned", "chance", "TF-IDF of letters", "to source"):
         assert text in page, text
     with open(data / "lines.en", "a") as file:
         file.write("s")  # of another content

@@ -7,7 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from ds_minimodel.costs import EFLOPS_PER_V100_DAY
-from ds_minimodel.results import curves
+from ds_minimodel.results.curves import AVERAGE, compute_to_reach, near_maximal, speedups, training_curves
+from ds_minimodel.results.run_results import ScoreRow
+from ds_minimodel.results.tables import near_maximal_table
 
 from .some_runs import score_row
 
@@ -23,7 +25,6 @@ TABLE_3 = {  # V100 days, in the paper's order of languages
         "minipost": [1.7, 0.8, 0.5, 1.7, 0.9, 1.2],
         "minijoint": [1.0, 0.6, 0.4, 5.3, 0.5, 0.9],
     },
-    "paws-x": {"bl_base": [0.7, 0.6, 0.6, 0.7], "minipost": [0.3, 0.3, 0.3, 0.4], "minijoint": [0.2, 0.2, 0.2, 0.2]},
 }
 TURKISH_XQUAD = {"bl_base": [2.2], "minipost": [1.2], "minijoint": [INF]}  # Table A1
 
@@ -45,23 +46,19 @@ def rows_that_reach_target_after(days_of_system, task):
     return rows
 
 
-def estimates_of(rows):
-    return curves.near_maximal(curves.training_curves(rows))
+def curve_of(points):
+    return training_curves(rows_of_curve("minijoint", points)).loc["minijoint", "xnli", "de"]
 
 
 def test_the_interpolation_example_of_section_3():
-    rows = rows_of_curve("minipost", [(5000, 1.17, 48.0), (10000, 2.34, 52.0)])
-    (curve,) = curves.training_curves(rows).values()
-    estimate = curves.compute_to_reach(curve, 50.0)
+    estimate = compute_to_reach(curve_of([(5000, 1.17, 48.0), (10000, 2.34, 52.0)]), 50.0)
     assert estimate == pytest.approx((1.755, 1.17, 2.34))
 
 
 def test_the_target_is_95_percent_of_bl_base_for_every_system():
     rows = rows_of_curve("bl_base", [(0, 0, 30.0), (1, 1, 75.0), (2, 2, 70.2)])
     rows += rows_of_curve("minijoint", [(0, 0, 30.0), (1, 1, 66.0), (2, 2, 67.38)])
-    made = curves.training_curves(rows)
-    assert curves.near_maximal_targets(made) == {("xnli", "de"): pytest.approx(66.69)}
-    assert curves.near_maximal(made)["minijoint", "xnli", "de"].eflops == pytest.approx(1.5)
+    assert near_maximal(training_curves(rows))["minijoint", "xnli", "de"].eflops == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(
@@ -74,24 +71,26 @@ def test_the_target_is_95_percent_of_bl_base_for_every_system():
     ],
 )
 def test_compute_to_reach_60(points, expected):
-    (curve,) = curves.training_curves(rows_of_curve("minijoint", points)).values()
-    assert curves.compute_to_reach(curve, 60.0) == expected
+    assert compute_to_reach(curve_of(points), 60.0) == expected
 
 
-def test_mean_compute_is_the_average_of_table_3_without_languages_that_never_get_there():
-    estimates = estimates_of(rows_that_reach_target_after(TABLE_3["xnli"], "xnli"))
-    mean, never = curves.mean_compute(estimates, "bl_base", "xnli")
-    assert mean / EFLOPS_PER_V100_DAY == pytest.approx(2.1, abs=0.05) and not never
+@pytest.mark.parametrize("task, average", [("xnli", "2.10"), ("mlqa", "1.82")])
+def test_the_average_of_table_3(task, average):
+    estimates = near_maximal(training_curves(rows_that_reach_target_after(TABLE_3[task], task)))
+    table = near_maximal_table(task, estimates)
+    assert table.rows[0][-1] == average
+
+
+def test_the_average_leaves_out_languages_that_never_get_there():
     days = {system: [1.0, *turkish] for system, turkish in TURKISH_XQUAD.items()}
-    estimates = estimates_of(rows_that_reach_target_after(days, "xquad"))
-    mean, never = curves.mean_compute(estimates, "minijoint", "xquad")
-    assert (mean, never) == (pytest.approx(EFLOPS_PER_V100_DAY), ["language 1"])
-    only_turkish = estimates_of(rows_that_reach_target_after(TURKISH_XQUAD, "xquad"))
-    assert curves.mean_compute(only_turkish, "minijoint", "xquad") == (None, ["language 0"])
+    for of_system, last in ((days, "1.00*"), (TURKISH_XQUAD, "∞")):
+        estimates = near_maximal(training_curves(rows_that_reach_target_after(of_system, "xquad")))
+        assert near_maximal_table("xquad", estimates).rows[-1][-1] == last
 
 
 def test_no_near_maximal_performance_without_bl_base():
-    assert estimates_of(rows_of_curve("minijoint", [(0, 0, 10.0)])) == {}
+    rows = rows_of_curve("minijoint", [(0, 0, 10.0)])
+    assert near_maximal(training_curves(rows)) == {} == speedups(rows)
 
 
 @pytest.mark.parametrize("score, refused", [(104.2, False), (-0.1, True), (math.nan, True), (INF, True)])
@@ -99,7 +98,7 @@ def test_bytes_in_100_bits_may_be_more_than_100(score, refused):
     """Of a writing system with two bytes a letter they are."""
     row = score_row("bl_base", "bits", "ru", 1, 4, 0.0, score) | {"bits_per_byte": 0.96}
     with pytest.raises(ValidationError) if refused else contextlib.nullcontext():
-        assert curves.ScoreRow.model_validate(row).score == score
+        assert ScoreRow.model_validate(row).score == score
 
 
 def test_points_are_means_over_seeds_in_order_of_steps():
@@ -107,15 +106,50 @@ def test_points_are_means_over_seeds_in_order_of_steps():
         score_row("bl_base", "xnli", "de", seed, step, step / 10, score)
         for seed, step, score in [(1, 20, 60.0), (1, 0, 30.0), (2, 0, 34.0), (2, 20, 64.0)]
     ]
-    (curve,) = curves.training_curves(rows).values()
-    deviation = pytest.approx(8**0.5)
-    assert curve == [(0, 0.0, 32.0, deviation, {1: 30.0, 2: 34.0}), (20, 2.0, 62.0, deviation, {1: 60.0, 2: 64.0})]
-    (single,) = curves.training_curves(rows[:1]).values()
-    assert single == [(20, 2.0, 60.0, None, {1: 60.0})]
+    points = training_curves(rows).loc["bl_base", "xnli", "de"]
+    assert points.reset_index().values.tolist() == [[0, 0.0, 32.0, 8**0.5, 2], [20, 2.0, 62.0, 8**0.5, 2]]
+    assert math.isnan(training_curves(rows[:1])["std"].iloc[0])
 
 
-def test_language_averages_keep_seeds_apart_and_skip_steps_that_a_language_lacks():
-    rows = rows_of_curve("bl_base", [(0, 0, 30.0), (10, 1, 50.0)], language="de", seeds=(1, 2))
-    rows += rows_of_curve("bl_base", [(0, 0, 20.0), (10, 1, 40.0), (15, 2, 41.0)], language="tr", seeds=(1, 2))
-    average = curves.with_language_average(curves.training_curves(rows))["bl_base", "xnli", "avg"]
-    assert average == [(0, 0.0, 25.0, 0.0, {1: 25.0, 2: 25.0}), (10, 1.0, 45.0, 0.0, {1: 45.0, 2: 45.0})]
+def test_the_average_over_languages_has_the_deviation_of_the_seeds_means():
+    points = {("de", 1): 50.0, ("de", 2): 40.0, ("tr", 1): 30.0, ("tr", 2): 40.0}
+    rows = [score_row("bl_base", "xnli", language, seed, 9, 1.0, score) for (language, seed), score in points.items()]
+    (average,) = training_curves(rows).loc["bl_base", "xnli", AVERAGE].itertuples(index=False)
+    assert tuple(average) == (1.0, 40.0, 0.0, 2)
+
+
+# --- BL_BASE rises from 0 to 100 over 4 EFLOPs, so that its 95 are reached after 3.8; others end after 2
+
+
+def speedup_of(one, other):
+    """The speedup of a system over BL_BASE, and points at equal compute; scores at both ends by (language, seed)."""
+    rows = []
+    for system, eflops, cells in (("bl_base", 4.0, other), ("minijoint", 2.0, one)):
+        for (language, seed), (first, last) in cells.items():
+            rows += rows_of_curve(system, [(0, 0.0, first), (10, eflops, last)], language=language, seeds=(seed,))
+    return speedups(rows)["minijoint"]["all tasks"]
+
+
+def test_speedup_is_one_ratio_of_curves_that_are_averaged_over_languages_and_seeds_first():
+    """A language in which nobody learns, or one that is reached at once, moves the curve, not a mean of ratios."""
+    base = {("de", 1): (0.0, 90.0), ("de", 2): (0.0, 110.0), ("el", 1): (0.0, 100.0), ("el", 2): (0.0, 100.0)}
+    ones = {("de", 1): (0.0, 0.0), ("de", 2): (0.0, 180.0), ("el", 1): (0.0, 110.0), ("el", 2): (0.0, 110.0)}
+    found = speedup_of(ones, base)
+    assert found.value == pytest.approx(3.8 / (2 * 95 / 100))
+    assert found.low == 0 and found.high == pytest.approx(3.8 / (2 * 0.95 * 105 / 145))
+
+
+@pytest.mark.parametrize(
+    "one, other, expected",
+    [
+        ((0.0, 94.0), (0.0, 100.0), 0),  # never
+        ((0.0, 100.0), (96.0, 100.0), 0),  # BL_BASE is there unadapted
+        ((96.0, 97.0), (0.0, 100.0), 3.8 / 2),  # unadapted: the next checkpoint counts
+    ],
+)
+def test_a_speedup_is_never_missing(one, other, expected):
+    assert speedup_of({("de", 1): one}, {("de", 1): other}).value == pytest.approx(expected)
+
+
+def test_at_equal_compute_scores_are_those_where_the_cheaper_ends():
+    assert speedup_of({("de", 1): (0.0, 60.0)}, {("de", 1): (0.0, 100.0)}).at_equal_compute == 60 - 100 / 2

@@ -1,28 +1,46 @@
-"""Paired comparison of two systems, with bootstrap intervals.
+"""Paired comparison of two systems, with bootstrap intervals, and the tables that both studies make of it.
 
 A *cell* is a task in a language. A *unit* is a cell with the seed of a run and a finetuning seed; two systems are
 compared in the units that both have. An interval is the percentile bootstrap's: seeds of runs are drawn with
 replacement, then cells, then in each drawn cell the units of each drawn seed, and the number is made anew of what was
 drawn.
+
+A *variant* is what the tables tell apart: a system, or "SYSTEM N=2", "SYSTEM (label)" of a run that differs.
 """
 
 import functools
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ds_minimodel.results.curves import NEAR_MAXIMAL, Point, Row
+from ds_minimodel.results.curves import NEAR_MAXIMAL
+from ds_minimodel.results.render import EMPTY, Cell, CellRow, Table
+from ds_minimodel.results.run_results import SCORES_FILE, Row
+from ds_minimodel.systems import SYSTEMS
 
 NUM_RESAMPLES = 10_000
 PERCENTILES = (2.5, 97.5)
+ALL_TASKS = "all tasks"
 
 Seeds = tuple[int, int]  # of the run, of finetuning: a unit of a cell
 TaskLanguage = tuple[str, str]  # a cell
-UnitCurves = Mapping[str, Mapping[TaskLanguage, Mapping[Seeds, list[Point]]]]
 Floats = NDArray[np.float64]
+
+
+class Point(NamedTuple):
+    """A checkpoint of one unit."""
+
+    step: int
+    eflops: float
+    score: float
+
+
+UnitCurves = Mapping[str, Mapping[TaskLanguage, Mapping[Seeds, list[Point]]]]
 
 
 class BootstrapEstimate(NamedTuple):
@@ -45,13 +63,30 @@ class Pair(NamedTuple):
     other: list[list[Point]]
 
 
+EstimatesByTask = Mapping[tuple[str, str], Mapping[str, BootstrapEstimate]]  # of pairs of variants, by task
+
+
+def scores_of(work: Path) -> list[dict[str, Any]]:
+    """Score rows of all finished runs in a folder, each with its run and its seed as (pretraining, finetuning)."""
+    rows = []
+    for report in sorted(work.glob(f"*/report/{SCORES_FILE}")):
+        run = report.parents[1]
+        of_run: list[dict[str, Any]] = []
+        for system in SYSTEMS:
+            for path in sorted(run.glob(f"evaluate/{system}/*/*/*/{SCORES_FILE}")):
+                of_run += json.loads(path.read_text(encoding="utf-8"))
+        seed = min(row["seed"] for row in of_run)  # finetuning counts on from the seed of the run
+        rows += [{"run": run.name, **row, "seed": [seed, row["seed"]]} for row in of_run]
+    return rows
+
+
 def unit_curves(rows: Iterable[Row]) -> UnitCurves:
-    """{variant: {cell: {unit: points by rising step}}} of score rows whose seeds are pairs, as of comparison.py."""
+    """{variant: {cell: {unit: points by rising step}}} of score rows whose seeds are pairs."""
     found: dict[str, dict[TaskLanguage, dict[Seeds, list[Point]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
     for row in sorted(rows, key=lambda row: row["step"]):
-        point = Point(row["step"], row["eflops"], row["score"], None, {row["seed"]: row["score"]})
+        point = Point(row["step"], row["eflops"], row["score"])
         found[row["system"]][row["task"], row["language"]][row["seed"]].append(point)
     return found
 
@@ -82,13 +117,6 @@ def share(pairs: Sequence[Pair]) -> BootstrapEstimate | None:
     return _mean_over_cells(pairs, _ratio)
 
 
-def share_of_gain(pairs: Sequence[Pair], floors: Mapping[TaskLanguage, float]) -> BootstrapEstimate | None:
-    """Share, counted from a floor such as the majority class's score; over the cells where the other is above one."""
-    pairs = [pair for pair in pairs if (pair.task, pair.language) in floors]
-    floor = np.array([floors[pair.task, pair.language] for pair in pairs])
-    return _mean_over_cells(pairs, lambda one, other: _ratio(one - floor, other - floor))
-
-
 def _ratio(part: Floats, whole: Floats) -> Floats:
     return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
 
@@ -99,7 +127,7 @@ def _mean_over_cells(pairs: Sequence[Pair], value: Callable[[Floats, Floats], Fl
         return None
     draws = _draws_of(pairs)
     one, other = (
-        draws.means_of_cells([[curve[-1].mean for curve in curves] for curves in of_system])
+        draws.means_of_cells([[curve[-1].score for curve in curves] for curves in of_system])
         for of_system in ([pair.one for pair in pairs], [pair.other for pair in pairs])
     )
     of_cells = value(one, other)
@@ -160,7 +188,7 @@ def _pooled(draws: "_Draws", cells: Sequence[Sequence[list[Point]]]) -> _PooledC
     columns = []
     for step in sorted(shared):
         eflops = np.mean([points[step].eflops for units in by_step for points in units])
-        scores = [[points[step].mean for points in units] for units in by_step]
+        scores = [[points[step].score for points in units] for units in by_step]
         columns.append((eflops, draws.mean(draws.means_of_cells(scores))))
     return _PooledCurve(np.array([eflops for eflops, _ in columns]), np.stack([scores for _, scores in columns], 1))
 
@@ -242,3 +270,96 @@ def _estimate(pairs: Sequence[Pair], values: Floats) -> BootstrapEstimate:
     low, high = np.percentile(values[1:][~np.isnan(values[1:])], PERCENTILES)
     num_units = sum(len(pair.units) for pair in pairs)
     return BootstrapEstimate(float(values[0]), float(low), float(high), len(pairs), num_units)
+
+
+# --- tables
+
+INTERVALS = (
+    "A cell is a task in a language; a unit is a cell with a seed of the run and a finetuning seed. Two systems are "
+    f"compared in the units that both have. In brackets the 95 % interval: percentile bootstrap, {NUM_RESAMPLES:,} "
+    "resamples of the runs' seeds, then of the cells, then of the units. With few of them it is too narrow, and with "
+    "one run's seed it says nothing of another pretraining."
+)
+
+
+def name_of(variant: str) -> str:
+    """Printed name of a variant: its system's title, and what follows it."""
+    system, space, rest = variant.partition(" ")
+    return SYSTEMS[system].title + space + rest
+
+
+def by_task(
+    curves: UnitCurves,
+    compared: Iterable[tuple[str, str]],
+    number: Callable[[Sequence[Pair]], BootstrapEstimate | None] = difference,
+) -> dict[tuple[str, str], dict[str, BootstrapEstimate]]:
+    """{(one, other): {task, or "all tasks": number}} of the variants that have units in common."""
+    found = {}
+    for one, other in compared:
+        pairs = pairs_of(curves, one, other)
+        tasks = list(dict.fromkeys(pair.task for pair in pairs))
+        groups = {ALL_TASKS: pairs} | {task: [pair for pair in pairs if pair.task == task] for task in tasks}
+        numbers = {name: number(group) for name, group in groups.items()}
+        if pairs:
+            found[one, other] = {name: estimate for name, estimate in numbers.items() if estimate}
+    return found
+
+
+def columns_of(estimates: EstimatesByTask) -> list[str]:
+    """All tasks together, and each task where there are several."""
+    names = list(dict.fromkeys(name for numbers in estimates.values() for name in numbers))
+    return names if len(names) > 2 else [ALL_TASKS]
+
+
+def difference_label(one: str, other: str) -> str:
+    """What a difference is called on the page."""
+    return f"{name_of(one)} − {name_of(other)}"
+
+
+def interval_cell(number: BootstrapEstimate | None, form: str = "{:.2f}") -> Cell:
+    """Cell with a number and its interval."""
+    if number is None:
+        return EMPTY
+    interval = f"[{form.format(number.low)}, {form.format(number.high)}]" if number.num_units > 1 else ""
+    return Cell(form.format(number.value), interval)
+
+
+def differences_table(title: str, differences: EstimatesByTask) -> Table:
+    """Differences in final score, in points, of all tasks and of each."""
+    columns = columns_of(differences)
+    rows: list[CellRow] = [
+        [
+            difference_label(one, other),
+            f"{numbers[ALL_TASKS].num_cells} / {numbers[ALL_TASKS].num_units}",
+            *(interval_cell(numbers.get(name), "{:+.2f}") for name in columns),
+        ]
+        for (one, other), numbers in differences.items()
+    ]
+    return Table(title, ["Difference in points", "cells / units", *columns], rows, notes=[INTERVALS])
+
+
+def speedups_table(speedups: EstimatesByTask, curves: UnitCurves) -> Table:
+    """How much sooner than its BL_BASE each variant is, of all tasks and of each; the difference at equal compute."""
+    columns = columns_of(speedups)
+    rows: list[CellRow] = []
+    for (one, other), times in speedups.items():
+        pairs = pairs_of(curves, one, other)
+        rows.append(
+            [
+                name_of(one),
+                name_of(other),
+                f"{len(pairs)} / {sum(len(pair.units) for pair in pairs)}",
+                *(interval_cell(times.get(name)) for name in columns),
+                interval_cell(difference_at_equal_compute(pairs), "{:+.2f}"),
+            ]
+        )
+    notes = [
+        f"Speedup: BL_BASE's compute to {NEAR_MAXIMAL:.0%} of its final score over the system's to the same, on curves "
+        "that are averaged over cells and seeds first. 0: never, or BL_BASE is there unadapted. For a system that is "
+        "there unadapted its next checkpoint's compute is taken: its speedup is at least that. At equal compute: "
+        "difference in points where the cheaper of both ends.",
+        INTERVALS,
+    ]
+    names = [f"speedup, {name}" if len(columns) > 1 else "speedup" for name in columns]
+    columns = ["System", "against", "cells / units", *names, "at equal compute"]
+    return Table("Speedup over BL_BASE", columns, rows, notes=notes)
