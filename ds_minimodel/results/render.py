@@ -134,5 +134,6 @@ def to_terminal(tables: Iterable[Table], width: int) -> str:
         frame = pd.DataFrame(rows, columns=list(table.columns))
         names = frame.iloc[:, :num_names].agg(" ".join, axis=1)
         frame = frame.iloc[:, num_names:].set_index(names).rename_axis(columns=", ".join(table.columns[:num_names]))
-        parts += [table.title, frame.to_string(line_width=width), *(textwrap.fill(note, width) for note in table.notes)]
+        shown = [line.rstrip(" \\") for line in frame.to_string(line_width=width).splitlines()]  # \\: it goes on below
+        parts += [table.title, "\n".join(shown), *(textwrap.fill(note, width) for note in table.notes)]
     return "\n\n".join(parts)
