@@ -32,6 +32,7 @@ adapt:
   <<: *mlm
   snapshot_at: [1, 5]
 finetune:
+  max_length: 48
   tasks:
     topic: {kind: classification, train: topic.jsonl, test: {de: topic.jsonl}, labels: [a, b]}
 engine: {zero_stage: 1, precision: fp32, micro_batch_size: 4}
