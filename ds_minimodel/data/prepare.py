@@ -153,14 +153,14 @@ def _encode_chunk(
     """Tokenise a (shard, chunk), the share `held_out` of its documents apart."""
     shard, chunk = job
     tokenizer = _tokenizer_of_worker(tokenizer_folder)
-    found = list(documents(chunk))
-    kept = [document for document in found if not min_words or sum(len(line.split()) for line in document) >= min_words]
+    texts = list(documents(chunk))
+    kept = [document for document in texts if not min_words or sum(len(line.split()) for line in document) >= min_words]
     stores = [kept]
     if held_out:
         sides = [is_held_out(document, held_out) for document in kept]
         stores = [[document for document, side in zip(kept, sides, strict=True) if side == held] for held in (0, 1)]
     return _Part(
-        shard, chunk.end, [_encode(tokenizer, store, whole_documents) for store in stores], len(found) - len(kept)
+        shard, chunk.end, [_encode(tokenizer, store, whole_documents) for store in stores], len(texts) - len(kept)
     )
 
 
@@ -282,8 +282,8 @@ class _Journal:
         """Add a part that the open shard now holds."""
         self.position = part.end
         self.counts = [
-            _Counts(documents + len(found.lengths), tokens + len(found.ids))
-            for (documents, tokens), found in zip(self.counts, part.stores, strict=True)
+            _Counts(documents + len(of_store.lengths), tokens + len(of_store.ids))
+            for (documents, tokens), of_store in zip(self.counts, part.stores, strict=True)
         ]
         self.dropped += part.dropped
 

@@ -53,10 +53,10 @@ def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
 
     UserError where there is no file; a Hub is not asked.
     """
-    found: list[TextSource] = []
+    listed: list[TextSource] = []
     for pattern in map(str, patterns):
         if pattern.startswith(PREFIX):
-            found += [of_hub] if (of_hub := HubText.of(pattern)) not in found else []
+            listed += [of_hub] if (of_hub := HubText.of(pattern)) not in listed else []
             continue
         is_glob = glob.has_magic(pattern) and not Path(pattern).exists()
         names = sorted(glob.glob(pattern, recursive=True)) if is_glob else [pattern]
@@ -69,9 +69,9 @@ def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
                 raise UserError(f"{path}: the file is empty; fetch it again or leave it out")
             if _form(path) == ".json":
                 raise UserError(f"{path}: JSON is no text; a file of one JSON object a line is to be named .jsonl")
-            if path not in found:
-                found.append(path)
-    return found
+            if path not in listed:
+                listed.append(path)
+    return listed
 
 
 def read_chunks(files: Sequence[TextSource], start: Position = START, column: str = COLUMN) -> Iterator[Chunk]:

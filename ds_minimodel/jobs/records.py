@@ -212,5 +212,5 @@ def first_difference(old: Any, new: Any, key: str = "") -> str | None:
     if not isinstance(old, dict) or not isinstance(new, dict):
         return f"{key}: {old} -> {new}"[:200]
     parts = sorted({*old, *new})
-    found = (first_difference(old.get(part), new.get(part), f"{key}.{part}".lstrip(".")) for part in parts)
-    return next(difference for difference in found if difference)
+    differences = (first_difference(old.get(part), new.get(part), f"{key}.{part}".lstrip(".")) for part in parts)
+    return next(difference for difference in differences if difference)

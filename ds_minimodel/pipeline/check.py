@@ -92,15 +92,15 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
         batch_size, micro = fill_batch(finetune.of(task, "batch_size"), engine.micro_batch_size, replicas)
         schedule = Schedule(10**9, finetune.of(task, "lr"))
         forms[f"finetune {task}"] = finetune, schedule, batch_size, micro, (*unknown, *_OF_DATA)
-    found: dict[str, list[str]] = {}  # disagreement -> steps
+    steps_of: dict[str, list[str]] = {}  # disagreement -> steps
     for step, (section, schedule, batch_size, micro, left) in forms.items():
         precision = "fp32" if engine.precision == "auto" else engine.precision
         execution = Execution(batch_size, micro or engine.micro_batch_size, engine.zero_stage, precision)
         rule = Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip)
         run = Run(schedule, execution, Accounting(1, ()), rule, deepspeed=file.settings, deepspeed_file=file.path)
         for disagreement in disagreements(run, replicas, left):
-            found.setdefault(disagreement, []).append(step)
-    refuse_disagreements(run, [f"{disagreement} ({', '.join(steps)})" for disagreement, steps in found.items()])
+            steps_of.setdefault(disagreement, []).append(step)
+    refuse_disagreements(run, [f"{disagreement} ({', '.join(steps)})" for disagreement, steps in steps_of.items()])
     name_the_cpu()
     let_deepspeed_check(run, replicas)
 

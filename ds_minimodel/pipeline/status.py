@@ -80,13 +80,13 @@ def left_of(recipe: Recipe, jobs: Sequence[JobStatus]) -> Left:
     for job in jobs:
         if job.training:
             took.setdefault(_alike(job), []).append(job.training.steps / job.training.rate)
-    found: list[float | None] = []
+    each: list[float | None] = []
     for job in jobs:
         if job.step in train and job.state != State.COMPLETE.value:
             known = took.get(_alike(job))
-            found.append(job.training.seconds_left if job.training else statistics.fmean(known) if known else None)
-    seconds = [one for one in found if one is not None]
-    return Left(sum(seconds), len(seconds), len(found) - len(seconds))
+            each.append(job.training.seconds_left if job.training else statistics.fmean(known) if known else None)
+    seconds = [one for one in each if one is not None]
+    return Left(sum(seconds), len(seconds), len(each) - len(seconds))
 
 
 def _alike(job: JobStatus) -> str:

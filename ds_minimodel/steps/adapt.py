@@ -55,7 +55,7 @@ class FirstManifest(PackManifest):
 
 def jobs(context: Context) -> list[Job]:
     recipe, layout = context.recipe, context.layout
-    source, found = recipe.languages.source, []
+    source, listed = recipe.languages.source, []
     shared = {"seed": recipe.seed, "objective": recipe.objective, "adapt": recipe.adapt.recorded()}
     shared |= recipe.data.recorded() | recipe.engine.recorded()
     for system in recipe.chosen_systems:
@@ -64,7 +64,7 @@ def jobs(context: Context) -> list[Job]:
         parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
             folder = layout.adapt(system, language)
-            found.append(
+            listed.append(
                 Job(
                     folder,
                     {**inputs, "language": language, **initial_inputs(recipe, language)},
@@ -73,7 +73,7 @@ def jobs(context: Context) -> list[Job]:
                     finished_checkpoints(folder),
                 )
             )
-    return found
+    return listed
 
 
 def _adapt(context: Context, system: System, language: str) -> None:

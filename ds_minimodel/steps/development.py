@@ -52,10 +52,10 @@ def evaluation(
             if not is_filler and world.tensor.rank == 0:
                 share.append((index, logits))
         outputs = [pair for pairs in world.gather(lambda: share) for pair in pairs]
-        found = world.from_main(lambda: kind.score(task, source, records, encoded, outputs))
-        score = found.pop("score")
+        values = world.from_main(lambda: kind.score(task, source, records, encoded, outputs))
+        score = values.pop("score")
         if best is not None:
             best.offer(step, score, weights, is_first=step == steps.start)
-        return {f"dev/{key}": value for key, value in found.items()} | {"dev/score": score}
+        return {f"dev/{key}": value for key, value in values.items()} | {"dev/score": score}
 
     return Evaluation(steps, scores)

@@ -35,7 +35,7 @@ from ds_minimodel.tasks.kind import Encoded, Logits
 def jobs(context: Context) -> list[Job]:
     """Jobs that score a system on a task in a language with the task model of a seed."""
     recipe, layout = context.recipe, context.layout
-    found: list[Job] = []
+    listed: list[Job] = []
     source = recipe.languages.source
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
         of_source = (layout.pretrain(system), layout.tokenizer(source)) if KINDS[task.kind].scored_with_source else ()
@@ -54,8 +54,8 @@ def jobs(context: Context) -> list[Job]:
             )
             folder = layout.evaluate(system, language, name, seed)
             make = partial(_evaluate, context, system, name, language, seed, folder)
-            found.append(Job(folder, inputs, parents, make))
-    return found
+            listed.append(Job(folder, inputs, parents, make))
+    return listed
 
 
 def _model(context: Context, system: System, name: str, seed: int) -> Path:
@@ -69,7 +69,7 @@ def _evaluate(context: Context, system: System, name: str, language: str, seed: 
     recipe, world = context.recipe, context.world
     shares = world.gather(partial(_score_packs, context, system, name, language, seed))
     rows = sorted((row for share, _ in shares for row in share), key=itemgetter("step"))
-    shown = [found for _, found in shares if found]
+    shown = [example for _, example in shares if example]
     task = recipe.finetune.tasks[name]
     metric = KINDS[task.kind].metric(task, recipe.languages.source)
 

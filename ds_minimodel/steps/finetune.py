@@ -39,7 +39,7 @@ def check_tasks(recipe: Recipe) -> None:
 def jobs(context: Context) -> list[Job]:
     """Jobs that finetune each body on each task, one a seed."""
     recipe, layout = context.recipe, context.layout
-    section, found = recipe.finetune, []
+    section, listed = recipe.finetune, []
     shared = {"finetune": section.recorded(), **recipe.engine.recorded()}
     for body in recipe.bodies:
         parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
@@ -49,8 +49,8 @@ def jobs(context: Context) -> list[Job]:
             for seed in seeds_of_task(recipe, name):
                 folder = layout.finetune(body, name, seed)
                 make = partial(_finetune, context, body, name, seed)
-                found.append(Job(folder, {**inputs, "seed": seed}, parents, make, finished_checkpoints(folder)))
-    return found
+                listed.append(Job(folder, {**inputs, "seed": seed}, parents, make, finished_checkpoints(folder)))
+    return listed
 
 
 def _finetune(context: Context, system: System, name: str, seed: int) -> None:

@@ -74,21 +74,21 @@ def evaluation(
         if data.size > 1:
             torch.distributed.all_reduce(totals, group=data.handle)
         terms, num_bytes, *sums_of_heads = totals.tolist()
-        found = {}
+        values = {}
         heads = [f"/{head}" for head in cast(list[str], module.loss_names)] if len(sums_of_heads) > 1 else []
         for head, nats in zip([*heads, ""], [*sums_of_heads, *sums_of_heads[-1:]], strict=False):
-            found[f"{name}nats_per_token{head}"] = nats / max(1, terms)
-            found[f"{name}bits_per_byte{head}"] = nats / math.log(2) / num_bytes if num_bytes else math.nan
-        return {key: value for key, value in found.items() if math.isfinite(value)}
+            values[f"{name}nats_per_token{head}"] = nats / max(1, terms)
+            values[f"{name}bits_per_byte{head}"] = nats / math.log(2) / num_bytes if num_bytes else math.nan
+        return {key: value for key, value in values.items() if math.isfinite(value)}
 
     def scores(step: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
         if body is None:
             return losses(module, "held_out/")
         depth = body.trained_layers(step)
-        found = losses(module, "held_out/", depth=depth)
+        values = losses(module, "held_out/", depth=depth)
         if step in body.snapshots:
             whole = body.plugged(module, weights)
-            found |= losses(whole, "held_out/body_", depth=body.num_layers)
-        return found
+            values |= losses(whole, "held_out/body_", depth=body.num_layers)
+        return values
 
     return Evaluation(steps, scores)
