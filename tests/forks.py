@@ -61,6 +61,7 @@ class Fork:
 
 
 def _work(function, arguments, said, cwd, environment):
+    multiprocessing.current_process().daemon = False  # for its parent it is one; it may have workers all the same
     for descriptor, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{said}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     os.environ.clear()

@@ -55,7 +55,7 @@ def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa
         assert code == 0, err
     for step in ("tokenizer", "tokens"):
         manifest = json.loads((tmp_path / f"run/{step}/xx/manifest.json").read_text())
-        assert manifest["text"] == [[f"hf://datasets/someone/texts@{COMMIT}::train"]]
+        assert manifest["text"] == [f"hf://datasets/someone/texts@{COMMIT}::train"]
     stores = [(tmp_path / f"run/tokens/{language}/00000.bin").read_bytes() for language in ("en", "xx")]
     assert stores[0] == stores[1]
     hub.requests.clear()
