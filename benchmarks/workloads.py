@@ -137,7 +137,7 @@ def make_batch(work: Workload, number: int) -> dict:
     read = torch.rand(shape, generator=draw).argsort(1)[:, : work.num_read].sort(1).values
     targets = tokens.gather(1, read)
     tokens = tokens.scatter(
-        1, read, trained_layout(work.vocab_size).need("mask", "masked language modelling")
+        1, read, trained_layout(work.vocab_size).require("mask", "masked language modelling")
     )  # all masked: the kind of a piece costs nothing
     sample_keys = torch.randint(-(2**31), 2**31 - 1, (work.batch_size,), generator=draw).to(torch.int32)
     return {"tokens": tokens, "read": read, "targets": targets, "sample_keys": sample_keys, "count": targets.numel()}

@@ -62,26 +62,26 @@ class Vocabulary:
     @property
     def special(self) -> dict[str, int]:
         """{name: id} of the special tokens that the vocabulary has."""
-        found = {token: getattr(self, token) for token in _TITLES}
-        return {token: id for token, id in found.items() if id is not None}
+        ids = {token: getattr(self, token) for token in _TITLES}
+        return {token: id for token, id in ids.items() if id is not None}
 
     @property
     def special_ids(self) -> list[int]:
         """The ids of the special tokens, rising."""
         return sorted({*self.special.values()})
 
-    def need(self, token: str, user: str) -> int:
-        """The id of a special token; UserError, with `user`, what needs it, where the vocabulary has none."""
+    def require(self, token: str, needed_by: str) -> int:
+        """The id of a special token; UserError, with what it is `needed_by`, where the vocabulary has none."""
         id = self.special.get(token)
         if id is None:
-            raise UserError(f"{self.name}: has no {_TITLES[token]}, which {user} needs")
+            raise UserError(f"{self.name}: has no {_TITLES[token]}, which {needed_by} needs")
         return id
 
-    def need_lossless(self, user: str) -> None:
-        """UserError, with `user`, what needs it, where a text does not come back from its ids as it was."""
+    def require_lossless(self, needed_by: str) -> None:
+        """UserError, with what it is `needed_by`, where a text does not come back from its ids as it was."""
         if self.lossy is not None:
             raise UserError(
-                f"{self.name}: {self.lossy}, and {user} needs each text to come back as it was; tokenizer.kind "
+                f"{self.name}: {self.lossy}, and {needed_by} needs each text to come back as it was; tokenizer.kind "
                 "byte-bpe trains a vocabulary that loses nothing"
             )
 
@@ -96,9 +96,9 @@ class Vocabulary:
         """What a text is read after: the token that begins one, else the one that ended the text before."""
         return self.eos if self.bos is None else self.bos
 
-    def bounds(self, user: str) -> tuple[int, int]:
-        """(start, eos), between which a task's texts stand; UserError, with `user`, where nothing ends a text."""
-        eos = self.need("eos", user)
+    def bounds(self, needed_by: str) -> tuple[int, int]:
+        """(start, eos), between which a task's texts stand; UserError, with `needed_by`, where nothing ends a text."""
+        eos = self.require("eos", needed_by)
         return eos if self.start is None else self.start, eos
 
     @property

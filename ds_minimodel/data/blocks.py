@@ -92,7 +92,7 @@ def _header(store: TokenStore, mode: str, seq_length: int, count: int, digest: b
 
 def _build(path: Path, store: TokenStore, mode: str, seq_length: int) -> None:
     limit, count = seq_length - 1, 0
-    eos = store.vocabulary.need("eos", "a table of blocks")
+    eos = store.vocabulary.require("eos", "a table of blocks")
     with files.atomic_write(path, "w+b") as file:
         file.write(bytes(_HEADER.size))
         for starts, lengths in (

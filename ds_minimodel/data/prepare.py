@@ -169,7 +169,7 @@ def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) 
 
     whole_documents: a document is one text instead, which ends in one.
     """
-    eos = tokenizer.vocabulary.need("eos", "a token store")
+    eos = tokenizer.vocabulary.require("eos", "a token store")
     if whole_documents:
         kept = [["\n".join(document)] for document in kept]
     # All lines in one call: SentencePiece starts a thread for each. An array takes ids three times as fast as a list.

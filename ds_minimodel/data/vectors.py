@@ -189,7 +189,7 @@ class _Sentences:
 
     def __init__(self, store: TokenStore, pieces: list[str]):
         self.store, self.pieces = store, pieces
-        self.eos = store.vocabulary.need("eos", "training of vectors")
+        self.eos = store.vocabulary.require("eos", "training of vectors")
 
     def __iter__(self) -> Iterator[list[str]]:
         for number in range(self.store.num_documents):

@@ -82,5 +82,5 @@ def replacements(targets: Integers, sample_keys: Keys, vocabulary: Vocabulary) -
     kind = uniform(draws(stream_key(sample_keys, Stream.MASK_KIND), 0, slots))
     piece_draws = draws(stream_key(sample_keys, Stream.MASK_PIECE), 0, slots)
     pieces = vocabulary.pieces(uniform_below(piece_draws, vocabulary.num_pieces))
-    mask = vocabulary.need("mask", "masked language modelling")
+    mask = vocabulary.require("mask", "masked language modelling")
     return np.where(kind < 0.8, mask, np.where(kind < 0.9, pieces, targets))

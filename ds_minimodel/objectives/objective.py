@@ -84,7 +84,7 @@ class Sampler:
         """UserError where the vocabulary of the text has not the special tokens that the objective needs."""
         self.reader, self.objective, self.settings = reader, objective, settings
         for token in objective.needs:
-            reader.store.vocabulary.need(token, f"the objective {objective.name}")
+            reader.store.vocabulary.require(token, f"the objective {objective.name}")
 
     def rows(self, first: int, last: int) -> dict[str, Any]:
         """The batch of the samples [first, last): Objective.batch with lengths (B,) and sample_keys (B,) int32."""

@@ -30,7 +30,7 @@ def why_no_code(device: torch.device | int) -> str:
         return ""
     return (
         f"{gpu.name} is sm_{gpu.major}{gpu.minor}, and torch {torch.__version__} has code for "
-        f"{', '.join(architectures)} alone; {cure(capability)}, then ds_minimodel again for its kernels; "
+        f"{', '.join(architectures)} alone; {what_to_install(capability)}, then ds_minimodel again for its kernels; "
         "CUDA_VISIBLE_DEVICES hides a GPU"
     )
 
@@ -50,7 +50,7 @@ def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
     )
 
 
-def cure(capability: tuple[int, int]) -> str:
+def what_to_install(capability: tuple[int, int]) -> str:
     """What to install for a GPU of this compute capability."""
     if capability < CUDA_13:
         return f"install the build for CUDA 12.6: uv pip install --torch-backend=cu126 {CUDA_12_BUILD}"

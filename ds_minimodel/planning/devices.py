@@ -50,7 +50,7 @@ GPUS = {
 NAMES = (*GPUS, "cpu")
 
 
-def named(name: str) -> Device:
+def device_named(name: str) -> Device:
     """The Device of that name, "cpu" for this machine's CPUs; UserError for another."""
     if name == "cpu":
         from ds_minimodel.engine.partition import machine_memory  # with torch, which the command line does without

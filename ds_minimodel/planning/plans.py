@@ -19,7 +19,7 @@ from ds_minimodel.engine.zero.config import needed_stage, zero_memory
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.parallel import Group, split_model
 from ds_minimodel.pipeline.check import check_deepspeed_file
-from ds_minimodel.planning.devices import Device, named
+from ds_minimodel.planning.devices import Device, device_named
 from ds_minimodel.planning.memory import Memory, memory_of_step, traffic_of_step
 from ds_minimodel.planning.steps import largest_batch, model_of, phases_of, text_steps
 from ds_minimodel.planning.tracing import Trace, on_meta, trace
@@ -99,10 +99,10 @@ class Planner:
 def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = None) -> list[Row]:
     """Rows as JSON, one for each step on text of each system of the recipe.
 
-    device_name: of devices.named. peak: TFLOP/s of one device; at it the executed FLOPs take "least_hours", which is
+    device_name: of `device_named`. peak: TFLOP/s of one device; at it the executed FLOPs take "least_hours", which is
     None without it. UserError for ranks that do not divide a batch, or that engine.tensor_parallel does not divide.
     """
-    device, engine = named(device_name), recipe.engine
+    device, engine = device_named(device_name), recipe.engine
     replicas = replicas_of(ranks, engine.tensor_parallel)
     settings = engine.deepspeed.settings if engine.deepspeed else {}
     check_deepspeed_file(recipe, replicas)

@@ -66,7 +66,7 @@ class MaskAnswerer(Answerer):
 
     def check_request(self, request: Request, tokenizer: Tokenizer, where: str) -> None:
         text = text_field(request, "text", where)
-        tokenizer.vocabulary.need("mask", "a prediction of pieces")
+        tokenizer.vocabulary.require("mask", "a prediction of pieces")
         if not _spelt(tokenizer).search(text):
             raise UserError(f"{where}: no {tokenizer.mask} in the text; put one where a piece is to be predicted")
 
@@ -127,7 +127,7 @@ class CompletionAnswerer(Answerer):
         begin, answers = vocabulary.frame[0], list[Answer]()
         for request in requests:
             ids = [*begin, *tokenizer.encode([str(request["text"])])[0][len(begin) - self.room :]]
-            ids_1S = torch.tensor([ids or [vocabulary.need("eos", "a text that starts from nothing")]])
+            ids_1S = torch.tensor([ids or [vocabulary.require("eos", "a text that starts from nothing")]])
             with torch.random.fork_rng():
                 torch.manual_seed(self.how.seed)
                 found = model.generate(
@@ -146,7 +146,7 @@ def _spelt(tokenizer: Tokenizer) -> re.Pattern[str]:
 def with_masks(tokenizer: Tokenizer, text: str, max_length: int) -> list[int]:
     """<s>, the text with the id of <mask> wherever it is spelt, </s>."""
     vocabulary = tokenizer.vocabulary
-    (begin, end), mask = vocabulary.frame, vocabulary.need("mask", "a prediction")
+    (begin, end), mask = vocabulary.frame, vocabulary.require("mask", "a prediction")
     room = max_length - len(begin) - len(end)
     *before, last = _spelt(tokenizer).split(text)
     parts = tokenizer.encode([*(part.rstrip() if tokenizer.mask_takes_space else part for part in before), last])

@@ -43,7 +43,7 @@ def _training(context: Context, language: str) -> Job:
             None if pack is None else open_tokenizer(pack),
         )
         if recipe.trained_by.needs_lossless:
-            open_tokenizer(out).vocabulary.need_lossless(f"the objective {recipe.objective}")
+            open_tokenizer(out).vocabulary.require_lossless(f"the objective {recipe.objective}")
 
     inputs |= {} if pack is None else {"base": identity(pack)}
     return Job(out, inputs, (), train)

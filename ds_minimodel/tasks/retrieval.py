@@ -148,7 +148,7 @@ def sentences_of(vocabulary: Vocabulary, ids: Sequence[Sequence[int]], max_lengt
     if max_length < 3:
         raise UserError(f"max_length {max_length}: too short for a sentence; raise it in the recipe")
     if pool == "first":
-        vocabulary.need("bos", "a sentence's vector")
+        vocabulary.require("bos", "a sentence's vector")
     before, after = vocabulary.frame
     room = max_length - len(before) - len(after)
     sequences = [np.array([*before, *of_text[:room], *after]) for of_text in ids]

@@ -23,9 +23,9 @@ def test_special_tokens_may_be_anywhere_and_missing():
 
 
 def test_a_missing_token_is_named_with_what_needs_it():
-    assert GPT_2.need("eos", "text") == 50
+    assert GPT_2.require("eos", "text") == 50
     with pytest.raises(UserError, match=r"^gpt2: has no mask token \(mask\), which masked language modelling needs$"):
-        GPT_2.need("mask", "masked language modelling")
+        GPT_2.require("mask", "masked language modelling")
 
 
 def test_a_text_stands_between_the_tokens_that_there_are():
@@ -34,9 +34,9 @@ def test_a_text_stands_between_the_tokens_that_there_are():
 
 
 def test_what_a_vocabulary_loses_is_said_with_what_needs_it():
-    GPT_2.need_lossless("generation")
+    GPT_2.require_lossless("generation")
     with pytest.raises(UserError, match=r"^bert: it lowers letters, and generation needs .* tokenizer.kind byte-bpe"):
-        Vocabulary(9, lossy="it lowers letters", name="bert").need_lossless("generation")
+        Vocabulary(9, lossy="it lowers letters", name="bert").require_lossless("generation")
 
 
 @pytest.mark.parametrize("vocabulary", [GPT_2, Vocabulary(9), Vocabulary(9, 0, 2, 1, 3, 8), Vocabulary(9, 4, 5, 3)])

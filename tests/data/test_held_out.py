@@ -71,7 +71,7 @@ def test_tokens_stand_for_the_bytes_of_the_text(corpus, tokenizer_folder):
     """And for a space before each line, which SentencePiece adds."""
     tokenizer = open_tokenizer(tokenizer_folder)
     sizes = bytes_of_ids(tokenizer)
-    unknown = tokenizer.vocabulary.need("unk", "this test")
+    unknown = tokenizer.vocabulary.require("unk", "this test")
     for line, ids in zip(corpus[0], tokenizer.encode(corpus[0])):
         assert unknown not in ids and sizes[ids].sum() == len(line.encode()) + 1
     special = tokenizer.vocabulary

@@ -104,14 +104,14 @@ def test_byte_level_pieces_lose_nothing(by_bytes):
     sizes, special = bytes_of_ids(by_bytes), {*by_bytes.vocabulary.special_ids}
     for text, ids in zip(texts, by_bytes.encode(texts), strict=True):
         assert by_bytes.decode(ids) == text and sizes[ids].sum() == len(text.encode()) and not special & {*ids}
-    by_bytes.vocabulary.need_lossless("this test")
+    by_bytes.vocabulary.require_lossless("this test")
     assert len({id for ids in by_bytes.encode(texts) for id in ids}) > 300  # bytes and pieces
 
 
 def test_unigram_pieces_lose_and_say_so(tokenizer):
     assert tokenizer.decode(tokenizer.encode(["ﬁ  ꙮ"])[0]) != "ﬁ  ꙮ"
     with pytest.raises(UserError, match="it normalises text, and what has no piece is unknown to it"):
-        tokenizer.vocabulary.need_lossless("this test")
+        tokenizer.vocabulary.require_lossless("this test")
 
 
 def test_marks_belong_to_their_letters(tmp_path):

@@ -11,7 +11,7 @@ from ds_minimodel.engine.partition import partition_of_run
 from ds_minimodel.engine.zero.engine import build_engine, destroy
 from ds_minimodel.engine.zero.state import adamw_of, vectors
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.planning.devices import named
+from ds_minimodel.planning.devices import device_named
 from ds_minimodel.planning.memory import ring
 from ds_minimodel.planning.plans import Planner
 from ds_minimodel.planning.tracing import Allocations, saving_to, storage_bytes, tensors_in
@@ -58,7 +58,7 @@ def measure_step(module, batches, run, world):
     `sent` counts the collectives by the ring algorithm; the plan does not know those within a replica.
     """
     partition = partition_of_run(module, run, world)
-    plan = Planner(module, lambda _: batches(0)[0], run.execution.precision, named("cpu")).plan(partition.setup)
+    plan = Planner(module, lambda _: batches(0)[0], run.execution.precision, device_named("cpu")).plan(partition.setup)
     activations = saved_bytes(copy.deepcopy(module).to(DTYPES[run.execution.precision]), batches(0)[0])
     own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     # Held, so that what an earlier engine has left behind is not freed in the meantime.

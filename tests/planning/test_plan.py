@@ -9,7 +9,7 @@ from synthetic import BATCH_SIZE, Sampler, model
 
 from ds_minimodel.engine.partition import Setup, partition_of
 from ds_minimodel.model.models import to_tensors
-from ds_minimodel.planning.devices import named
+from ds_minimodel.planning.devices import device_named
 from ds_minimodel.planning.plans import Planner
 from ds_minimodel.planning.tracing import on_meta, trace
 
@@ -21,7 +21,7 @@ def batch(size=BATCH_SIZE):
 
 
 def planner(what="adapt"):
-    return Planner(model(what), batch, "bf16", named("cpu"))
+    return Planner(model(what), batch, "bf16", device_named("cpu"))
 
 
 @pytest.mark.parametrize("what", ["pretrain", "adapt", "build-mini"])
