@@ -129,18 +129,6 @@ def test_sizes_that_the_weights_have_not_are_refused_before_anything_is_made(sav
     assert "\n" not in str(refusal.value) and str(saved / "body") in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["link.txt", "embeddings.safetensors", "manifest.json"])
-def test_a_link_in_a_pack_is_refused(saved, name):
-    path, target = saved / "pack" / name, saved / "elsewhere"
-    if path.exists():
-        path.rename(target)
-    else:
-        target.write_text("a secret")
-    path.symlink_to(target)
-    with pytest.raises(UserError, match=f"{name}: .*link"):
-        load_pack(saved / "pack")
-
-
 def flip(position):
     def damage(path):
         content = bytearray(path.read_bytes())
