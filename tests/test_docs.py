@@ -14,7 +14,7 @@ from ds_minimodel.common.files import write_json, write_manifest
 from ds_minimodel.recipe.reading import load_recipe, package_recipes, read_yaml
 from ds_minimodel.recipe.schema import PaperRecipe
 
-from .docs import PAGES, ROOT, blocks, commands, inline_code, name_of, prose, words
+from .docs import PAGES, ROOT, blocks, commands, import_script, inline_code, name_of, prose, text_of, words
 
 RECIPES = [*sorted((ROOT / "ds_minimodel/recipes").glob("*.yaml")), ROOT / "study/study.yaml"]
 COMMANDS = [(name_of(page), command) for page in [*PAGES, *RECIPES] for command in commands(page)]
@@ -137,68 +137,7 @@ def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
     assert progressive.adapt.depth_schedule == [(4, 0.5), (8, 0.25), (12, 0.25)]
 
 
-# --- docs/recipes.md against the typed recipe ---
-
-SCHEMA = PaperRecipe.model_json_schema()
-BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`", "null": "none"}
-
-
-def section_of(schema):
-    """The section that a key's schema refers to, or None."""
-    reference = schema.get("$ref") or next((part["$ref"] for part in schema.get("allOf", [])), None)
-    return SCHEMA["$defs"][reference.rpartition("/")[2]] if reference else None
-
-
-def type_of(schema):
-    """A key's type as the page says it."""
-    if "anyOf" in schema:
-        return " or ".join(map(type_of, schema["anyOf"]))
-    if "enum" in schema:
-        return ", ".join(f"`{value}`" for value in schema["enum"])
-    if schema["type"] == "object":
-        inner = schema["additionalProperties"]
-        return f"{{text: {'task' if '$ref' in inner else type_of(inner)}}}"
-    if "prefixItems" in schema:
-        return f"[{', '.join(map(type_of, schema['prefixItems']))}]"
-    if schema["type"] == "array":
-        return f"list of {type_of(schema['items'])}" + (", one or more" if schema.get("minItems") else "")
-    bounds = ", ".join(f"{sign} {schema[bound]:g}" for bound, sign in BOUNDS.items() if bound in schema)
-    return f"{NAMES[schema['type']]} {bounds}".strip()
-
-
-def keys_of_the_code(section=SCHEMA, prefix=""):
-    """{key path: (type, default)} of the typed recipe."""
-    found = {}
-    for key, schema in section["properties"].items():
-        inner = section_of(schema)
-        if inner:
-            found |= keys_of_the_code(inner, f"{prefix}{key}.")
-            continue
-        found[prefix + key] = (type_of(schema), schema.get("default", "required"))
-        if "$ref" in schema.get("additionalProperties", {}):
-            found |= keys_of_the_code(section_of(schema["additionalProperties"]), f"{prefix}{key}.NAME.")
-    return found
-
-
-def keys_of_the_page():
-    """The same of the tables of docs/recipes.md; a heading names the sections that its table is of."""
-    text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
-    text, found = text.partition("## Keys")[2].partition("\n## ")[0], {}
-    for part in text.split("\n### ")[1:]:
-        heading, _, body = part.partition("\n")
-        prefixes = [f"{name}." for name in re.findall("`(.*?)`", heading)] or [""]
-        for row in re.findall(r"^\| `.*", body, re.MULTILINE):
-            key, kind, default, meaning = (cell.strip() for cell in row.strip("| ").split(" | "))
-            value = {"required": "required", "–": None}.get(default)
-            if default not in ("required", "–"):
-                value = read_yaml(default.strip("`"))[0]
-            for prefix in prefixes:
-                name = prefix + key.strip("`")
-                assert name not in found, f"{name} is there twice"
-                found[name] = (kind, value)
-    return found
-
-
-def test_every_key_is_on_the_page_with_its_type_and_default():
-    assert keys_of_the_page() == keys_of_the_code()
+def test_the_keys_of_the_page_are_the_recipes():
+    recipe_keys, page = import_script("scripts/recipe_keys.py"), text_of("docs/recipes.md")
+    assert "| `workdir` |" in page
+    assert recipe_keys.with_tables(page) == page, "python scripts/recipe_keys.py writes the tables"

@@ -15,13 +15,21 @@ class BodyConfig(Section):
     """Sizes of a body, with the paper's as defaults; the keys that every kind has."""
 
     kind: str
+    """Kind of body; each has keys and defaults of its own."""
     num_layers: Few = 12
+    """Transformer layers of the whole body."""
     hidden_size: Size = 768
+    """Width; `num_heads` must divide it."""
     num_heads: Few = 12
+    """Attention heads."""
     ffn_size: Size = 3072
+    """Inner width of the feed-forward blocks."""
     max_positions: Length = 512
+    """Tokens of the longest sequence; no `seq_length` or `max_length` may be above."""
     dropout: Probability = 0.1
+    """After embeddings, attention and feed-forward blocks."""
     attention_dropout: Probability = 0.1
+    """Of attention probabilities."""
 
     separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair
     token_types: ClassVar[int] = 1  # vectors that tell them apart; with one there is none, since positions can hold it

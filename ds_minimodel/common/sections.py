@@ -85,9 +85,11 @@ class OneOf:
 
 
 class Section(BaseModel):
-    """A mapping of the recipe: frozen, of known keys only."""
+    """A mapping of the recipe: frozen, of known keys only. The docstring below a key is its row in docs/recipes.md."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     def recorded(self) -> dict[str, Any]:
         """The keys that the record of a job holds, with their values."""

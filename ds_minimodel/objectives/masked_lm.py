@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class MaskedLmSettings(Section):
     """Keys of a step that trains with this objective."""
 
-    mask_prob: Share = 0.15  # of the tokens that are predicted
+    mask_prob: Share = 0.15
+    """Share of tokens to predict: 80 % masked, 10 % replaced, 10 % kept."""
 
 
 class MaskedLm(Objective):

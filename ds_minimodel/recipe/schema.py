@@ -55,7 +55,9 @@ from ds_minimodel.tasks import FINETUNED, KINDS
 
 class Languages(Section):
     source: Name
+    """Language of steps 1, 1b and 3."""
     targets: Annotated[list[Name], Field(min_length=1)]
+    """Languages of step 2."""
 
     @model_validator(mode="after")
     def _differ(self) -> "Languages":
@@ -70,11 +72,15 @@ class Languages(Section):
 
 
 class TokenizerSection(Section):
-    kind: Literal["unigram", "byte-bpe"] = "unigram"  # byte-bpe where the objective needs it
+    kind: Literal["unigram", "byte-bpe"] = "unigram"
+    """Kind of vocabulary; `next-token` has and takes `byte-bpe` alone."""
     # SentencePiece takes no smaller ones.
     vocab_size: Annotated[int, Field(gt=5), UpTo(10**7)] = 50_000
+    """Ids of each language's vocabulary, the special ones included."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9998
+    """`unigram`: share of the text's characters that get pieces; the rest is `<unk>`."""
     input_sentences: Annotated[int, Field(gt=100), UpTo(10**9)] = 5_000_000
+    """Lines of text, at most, that a vocabulary is trained on, drawn from all."""
 
 
 class LosslessTokenizerSection(TokenizerSection):
@@ -91,14 +97,18 @@ class LosslessTokenizerSection(TokenizerSection):
 
 
 class Data(Section):
-    text: Annotated[dict[str, OneOrMore], DECIDES_NOTHING]  # language -> files or globs
-    column: Annotated[str, DECIDES_NOTHING] = "text"  # of the text, in files of rows
+    text: Annotated[dict[str, OneOrMore], DECIDES_NOTHING]
+    """Language → files, globs or data sets of the Hub; one may stand without a list."""
+    column: Annotated[str, DECIDES_NOTHING] = "text"
+    """Column of the text in JSON lines and Parquet."""
     blocks: Literal["complete", "complete_doc", "none"] = "complete"
-    min_words: Annotated[
-        dict[str, NonNegativeInt], DECIDES_NOTHING
-    ] = {}  # language -> documents with fewer words are dropped
-    held_out: Probability = 0.005  # share of each language's documents that is not trained on; 0: none
-    workers: Annotated[Workers | None, DECIDES_NOTHING] = None  # processes that tokenise; all cores where not given
+    """What a training sample is made of; `next-token`'s default is `none`."""
+    min_words: Annotated[dict[str, NonNegativeInt], DECIDES_NOTHING] = {}
+    """Language → documents of fewer words are dropped."""
+    held_out: Probability = 0.005
+    """Share of each language's documents that is not trained on."""
+    workers: Annotated[Workers | None, DECIDES_NOTHING] = None
+    """Processes that tokenise; all cores where not given."""
 
     @field_validator("text", mode="before")
     @classmethod
@@ -112,34 +122,48 @@ class ModelSection(BodyConfig):
     """The body: the keys of its kind (bodies/), and how one starts in step 1."""
 
     initialisation: str = "random"
+    """How a body starts in step 1."""
 
 
 class Mini(Section):
-    depth: Few = 4  # N: layers of the mini-model that come from the body
-    new_layers: Few = 2  # step 1b: layers trained on top of them
-    depths: Annotated[list[Few], Field(min_length=1), EachOnce] = [4, 8, 12]  # multijoint: one head each
+    depth: Few = 4
+    """N: layers of the mini-model that come from the body."""
+    new_layers: Few = 2
+    """MiniPost: layers that step 1b trains on top of them."""
+    depths: Annotated[list[Few], Field(min_length=1), EachOnce] = [4, 8, 12]
+    """MultiJoint: a head at each."""
 
 
 class OptimizerSection(Section):
     """AdamW's hyperparameters, for training and finetuning."""
 
     weight_decay: NonNegativeFloat = 0.01
+    """AdamW's decoupled decay, of all that trains."""
     beta1: Probability = 0.9
+    """AdamW's decay of the first moment."""
     beta2: Probability = 0.98
+    """AdamW's decay of the second moment."""
     eps: PositiveFloat = 1e-6
-    clip: NonNegativeFloat = 0.0  # gradient norm; 0: no clipping
+    """AdamW's epsilon."""
+    clip: NonNegativeFloat = 0.0
+    """Largest norm of the gradient; 0: not clipped."""
 
 
 class Training(OptimizerSection):
     """One training run on text; the objective has further keys (objectives/)."""
 
     steps: PositiveInt = 125_000
-    batch_size: Size = 2048  # sequences an optimizer step, over all ranks
+    """Optimizer steps; of `adapt`, for each language."""
+    batch_size: Size = 2048
+    """Sequences of a step, over all ranks."""
     seq_length: Length = 512
+    """Tokens of a sequence, special ones included."""
     lr: PositiveFloat = 7e-4
+    """Peak learning rate."""
     warmup_steps: NonNegativeInt = 10_000
-    # Steps from one loss on held-out text to the next; where not given, a twentieth of all.
+    """Steps of linear rise to it, below `steps`; then linear fall to 0."""
     held_out_every: Annotated[PositiveInt | None, DECIDES_NOTHING] = None
+    """Steps from one loss on held-out text to the next; a twentieth of all where not given."""
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:
@@ -152,20 +176,29 @@ MOST_SNAPSHOTS = 10**5
 
 
 class BuildMini(Training):
-    initialisation: Literal["random", "last"] = "random"  # of the new layers; last: copies of the body's last ones
+    initialisation: Literal["random", "last"] = "random"
+    """How the new layers start: as the paper's, or as copies of the body's last ones."""
 
 
 class Adapt(Training):
     initialisation: Annotated[str, OneOf(INITIALISATIONS), RECORDED_ELSEWHERE] = "overlap"
-    word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}  # language -> static vectors (fastText's .vec)
-    dictionaries: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}  # target -> word pairs that turn the vectors
+    """How the embeddings start."""
+    word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
+    """Language → word vectors (fastText's `.vec`), for `focus`, `wechsel` and `ofa`."""
+    dictionaries: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
+    """Target → word pairs that turn its vectors, for `wechsel` and `ofa`."""
     train_output_bias: bool = True
+    """The target's output bias trains too; `false` is the paper's code."""
     train_positions: bool = False
+    """Learned positions train too, and are kept in the pack."""
     train_embedding_norm: bool = False
-    # (depth, share of the steps)
+    """The norm after the embeddings trains too, and is kept in the pack."""
     depth_schedule: list[Annotated[tuple[PositiveInt, Share], Strict(False)]] = []
-    snapshot_every: PositiveInt | None = None  # packs kept for the training curves
+    """MultiJoint: [depth, share of the steps], depths rising."""
+    snapshot_every: PositiveInt | None = None
+    """Steps between packs that are kept and scored for the curves."""
     snapshot_at: list[PositiveInt] = []
+    """Further such steps; the first (0) and the last always count."""
 
     @model_validator(mode="after")
     def _vectors_are_read(self) -> "Adapt":
@@ -215,20 +248,31 @@ class TaskOfAnyKind(Section):
     """The keys of every task."""
 
     kind: Annotated[str, OneOf(KINDS)]
-    train: Annotated[str, DECIDES_NOTHING, Field(validate_default=True)] = ""  # "": of a kind that is not finetuned
-    # Development file, scored while the task is finetuned; in the source language, with the training file's columns.
+    """Kind of task."""
+    train: Annotated[str, DECIDES_NOTHING, Field(validate_default=True)] = ""
+    """Training file, in the source language; kinds that are not finetuned have none."""
     dev: Annotated[str, DECIDES_NOTHING] = ""
-    test: Annotated[dict[str, str], DECIDES_NOTHING]  # one file may serve several languages (XNLI)
-    translations: Annotated[dict[str, str], DECIDES_NOTHING] = {}  # language -> its test file in the source language
-    labels: Annotated[list[str], EachOnce] | None = None  # in id order; those of the training file where not given
-    # What tables call text, sentence1, sentence2, label, language; not needed for the official files' forms.
+    """Development file, in the source language: scored after every epoch of finetuning."""
+    test: Annotated[dict[str, str], DECIDES_NOTHING]
+    """Language → test file; one file may serve several languages."""
+    translations: Annotated[dict[str, str], DECIDES_NOTHING] = {}
+    """`retrieval`: language → the lines of its test file in the source language."""
+    labels: Annotated[list[str], EachOnce] | None = None
+    """In the order of their ids; those of the training file, sorted, where not given."""
     columns: Annotated[dict[str, str], EachOnce] = {}
-    test_columns: Annotated[dict[str, str], EachOnce] = {}  # of the tests, where they differ
-    keep: Keep | None = None  # these five: where not given, those of `finetune`
+    """Role (`text`, `sentence1`, `sentence2`, `label`, `language`) → column."""
+    test_columns: Annotated[dict[str, str], EachOnce] = {}
+    """The same of the test files, where they differ."""
+    keep: Keep | None = None
+    """As in `finetune`, whose value holds where it is not given; the next four likewise."""
     lr: PositiveFloat | None = None
+    """Peak learning rate."""
     epochs: PositiveInt | None = None
+    """Passes over the training file."""
     batch_size: Size | None = None
+    """Examples of a step."""
     max_length: Length | None = None
+    """Tokens of an example; of `qa`, of a window."""
 
     @model_validator(mode="after")
     def _columns_are_of_the_kind(self) -> Self:
@@ -285,13 +329,21 @@ class Task(*filter(None, (kind.keys for kind in KINDS.values())), TaskOfAnyKind)
 
 class Finetune(OptimizerSection):
     tasks: Annotated[dict[Name, Task], RECORDED_ELSEWHERE] = {}
+    """Name → task; without tasks the run ends with the packs, costs and losses."""
     seeds: Annotated[Few, DECIDES_NOTHING] = 5
+    """Independent finetuning runs; may grow and shrink."""
     keep: Annotated[Keep, RECORDED_ELSEWHERE] = "last"
+    """Weights of a task model: after the last step, or of the best score on its development file."""
     epochs: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 3
+    """Passes over the training file."""
     batch_size: Annotated[Size, RECORDED_ELSEWHERE] = 32
+    """Examples of a step, over all ranks."""
     max_length: Annotated[Length, RECORDED_ELSEWHERE] = 512
+    """Tokens of an example, special ones included; longer texts are cut."""
     lr: Annotated[PositiveFloat, RECORDED_ELSEWHERE] = 1e-5
+    """Peak learning rate."""
     warmup_ratio: Probability = 0.06
+    """Share of the steps with rising rate; then linear fall to 0."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Finetune":
@@ -323,11 +375,15 @@ class Finetune(OptimizerSection):
 
 class Engine(Section):
     zero_stage: Annotated[Literal[0, 1, 2, 3], DECIDES_NOTHING] = 1
+    """DeepSpeed's ZeRO stage."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    micro_batch_size: Annotated[Size, DECIDES_NOTHING] = 32  # sequences a rank and a forward pass
-    tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1  # ranks that hold one replica of the model between them
-    # The file that is named, read with the recipe.
+    """`auto`: bf16 where its products are fast, fp16 on older GPUs, else fp32."""
+    micro_batch_size: Annotated[Size, DECIDES_NOTHING] = 32
+    """Sequences of a rank in one forward pass; divides a rank's share of the batch, or exceeds it."""
+    tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1
+    """Ranks that hold one replica between them; divides the ranks, `num_heads` and `ffn_size`."""
     deepspeed: Annotated[DeepSpeedFile | None, FromFile, RECORDED_ELSEWHERE] = None
+    """DeepSpeed's JSON, read with the recipe; what it has beside the recipe's own keys holds."""
 
     def recorded(self) -> dict[str, Any]:
         """As of a Section; of DeepSpeed's file what may decide results, where it has any."""
@@ -336,8 +392,10 @@ class Engine(Section):
 
 
 class Checkpoint(Section):
-    every: PositiveInt = 1000  # optimizer steps
+    every: PositiveInt = 1000
+    """Optimizer steps between checkpoints."""
     keep_last: PositiveInt = 2
+    """So many of the newest stay."""
 
 
 class Recipe(Section):
@@ -348,13 +406,18 @@ class Recipe(Section):
     """
 
     workdir: Annotated[str, AfterValidator(check_workdir), DECIDES_NOTHING]
+    """Folder of all that the recipe makes."""
     seed: Seed = 1
+    """Of weights, order, masks and dropout; finetuning takes `seed`, `seed + 1`, …"""
     systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce, DECIDES_NOTHING]
+    """What is built and compared."""
     languages: Annotated[Languages, DECIDES_NOTHING]
-    base: Annotated[str | None, DECIDES_NOTHING] = None  # folder of body and pack; where given, nothing is pretrained
+    base: Annotated[str | None, DECIDES_NOTHING] = None
+    """Folder with `body` and `pack` to start from; then nothing is pretrained, and `model` is the base's."""
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
-    objective: Annotated[str, OneOf(OBJECTIVES), RECORDED_ELSEWHERE]  # of the kind of body where not given
+    objective: Annotated[str, OneOf(OBJECTIVES), RECORDED_ELSEWHERE]
+    """What a body and the packs are trained to do; the kind of body decides where it is not given."""
     model: ModelSection
     mini: Mini = Mini()
     pretrain: Training

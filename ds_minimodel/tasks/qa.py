@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, PositiveInt
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.sections import PositiveInt, Section
 from ds_minimodel.data.rows import parse_json, shown, text_field
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, References, Request, Scores, TaskSettings
@@ -31,13 +31,17 @@ _FORM = "SQuAD 1.1 has data > paragraphs > qas > answers"
 _WINDOW = 384  # tokens of a question and a piece of its context where a model answers requests
 
 
-class QuestionAnsweringKeys(BaseModel):
+class QuestionAnsweringKeys(Section):
     """Keys of a question-answering task."""
 
-    question_length: PositiveInt = 64  # in tokens
+    question_length: PositiveInt = 64
+    """`qa`: tokens of a question; the rest is cut."""
     stride: PositiveInt = 128
+    """`qa`: tokens from the start of one window to that of the next."""
     answer_length: PositiveInt = 30
-    metric: Literal["squad", "mlqa"] = "squad"  # F1 by SQuAD's rules, or MLQA's by language
+    """`qa`: tokens of an answer, at most."""
+    metric: Literal["squad", "mlqa"] = "squad"
+    """`qa`: rules of F1 and exact match."""
 
 
 class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):

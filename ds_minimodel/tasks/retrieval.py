@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import BaseModel, PositiveInt
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.sections import PositiveInt, Section
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.tasks.batches import Examples, join
 from ds_minimodel.tasks.kind import Encoded, Labels, Logits, References, Scores, TaskKind, TaskSettings
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 Pool = Literal["mean", "first"]
 
 
-class RetrievalKeys(BaseModel):
+class RetrievalKeys(Section):
     """Keys of a retrieval task."""
 
-    pool: Pool = "mean"  # over all tokens of a sentence, or the first one, <s>
-    depth: PositiveInt | None = None  # layers that are run; all where not given, and of a body that has fewer
+    pool: Pool = "mean"
+    """`retrieval`: a sentence's vector is the mean of its tokens' outputs, or the first token's."""
+    depth: PositiveInt | None = None
+    """`retrieval`: layers that are run; all where not given, or where a body has fewer."""
 
 
 @dataclass(frozen=True)

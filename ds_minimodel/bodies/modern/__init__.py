@@ -55,6 +55,7 @@ class ModernConfig(BodyConfig):
     dropout: Probability = 0.0
     attention_dropout: Probability = 0.0
     norm_eps: Epsilon = 1e-5
+    """Epsilon of the norms."""
 
     output_bias: ClassVar[bool] = False
     tasks_read_head: ClassVar[bool] = True
@@ -107,10 +108,14 @@ class ModernBertConfig(ModernConfig):
     kind: Literal["modernbert"] = "modernbert"
     num_layers: Few = 22
     ffn_size: Size = 1152
-    window: NonNegativeInt = 64  # keys on each side that a layer sees which does not see all
-    global_every: Few = 3  # layers 0, 3, 6 … see all
-    global_base: RotaryBase = 160_000.0  # of the rotary positions, in layers that see all
+    window: NonNegativeInt = 64
+    """Tokens on each side that a layer with a window sees; `gemma3`: before a position, itself among them."""
+    global_every: Few = 3
+    """The first of so many layers sees all; `gemma3`: the last."""
+    global_base: RotaryBase = 160_000.0
+    """Base of the rotary positions in layers that see all."""
     local_base: RotaryBase = 10_000.0
+    """Base of the rotary positions in layers with a window."""
 
     output_bias: ClassVar[bool] = True
     rms: ClassVar[bool] = False
@@ -132,14 +137,22 @@ class ModernBertConfig(ModernConfig):
 class GroupedConfig(ModernConfig):
     """A family whose heads of queries share heads of keys and values, and whose output matrix may be its own."""
 
-    num_kv_heads: Few | None = None  # heads of keys and values; None: as many as num_heads
-    head_size: Few | None = None  # None: hidden_size / num_heads
-    tie_output: bool = True  # whether the embeddings are the output matrix
+    num_kv_heads: Few | None = None
+    """Heads of keys and values, which heads of queries share; as many as `num_heads` where not given."""
+    head_size: Few | None = None
+    """Width of a head; `hidden_size` / `num_heads` where not given."""
+    tie_output: bool = True
+    """Whether the embeddings are the output matrix too; where not, a pack holds both."""
     rotary_base: RotaryBase = 10_000.0
-    rotary_factor: Factor = 1.0  # by which long waves of the rotary positions are slowed down, as of Rotation
+    """Base of the rotary positions."""
+    rotary_factor: Factor = 1.0
+    """Llama 3.1's scaling of rotary positions: its factor."""
     rotary_low: Factor = 1.0
+    """Its factor of low frequencies."""
     rotary_high: Factor = 4.0
+    """Its factor of high frequencies."""
     rotary_original: Size = 8192
+    """Its positions before scaling."""
 
     @model_validator(mode="after")
     def _waves_agree(self) -> Self:
@@ -256,11 +269,12 @@ class Gemma3Config(GroupedConfig):
     ffn_size: Size = 2048
     max_positions: Length = 32_768
     norm_eps: Epsilon = 1e-6
-    window: Few = 512  # keys that a layer sees which does not see all, its own among them
-    global_every: Few = 6  # layers 5, 11, 17 … see all
+    window: Few = 512
+    global_every: Few = 6
     rotary_base: RotaryBase = 1_000_000.0
     local_base: RotaryBase = 10_000.0
-    score_size: Few = 256  # head size by whose root the scores are divided
+    score_size: Few = 256
+    """Head size by whose root the scores of attention are divided."""
 
     causal: ClassVar[bool] = True
     norms_after: ClassVar[bool] = True

@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 
 class RobertaConfig(BodyConfig):
-    """Sizes of a RoBERTa."""
+    """RoBERTa, XLM-R and CamemBERT; the defaults are RoBERTa-base's."""
 
     kind: Literal["roberta"] = "roberta"
     norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
+    """Epsilon of the norms."""
 
 
 class BertConfig(RobertaConfig):
-    """Sizes of a BERT."""
+    """BERT and mBERT; the defaults are BERT-base's."""
 
     kind: Literal["bert"] = "bert"  # type: ignore[assignment]
     norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-12

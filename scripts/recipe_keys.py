@@ -1,0 +1,110 @@
+"""Write the tables of keys in docs/recipes.md from the typed recipe.
+
+    python scripts/recipe_keys.py
+
+A key's meaning is the docstring below it, where its section is declared: ds_minimodel/recipe/schema.py, the
+configurations of bodies, the objectives' settings and the keys of the kinds of tasks.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from ds_minimodel.bodies import BODIES
+from ds_minimodel.common.sections import Section
+from ds_minimodel.recipe.schema import OptimizerSection, PaperRecipe, Task
+
+PAGE = Path(__file__).parents[1] / "docs/recipes.md"
+BEGIN, END = "<!-- from here on made by scripts/recipe_keys.py -->\n", "<!-- to here -->\n"
+BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`", "null": "none"}
+
+
+def type_of(schema: Mapping[str, Any]) -> str:
+    """A key's type in words, from its JSON schema."""
+    if "anyOf" in schema:
+        return " or ".join(map(type_of, schema["anyOf"]))
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema["type"] == "object":
+        inner = schema["additionalProperties"]
+        return f"{{text: {'task' if '$ref' in inner else type_of(inner)}}}"
+    if "prefixItems" in schema:
+        return f"[{', '.join(map(type_of, schema['prefixItems']))}]"
+    if schema["type"] == "array":
+        return f"list of {type_of(schema['items'])}" + (", one or more" if schema.get("minItems") else "")
+    bounds = ", ".join(f"{sign} {schema[bound]:g}" for bound, sign in BOUNDS.items() if bound in schema)
+    return f"{NAMES[schema['type']]} {bounds}".strip()
+
+
+def default_of(schema: Mapping[str, Any]) -> str:
+    """A key's default as a recipe spells it."""
+    if "default" not in schema:
+        return "required"
+    value = schema["default"]
+    if value is None:
+        return "–"
+    return f"`{value}`" if isinstance(value, str) and value else f"`{json.dumps(value)}`"
+
+
+def meaning_of(section: type[Section], key: str) -> str:
+    """The docstring of a key: its section's own, or that of the class that it is inherited from."""
+    fields = [cls.model_fields[key] for cls in section.__mro__ if key in getattr(cls, "model_fields", {})]
+    return " ".join(next(field.description for field in fields if field.description).split())
+
+
+def table(section: type[Section], keys: Collection[str] | None = None, without: Collection[str] = ()) -> str:
+    """The rows of a section's keys, or of some; the optimizer's come last, and keys that are sections have none."""
+    schemas = section.model_json_schema()["properties"]
+    rows = [
+        f"| `{key}` | {type_of(schemas[key])} | {default_of(schemas[key])} | {meaning_of(section, key)} |\n"
+        for key in sorted(schemas, key=OptimizerSection.model_fields.keys().__contains__)
+        if (keys is None or key in keys) and key not in without and "$ref" not in schemas[key]
+    ]
+    return "| key | type | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def kinds_of_body(model: type[Section]) -> str:
+    """The keys that only some kinds of body have, and the defaults that each kind has otherwise."""
+    shown = {key: field.default for key, field in model.model_fields.items()}
+    tables, rows = "", ""
+    for kind in BODIES.values():
+        defaults = {key: field.default for key, field in kind.config.model_fields.items() if key != "kind"}
+        new = defaults.keys() - shown.keys()
+        if new:
+            tables += f"\n#### From `{kind.name}` on\n{table(kind.config, new)}"
+            shown |= {key: defaults[key] for key in new}
+        others = [f"`{key}` {json.dumps(value)}" for key, value in defaults.items() if value != shown[key]]
+        rows += f"| `{kind.name}` | {kind.config.__doc__} | {', '.join(others) or '–'} |\n"
+    return f"{tables}\n#### Kinds of body\n| `kind` | what it is | other defaults |\n|---|---|---|\n{rows}"
+
+
+def all_tables() -> str:
+    """The whole part of the page that is made."""
+    section: dict[str, Any] = {name: field.annotation for name, field in PaperRecipe.model_fields.items()}
+    training = section["pretrain"].model_fields
+    parts = {
+        "At the top": table(PaperRecipe),
+        **{f"`{name}`": table(section[name]) for name in ("languages", "tokenizer", "data")},
+        "`model`": table(section["model"]) + kinds_of_body(section["model"]),
+        "`mini`": table(section["mini"]),
+        "`pretrain`, `build_mini`, `adapt`": table(section["pretrain"]),
+        "`build_mini` also": table(section["build_mini"], without=training),
+        "`adapt` also": table(section["adapt"], without=training),
+        "`finetune`": table(section["finetune"]),
+        "`finetune.tasks.NAME`": table(Task),
+        "`engine`": table(section["engine"]),
+        "`checkpoint`": table(section["checkpoint"]),
+    }
+    return "".join(f"\n### {heading}\n{rows}" for heading, rows in parts.items())
+
+
+def with_tables(page: str) -> str:
+    """The text of the page with its tables as the code has them."""
+    return re.sub(f"({BEGIN}).*({END})", lambda found: found[1] + all_tables() + found[2], page, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
