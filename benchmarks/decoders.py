@@ -19,12 +19,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from benchmarks.record import table
 from ds_minimodel.api import Recipe, UserError, load_body, load_pack, load_recipe, plugged_module, run_recipe
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.costs import EFLOP, output_flops, step_flops
 from ds_minimodel.data.reader import read_documents
-from ds_minimodel.interop.hugging_face import export_hf
-from ds_minimodel.model.models import encode
-from ds_minimodel.recipe.costs import recipe_costs, step_work
-from ds_minimodel.results.render import Table
+from ds_minimodel.hf.convert import export_hf
+from ds_minimodel.models.flops import EFLOP, output_flops, step_flops
+from ds_minimodel.models.trainable import encode
+from ds_minimodel.recipe.flops import recipe_costs, step_work
+from ds_minimodel.report.render import Table
 
 HELD_OUT = 40  # every so-many-th document is scored, and trains nothing
 RANK = 8  # of LoRA's products
@@ -41,9 +41,9 @@ writes; English is asked afterwards, for which packs leave the body and its own 
 all products of the layers) and all weights keep the English vocabulary, packs bring a German one of the same size.
 Trained weights are those that are kept for German, so without the layer of step 1b.
 
-FLOPs are by the paper's formulas (`ds_minimodel/costs.py`). MiniPost's are those of its steps 1b and 2. A step of all
-weights costs what one of step 1 does; with LoRA what one of step 2 through all layers does, without the gradient of the
-output's weights where these are frozen, and three times LoRA's own products.
+FLOPs are by the paper's formulas (`ds_minimodel/models/flops.py`). MiniPost's are those of its steps 1b and 2. A step
+of all weights costs what one of step 1 does; with LoRA what one of step 2 through all layers does, without the gradient
+of the output's weights where these are frozen, and three times LoRA's own products.
 
 Untied: the output matrix is not the embeddings, and a pack holds both. Mapped: the pack's output matrix, which was
 trained on the mini-model's last states, times the least-squares map of the body's last states to those, fitted on

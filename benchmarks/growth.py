@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.processes import Contestant, time_in_turns
 from benchmarks.record import table
 from benchmarks.workloads import small_model
-from ds_minimodel.results.render import Table
+from ds_minimodel.report.render import Table
 
 PAGE = """How the cost of a step grows
 Sizes where an axis does not vary: vocabulary 8,000, length 128, depth 4, width 256, one rank; heads of 64, about the

@@ -20,7 +20,7 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.attention import around_softmax, fused_attention
 from ds_minimodel.ops.loading import backend
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.results.render import Table
+from ds_minimodel.report.render import Table
 
 PAGE = """Kernels against their peers
 Times as fast as others, forward and backward, medians of interleaved rounds. torch: its eager operators; compiled: the

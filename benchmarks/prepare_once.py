@@ -11,7 +11,7 @@ import sentencepiece
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import CHUNK_BYTES
 from ds_minimodel.data.tokenizer import UNIGRAM_FILE
-from ds_minimodel.engine.ranks import mpi
+from ds_minimodel.training.ranks import mpi
 
 
 def main(folder: str, workers: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.device import device_name
 from ds_minimodel import __version__
 from ds_minimodel.common.files import atomic_write
-from ds_minimodel.results.render import Block, Cell, Facts, Heading, Table, to_markdown
+from ds_minimodel.report.render import Block, Cell, Facts, Heading, Table, to_markdown
 
 PACKAGES = ("torch", "deepspeed", "transformers", "apex", "liger_kernel")
 INDEX = "README.md"

@@ -15,7 +15,7 @@ import torch
 from benchmarks.device import synchronize
 from benchmarks.processes import Contestant, Failed
 from benchmarks.record import table
-from ds_minimodel.results.render import Table
+from ds_minimodel.report.render import Table
 
 if TYPE_CHECKING:
     import deepspeed
@@ -54,10 +54,10 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def time_saves(folder: str, width: int, rounds: int) -> dict[str, Any]:
     """Parameters and bytes of a square map, and the median seconds of each of TIMES."""
-    from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
-    from ds_minimodel.engine.ranks.world import join_ranks
-    from ds_minimodel.engine.run import Accounting, CheckpointPolicy, Execution, Optimizer, Run, Schedule
-    from ds_minimodel.engine.zero.engine import build_engine
+    from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
+    from ds_minimodel.training.ranks.world import join_ranks
+    from ds_minimodel.training.run import Accounting, CheckpointPolicy, Execution, Optimizer, Run, Schedule
+    from ds_minimodel.training.zero.engine import build_engine
 
     world = join_ranks()
     run = Run(

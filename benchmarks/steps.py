@@ -15,12 +15,12 @@ from benchmarks.processes import Contestant, Failed, time_in_turns
 from benchmarks.record import table
 from benchmarks.training import IN_ENGINE, PEERS
 from benchmarks.workloads import PAPER, STEPS, Workload, workload
-from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.engine.ranks.launch import CPU
+from ds_minimodel.models import BODIES
 from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.results.render import Table
+from ds_minimodel.report.render import Table
+from ds_minimodel.training.ranks.launch import CPU
 
 PAGE = """Training steps against their peers
 Tokens/s of whole optimizer steps without padding, medians of interleaved rounds in one run, the same batches for all.

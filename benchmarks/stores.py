@@ -17,8 +17,8 @@ from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.samples import SampleReader
 from ds_minimodel.data.store import TokenStore, id_type, shard_name, write_shard
 from ds_minimodel.data.tokenizer import trained_layout
-from ds_minimodel.objectives import OBJECTIVES, Sampler
-from ds_minimodel.results.render import Table
+from ds_minimodel.models.objectives import OBJECTIVES, Sampler
+from ds_minimodel.report.render import Table
 
 SHARD_TOKENS = 64_000_000  # of a store's shard: 256 MiB of text
 VOCABULARY, LENGTH = 50_000, 512

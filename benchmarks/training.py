@@ -20,9 +20,9 @@ from torch import nn
 
 from benchmarks.device import CLOCKS, synchronize
 from benchmarks.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, workload
-from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.hf import ARCHITECTURES
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
@@ -94,8 +94,8 @@ def _contestant(name: str, work: Workload, recipe: Recipe) -> Trained:
 
 def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
     """Hugging Face's model of the same sizes, with the same part of it frozen; UserError for a kind that it lacks."""
-    architectures = BODIES[work.body.kind].hugging_face()
-    if not architectures:
+    architectures = ARCHITECTURES.get(work.body.kind)
+    if architectures is None:
         raise UserError(f"model.kind {work.body.kind}: Hugging Face's library has no such model to compare with")
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
@@ -149,9 +149,9 @@ class _SummedLoss(nn.Module):
 
 
 def _in_engine(module: nn.Module, work: Workload, recipe: Recipe) -> Trained:
-    from ds_minimodel.engine.loop import optimizer_step
-    from ds_minimodel.engine.ranks.world import join_ranks
-    from ds_minimodel.engine.zero.engine import build_engine, destroy
+    from ds_minimodel.training.loop import optimizer_step
+    from ds_minimodel.training.ranks.world import join_ranks
+    from ds_minimodel.training.zero.engine import build_engine, destroy
 
     world = join_ranks()
     run = resolved_run(work, recipe, world)

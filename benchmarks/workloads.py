@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from ds_minimodel.bodies import BodyConfig
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.costs import Cost, Work, finetune_flops, step_flops
 from ds_minimodel.data.tokenizer import SPECIAL, trained_layout
-from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.engine.run import Run
-from ds_minimodel.model.mini import is_layer_from
-from ds_minimodel.model.models import LanguageModel, SequenceClassifier, to_tensors
-from ds_minimodel.model.parameters import train_only
+from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.flops import Cost, Work, finetune_flops, step_flops
+from ds_minimodel.models.mini import is_layer_from
+from ds_minimodel.models.parameters import train_only
+from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, to_tensors
 from ds_minimodel.recipe.schema import Finetune, Recipe, Training
 from ds_minimodel.steps.adapt import trains_in_adapt
 from ds_minimodel.steps.training import training_run
 from ds_minimodel.tasks.batches import join
+from ds_minimodel.training.ranks.world import World
+from ds_minimodel.training.run import Run
 
 PAPER = "paper"
 STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "finetune")

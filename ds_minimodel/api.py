@@ -2,15 +2,15 @@
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, load_body, load_pack
-from ds_minimodel.pipeline.run import run_recipe
-from ds_minimodel.recipe.costs import recipe_costs
+from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, load_body, load_pack
+from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.serve.answers import Completion
 from ds_minimodel.serve.embedder import Embedder
 from ds_minimodel.serve.packs import plugged_module
 from ds_minimodel.serve.predictor import Predictor
+from ds_minimodel.steps.run import run_recipe
 
 __all__ = [
     "BodyArtifact",

@@ -24,16 +24,16 @@ sys.path.insert(0, str(ROOT))
 from ds_minimodel.api import Embedder, Recipe, load_body, load_pack, plugged_module
 from ds_minimodel.common.errors import exit_code
 from ds_minimodel.common.files import read_json_lines
-from ds_minimodel.engine.ranks.world import join_ranks
 from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.model.models import to_tensors
+from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.results.units import name_of
+from ds_minimodel.recipe.systems import System
+from ds_minimodel.report.units import name_of
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import snapshot_folder, text_sampler
-from ds_minimodel.systems import System
 from ds_minimodel.tasks.metrics import neighbour_accuracy
 from ds_minimodel.tasks.retrieval import unit
+from ds_minimodel.training.ranks.world import join_ranks
 
 TASK, BATCHES, PARAGRAPHS = "topic", 12, 1000
 

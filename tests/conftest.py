@@ -15,9 +15,9 @@ TESTS = Path(__file__).parent
 # What trains, installs or looks at the whole tree: begun first, and left out by --fast.
 SLOW = (
     "pipeline",
-    "engine",
+    "training",
     "benchmarks",
-    "planning/test_measure.py",
+    "costs/test_measure.py",
     "test_ds_configs.py",
     "test_installation.py",
     "test_style.py",
@@ -26,9 +26,9 @@ SLOW = (
 LONG = (
     "benchmarks/test_parts.py",
     "data/test_ranks.py",
-    "engine/test_costs.py",
-    "engine/test_two_hosts.py",
-    "engine/test_zero_quirks.py",
+    "training/test_costs.py",
+    "training/test_two_hosts.py",
+    "training/test_zero_quirks.py",
     "faults",
     "ops/test_device_code.py",
     "pipeline/test_launchers.py",

@@ -10,11 +10,11 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from ds_minimodel.engine.ranks.launch import CPU
+from ds_minimodel.training.ranks.launch import CPU
 
 COMMAND = "ds_minimodel.cli.main:main"
 LOADED = "deepspeed.runtime.zero.muon.original_muon torch.utils.tensorboard sklearn.linear_model".split()
-LOADED += [f"ds_minimodel.{name}" for name in ("engine.loop", "results.page", "pipeline.run", "planning.plans")]
+LOADED += [f"ds_minimodel.{name}" for name in ("training.loop", "report.page", "steps.run", "costs.plans")]
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(LOADED)
 

@@ -1,8 +1,8 @@
 """Small RoBERTas, bare or under masked language modelling."""
 
-from ds_minimodel.bodies.roberta import RobertaConfig
-from ds_minimodel.model.models import LanguageModel
-from ds_minimodel.objectives import OBJECTIVES
+from ds_minimodel.models.objectives import OBJECTIVES
+from ds_minimodel.models.roberta import RobertaConfig
+from ds_minimodel.models.trainable import LanguageModel
 
 MASKED_LM = OBJECTIVES["masked-lm"]
 PAD = 1  # the id of <pad> in what is trained here, from which the positions of Hugging Face's RoBERTa count

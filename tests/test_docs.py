@@ -8,9 +8,9 @@ import textwrap
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from ds_minimodel.bodies import BODIES
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.files import write_json, write_manifest
+from ds_minimodel.models import BODIES
 from ds_minimodel.recipe.reading import load_recipe, package_recipes, read_yaml
 from ds_minimodel.recipe.schema import PaperRecipe
 

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ds_minimodel.engine.run import Accounting, Execution, Optimizer, Run, Schedule
-from ds_minimodel.engine.zero.config import check_deepspeed
 from ds_minimodel.recipe.deepspeed_file import read_deepspeed_file
 from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.training.run import Accounting, Execution, Optimizer, Run, Schedule
+from ds_minimodel.training.zero.config import check_deepspeed
 
 FOLDER = Path(__file__).parent.parent / "ds_configs"
 # Prints facts after two optimizer steps.

@@ -54,8 +54,8 @@ def faults(package):
         names = inside[:-1] if inside[-1] == "__init__" else inside
         for name, for_types in imported_modules(path, ".".join([package.name, *names])):
             root, *rest = name.split(".")
-            if root == "deepspeed" and inside[:2] != ("engine", "zero") and not for_types:
-                yield f"{path}: only engine/zero imports deepspeed"
+            if root == "deepspeed" and inside[:2] != ("training", "zero") and not for_types:
+                yield f"{path}: only training/zero imports deepspeed"
             if root != package.name or not rest or rest[0] not in parts:
                 continue
             if rest[0] != part and rest[0] not in ALLOWED[part]:
@@ -71,11 +71,11 @@ def test_imports_follow_the_order():
 @pytest.mark.parametrize(
     "file, code, fault",
     [
-        ("costs.py", "import ds_minimodel.recipe.schema", "costs must not import recipe"),
-        ("ops/norm.py", "def f():\n    from ds_minimodel.model import heads", "ops must not import model"),
-        ("ops/norm.py", "from ..model.models import Model", "ops must not import model"),
+        ("models/flops.py", "import ds_minimodel.recipe.schema", "models must not import recipe"),
+        ("ops/norm.py", "def f():\n    from ds_minimodel.models import body", "ops must not import models"),
+        ("ops/norm.py", "from ..models.trainable import Model", "ops must not import models"),
         ("steps/adapt.py", "from ds_minimodel.steps.pretrain import run", "a step must not import a step (pretrain)"),
-        ("data/store.py", "import torch, deepspeed.comm", "only engine/zero imports deepspeed"),
+        ("data/store.py", "import torch, deepspeed.comm", "only training/zero imports deepspeed"),
         ("novelty.py", "", "novelty has no place in the order of imports"),
     ],
 )
@@ -88,10 +88,10 @@ def test_a_wrong_import_is_found(tmp_path, file, code, fault):
     assert [line.split(": ")[1] for line in faults(package)] == [fault]
 
 
-def test_what_trains_does_not_load_planning():
+def test_what_trains_does_not_load_plans():
     """The room of plans: the way of `run` and of every step goes without it."""
-    modules = [f"ds_minimodel.{name}" for name in ("pipeline.run", "engine.loop", *(f"steps.{step}" for step in STEPS))]
-    script = f"import sys, {', '.join(modules)}\nprint([name for name in sys.modules if 'planning' in name])"
+    modules = [f"ds_minimodel.{name}" for name in ("steps.run", "training.loop", *(f"steps.{step}" for step in STEPS))]
+    script = f"import sys, {', '.join(modules)}\nprint([name for name in sys.modules if 'minimodel.costs' in name])"
     done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"

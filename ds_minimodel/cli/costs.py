@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.cli.interop import hugging_face_module
+from ds_minimodel.cli.hf import hugging_face_module
 from ds_minimodel.cli.steps import (
     INTERRUPTED,
     Commands,
@@ -20,11 +20,11 @@ from ds_minimodel.cli.steps import (
     overrides_of,
     recipe_of,
 )
-from ds_minimodel.engine.ranks.launch import check_ranks, launch, launched, name_the_cpu, restart_with_cpu_settings
-from ds_minimodel.planning import devices
+from ds_minimodel.costs import devices
+from ds_minimodel.training.ranks.launch import check_ranks, launch, launched, name_the_cpu, restart_with_cpu_settings
 
 if TYPE_CHECKING:
-    from ds_minimodel.results.render import Table
+    from ds_minimodel.report.render import Table
 
 
 def add_arguments(commands: Commands) -> None:
@@ -64,8 +64,8 @@ def _number_of_tflops(text: str) -> float:
 
 
 def _flops(options: Options) -> None:
-    from ds_minimodel.recipe.costs import recipe_costs
-    from ds_minimodel.results.tables import cost_table
+    from ds_minimodel.recipe.flops import recipe_costs
+    from ds_minimodel.report.tables import cost_table
 
     rows = recipe_costs(recipe_of(options)[0])
     _show(options, rows, "Costs", lambda: [cost_table(rows)])
@@ -75,8 +75,8 @@ def _plan(options: Options) -> int:
     if options.measure:
         return _measure(options)
     name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.planning.plans import plans
-    from ds_minimodel.planning.tables import plan_tables
+    from ds_minimodel.costs.plans import plans
+    from ds_minimodel.costs.tables import plan_tables
     from ds_minimodel.recipe.reading import package_recipes
 
     if Path(options.recipe).is_dir() and options.recipe not in package_recipes():
@@ -90,10 +90,10 @@ def _plan(options: Options) -> int:
 def _plan_model(options: Options) -> None:
     """Plan over a folder of Hugging Face's in place of a recipe."""
     from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
-    from ds_minimodel.planning.by_depth import depth_tables, plans_by_depth
+    from ds_minimodel.costs.by_depth import depth_tables, plans_by_depth
     from ds_minimodel.recipe.base import Base
 
-    foreign = hugging_face_module("interop.hugging_face").read_config(options.recipe)
+    foreign = hugging_face_module("hf.convert").read_config(options.recipe)
     base = Base(foreign.config, foreign.objective, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)
     where = options.ranks, options.device, options.peak
     rows = plans_by_depth(options.recipe, base, overrides_of(options), *where)
@@ -108,10 +108,10 @@ def _measure(options: Options) -> int:
         check_ranks(options.ranks)
         arguments = ["plan", options.recipe, *overrides, "--measure", "--step", options.step]
         return launch([*arguments, *(["--json"] if options.json else [])], options.ranks)
-    from ds_minimodel.engine.ranks.signals import Stopped, end_with_launcher
-    from ds_minimodel.engine.ranks.world import join_ranks
-    from ds_minimodel.planning.measure import measured_rows
-    from ds_minimodel.planning.tables import measured_table
+    from ds_minimodel.costs.measure import measured_rows
+    from ds_minimodel.costs.tables import measured_table
+    from ds_minimodel.training.ranks.signals import Stopped, end_with_launcher
+    from ds_minimodel.training.ranks.world import join_ranks
 
     if launched():
         end_with_launcher()
@@ -126,7 +126,7 @@ def _measure(options: Options) -> int:
 
 
 def _show(options: Options, rows: list[dict[str, Any]], title: str, tables: "Callable[[], list[Table]]") -> None:
-    from ds_minimodel.results.render import to_markdown, to_terminal
+    from ds_minimodel.report.render import to_markdown, to_terminal
 
     if options.json:
         print(json.dumps({"rows": rows}, indent=1))

@@ -9,7 +9,7 @@ import sys
 import torch
 
 from ds_minimodel import __version__
-from ds_minimodel.bodies import BODIES
+from ds_minimodel.models import BODIES
 from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.ops.loading import OPS, backend
 from ds_minimodel.ops.precision import DTYPES, resolve_precision

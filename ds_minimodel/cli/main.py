@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from ds_minimodel import __version__
-from ds_minimodel.cli import costs, interop, recipes, sample, serve, status, steps, streams
+from ds_minimodel.cli import costs, hf, recipes, sample, serve, status, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError
-from ds_minimodel.engine.ranks.launch import check_environment, launched, rank_of_environment
-from ds_minimodel.engine.ranks.signals import end_undisturbed
+from ds_minimodel.training.ranks.launch import check_environment, launched, rank_of_environment
+from ds_minimodel.training.ranks.signals import end_undisturbed
 
 USER_ERROR, FAILURE = 2, 1
 _SAID_BY_LIBRARIES = {  # in errors of any kind: what the user can do
@@ -107,7 +107,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for part in (steps, recipes, status, costs, sample, interop, serve):
+    for part in (steps, recipes, status, costs, sample, hf, serve):
         part.add_arguments(commands)
     commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
         run=_doctor

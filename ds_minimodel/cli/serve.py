@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.cli.interop import hugging_face_module
+from ds_minimodel.cli.hf import hugging_face_module
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable

@@ -14,12 +14,12 @@ from tqdm import tqdm
 
 from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_seconds, recipe_of
 from ds_minimodel.common.errors import UserError, printable
-from ds_minimodel.engine.ranks.launch import name_the_cpu
+from ds_minimodel.training.ranks.launch import name_the_cpu
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 if TYPE_CHECKING:
-    from ds_minimodel.pipeline.status import JobStatus, Left
+    from ds_minimodel.steps.status import JobStatus, Left
 
 
 def add_arguments(commands: Commands) -> None:
@@ -34,7 +34,7 @@ def add_arguments(commands: Commands) -> None:
 
 def _status(options: Options) -> None:
     name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.pipeline.status import left_of, look
+    from ds_minimodel.steps.status import left_of, look
 
     recipe = recipe_of(options)[0]
     try:

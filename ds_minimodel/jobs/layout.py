@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ds_minimodel.systems import System
+from ds_minimodel.recipe.systems import System
 
 STEP_FOLDERS = "tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate"  # of jobs
 TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS

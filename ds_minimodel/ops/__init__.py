@@ -4,18 +4,18 @@ Functions take and return plain tensors; gradients, tracing and the choice of th
 torch's dispatcher's work (library.py).
 """
 
-from .attention import attention
-from .cross_entropy import linear_cross_entropy, token_losses
-from .dropout import dropout, row_keys
-from .embedding import embedding
-from .gated import gated
-from .gelu import bias_gelu
-from .loading import LIBRARIES, backend, load_kernels, meta_stands_for
-from .norm import residual_norm
-from .product import linear, rows_for_few_shapes
-from .rotary import rotary, rotary_table
-from .softmax import masked_softmax
-from .window import CAUSAL, EVERYTHING, Window, window_attention
+from ds_minimodel.ops.attention import attention
+from ds_minimodel.ops.cross_entropy import linear_cross_entropy, token_losses
+from ds_minimodel.ops.dropout import dropout, row_keys
+from ds_minimodel.ops.embedding import embedding
+from ds_minimodel.ops.gated import gated
+from ds_minimodel.ops.gelu import bias_gelu
+from ds_minimodel.ops.loading import LIBRARIES, backend, load_kernels, meta_stands_for
+from ds_minimodel.ops.norm import residual_norm
+from ds_minimodel.ops.product import linear, rows_for_few_shapes
+from ds_minimodel.ops.rotary import rotary, rotary_table
+from ds_minimodel.ops.softmax import masked_softmax
+from ds_minimodel.ops.window import CAUSAL, EVERYTHING, Window, window_attention
 
 for _device in LIBRARIES:  # after the operators above are defined
     load_kernels(_device)

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .library import accumulation_dtype, define, differentiate
-from .loading import backend, device_type
-from .product import product
+from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
+from ds_minimodel.ops.loading import backend, device_type
+from ds_minimodel.ops.product import product
 
 
 def _split(packed: Tensor, num_parts: int, num_heads: int, contiguous: bool = False) -> tuple[Tensor, ...]:

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ds_minimodel.common.random import GOLDEN, HASH_MULTIPLIERS
-
-from .library import define, differentiate
+from ds_minimodel.ops.library import define, differentiate
 
 SIGN_BIT = -(2**31)
 

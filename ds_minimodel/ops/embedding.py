@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .library import accumulation_dtype
-from .loading import device_type
+from ds_minimodel.ops.library import accumulation_dtype
+from ds_minimodel.ops.loading import device_type
 
 
 class _TiedEmbedding(torch.autograd.Function):

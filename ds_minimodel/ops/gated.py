@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .library import define, differentiate
+from ds_minimodel.ops.library import define, differentiate
 
 # In the order of csrc/arguments.h: the operators have its number.
 ACTIVATIONS = {

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .library import accumulation_dtype, define, differentiate
+from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 
 
 def _forward_reference(x: Tensor, bias: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .dropout import dropout_reference
-from .library import accumulation_dtype, define, differentiate
+from ds_minimodel.ops.dropout import dropout_reference
+from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 
 # Elements below which torch's own add and LayerNorm take less time on the CPU: the calls into this
 # operator cost some 40 us more for each forward and backward pass.

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .cpu import has_bf16_products
+from ds_minimodel.ops.cpu import has_bf16_products
 
 LEAST_ROUNDING = 128
 

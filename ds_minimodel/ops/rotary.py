@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .library import define, differentiate
+from ds_minimodel.ops.library import define, differentiate
 
 
 def rotary_table(waves: Tensor, length: int) -> Tensor:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dropout import dropout_reference
-from .library import accumulation_dtype, define, differentiate
+from ds_minimodel.ops.dropout import dropout_reference
+from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 
 # Elements below which torch's own softmax takes less time on the CPU: a call into this operator costs some 15 us
 # more for each forward and backward pass.

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import attention
-from .dropout import dropout_reference
-from .library import accumulation_dtype, define, differentiate
+from ds_minimodel.ops.attention import attention
+from ds_minimodel.ops.dropout import dropout_reference
+from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 
 Window = tuple[int | None, int | None]  # how many keys before and after its own a query sees; None: all
 

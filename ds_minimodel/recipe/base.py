@@ -6,11 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ds_minimodel.bodies import BodyConfig, BodyConfigOfKind
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Manifest, Stored, read_artifact, read_model
 from ds_minimodel.common.sections import OneOf
-from ds_minimodel.objectives import OBJECTIVES
+from ds_minimodel.models import BodyConfig, BodyConfigOfKind
+from ds_minimodel.models.objectives import OBJECTIVES
 
 
 @dataclass(frozen=True)

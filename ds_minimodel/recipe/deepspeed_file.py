@@ -1,7 +1,7 @@
 """DeepSpeed's JSON that a recipe may name (`engine.deepspeed`).
 
 The recipe owns batches, precision, ZeRO stage, optimizer and schedule: such keys may stand in the file where they agree
-(engine/zero/config.py compares them). What is not offered is refused here. All else is DeepSpeed's to check. "auto",
+(training/zero/config.py compares them). What is not offered is refused here. All else is DeepSpeed's to check. "auto",
 which other libraries fill in, is as good as absent.
 """
 

@@ -1,6 +1,6 @@
 """Initialisations of a language's embeddings in step 2: what each reads.
 
-How each works: model/initialisation.py; what calls it: steps/first_pack.py.
+How each works: models/initialisation.py; what calls it: steps/first_pack.py.
 """
 
 from dataclasses import dataclass

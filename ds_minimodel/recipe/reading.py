@@ -17,9 +17,9 @@ from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError, reason_of
-from ds_minimodel.objectives import OBJECTIVES
+from ds_minimodel.models import BODIES
+from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.recipe.base import Base, read_base
 from ds_minimodel.recipe.schema import Recipe, recipe_class
 

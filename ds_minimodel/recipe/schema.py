@@ -21,9 +21,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from ds_minimodel.bodies import BODIES
-from ds_minimodel.bodies.config import BodyConfig
-from ds_minimodel.bodies.kind import BodyKind
 from ds_minimodel.common.names import Name, check_apart, check_workdir
 from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.common.sections import (
@@ -45,11 +42,14 @@ from ds_minimodel.common.sections import (
     Workers,
 )
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
-from ds_minimodel.objectives import OBJECTIVES, Objective
+from ds_minimodel.models import BODIES
+from ds_minimodel.models.config import BodyConfig
+from ds_minimodel.models.kind import BodyKind
+from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, FromFile
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
-from ds_minimodel.systems import SYSTEMS, Depth, System
+from ds_minimodel.recipe.systems import SYSTEMS, Depth, System
 from ds_minimodel.tasks import FINETUNED, KINDS
 
 
@@ -119,7 +119,7 @@ class Data(Section):
 
 
 class ModelSection(BodyConfig):
-    """The body: the keys of its kind (bodies/), and how one starts in step 1."""
+    """The body: the keys of its kind (models/), and how one starts in step 1."""
 
     initialisation: str = "random"
     """How a body starts in step 1."""
@@ -150,7 +150,7 @@ class OptimizerSection(Section):
 
 
 class Training(OptimizerSection):
-    """One training run on text; the objective has further keys (objectives/)."""
+    """One training run on text; the objective has further keys (models/objectives/)."""
 
     steps: PositiveInt = 125_000
     """Optimizer steps; of `adapt`, for each language."""

@@ -18,7 +18,7 @@ import torch
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.rows import text_field
 from ds_minimodel.data.tokenizer import MASK, Tokenizer
-from ds_minimodel.model.models import to_tensors
+from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.serve.many_languages import SharedModel
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches
 from ds_minimodel.tasks.kind import FinetunedKind, Request

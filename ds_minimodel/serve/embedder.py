@@ -15,10 +15,10 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.rows import text_field
-from ds_minimodel.model.artifacts import load_body
-from ds_minimodel.model.mini import tensors_of
-from ds_minimodel.model.models import SentenceEncoder
-from ds_minimodel.model.parameters import load_into, tensors_under
+from ds_minimodel.models.artifacts import load_body
+from ds_minimodel.models.mini import tensors_of
+from ds_minimodel.models.parameters import load_into, tensors_under
+from ds_minimodel.models.trainable import SentenceEncoder
 from ds_minimodel.serve.answers import outputs
 from ds_minimodel.serve.many_languages import ManyLanguages, SharedModel
 from ds_minimodel.tasks.retrieval import Pool, collected, sentences_of, unit

@@ -16,8 +16,8 @@ from typing import Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, atomic_folder, read_artifact, read_model
 from ds_minimodel.common.hub import hub_api
-from ds_minimodel.interop.card import CARD, model_card
-from ds_minimodel.model.artifacts import PackManifest, identity
+from ds_minimodel.hf.card import CARD, model_card
+from ds_minimodel.models.artifacts import PackManifest, identity
 from ds_minimodel.serve.packs import open_pack
 
 

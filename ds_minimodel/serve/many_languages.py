@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from ds_minimodel.bodies.body import LanguagePack
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_artifact
-from ds_minimodel.model.artifacts import BodyArtifact, PackManifest
+from ds_minimodel.models.artifacts import BodyArtifact, PackManifest
+from ds_minimodel.models.body import LanguagePack
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.ops.precision import DTYPES, resolve_precision

@@ -8,8 +8,8 @@ from typing import Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_manifest
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
-from ds_minimodel.model import artifacts
-from ds_minimodel.model.artifacts import (
+from ds_minimodel.models import artifacts
+from ds_minimodel.models.artifacts import (
     BodyArtifact,
     PackArtifact,
     check_fit,
@@ -18,9 +18,9 @@ from ds_minimodel.model.artifacts import (
     load_pack,
     save_pack,
 )
-from ds_minimodel.model.models import LanguageModel
-from ds_minimodel.model.parameters import load_into
-from ds_minimodel.objectives import OBJECTIVES
+from ds_minimodel.models.objectives import OBJECTIVES
+from ds_minimodel.models.parameters import load_into
+from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.tasks import task_of
 
 _NAMED = ("kind", "language", "space", "vocab_size", "special", "rows", "steps", "eflops", "files")

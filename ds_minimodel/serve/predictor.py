@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.model.artifacts import load_body, load_task_model
-from ds_minimodel.objectives import OBJECTIVES
+from ds_minimodel.models.artifacts import load_body, load_task_model
+from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.serve.answers import Answer, Answerer, Completion, CompletionAnswerer, MaskAnswerer, TaskAnswerer
 from ds_minimodel.serve.many_languages import ManyLanguages, SharedModel
 from ds_minimodel.tasks import task_of
@@ -66,7 +66,7 @@ class Predictor(ManyLanguages):
             self.answerer = TaskAnswerer(SharedModel(module, artifact, self), kind, labels, max_length)
             return
         try:
-            from ds_minimodel.interop.hugging_face import exported
+            from ds_minimodel.hf.convert import exported
         except ImportError:
             raise UserError(
                 "transformers, which asks a body, is not installed; pip install 'ds_minimodel[hf]'"

@@ -12,10 +12,8 @@ import torch
 from torch import nn
 
 from ds_minimodel.common.files import Count, read_artifact
-from ds_minimodel.costs import Cost
-from ds_minimodel.engine.loop import Batches, train
 from ds_minimodel.jobs.records import Job, inputs_hash
-from ds_minimodel.model.artifacts import (
+from ds_minimodel.models.artifacts import (
     BodyArtifact,
     PackArtifact,
     PackManifest,
@@ -25,11 +23,14 @@ from ds_minimodel.model.artifacts import (
     plug,
     save_pack,
 )
-from ds_minimodel.model.mini import prefix
-from ds_minimodel.model.models import LanguageModel
-from ds_minimodel.model.parameters import Tensors, load_into, train_only
+from ds_minimodel.models.flops import Cost
+from ds_minimodel.models.mini import prefix
+from ds_minimodel.models.parameters import Tensors, load_into, train_only
+from ds_minimodel.models.split import split_model
+from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.schema import Adapt, Recipe
+from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.first_pack import first_pack, initial_inputs
 from ds_minimodel.steps.held_out import WholeBody, evaluation
@@ -43,7 +44,7 @@ from ds_minimodel.steps.training import (
     text_run,
     text_sampler,
 )
-from ds_minimodel.systems import System
+from ds_minimodel.training.loop import Batches, train
 
 
 class FirstManifest(PackManifest):
@@ -95,7 +96,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
     initial, manifest = load_pack(first_folder, frozen.space, language, 0), read_artifact(first_folder, FirstManifest)
     facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
-    world.split(module)
+    split_model(module, world.tensor)
 
     batches = micro_batches(sampler, run, world)
     if is_scheduled(recipe, system):
@@ -119,7 +120,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
             model = language_model(recipe, whole.config, whole.head_depths, vocab_size)
         load_into(model, whole.tensors, "body.")
         plug(model, pack_of(0, weights()))
-        world.split(model)
+        split_model(model, world.tensor)
         return model.to(world.device, DTYPES[run.execution.precision]).eval()
 
     def trained_layers(step: int) -> int:

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from functools import partial
 
-from ds_minimodel.engine.loop import train
 from ds_minimodel.jobs.records import Job, inputs_hash
-from ds_minimodel.model.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
-from ds_minimodel.model.mini import is_layer_from, with_new_layers
-from ds_minimodel.model.models import LanguageModel
-from ds_minimodel.model.parameters import load_into, tensors_under, train_only
+from ds_minimodel.models.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
+from ds_minimodel.models.mini import is_layer_from, with_new_layers
+from ds_minimodel.models.parameters import load_into, tensors_under, train_only
+from ds_minimodel.models.split import split_model
+from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.held_out import evaluation
 from ds_minimodel.steps.training import (
@@ -20,7 +21,7 @@ from ds_minimodel.steps.training import (
     text_run,
     text_sampler,
 )
-from ds_minimodel.systems import System
+from ds_minimodel.training.loop import train
 
 
 def jobs(context: Context) -> list[Job]:
@@ -65,7 +66,7 @@ def _build(context: Context, system: System) -> None:
     pack = load_pack(layout.pretrain(system) / "pack", body.space)
     mini, module = mini_model(recipe, body)
     load_into(module, pack.tensors, "pack.")
-    world.split(module)
+    split_model(module, world.tensor)
     cost = text_cost(recipe, section, recipe.source_vocab_size, "build-mini", mini.head_depths, recipe.mini.depth)
     run = text_run(recipe, section, world, [(section.steps, cost)])
     batches = micro_batches(sampler, run, world)

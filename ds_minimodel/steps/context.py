@@ -11,7 +11,7 @@ from ds_minimodel.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from ds_minimodel.data.workers import MpiRanks
-    from ds_minimodel.engine.ranks.world import World
+    from ds_minimodel.training.ranks.world import World
 
 
 @dataclass(frozen=True)

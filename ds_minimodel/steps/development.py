@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 
 from ds_minimodel.data.tokenizer import Tokenizer
-from ds_minimodel.engine.checkpoints.best import BestWeights
-from ds_minimodel.engine.loop import Evaluation, Weights
-from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.model.models import to_tensors
+from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.tasks import FINETUNED
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, evaluation_batches
+from ds_minimodel.training.checkpoints.best import BestWeights
+from ds_minimodel.training.loop import Evaluation, Weights
+from ds_minimodel.training.ranks.world import World
 
 
 def evaluation(

@@ -17,16 +17,17 @@ from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import Job
-from ds_minimodel.model.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug
-from ds_minimodel.model.mini import tensors_of
-from ds_minimodel.model.models import TaskModel, to_tensors
-from ds_minimodel.model.parameters import load_into
+from ds_minimodel.models.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug
+from ds_minimodel.models.mini import tensors_of
+from ds_minimodel.models.parameters import load_into
+from ds_minimodel.models.split import split_model
+from ds_minimodel.models.trainable import TaskModel, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.schema import Task
-from ds_minimodel.results.run_results import EXAMPLES_FILE, SCORES_FILE, Row
+from ds_minimodel.recipe.systems import System
+from ds_minimodel.report.run_results import EXAMPLES_FILE, SCORES_FILE, Row
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
-from ds_minimodel.systems import System
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches
 from ds_minimodel.tasks.kind import Encoded, Logits
@@ -137,7 +138,7 @@ def _module(context: Context, task: Task, folder: Path, model: BodyArtifact, voc
         config = kind.body_config(task, model.config)
         module = kind.module(config, vocab_size, None)
         load_into(module, tensors_of(model, config), "body.")
-    world.split(module)
+    split_model(module, world.tensor)
     return module.eval().to(world.device, DTYPES[resolve_precision(context.recipe.engine.precision, world.device)])
 
 

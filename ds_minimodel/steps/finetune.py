@@ -5,16 +5,15 @@ from functools import partial
 
 import torch
 
-from ds_minimodel.costs import Work, finetune_flops
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.engine.checkpoints.best import BestWeights
-from ds_minimodel.engine.loop import train
-from ds_minimodel.engine.run import fill_batch
 from ds_minimodel.jobs.records import Job, inputs_hash
-from ds_minimodel.model.artifacts import identity, load_body, load_pack, save_body
-from ds_minimodel.model.mini import tensors_of
-from ds_minimodel.model.parameters import load_into, train_only
+from ds_minimodel.models.artifacts import identity, load_body, load_pack, save_body
+from ds_minimodel.models.flops import Work, finetune_flops
+from ds_minimodel.models.mini import tensors_of
+from ds_minimodel.models.parameters import load_into, train_only
+from ds_minimodel.models.split import split_model
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.development import evaluation
 from ds_minimodel.steps.training import (
@@ -25,9 +24,11 @@ from ds_minimodel.steps.training import (
     task_inputs,
     training_run,
 )
-from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED, KINDS
 from ds_minimodel.tasks.batches import TaskSampler
+from ds_minimodel.training.checkpoints.best import BestWeights
+from ds_minimodel.training.loop import train
+from ds_minimodel.training.run import fill_batch
 
 
 def check_tasks(recipe: Recipe) -> None:
@@ -74,7 +75,7 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
     load_into(module, tensors_of(body, config), "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
-    world.split(module)
+    split_model(module, world.tensor)
 
     epoch = sampler.updates_per_epoch
     steps = epoch * section.of(name, "epochs")

@@ -1,6 +1,6 @@
 """The pack that step 2 starts from: the recipe's way of initialising it, with the static vectors that it needs.
 
-What each way reads is declared in recipe/initialisations.py; how it works, in model/initialisation.py.
+What each way reads is declared in recipe/initialisations.py; how it works, in models/initialisation.py.
 """
 
 from collections.abc import Callable
@@ -23,9 +23,9 @@ from ds_minimodel.data.vectors import (
     require_gensim,
     train_piece_vectors,
 )
-from ds_minimodel.model import initialisation
-from ds_minimodel.model.initialisation import FirstPack, Pieces
-from ds_minimodel.model.parameters import Tensors
+from ds_minimodel.models import initialisation
+from ds_minimodel.models.initialisation import FirstPack, Pieces
+from ds_minimodel.models.parameters import Tensors
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.context import Context

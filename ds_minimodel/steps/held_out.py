@@ -11,12 +11,12 @@ import torch
 
 from ds_minimodel.data.held_out import bytes_of_ids
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.engine.loop import Evaluation, Weights, to_device
-from ds_minimodel.engine.run import Run
-from ds_minimodel.model.models import to_tensors
+from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.recipe.schema import Training
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import held_out_sampler
+from ds_minimodel.training.loop import Evaluation, Weights, to_device
+from ds_minimodel.training.run import Run
 
 EVALUATIONS = 20  # of a run, where the recipe does not say how often
 MOST_COST = 0.02  # of the training's, where a forward pass costs no more than a training step with the same samples

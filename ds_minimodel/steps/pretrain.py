@@ -6,11 +6,10 @@ from pathlib import Path
 
 import torch
 
-from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.files import atomic_folder
-from ds_minimodel.engine.loop import train
 from ds_minimodel.jobs.records import Job, inputs_hash
-from ds_minimodel.model.artifacts import (
+from ds_minimodel.models import BODIES
+from ds_minimodel.models.artifacts import (
     BodyArtifact,
     PackArtifact,
     identity,
@@ -20,10 +19,12 @@ from ds_minimodel.model.artifacts import (
     save_pack,
     space_of,
 )
-from ds_minimodel.model.initialisation import zero_padding_row
-from ds_minimodel.model.models import LanguageModel
-from ds_minimodel.model.parameters import tensors_under
+from ds_minimodel.models.initialisation import zero_padding_row
+from ds_minimodel.models.parameters import tensors_under
+from ds_minimodel.models.split import split_model
+from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.held_out import evaluation
 from ds_minimodel.steps.training import (
@@ -35,7 +36,7 @@ from ds_minimodel.steps.training import (
     text_run,
     text_sampler,
 )
-from ds_minimodel.systems import System
+from ds_minimodel.training.loop import train
 
 
 def jobs(context: Context) -> list[Job]:
@@ -92,7 +93,7 @@ def _pretrain(context: Context, body: System) -> None:
     module = pretrained_model(recipe, body)
     zero_padding_row(module.pack.tokens, sampler.reader.store.vocabulary)
     config, depths = module.body.config, module.body.head_depths
-    world.split(module)
+    split_model(module, world.tensor)
     cost = text_cost(recipe, section, recipe.source_vocab_size, "pretrain", depths)
     run = text_run(recipe, section, world, [(section.steps, cost)])
     batches = micro_batches(sampler, run, world)

@@ -8,7 +8,7 @@ from ds_minimodel.data.reader import find_text, identity_of_text
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.jobs.records import Job
-from ds_minimodel.model.artifacts import identity
+from ds_minimodel.models.artifacts import identity
 from ds_minimodel.steps.context import Context
 
 

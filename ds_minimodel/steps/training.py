@@ -6,29 +6,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from ds_minimodel.bodies import BodyConfig
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import sha256_of_file
-from ds_minimodel.costs import Cost, step_flops
 from ds_minimodel.data.blocks import BlockTable
 from ds_minimodel.data.held_out import HELD_OUT
 from ds_minimodel.data.samples import SampleReader
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.engine.checkpoints.best import drop_best
-from ds_minimodel.engine.checkpoints.storage import drop_all
-from ds_minimodel.engine.loop import Batches
-from ds_minimodel.engine.ranks.world import World
-from ds_minimodel.engine.run import Accounting, CheckpointPolicy, Execution, Optimizer, Phases, Run, Schedule
-from ds_minimodel.engine.zero.config import check_deepspeed, needed_stage
-from ds_minimodel.model.models import LanguageModel, to_tensors
-from ds_minimodel.objectives import Sampler
+from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.flops import Cost, step_flops
+from ds_minimodel.models.objectives import Sampler
+from ds_minimodel.models.trainable import LanguageModel, to_tensors
 from ds_minimodel.ops.precision import resolve_precision
-from ds_minimodel.recipe.costs import step_work
+from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
+from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
-from ds_minimodel.systems import System
 from ds_minimodel.tasks import FINETUNED
+from ds_minimodel.training.checkpoints.best import drop_best
+from ds_minimodel.training.checkpoints.storage import drop_all
+from ds_minimodel.training.loop import Batches
+from ds_minimodel.training.ranks.world import World
+from ds_minimodel.training.run import Accounting, CheckpointPolicy, Execution, Optimizer, Phases, Run, Schedule
+from ds_minimodel.training.zero.config import check_deepspeed, needed_stage
 
 
 class BatchSource(Protocol):

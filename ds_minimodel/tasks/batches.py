@@ -10,7 +10,7 @@ import numpy as np
 from ds_minimodel.common.random import permute, sample_key
 from ds_minimodel.common.vocabulary import FILLER, IGNORED
 
-Batch = dict[str, Any]  # arrays as model/models.py names them, and "count"
+Batch = dict[str, Any]  # arrays as models/trainable.py names them, and "count"
 EVALUATION_TOKENS = 16_384  # padded tokens of one forward pass without gradients
 PADDING_THAT_PAYS = 0.05  # share of a batch from which on packing saves more than its copies cost
 
@@ -44,7 +44,7 @@ class Examples:
 
         Its targets are (B, M), or (B, S) where there is one a token. "count" is the number of terms of its loss.
         ignored: (B,) bool, rows that give no loss. Where much is padding, "real" (T,) int64 says which of
-        the B*S positions are tokens, so that the model can leave out the rest (bodies/packing.py).
+        the B*S positions are tokens, so that the model can leave out the rest (models/packing.py).
         """
         starts, lengths = self.bounds[index], self.lengths[index]
         real = np.arange(lengths.max()) < lengths[:, None]

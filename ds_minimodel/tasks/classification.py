@@ -15,9 +15,9 @@ from ds_minimodel.tasks.metrics import score_classification
 from ds_minimodel.tasks.tables import SENTENCE, Columns, Records, columns_named, read_table
 
 if TYPE_CHECKING:
-    from ds_minimodel.bodies import BodyConfig
     from ds_minimodel.data.tokenizer import Tokenizer
-    from ds_minimodel.model.models import TaskModel
+    from ds_minimodel.models import BodyConfig
+    from ds_minimodel.models.trainable import TaskModel
 
 
 _SHOWN, _SHOWN_TEXT = 5, 160  # examples in a report, and characters of each
@@ -52,7 +52,7 @@ class Classification(FinetunedKind[Records, Encoded]):
         return Encoded(encode_table(tokenizer, records, max_length, separators))
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
-        from ds_minimodel.model.models import SequenceClassifier
+        from ds_minimodel.models.trainable import SequenceClassifier
 
         return SequenceClassifier(config, vocab_size, self.num_outputs(labels))
 

@@ -2,7 +2,7 @@
 
 A kind is one subclass of TaskKind in one file beside this one, and one line in KINDS (tasks/__init__.py): of
 FinetunedKind, which adds a head that trains and answers to requests, or of TaskKind alone, which is scored with the
-body as it is. The recipe is read without torch, so these files import torch and ds_minimodel.model in the methods that
+body as it is. The recipe is read without torch, so these files import torch and ds_minimodel.models in the methods that
 need them.
 """
 
@@ -21,9 +21,9 @@ from ds_minimodel.tasks.batches import Examples
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from ds_minimodel.bodies import BodyConfig
     from ds_minimodel.data.tokenizer import Tokenizer
-    from ds_minimodel.model.models import TaskModel
+    from ds_minimodel.models import BodyConfig
+    from ds_minimodel.models.trainable import TaskModel
 
 Request = Mapping[str, object]  # a JSON object
 Logits = Iterable[tuple[np.ndarray, np.ndarray]]  # (index (B,), fp32 outputs of the module's `logits`) of each batch

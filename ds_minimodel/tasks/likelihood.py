@@ -20,9 +20,9 @@ from ds_minimodel.tasks.kind import Encoded, Labels, Logits, R, References, Scor
 from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
-    from ds_minimodel.bodies import BodyConfig
     from ds_minimodel.data.tokenizer import Tokenizer
-    from ds_minimodel.model.models import TaskModel
+    from ds_minimodel.models import BodyConfig
+    from ds_minimodel.models.trainable import TaskModel
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class LikelihoodKind(TaskKind[R, Scored]):
     reads_start = False
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
-        from ds_minimodel.model.models import TokenLikelihoods
+        from ds_minimodel.models.trainable import TokenLikelihoods
 
         return TokenLikelihoods(config, vocab_size)
 

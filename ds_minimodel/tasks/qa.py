@@ -23,9 +23,9 @@ from ds_minimodel.tasks.metrics import score_qa
 from ds_minimodel.tasks.tables import read_text
 
 if TYPE_CHECKING:
-    from ds_minimodel.bodies import BodyConfig
     from ds_minimodel.data.tokenizer import Tokenizer
-    from ds_minimodel.model.models import TaskModel
+    from ds_minimodel.models import BodyConfig
+    from ds_minimodel.models.trainable import TaskModel
 
 _FORM = "SQuAD 1.1 has data > paragraphs > qas > answers"
 _WINDOW = 384  # tokens of a question and a piece of its context where a model answers requests
@@ -72,7 +72,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
         return encode_questions(tokenizer, records, max_length, keys.question_length, keys.stride)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
-        from ds_minimodel.model.models import SpanExtractor
+        from ds_minimodel.models.trainable import SpanExtractor
 
         return SpanExtractor(config, vocab_size)
 

@@ -23,9 +23,9 @@ from ds_minimodel.tasks.metrics import neighbour_accuracy
 from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
-    from ds_minimodel.bodies import BodyConfig
     from ds_minimodel.data.tokenizer import Tokenizer
-    from ds_minimodel.model.models import TaskModel
+    from ds_minimodel.models import BodyConfig
+    from ds_minimodel.models.trainable import TaskModel
 
 Pool = Literal["mean", "first"]
 
@@ -81,7 +81,7 @@ class Retrieval(TaskKind[Bitext, Encoded]):
         return config.with_layers(depth)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
-        from ds_minimodel.model.models import SentenceEncoder
+        from ds_minimodel.models.trainable import SentenceEncoder
 
         return SentenceEncoder(config, vocab_size)
 

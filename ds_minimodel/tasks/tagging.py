@@ -25,9 +25,9 @@ from ds_minimodel.tasks.metrics import score_classification
 from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
-    from ds_minimodel.bodies import BodyConfig
     from ds_minimodel.data.tokenizer import Tokenizer
-    from ds_minimodel.model.models import TaskModel
+    from ds_minimodel.models import BodyConfig
+    from ds_minimodel.models.trainable import TaskModel
 
 OUTSIDE = "O"  # the tag of words that are in no entity
 _CUT = -1  # predicted id of a word that did not fit the sequence: no label
@@ -74,7 +74,7 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
         return encode_words(tokenizer, records, max_length)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
-        from ds_minimodel.model.models import TokenClassifier
+        from ds_minimodel.models.trainable import TokenClassifier
 
         return TokenClassifier(config, vocab_size, self.num_outputs(labels))
 

@@ -8,7 +8,7 @@ import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.systems import SYSTEMS
+from ds_minimodel.recipe.systems import SYSTEMS
 from tests.docs import import_script
 from tests.pipeline.conftest import make_world, ready_for_cpu  # noqa: F401
 

@@ -10,7 +10,7 @@ import pytest
 
 from ds_minimodel.common.files import write_json
 from tests.docs import ROOT, import_script
-from tests.results.some_runs import score_row
+from tests.report.some_runs import score_row
 
 SVG = "{http://www.w3.org/2000/svg}"
 

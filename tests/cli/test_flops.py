@@ -30,7 +30,7 @@ def rows():
 
 
 def test_rows_of_the_papers_recipe(rows):
-    """The paper's figures themselves: tests/test_costs.py."""
+    """The paper's figures themselves: tests/models/test_flops.py."""
     assert round(rows["minijoint", "adapt"]["formula_eflops"], 1) == 21.1
     assert all(0.8 < row["executed_eflops"] / row["formula_eflops"] < 1 for row in rows.values())
 

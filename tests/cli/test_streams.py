@@ -95,7 +95,7 @@ def test_too_few_open_files(shell):
 
 def test_a_rank_that_waits_for_others_says_so():
     """RANK and WORLD_SIZE may be left over from another program."""
-    code = "from ds_minimodel.engine.ranks import world; world.PATIENCE = 0.1; world.join_ranks(1)"
+    code = "from ds_minimodel.training.ranks import world; world.PATIENCE = 0.1; world.join_ranks(1)"
     ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
     with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **ranks}, stderr=subprocess.PIPE) as process:
         line = next(line for line in process.stderr if line.startswith(b"ds-minimodel: "))
@@ -113,7 +113,7 @@ def test_a_rank_that_waits_for_others_says_so():
 )
 def test_ranks_that_cannot_meet(monkeypatch, variables, message):
     from ds_minimodel.common.errors import UserError
-    from ds_minimodel.engine.ranks.launch import check_meeting
+    from ds_minimodel.training.ranks.launch import check_meeting
 
     rest = {"LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"} if len(variables) > 1 else {}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):

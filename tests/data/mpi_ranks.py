@@ -15,7 +15,7 @@ from ds_minimodel.cli.main import USER_ERROR
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.data import prepare, reader
 from ds_minimodel.data.workers import MpiRanks
-from ds_minimodel.engine.ranks import mpi
+from ds_minimodel.training.ranks import mpi
 
 
 def kill_after(shards, folder):

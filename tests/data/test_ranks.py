@@ -88,7 +88,7 @@ def test_the_steps_run_under_mpirun(tmp_path, text_file):
 
 def test_an_mpi_that_is_not_mpiruns_is_named():
     """As where mpi4py loads MPICH and mpirun is Open MPI's: every process finds itself alone."""
-    script = "from ds_minimodel.engine.ranks import mpi; mpi.world()"
+    script = "from ds_minimodel.training.ranks import mpi; mpi.world()"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PMI_SIZE": "4"}
     )

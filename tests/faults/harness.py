@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from worker import weights_hash, work
 
-PRELOAD = ["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard", "ds_minimodel.engine.loop"]
+PRELOAD = ["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard", "ds_minimodel.training.loop"]
 STEPS, SAVE_EVERY, TIMEOUT = 30, 2, 1200
 LIVES = 3  # times that a trial's run is ended before it may finish
 

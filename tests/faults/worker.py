@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))  # for synthetic.py
+sys.path.insert(0, str(Path(__file__).parent.parent / "training"))  # for synthetic.py
 
 
 def work(folder, rank, size, port, changes):
@@ -38,9 +38,9 @@ def _train(folder, rank, changes):
     from synthetic import resume, run_config
 
     from ds_minimodel.common.errors import OtherRankFailed, UserError
-    from ds_minimodel.engine.checkpoints.checkpoints import Checkpoints
-    from ds_minimodel.engine.ranks.signals import Stopped
-    from ds_minimodel.engine.ranks.world import join_ranks
+    from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
+    from ds_minimodel.training.ranks.signals import Stopped
+    from ds_minimodel.training.ranks.world import join_ranks
 
     load_newest = Checkpoints.load_newest
 

@@ -7,6 +7,7 @@ from op_cases import P, cases, row_keys_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
+from ds_minimodel.costs.tracing import saving_to, storage_bytes
 from ds_minimodel.ops.attention import (
     _backward_reference,
     _forward_reference,
@@ -15,7 +16,6 @@ from ds_minimodel.ops.attention import (
     torch_attention,
 )
 from ds_minimodel.ops.window import torch_window_attention
-from ds_minimodel.planning.tracing import saving_to, storage_bytes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from ds_minimodel.cli.main import main
-from ds_minimodel.engine.ranks.launch import CPU
+from ds_minimodel.training.ranks.launch import CPU
 
 from ..forks import run
 

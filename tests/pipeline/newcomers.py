@@ -11,16 +11,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.bodies import BODIES
-from ds_minimodel.bodies.body import Body, Layer, Linear, Projection, init_weights
-from ds_minimodel.bodies.config import BodyConfig, BodyProducts, LayerProducts
-from ds_minimodel.bodies.kind import BodyKind
 from ds_minimodel.cli.main import main  # noqa: F401
 from ds_minimodel.common.random import draws, stream_key
 from ds_minimodel.common.sections import Section
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.objectives import OBJECTIVES, Objective
-from ds_minimodel.systems import SYSTEMS, System
+from ds_minimodel.models import BODIES
+from ds_minimodel.models.body import Body, Layer, Linear, Projection, init_weights
+from ds_minimodel.models.config import BodyConfig, BodyProducts, LayerProducts
+from ds_minimodel.models.kind import BodyKind
+from ds_minimodel.models.objectives import OBJECTIVES, Objective
+from ds_minimodel.recipe.systems import SYSTEMS, System
 from tests.pipeline.tensor_ranks import do_steps  # noqa: F401
 
 # --- A kind of body ---

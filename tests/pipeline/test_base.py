@@ -6,16 +6,16 @@ import pytest
 from safetensors.torch import load_file
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.costs.plans import plans
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.interop.hugging_face import import_hf
-from ds_minimodel.pipeline.order import STEPS
-from ds_minimodel.pipeline.run import run_step
-from ds_minimodel.planning.plans import plans
+from ds_minimodel.hf.convert import import_hf
 from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.steps.order import STEPS
+from ds_minimodel.steps.run import run_step
 
 from ..forks import run
-from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
+from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from .conftest import make_world, refused
 
 RECIPE = """

@@ -4,12 +4,12 @@ import importlib.util
 
 import pytest
 
-from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.objectives import OBJECTIVES
-from ds_minimodel.pipeline.check import check_ahead
-from ds_minimodel.pipeline.order import STEPS
+from ds_minimodel.models import BODIES
+from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.recipe.schema import PaperRecipe, recipe_class
+from ds_minimodel.steps.check import check_ahead
+from ds_minimodel.steps.order import STEPS
 
 CHOSEN = [STEPS[name] for name in ("adapt", "finetune", "evaluate", "report")]
 

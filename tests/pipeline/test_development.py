@@ -98,7 +98,8 @@ def test_a_killed_finetuning_goes_on_to_the_same_best(kept, tmp_path):
     command = "finetune", recipe, *overrides, "finetune.keep=best"
     checkpoints = job(recipe, "topic") / "run/checkpoints"
     stop_when(
-        start(*command), lambda: (checkpoints / "best.safetensors").exists() and len([*checkpoints.glob("step-*[0-9]")]) > 1
+        start(*command),
+        lambda: (checkpoints / "best.safetensors").exists() and len([*checkpoints.glob("step-*[0-9]")]) > 1,
     )
     assert run(*command)[0] == 0
     for task in MODELS:

@@ -17,9 +17,9 @@ from ds_minimodel.recipe.reading import package_recipes
 
 from ..docs import PAGES, ROOT, blocks, commands, name_of, text_of
 from ..forks import Fork, run
-from ..interop.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
-from ..interop.test_decoders import save_llama
-from ..interop.test_modernbert import save_modernbert
+from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
+from ..hf.test_decoders import save_llama
+from ..hf.test_modernbert import save_modernbert
 from ..serve.conftest import make_family
 from ..serve.hub_server import hub  # noqa: F401
 from .conftest import copy_of, make_world

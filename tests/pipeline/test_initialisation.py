@@ -11,11 +11,11 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.pipeline.order import STEPS
-from ds_minimodel.pipeline.run import is_pending, run_step
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.first_pack import check_vectors, first_pack
+from ds_minimodel.steps.order import STEPS
+from ds_minimodel.steps.run import is_pending, run_step
 
 from ..forks import run
 from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world

@@ -10,8 +10,8 @@ from ds_minimodel.cli.main import main
 from ds_minimodel.common.files import lock, note_holder
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import State, state_of
-from ds_minimodel.pipeline.order import STEPS
 from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.steps.order import STEPS
 
 from ..forks import run
 from .conftest import copy_of, refused

@@ -5,9 +5,9 @@ from typing import get_args
 
 import pytest
 
-from ds_minimodel.bodies import BODIES
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.models import BODIES
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.reading import load_recipe, package_recipes

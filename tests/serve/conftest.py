@@ -8,7 +8,7 @@ import torch
 
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack
+from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, save_body, save_pack
 from ds_minimodel.tasks import KINDS
 from tests.small_models import masked_lm, roberta
 

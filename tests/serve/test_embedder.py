@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.model.artifacts import load_body, load_pack
+from ds_minimodel.models.artifacts import load_body, load_pack
 from ds_minimodel.serve import embedder as module
 from ds_minimodel.serve.embedder import Embedder
 from ds_minimodel.serve.packs import plugged_module

@@ -8,7 +8,7 @@ import yaml
 from huggingface_hub import constants
 
 from ds_minimodel.cli.main import main
-from ds_minimodel.model.artifacts import identity
+from ds_minimodel.models.artifacts import identity
 
 from ..forks import run as run_fork
 from .hub_server import hub  # noqa: F401

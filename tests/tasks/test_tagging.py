@@ -12,8 +12,8 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.interop.hugging_face import export_hf
-from ds_minimodel.model.artifacts import BodyArtifact, PackArtifact, save_body, save_pack, space_of
+from ds_minimodel.hf.convert import export_hf
+from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, save_body, save_pack, space_of
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import TaskSampler, evaluation_batches
 from ds_minimodel.tasks.tagging import (

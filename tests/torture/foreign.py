@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, write_manifest
-from ds_minimodel.interop.hugging_face import import_hf
+from ds_minimodel.hf.convert import import_hf
 from ds_minimodel.serve.packs import check_pack
 from ds_minimodel.serve.predictor import Predictor
 

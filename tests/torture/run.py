@@ -14,8 +14,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from ds_minimodel.engine.ranks.launch import CPU
+from ds_minimodel.training.ranks.launch import CPU
 
 from ..forks import run
 from ..pipeline.conftest import make_world
@@ -48,7 +49,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     os.environ.update(CPU)
-    until, counts = time.monotonic() + 60 * options.minutes, collections.Counter()
+    until = time.monotonic() + 60 * options.minutes
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
     with tempfile.TemporaryDirectory() as temporary:
         (Path(temporary) / "world").mkdir()
         world = make_world(Path(temporary) / "world")
@@ -58,7 +60,8 @@ def main() -> int:
             if time.monotonic() > until:
                 break
             seed, folder = f"{options.seed} {number}", Path(temporary) / "case"
-            case, rng = [*CASES * 5, damaged][number % (5 * len(CASES) + 1)], random.Random(seed)
+            case: Any = [*CASES * 5, damaged][number % (5 * len(CASES) + 1)]
+            rng = random.Random(seed)
             if case is damaged:
                 code, fault = damaged(world, folder, rng)
             else:

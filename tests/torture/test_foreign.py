@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from ..interop.conftest import roberta_json, text_file, unigram_folder, xlm_r, xlm_r_json  # noqa: F401
+from ..hf.conftest import roberta_json, text_file, unigram_folder, xlm_r, xlm_r_json  # noqa: F401
 from ..serve.conftest import family  # noqa: F401
 from .foreign import artifact_outcome, copy, damage_artifact, damage_import, import_outcome
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ds_minimodel.engine.ranks.launch import CPU
+from ds_minimodel.training.ranks.launch import CPU
 
 from .inputs import CASES, make_files, outcome
 

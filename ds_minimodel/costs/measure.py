@@ -1,0 +1,103 @@
+"""Seconds of real updates of a recipe's step on this machine, before there is text or a body to train.
+
+The model has fresh weights and the text is random, in sequences of full length: what an update takes does not depend on
+either. All else is the training's own: its batches, loop, engine and files, which lie in a temporary folder.
+"""
+
+import json
+import statistics
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.random import sample_key
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.costs.steps import model_of, phases_of, text_steps
+from ds_minimodel.data.samples import Samples
+from ds_minimodel.models.flops import Cost
+from ds_minimodel.models.split import split_model
+from ds_minimodel.recipe.schema import Recipe, Training
+from ds_minimodel.recipe.systems import System
+from ds_minimodel.steps.training import micro_batches, text_run
+from ds_minimodel.training.loop import train
+from ds_minimodel.training.ranks.world import World
+from ds_minimodel.training.run import CheckpointPolicy, Schedule
+
+WARM_UP, UPDATES = 5, 20  # updates that do not count, and that do
+
+
+class RandomText:
+    """Batches of random tokens by the numbers of their samples: the objective's, of sequences of full length."""
+
+    def __init__(self, recipe: Recipe, section: Training, vocab_size: int):
+        self.recipe, self.section = recipe, section
+        self.vocabulary = Vocabulary(vocab_size, bos=0, pad=1, eos=2, unk=3, mask=4)
+
+    def rows(self, first: int, last: int) -> dict[str, Any]:
+        size, length = last - first, self.section.seq_length
+        numbers = np.random.default_rng(first).integers(self.vocabulary.num_pieces, size=(size, length))
+        keys = sample_key(self.recipe.seed, np.zeros(size, np.int64), np.arange(first, last))
+        samples = Samples(self.vocabulary.pieces(numbers), np.full(size, length), keys)
+        batch = self.recipe.trained_by.batch(samples, self.vocabulary, self.section)
+        return {**batch, "lengths": samples.lengths.astype(np.int32), "sample_keys": keys.view(np.int32)}
+
+
+def measured_rows(recipe: Recipe, step: str, world: World) -> list[dict[str, Any]]:
+    """Rows as JSON of a step on text, one for each system; UserError where none has that step.
+
+    seconds: of an update, on average over the depths of a schedule; hours: of all the step, in one language.
+    """
+    rows: list[dict[str, Any]] = []
+    for system in recipe.chosen_systems:
+        section = text_steps(recipe, system).get(step)
+        if section is None or (step == "pretrain" and system.body_name in {row["body"] for row in rows}):
+            continue
+        seconds = sum(
+            share * _seconds(recipe, system, step, section, depth, world)
+            for depth, share in phases_of(recipe, system, step)
+        )
+        rows.append(
+            {
+                "system": system.name,
+                "body": system.body_name,
+                "step": step,
+                "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU",
+                "ranks": world.size,
+                "seconds": seconds,
+                "tokens_per_second": section.batch_size * section.seq_length / seconds,
+                "steps": section.steps,
+                "hours": section.steps * seconds / 3600,
+            }
+        )
+    if not rows:
+        raise UserError(f"--step {step}: the recipe's systems have no such step")
+    return rows
+
+
+def _seconds(recipe: Recipe, system: System, step: str, section: Training, depth: int | None, world: World) -> float:
+    """Mean seconds of an update, through the one head at `depth` or through all."""
+    module = model_of(recipe, system, step)
+    split_model(module, world.tensor)
+    run = text_run(recipe, section, world, [(section.steps, Cost(0, 0))])
+    # At a rate of 0 nothing diverges, and no checkpoint is due.
+    run = replace(run, schedule=Schedule(WARM_UP + UPDATES, 0.0), checkpoints=CheckpointPolicy())
+    vocab_size = recipe.tokenizer.vocab_size if step == "adapt" else recipe.source_vocab_size
+    of_step = micro_batches(RandomText(recipe, section, vocab_size), run, world)
+
+    def batches(number: int) -> list[dict[str, Any]]:
+        return of_step(number) if depth is None else [{**batch, "depth": depth} for batch in of_step(number)]
+
+    def mean() -> float:
+        lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return statistics.fmean(
+            run.accounting.tokens_per_step / json.loads(line)["tokens_per_second"] for line in lines[WARM_UP:]
+        )
+
+    with tempfile.TemporaryDirectory(prefix="ds-minimodel-") as folder:
+        train(module, batches, run, world, folder, f"{step} {system.name}", job="")
+        return world.from_main(mean)

@@ -1,0 +1,118 @@
+"""Formulas for the bytes that a training step needs on each device and sends over the network.
+
+What DeepSpeed 0.19 does with a partition (training/partition.py, which has the symbols) is what they describe; its
+constants are in training/zero/config.py, and tests/training/test_costs.py holds both against it.
+"""
+
+from dataclasses import dataclass
+
+from ds_minimodel.training.partition import Partition
+from ds_minimodel.training.zero.config import BUCKET, KEPT_LIVE
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one device in a step, by kind.
+
+    optimizer: fp32 copies of the weights and Adam's two moments. activations: what one micro-batch keeps for
+    its backward pass. buffers: all else: gradients in transit, gathered weights, temporary values. total: at the
+    fullest moment; less than the sum where gradients come as activations go. host: in the host's memory, of what is
+    offloaded.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    buffers: int
+    total: int
+    host: int
+
+
+def memory_of_step(partition: Partition, activations: int, peak: int) -> Memory:
+    """Peak memory of a step: in the passes of the last micro-batch, in the reduction of its gradients or in the update.
+
+    activations, peak: of one traced micro-batch (tracing.py), in which gradients leave their parameters as soon as they
+    are whole, but for stage 0 without accumulation.
+    """
+    setup, trained = partition.setup, partition.trained
+    b, stage, share = setup.width, setup.zero_stage, setup.share(sum(trained))
+    accumulates = setup.split.accumulation > 1
+    held = partition.held()
+    weights, gradients, optimizer = held["weights"], held["gradients"], held["optimizer"]
+    bucket = b * partition.bucket if stage > 0 and not setup.accumulates_in_place else 0
+    in_flight = 0  # a bucket's copy that is summed during the passes, while another fills
+    if setup.zero.overlaps and stage in (1, 2):
+        in_flight = bucket if bucket < b * sum(trained) else 0
+        bucket *= 2
+    if setup.offloads_optimizer and stage == 2:
+        bucket += b * max(trained)  # where sums of gradients come back to
+
+    # Held during the passes: gradients of earlier micro-batches, the bucket and gathered weights.
+    earlier = gradients if setup.accumulates_in_place or accumulates or stage == 3 else 0
+    passes = peak + earlier + bucket + in_flight + _gathered(partition)
+    # Buckets are summed over ranks in a copy (not by one rank at stage 0); then Adam is given fp32 copies.
+    if stage == 0:
+        reduction = gradients if setup.replicas == 1 else 2 * gradients
+        update = gradients + (4 * sum(trained) if b == 2 else 0)
+    elif setup.accumulates_in_place:
+        reduction, update = gradients + b * sum(trained), gradients
+    elif stage == 2 and accumulates:
+        reduction = gradients + 2 * bucket + (4 * max(trained) if setup.accumulates_in_fp32 else gradients)
+        update = gradients + (b + 4) * share
+    else:
+        reduction = 2 * bucket
+        update = gradients * (stage == 3) + bucket + (b + 4) * share
+    fullest = max(passes, reduction, update)
+    buffers = max(0, fullest - activations - gradients)
+    total = weights + optimizer + fullest
+    return Memory(weights, gradients, optimizer, activations, buffers, total, _host_bytes(partition))
+
+
+def _gathered(partition: Partition) -> int:
+    """Bytes of the weights that stage 3 has gathered, and of the flat copy that they arrive in."""
+    setup, partitioned = partition.setup, partition.partitioned
+    arriving = min(sum(partitioned), max(setup.zero.prefetch or BUCKET, max(partitioned, default=0)))
+    return setup.width * (min(sum(partitioned), KEPT_LIVE) + arriving)
+
+
+def _host_bytes(partition: Partition) -> int:
+    """Bytes of one rank's offloaded optimizer state in the host's memory.
+
+    With it go a gradient in fp32, the sums of earlier micro-batches, and at stage 2 the new weights and a
+    buffer as large as the largest parameter.
+    """
+    setup, trained = partition.setup, partition.trained
+    if not setup.offloads_optimizer:
+        return 0
+    share, kept = setup.share(sum(trained)), 4 if setup.accumulates_in_fp32 else setup.width
+    sums = kept * share if setup.split.accumulation > 1 or setup.zero_stage == 3 else 0
+    new_weights = setup.width * (share + max(trained)) if setup.zero_stage == 2 else 0
+    return 16 * share + sums + new_weights
+
+
+def traffic_of_step(partition: Partition) -> dict[str, int]:
+    """{collective: bytes that each rank sends in one step}.
+
+    By the ring algorithm, for n bytes: all-reduce 2 n (W-1)/W, all-gather and reduce-scatter n (W-1)/W.
+    """
+    setup, shards, times = partition.setup, partition.setup.replicas, partition.setup.split.accumulation
+    trained = sum(partition.trained)
+    if setup.zero_stage < 3:
+        reductions = times if setup.zero_stage == 2 else 1  # stage 2 keeps only its share, so it reduces each time
+        sent = {"all-reduce": reductions * ring(setup.width * trained, shards, "all-reduce")}
+        if setup.zero_stage:
+            sent["all-gather"] = ring(setup.width * shards * setup.share(trained), shards, "all-gather")
+        return sent
+    gathered, reduced = (
+        setup.width * shards * sum(map(setup.share, counts)) for counts in (partition.partitioned, partition.trained)
+    )
+    return {
+        "all-gather": ring(times * gathered, shards, "all-gather"),
+        "reduce-scatter": ring(times * reduced, shards, "reduce-scatter"),
+    }
+
+
+def ring(size: int, ranks: int, collective: str) -> int:
+    """Bytes that each of `ranks` sends in a ring collective over tensors of `size` bytes."""
+    return (2 if collective == "all-reduce" else 1) * size * (ranks - 1) // ranks

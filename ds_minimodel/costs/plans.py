@@ -1,0 +1,193 @@
+"""Memory, traffic and FLOPs of each step of a recipe that trains on text, on so many ranks; nothing is started.
+
+Finetuning takes less memory than the pretraining of the same body at the same micro-batch, and is not planned.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ds_minimodel.costs.devices import Device, device_named
+from ds_minimodel.costs.memory import Memory, memory_of_step, traffic_of_step
+from ds_minimodel.costs.steps import largest_batch, model_of, phases_of, text_steps
+from ds_minimodel.costs.tracing import Trace, on_meta, trace
+from ds_minimodel.models import BODIES
+from ds_minimodel.models.split import split_model
+from ds_minimodel.ops.parallel import Group
+from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.recipe.schema import Recipe, Training
+from ds_minimodel.recipe.systems import SYSTEMS, System
+from ds_minimodel.steps.check import check_deepspeed_file
+from ds_minimodel.training.partition import ParameterInfo, Partition, Setup, partition_of
+from ds_minimodel.training.run import Execution, replicas_of
+from ds_minimodel.training.zero.config import needed_stage, zero_memory
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a step holds and sends with a partition. traffic: {collective: bytes that each rank sends a step}."""
+
+    partition: Partition
+    memory: Memory
+    traffic: dict[str, int]
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total <= self.partition.setup.device_memory
+
+    def record(self) -> Row:
+        """The plan as JSON."""
+        return {
+            "fits": self.fits,
+            "memory": asdict(self.memory),
+            "traffic": {**self.traffic, "total": sum(self.traffic.values())},
+            "partition": self.partition.record(),
+        }
+
+
+class Planner:
+    """Makes plans for a module on a device.
+
+    module: with `requires_grad` as it trains, on any device; it is traced as a copy without memory.
+    batch_of: one micro-batch of a size; only shapes and types count.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, batch_of: Callable[[int], dict[str, Any]], precision: str, device: Device
+    ):
+        self.module, self.batch_of, self.device = on_meta(module, DTYPES[precision]), batch_of, device
+        self._traces: dict[tuple[int, bool], Trace] = {}
+
+    def plan(self, setup: Setup) -> Plan:
+        """The plan of a step, with the partition that a run of this setup has."""
+        partition, traced = partition_of(self.module, setup), self.trace(setup)
+        memory = memory_of_step(partition, traced.activations, traced.peak)
+        if self.device.type == "cpu":  # what is offloaded stays in the same memory
+            memory = replace(memory, total=memory.total + memory.host)
+        return Plan(partition, memory, traffic_of_step(partition))
+
+    def smallest_stage(self, setup: Setup) -> int | None:
+        """The lowest ZeRO stage at which `setup` fits, or None."""
+        return next((stage for stage in range(4) if self.plan(setup._replace(zero_stage=stage)).fits), None)
+
+    def largest_micro_batch(self, setup: Setup) -> int | None:
+        """The largest micro-batch that divides a rank's samples and fits, or None."""
+        per_rank = setup.batch_size // setup.replicas
+        divisors = [micro for micro in range(1, per_rank + 1) if per_rank % micro == 0]
+        fitting = bisect_left(  # memory grows with the size
+            divisors, True, key=lambda micro: not self.plan(setup._replace(micro_batch_size=micro)).fits
+        )
+        return divisors[fitting - 1] if fitting else None
+
+    def trace(self, setup: Setup) -> Trace:
+        """One micro-batch of the setup, traced."""
+        leaves = setup.zero_stage > 0 or setup.split.accumulation > 1
+        key = setup.split.micro, leaves
+        if key not in self._traces:
+            batch = self.batch_of(setup.split.micro)
+            self._traces[key] = trace(self.module, batch, leaves, self.device.type)
+        return self._traces[key]
+
+
+def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = None) -> list[Row]:
+    """Rows as JSON, one for each step on text of each system of the recipe.
+
+    device_name: of `device_named`. peak: TFLOP/s of one device; at it the executed FLOPs take "least_hours", which is
+    None without it. UserError for ranks that do not divide a batch, or that engine.tensor_parallel does not divide.
+    """
+    device, engine = device_named(device_name), recipe.engine
+    replicas = replicas_of(ranks, engine.tensor_parallel)
+    settings = engine.deepspeed.settings if engine.deepspeed else {}
+    check_deepspeed_file(recipe, replicas)
+    precision = device.resolve(engine.precision)
+    planners: dict[Any, Planner] = {}  # of steps of the same architecture, in which the same trains
+
+    def planner_of(system: System, step: str, section: Training) -> Planner:
+        depth, _ = phases_of(recipe, system, step)[-1]
+        with torch.device("meta"):
+            module = model_of(recipe, system, step)
+        # The last rank's part is the largest.
+        split_model(module, Group(engine.tensor_parallel - 1, engine.tensor_parallel))
+        key = step, module.body.config, module.body.head_depths, depth
+        if key not in planners:
+            batch_of = partial(largest_batch, recipe, section, depth)
+            planners[key] = Planner(module, batch_of, precision, device)
+        return planners[key]
+
+    rows = []
+    for cost in recipe_costs(recipe):
+        system, step = SYSTEMS[cost["system"]], cost["step"]
+        section = text_steps(recipe, system)[step]
+        execution = Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, precision)
+        setup = Setup(
+            zero_stage=needed_stage(execution, replicas, section.clip, settings, device.type),
+            precision=precision,
+            batch_size=section.batch_size,
+            micro_batch_size=engine.micro_batch_size,
+            ranks=ranks,
+            device_memory=device.memory_of_rank(ranks),
+            tensor_parallel=engine.tensor_parallel,
+            zero=zero_memory(settings),
+        )
+        planner = planner_of(system, step, section)
+        plan = planner.plan(setup)
+        rows.append(
+            {
+                **cost,
+                "least_hours": None if peak is None else cost["executed_eflops"] * 1e6 / (peak * ranks * 3600),
+                "peak": peak,
+                "steps": section.steps,
+                "seq_length": section.seq_length,
+                "device": device.name,
+                **{key: value for key, value in setup._asdict().items() if key != "zero"},
+                "without_kernels": BODIES[recipe.model.kind].without_kernels,
+                "micro_batch_size": setup.split.micro,
+                **plan.record(),
+                "smallest_zero_stage": planner.smallest_stage(setup),
+                "largest_micro_batch": planner.largest_micro_batch(setup),
+                "modules": _modules(plan.partition),
+            }
+        )
+    return rows
+
+
+def _modules(partition: Partition) -> list[Row]:
+    """Rows as JSON: the parameters of each module that train, and those that are frozen; bytes on one device.
+
+    Entries of a list that are alike are one row: layers.0-3.
+    """
+    groups: dict[tuple[str, bool, bool], dict[str, list[ParameterInfo]]] = {}
+    for parameter in partition.parameters:
+        module, entry = _module_of(parameter.name)
+        group = groups.setdefault((module, parameter.trains, partition.is_whole(parameter)), {})
+        group.setdefault(entry, []).append(parameter)
+    rows = []
+    for (module, trains, is_whole), entries in groups.items():
+        first, *_, last = *entries, *entries
+        parameters = [parameter for entry in entries.values() for parameter in entry]
+        rows.append(
+            {
+                "name": module + first + (f"-{last[1:]}" if last != first else ""),
+                "trains": trains,
+                "placement": "whole" if is_whole else "partitioned",
+                "parameters": sum(parameter.numel for parameter in parameters),
+                "weights": sum(map(partition.weight_bytes, parameters)),
+                "gradients": sum(map(partition.gradient_bytes, parameters)),
+                "optimizer": sum(map(partition.optimizer_bytes, parameters)),
+            }
+        )
+    return rows
+
+
+def _module_of(name: str) -> tuple[str, str]:
+    """(the module that a parameter is shown under, ".0" for the entry of a list that it lies in)."""
+    listed = re.match(r"(.*?)(\.\d+)\.", name)
+    return (listed[1], listed[2]) if listed else (name.rpartition(".")[0], "")

@@ -1,0 +1,181 @@
+"""The model card of an export or a pack: README.md with YAML front matter, of what manifests and the run say.
+
+Base and license are those that an import has kept; scores are read from the workdir that the pack lies in. What is not
+known is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from huggingface_hub import EvalResult, ModelCardData, metadata_load
+from pydantic import Field
+
+from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_model
+from ds_minimodel.common.markdown import escape_markdown
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.models.artifacts import BodyManifest, PackManifest
+from ds_minimodel.recipe.systems import SYSTEMS
+from ds_minimodel.report.run_results import SCORES_FILE, ScoreRow
+
+CARD = "README.md"
+# A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
+_HUB_NAME = re.compile(r"(?!.*checkpoint-[0-9]+$)[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_LICENSE = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,60}$"
+_MOST_CARD_BYTES = 1 << 20
+_LANGUAGE_CODE = re.compile("[a-z]{2,3}")  # of ISO 639, which the Hub takes in a card's front matter
+
+
+@dataclass(frozen=True)
+class Export:
+    """What a card says of an exported model beside its pack. pipeline: the Hub's. task: its name in the recipe."""
+
+    architecture: str
+    num_layers: int
+    pipeline: str | None
+    task: str | None = None
+
+
+class _Origin(Stored):
+    """Of a body's manifest where it comes from, of a pack's too."""
+
+    imported_from: str | None = None
+    base_model: str | None = None
+    license: Annotated[str, Field(pattern=_LICENSE)] | None = None
+
+
+class _Scored(Stored):
+    """Of the manifest of scores."""
+
+    metric: str
+
+
+def license_of(folder: Path) -> str | None:
+    """The license that the model card in a Hugging Face folder names, None where there is none to be read."""
+    path = folder / CARD
+    try:
+        card = metadata_load(path) if path.is_file() and path.stat().st_size <= _MOST_CARD_BYTES else None
+    except Exception:  # of any kind that YAML of a stranger's brings forth
+        return None
+    found = (card or {}).get("license")
+    return found if isinstance(found, str) and re.fullmatch(_LICENSE, found) else None
+
+
+def hub_name(value: object) -> str | None:
+    """`value` where it has the form of a model's name on the Hub, such as roberta-base or FacebookAI/roberta-base."""
+    return value if isinstance(value, str) and _HUB_NAME.fullmatch(value) else None
+
+
+def model_card(pack: Path, artifact: Path | None = None, export: Export | None = None) -> str:
+    """README.md of a language pack, or of the export of a body or task model `artifact` with it."""
+    facts, place = read_artifact(pack, PackManifest), _Place.of(pack)
+    origin = _origin([*([artifact] if artifact else []), pack, *place.bodies])
+    scores = place.scores(facts, export.task if export else None)
+    language, pipeline = facts.language, export.pipeline if export else None
+    training: dict[str, Any] = {"system": place.system, "steps": facts.steps, "eflops": facts.eflops}
+    training |= {"embedding_space": facts.space, "layers": export.num_layers if export else None}
+    known = {key: value for key, value in training.items() if value is not None}
+    front = ModelCardData(
+        language=language if _LANGUAGE_CODE.fullmatch(language) and language != UNKNOWN_LANGUAGE else None,
+        license=origin.license,
+        base_model=hub_name(origin.base_model),
+        library_name="transformers" if export else "ds_minimodel",
+        pipeline_tag=pipeline,
+        tags=[*(["mini-model-adaptation"] if facts.steps else []), *([] if export else ["language-pack"])],
+        model_name=f"ds_minimodel-{language}" if scores else None,
+        eval_results=[score.result(language, pipeline or "fill-mask") for score in scores] or None,
+        ds_minimodel=known,
+    )
+    table = {
+        "language": "not known" if language == UNKNOWN_LANGUAGE else language,
+        "base": hub_name(origin.base_model) or origin.imported_from or "not known",
+        "license of the base": origin.license or "not known",
+        **{name.replace("_", " "): value for name, value in known.items()},
+    }
+    made = (
+        "by mini-model adaptation (Marchisio et al., ACL 2023)" if facts.steps else "of an imported model, not trained,"
+    )
+    noun = f"{export.architecture} with the language pack" if export else "Language pack"
+    lines = [
+        f"# {noun} {escape_markdown(language)}",
+        f"\nMade {made} with ds_minimodel.{'' if export else ' It fits bodies of its embedding space alone.'}",
+        "\n| | |\n|---|---|",
+        *(f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()),
+    ]
+    if scores:
+        lines += [f"\nScores of the run in {escape_markdown(language)}: means over the task models."]
+        lines += ["\n| task | metric | score | models |\n|---|---|---|---|"]
+        lines += [
+            f"| {escape_markdown(one.task)} | {escape_markdown(one.metric)} | {one.mean:.1f} | {one.models} |"
+            for one in scores
+        ]
+    return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
+
+
+def _origin(folders: list[Path]) -> _Origin:
+    """Of the first of these artifacts that says where it was imported from."""
+    for folder in folders:
+        manifest = read_artifact(folder, BodyManifest if (folder / "config.json").is_file() else PackManifest)
+        origin = as_model(manifest.model_dump(), _Origin, folder / MANIFEST, "put it back from a copy")
+        if origin.imported_from is not None:
+            return origin
+    return _Origin()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a pack lies in a workdir, as jobs/layout.py lays it out; `root` None where it lies elsewhere."""
+
+    root: Path | None = None
+    system: str | None = None
+    is_adapted: bool = False
+
+    @classmethod
+    def of(cls, pack: Path) -> _Place:
+        folder = pack.resolve()
+        for parent in folder.parents:
+            system = folder.relative_to(parent).parts[0]
+            if parent.name in ("adapt", "pretrain") and system in SYSTEMS:
+                return cls(parent.parent, system, parent.name == "adapt")
+        return cls()
+
+    @property
+    def bodies(self) -> list[Path]:
+        """Bodies of the workdir, which may be imported ones."""
+        return sorted(self.root.glob("pretrain/*/body")) if self.root else []
+
+    def scores(self, pack: PackManifest, task: str | None) -> list[_Score]:
+        """Of the pack on each task, or on the one that is named."""
+        found: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for path in sorted(self.root.glob(f"evaluate/{self.system}/*/*/*/{SCORES_FILE}")) if self.root else ():
+            metric = read_model(path.parent / MANIFEST, _Scored, "run the step `evaluate` again").metric
+            for row in read_model(path, list[ScoreRow], "run the step `evaluate` again"):
+                is_own = row.language == pack.language and row.step == (pack.steps if self.is_adapted else 0)
+                if is_own and task in (None, row.task):
+                    found[row.task, metric].append(row.score)
+        return [_Score(*key, sum(scores) / len(scores), len(scores)) for key, scores in found.items()]
+
+
+class _Score(NamedTuple):
+    """What a pack scores on a task, over so many task models."""
+
+    task: str
+    metric: str
+    mean: float
+    models: int
+
+    def result(self, language: str, kind: str) -> EvalResult:
+        """The same in the form in which the Hub shows scores."""
+        return EvalResult(
+            task_type=kind,
+            dataset_type=self.task,
+            dataset_name=self.task,
+            dataset_config=language,
+            metric_type="f1" if "F1" in self.metric else self.metric.split(" ")[0],  # the Hub's own names
+            metric_name=self.metric,
+            metric_value=round(self.mean, 2),
+        )

@@ -1,0 +1,383 @@
+"""Import of Hugging Face's language models as a body and a pack, and export as a folder for `from_pretrained`.
+
+transformers is the reader of a foreign folder: it says what config.json, the tensors' names and the tokenizer's files
+mean, and an import is what computes the same. Only sizes are looked at before.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import transformers
+from pydantic import Field, ValidationError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ds_minimodel.common.errors import UserError, one_line, reason_of
+from ds_minimodel.common.files import (
+    NameInside,
+    Stored,
+    atomic_folder,
+    read_artifact,
+    read_json,
+    read_model,
+    write_json,
+    write_manifest,
+)
+from ds_minimodel.common.hub import hub_api
+from ds_minimodel.common.names import check_name
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE, Vocabulary, VocabularyManifest
+from ds_minimodel.hf import ARCHITECTURES
+from ds_minimodel.hf.architecture import Architecture
+from ds_minimodel.hf.card import CARD, Export, hub_name, license_of, model_card
+from ds_minimodel.hf.vocabularies import GENERATION_FILE, TOKENIZER_FILES, keep_tokenizer, token_ids, write_tokenizer
+from ds_minimodel.models import BODIES, BodyConfig
+from ds_minimodel.models.artifacts import (
+    PACK_WEIGHTS,
+    BodyArtifact,
+    PackArtifact,
+    check_fit,
+    load_body,
+    load_pack,
+    save_body,
+    space_of,
+)
+from ds_minimodel.models.objectives import OBJECTIVES
+from ds_minimodel.models.parameters import tensors_under
+from ds_minimodel.models.trainable import LanguageModel, encode
+from ds_minimodel.tasks import task_of
+
+SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
+_PIPELINES = {  # of the Hub, by how the name of a class ends
+    "ForMaskedLM": "fill-mask",
+    "ForCausalLM": "text-generation",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+}
+_INDEX = ".index.json"  # after either's name: which part holds which tensor
+_WEIGHTS = (SAFETENSORS, f"{SAFETENSORS}{_INDEX}", PICKLE, f"{PICKLE}{_INDEX}")  # the first that is there is read
+
+
+def import_hf_from_hub(
+    name: str, out: str | Path, language: str = UNKNOWN_LANGUAGE, revision: str | None = None
+) -> None:
+    """Import a model of the Hub, as import_hf does, by the files that it needs; these stay in huggingface_hub's cache.
+
+    name: MODEL or OWNER/MODEL. revision: a branch, tag or commit; default main. The commit is recorded.
+    """
+    refuse_existing(out)
+    with hub_api(name) as (_, api):
+        info = api.model_info(name, revision=revision)
+        there = [file.rfilename for file in info.siblings or []]
+        if "config.json" not in there:
+            raise UserError(f"{name} on {api.endpoint}: no config.json, so no model of transformers")
+        weights = next((name for name in _WEIGHTS if name in there), "")
+        stem, suffix = os.path.splitext(weights.removesuffix(_INDEX))
+        files = {"config.json", GENERATION_FILE, CARD, weights, *TOKENIZER_FILES}
+        parts = fnmatch.filter(there, f"{stem}-*-of-*{suffix}") if weights.endswith(_INDEX) else []
+        paths = [api.hf_hub_download(name, file, revision=info.sha) for file in (*files.intersection(there), *parts)]
+        folder = next(Path(path).parent for path in paths if Path(path).name == "config.json")
+    import_hf(folder, out, language, name, info.sha)
+
+
+def import_hf(
+    folder: str | Path,
+    out: str | Path,
+    language: str = UNKNOWN_LANGUAGE,
+    name: str | None = None,
+    revision: str | None = None,
+) -> None:
+    """Read a language model of a family that a kind of body serves -> out/body and out/pack, in fp32.
+
+    folder: as `from_pretrained` takes it, with model.safetensors or pytorch_model.bin, whole or in parts with an index.
+    What is written has the logits of transformers' model on the same ids, and its tokenizer is transformers' own. name,
+    revision: of a model that came from the Hub. Raises UserError where a file is missing or damaged, or the folder
+    holds a model that no kind of body computes. It takes the memory of two copies of the model in fp32.
+    """
+    folder = Path(folder)
+    refuse_existing(out)
+    try:
+        check_name(language)
+    except ValueError as error:
+        raise UserError(f"--language {error}") from None
+    foreign = read_config(folder)
+    theirs = _their_model(folder, foreign)
+    ours = _our_model(folder, foreign, theirs)
+    state = ours.state_dict()
+    of_body, of_pack = tensors_under(state, "body."), tensors_under(state, "pack.")
+    body = BodyArtifact(
+        foreign.config, ours.body.head_depths, of_body, space_of(of_body, of_pack), objective=foreign.objective
+    )
+    origin = {"license": license_of(folder), "base_model": name or foreign.name, "revision": revision}
+    facts: dict[str, Any] = {"imported_from": name or folder.name, "steps": 0, "eflops": 0.0}
+    facts |= {key: value for key, value in origin.items() if value is not None}
+    with atomic_folder(out) as both:
+        save_body(both / "body", body, "body", **facts)
+        pack = both / "pack"
+        pack.mkdir()
+        vocabulary = keep_tokenizer(folder, pack, foreign.theirs, foreign.config)
+        save_file(of_pack, pack / PACK_WEIGHTS)
+        facts |= {"space": body.space, "rows": len(of_pack["tokens"]), **vocabulary.facts()}
+        write_manifest(pack, kind="language-pack", language=language, **facts)
+
+
+def refuse_existing(out: str | Path) -> None:
+    """Raise UserError where there is something at `out`: nothing is overwritten."""
+    if Path(out).exists():
+        raise UserError(f"{out}: exists; give another folder")
+
+
+# config.json.
+
+# The largest of the sizes that a configuration makes something of; all others are compared with the tensors.
+_MOST = {"num_hidden_layers": 10_000, "num_labels": 10_000}
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """The config.json of a foreign folder: transformers' configuration and ours. name: the model's on the Hub."""
+
+    architecture: Architecture
+    theirs: Any
+    config: BodyConfig
+    name: str | None
+
+    @property
+    def objective(self) -> str:
+        """What such a body is trained with."""
+        return BODIES[self.config.kind].objective
+
+
+def read_config(folder: str | Path) -> Foreign:
+    """The config.json of a Hugging Face folder, by transformers; UserError where no kind of body is such a model."""
+    path = Path(folder) / "config.json"
+    values = read_json(path)
+    served = {own.model_type: own for architectures in ARCHITECTURES.values() for own in architectures}
+    model_type = values.get("model_type") if isinstance(values, dict) else None
+    if not isinstance(model_type, str) or model_type not in served:
+        *first, last = served
+        raise UserError(f"{path}: model_type {model_type!s:.40}; import-hf takes {', '.join(first)} and {last}")
+    if values.get("quantization_config") is not None:
+        raise UserError(f"{path}: quantization_config: quantised weights are not taken; import the model they are of")
+    for key, most in _MOST.items():
+        if not isinstance(values.get(key, 0), int) or not 0 <= values.get(key, 0) <= most:
+            raise UserError(f"{path}: {key}: {values[key]!s:.40} is not a number up to {most:,}")
+    with one_line(path, "transformers does not take it"):
+        theirs = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    try:
+        config = served[model_type].config(theirs)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise UserError(f"{path}: {': '.join([*map(str, fault['loc']), reason_of(fault)])}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"{path}: {error}") from None
+    return Foreign(served[model_type], theirs, config, hub_name(values.get("_name_or_path")))
+
+
+# The model.
+
+_UNUSED = re.compile(r"\.pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_emb\.inv_freq$")  # by a language model
+_TAKEN = torch.float32, torch.bfloat16, torch.float16
+_SMALL = 1_000_000  # numbers, of which anything may be made
+_TOKENS = 48  # of the longer of the two texts whose logits are compared
+_TOLERANCE = 1e-4  # of the largest logit; fp32 leaves some 1e-6
+
+
+def _their_model(folder: Path, foreign: Foreign) -> Any:
+    """transformers' model of the folder, in fp32; UserError where configuration and tensors disagree."""
+    tensors, where = _read_weights(folder)
+    if foreign.config.num_layers > len(tensors):
+        raise UserError(f"{where}: {len(tensors)} tensors, where config.json has {foreign.config.num_layers} layers")
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    own = getattr(transformers, foreign.architecture.classes + OBJECTIVES[foreign.objective].hugging_face_class)
+    with one_line(folder, "transformers cannot read it"), torch.device("meta"):
+        expected = sum(parameter.numel() for parameter in own(foreign.theirs).parameters())
+    if expected > 2 * numbers + _SMALL:  # of a model for something else the message below says which tensor is missing
+        raise UserError(f"{where}: {numbers:,} numbers, where config.json describes a model of {expected:,}")
+    needed, free = 8 * expected, _free_memory()
+    if needed > free:
+        raise UserError(
+            f"{folder}: two copies in fp32 take {needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free; "
+            "import it on a larger machine"
+        )
+    with one_line(folder, "transformers cannot read it"):
+        model, found = own.from_pretrained(
+            None,
+            config=foreign.theirs,
+            state_dict=tensors,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    for name in sorted(found["missing_keys"]):
+        raise UserError(f"{where}: no tensor {name}; it must hold a {own.__name__}")
+    for name, shape, wanted in sorted(found["mismatched_keys"]):
+        raise UserError(f"{where}: {name} has shape {tuple(shape)}, by config.json {tuple(wanted)}")
+    for name in sorted(name for name in found["unexpected_keys"] if not _UNUSED.search(name)):
+        raise UserError(f"{where}: {name!r:.120} is nothing that a {own.__name__} by config.json has")
+    for name, tensor in model.named_parameters():
+        if not tensor.isfinite().all():
+            raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
+    return model.eval().requires_grad_(False)
+
+
+def _our_model(folder: Path, foreign: Foreign, theirs: Any) -> LanguageModel:
+    """The same as a model of ours; UserError where it has other logits of random ids, padded or not."""
+    config, vocab_size = foreign.config, foreign.theirs.vocab_size
+    with torch.device("meta"):
+        ours = LanguageModel(config, vocab_size, (config.num_layers,), OBJECTIVES[foreign.objective])
+    with one_line(folder, "config.json has what ds_minimodel has not"):
+        tensors = foreign.architecture.from_theirs(theirs.state_dict(), config, [*ours.state_dict()])
+        ours.load_state_dict(tensors, assign=True)
+    draw, length = torch.Generator().manual_seed(0), min(config.max_positions, _TOKENS)
+    tokens = torch.randint(vocab_size, (2, length), generator=draw)
+    tokens[tokens == foreign.theirs.pad_token_id] += 1 if foreign.theirs.pad_token_id == 0 else -1
+    lengths = torch.tensor([length, length // 3], dtype=torch.int32)
+    real = torch.arange(length) < lengths[:, None]
+    with torch.inference_mode(), one_line(folder, "it cannot be computed"):
+        expected = theirs(input_ids=tokens, attention_mask=real.long()).logits[real]
+        (x_BSH,), table = encode(ours.eval().pack, ours.body, {"tokens": tokens, "lengths": lengths})
+        found = ours.pack.logits(ours.body.heads[str(config.num_layers)](x_BSH[real]), table)
+    differ, most = (found - expected).abs().max(), expected.abs().max()
+    if not differ <= _TOLERANCE * most:
+        raise UserError(
+            f"{folder / 'config.json'}: has a setting by which transformers computes what {config.kind} here does not: "
+            f"logits of up to {most:.3g} differ by {differ:.2g}"
+        )
+    return ours
+
+
+def _free_memory() -> int:
+    """Bytes that can be had without swapping."""
+    found = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return 1024 * int(found[1]) if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class _Index(Stored):
+    """The index of weights in parts: tensor -> file."""
+
+    weight_map: Annotated[dict[str, Annotated[NameInside, Field(pattern=r"^[^/]+$")]], Field(min_length=1)]
+
+
+def _read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
+    """(tensors, path). Pickles are read with torch's unpickler for weights, which runs no code."""
+    path = next((folder / name for name in _WEIGHTS if os.path.lexists(folder / name)), None)
+    if path is None:
+        raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}, nor the index of one in parts")
+    if not path.name.endswith(_INDEX):
+        return _read_tensors(path), path
+    parts = {*read_model(path, _Index, "download the model again").weight_map.values()}
+    return {name: tensor for part in sorted(parts) for name, tensor in _read_tensors(folder / part).items()}, path
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; UserError where one is no dense tensor of a type that weights have.
+
+    A view that repeats its numbers, of any size from a small file, is none.
+    """
+    if not path.is_file():  # a named pipe would be waited for
+        raise UserError(f"{path}: {'not a file, or a link to nothing' if os.path.lexists(path) else 'no such file'}")
+    with one_line(path, "damaged, or not a file of weights"):
+        is_safe = path.suffix == Path(SAFETENSORS).suffix
+        values = dict(load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True))
+    for name, tensor in values.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise UserError(f"{path}: {name!r:.80} is not a dense tensor")
+        if tensor.is_meta or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise UserError(f"{path}: {name!r:.80} of shape {tuple(tensor.shape)} has fewer numbers than that")
+        if tensor.dtype not in _TAKEN and not _UNUSED.search(name):
+            raise UserError(f"{path}: {name!r:.80} is {tensor.dtype}; weights in fp32, bf16 or fp16 are taken")
+    return values
+
+
+# Export.
+
+
+def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = None, depth: int | None = None) -> None:
+    """Write a body, mini-model or task model with a language pack as a Hugging Face folder.
+
+    A body becomes RobertaForMaskedLM, or BertForMaskedLM where it is BERT's, with its head of `depth` (default:
+    the deepest) and the layers below it; a task model the class of its kind (tasks/), such as
+    RobertaForSequenceClassification. pack: default the folder `pack` beside the artifact. Raises UserError where a part
+    is missing or does not fit, or that library has no such bodies.
+    """
+    artifact, out = Path(artifact), Path(out)
+    refuse_existing(out)
+    pack = Path(pack or artifact.parent / "pack")
+    if not pack.is_dir():
+        raise UserError(f"{pack}: no such language pack; give one with --pack")
+    body = load_body(artifact)
+    language = load_pack(pack, body.space)
+    check_fit(pack, language, body)
+    vocabulary = read_artifact(pack, VocabularyManifest).vocabulary(pack)
+    model = exported(artifact, body, language, vocabulary, depth)
+    with atomic_folder(out) as temporary:
+        config = body.config.with_layers(model.num_layers)
+        ids = write_tokenizer(pack, temporary, config, is_task=body.task is not None)
+        write_json(temporary / "config.json", {**model.config, **ids})
+        save_file(model.tensors, temporary / SAFETENSORS, metadata={"format": "pt"})
+        task_name = (body.task or {}).get("name")
+        export = Export(model.class_name, model.num_layers, _PIPELINES.get(model.ending), task_name)
+        (temporary / CARD).write_text(model_card(pack, artifact, export), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model in Hugging Face's terms. ending: how the name of its class ends. config: of config.json."""
+
+    class_name: str
+    ending: str
+    num_layers: int
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def module(self) -> Any:
+        """The module of transformers."""
+        transformers.utils.logging.disable_progress_bar()
+        own = getattr(transformers, self.class_name)
+        return own.from_pretrained(None, config=own.config_class.from_dict(self.config), state_dict=self.tensors)
+
+
+def exported(
+    artifact: str | Path, body: BodyArtifact, language: PackArtifact, vocabulary: Vocabulary, depth: int | None = None
+) -> Exported:
+    """The model of the folder `artifact`, whose content is `body`, with a pack that fits it; depth: as of export_hf."""
+    architectures = ARCHITECTURES.get(body.config.kind)
+    if architectures is None:
+        raise UserError(f"{artifact}: Hugging Face's library has no bodies of kind {body.config.kind}")
+    architecture, num_layers, extra = architectures[0], body.config.num_layers, {}
+    if body.task is not None:
+        if depth is not None:
+            raise UserError(f"{artifact}: a task model has no language-model head of depth {depth}; leave --depth out")
+        kind, labels = task_of(artifact, body)
+        ending, extra = kind.hugging_face_class, kind.hugging_face_config(labels)
+        head, tensors = architecture.task_head(body.config, kind.head_names), dict(body.tensors)
+    else:
+        num_layers = max(body.head_depths, default=0) if depth is None else depth
+        if num_layers not in body.head_depths:
+            has = list(body.head_depths)
+            raise UserError(f"{artifact}: no language-model head of depth {num_layers}; it has heads of {has}")
+        ending, head = OBJECTIVES[body.objective].hugging_face_class, architecture.language_model_head(num_layers)
+        tensors = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
+    for name, tensor in language.tensors.items():
+        tensors[name if name.startswith("body.") else f"pack.{name}"] = tensor
+    class_name = architecture.classes + ending
+    if ending not in architecture.endings:
+        raise UserError(f"{artifact}: Hugging Face's library has no {class_name} that computes what this model does")
+    config = body.config.with_layers(num_layers)
+    facts = {
+        "architectures": [class_name],
+        **architecture.config_json(config, len(language.tensors["tokens"])),
+        **token_ids(vocabulary),
+        "dtype": "float32",
+        **extra,
+    }
+    return Exported(class_name, ending, num_layers, facts, architecture.to_theirs(tensors, config, head))

@@ -1,0 +1,106 @@
+"""RoBERTa, XLM-R, CamemBERT and BERT as transformers has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ds_minimodel.hf.architecture import Architecture
+from ds_minimodel.models.roberta import BertConfig, RobertaConfig
+from ds_minimodel.models.roberta.model import FIRST_POSITION
+
+_LAYER = {
+    "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "attention_out": ("attention.output.dense",),
+    "attention_norm": ("attention.output.LayerNorm",),
+    "ffn_in": ("intermediate.dense",),
+    "ffn_out": ("output.dense",),
+    "ffn_norm": ("output.LayerNorm",),
+}
+_KEYS = {
+    "norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobertaArchitecture(Architecture):
+    """A model type of RoBERTa's and BERT's kinds; a body of ours has vectors of token types only where it has several.
+
+    first_position: row of the table of positions that the first token has.
+    """
+
+    first_position: int = FIRST_POSITION
+
+    def fields_of(self, theirs: Any) -> dict[str, Any]:
+        return {"max_positions": theirs.max_position_embeddings - self.first_position}
+
+    def keys_of(self, config: Any) -> dict[str, Any]:
+        return {
+            "max_position_embeddings": config.max_positions + self.first_position,
+            "type_vocab_size": config.token_types,
+        }
+
+    def from_theirs(self, theirs: Mapping[str, Tensor], config: Any, names: Iterable[str]) -> dict[str, Tensor]:
+        """Where all tokens have one type, its vector is added to the positions, which does not change the sums."""
+        ours = super().from_theirs(theirs, config, names)
+        missing = FIRST_POSITION - self.first_position
+        positions = F.pad(ours["body.positions"], (0, 0, missing, 0))
+        if config.token_types == 1:
+            positions = torch.cat(
+                (positions[:FIRST_POSITION], positions[FIRST_POSITION:] + theirs[self.others["body.types"]][0])
+            )
+        return {**ours, "body.positions": positions}
+
+    def to_theirs(self, tensors: Mapping[str, Tensor], config: Any, head: Mapping[str, str]) -> dict[str, Tensor]:
+        missing = FIRST_POSITION - self.first_position
+        tensors = {**tensors, "body.positions": tensors["body.positions"][missing:]}
+        no_types = {self.others["body.types"]: torch.zeros(1, config.hidden_size)}
+        return no_types | super().to_theirs(tensors, config, head)
+
+
+def _architecture(model_type: str, classes: str, name: str = "roberta", **differs: Any) -> RobertaArchitecture:
+    """name: how the names of its parameters begin."""
+    values: dict[str, Any] = dict(
+        endings=("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+        own=RobertaConfig,
+        keys=_KEYS,
+        fixed={"hidden_act": "gelu"},
+        tokens=f"{name}.embeddings.word_embeddings",
+        output="lm_head",
+        others={
+            "body.positions": f"{name}.embeddings.position_embeddings.weight",
+            "body.types": f"{name}.embeddings.token_type_embeddings.weight",
+            "body.embedding_norm": f"{name}.embeddings.LayerNorm",
+        },
+        layers=f"{name}.encoder.layer",
+        layer=_LAYER,
+        head={"dense": "lm_head.dense", "norm": "lm_head.layer_norm"},
+    )
+    return RobertaArchitecture(model_type=model_type, classes=classes, **{**values, **differs})
+
+
+# The first is what a body is written as.
+ROBERTA = (
+    _architecture("roberta", "Roberta"),
+    _architecture("xlm-roberta", "XLMRoberta"),
+    _architecture("camembert", "Camembert"),
+)
+BERT = (
+    _architecture(
+        "bert",
+        "Bert",
+        "bert",
+        own=BertConfig,
+        output="cls.predictions",
+        head={"dense": "cls.predictions.transform.dense", "norm": "cls.predictions.transform.LayerNorm"},
+        tasks={"classifier.dense": "bert.pooler.dense", "classifier.out_proj": "classifier"},
+        first_position=0,
+    ),
+)

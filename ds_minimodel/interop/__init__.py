@@ -1,1 +1,0 @@
-"""Import and export of other libraries' checkpoints."""

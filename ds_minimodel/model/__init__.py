@@ -1,1 +1,0 @@
-"""The transformer, its heads, and what trains in each step."""

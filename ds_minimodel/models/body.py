@@ -1,0 +1,360 @@
+"""What the bodies of every kind are made of: the stack of layers, what a layer does in every kind, dropout without
+state.
+
+Parts that may be cut for tensor parallelism say how in `cuts`: {name of a submodule: way}. The ways, and what cuts,
+are in models/split.py; nothing here knows whether it is a whole or a part.
+
+Shapes: B batch, S sequence, M positions read, Q queries, H hidden, N heads, D = H/N, F feed-forward,
+V vocabulary, P rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ds_minimodel import ops
+from ds_minimodel.models.config import BodyConfig
+from ds_minimodel.models.packing import Packing
+
+INIT_STD = 0.02
+
+
+class Dropout:
+    """Dropout of one forward pass: every bit is a function of (sample key, site, position, element).
+
+    sample_keys_B: int32, a key for each sample; None without dropout. So the bits do not depend on how a batch is
+    split over ranks and micro-batches, nor on which positions a layer computes. p, attention_p: rates.
+    """
+
+    def __init__(self, sample_keys_B: Tensor | None, p: float = 0.0, attention_p: float = 0.0):
+        self.sample_keys_B, self.p, self.attention_p = sample_keys_B, p, attention_p
+
+    def row_keys(self, site: int, positions: Tensor) -> Tensor | None:
+        """Row keys (B, S) of dropout `site` at `positions` (S,) or (B, M); None without dropout."""
+        return self._row_keys(self.p, site, positions)
+
+    def attention_row_keys(self, sites: range, positions: Tensor) -> Tensor | None:
+        """Row keys (B, N, Q) of the attention probabilities, one of `sites` for each head; None without dropout."""
+        return self._row_keys(self.attention_p, sites, positions)
+
+    def _row_keys(self, p: float, site: int | range, positions: Tensor) -> Tensor | None:
+        if not p:
+            return None
+        assert self.sample_keys_B is not None, "a batch that trains with dropout needs sample_keys"
+        return ops.row_keys(self.sample_keys_B, site, positions)
+
+    def of_tokens(self, row_T: Tensor) -> Dropout:
+        """The same dropout for tokens that are rows of their own; `row_T` is the sample of each."""
+        if self.sample_keys_B is None:
+            return self
+        return Dropout(self.sample_keys_B[row_T], self.p, self.attention_p)
+
+
+NO_DROPOUT = Dropout(None)  # evaluation
+
+
+class Rows(NamedTuple):
+    """The rows of hidden states that are computed: positions, (S,) of all samples or (B, M), and dropout."""
+
+    positions: Tensor
+    dropout: Dropout
+
+    @property
+    def p(self) -> float:
+        return self.dropout.p
+
+    def keys(self, site: int) -> Tensor | None:
+        """Row keys of dropout `site`; None without dropout."""
+        return self.dropout.row_keys(site, self.positions)
+
+    def drop(self, x: Tensor, site: int) -> Tensor:
+        """x after dropout `site`."""
+        return ops.dropout(x, self.p, self.keys(site))
+
+    def packed(self, packing: Packing) -> Rows:
+        """The same of a packed batch."""
+        return Rows(packing.position_R1, self.dropout.of_tokens(packing.row_R))
+
+
+def gather_rows(x_BSH: Tensor, read_BM: Tensor) -> Tensor:
+    """Rows of each sequence at the positions `read_BM` -> (B, M, H)."""
+    return x_BSH.gather(1, read_BM[..., None].expand(-1, -1, x_BSH.shape[-1]))
+
+
+def _padded(x: Tensor, packing: Packing | None) -> Tensor:
+    return packing.pad(x) if packing else x
+
+
+def init_weights(module: nn.Module) -> None:
+    """fairseq's initialisation of linear layers: N(0, 0.02), biases 0."""
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, 0, INIT_STD)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+class Linear(nn.Linear):
+    """nn.Linear by ops.linear, which is fast in bf16 on every CPU.
+
+    blocks: outputs of each of the matrices that the weight holds below each other.
+    """
+
+    def __init__(self, inputs: int, *blocks: int, bias: bool = True):
+        super().__init__(inputs, sum(blocks), bias)
+        self.blocks = blocks
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, self.bias)
+
+
+class GeluLinear(Linear):
+    """A linear layer and GELU, which adds the bias too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.bias_gelu(ops.linear(x, self.weight), self.bias)
+
+
+class Projection(Linear):
+    """Queries, keys and values of the heads of attention. sites: of the dropouts of its heads."""
+
+    def __init__(self, config: BodyConfig, sites: range, bias: bool = True):
+        self.head_width, self.sites = config.head_width, sites
+        heads = (config.num_heads, config.num_key_heads, config.num_key_heads)
+        super().__init__(config.hidden_size, *(number * config.head_width for number in heads), bias=bias)
+
+    @property
+    def num_heads(self) -> int:
+        return self.blocks[0] // self.head_width
+
+    @property
+    def num_key_heads(self) -> int:
+        return self.blocks[1] // self.head_width
+
+    def forward(self, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        """(keys and values of x_BSH side by side, queries of x_BQH), or (all three of x_BSH side by side, None)."""
+        if x_BQH is None:
+            return super().forward(x_BSH), None
+        sizes = [self.blocks[0], sum(self.blocks[1:])]
+        query, key_value = self.weight.split(sizes)
+        query_bias, key_value_bias = (None, None) if self.bias is None else self.bias.split(sizes)
+        return ops.linear(x_BSH, key_value, key_value_bias), ops.linear(x_BQH, query, query_bias)
+
+
+class Norm(nn.Module):
+    """LayerNorm, with a bias or without, or RMS norm."""
+
+    def __init__(self, size: int, eps: float, bias: bool = True, rms: bool = False):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
+        self.eps, self.rms = eps, rms
+
+    def forward(
+        self, x: Tensor, residual: Tensor | None = None, p: float = 0.0, row_keys: Tensor | None = None
+    ) -> Tensor:
+        """The norm of residual + dropout(x)."""
+        return self.and_sum(x, residual, p, row_keys)[0]
+
+    def and_sum(
+        self, x: Tensor, residual: Tensor | None, p: float = 0.0, row_keys: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The norm of residual + dropout(x), and that sum."""
+        return ops.residual_norm(x, residual, self.weight, self.bias, self.eps, p, row_keys, self.rms)
+
+
+class Layer(nn.Module, ABC):
+    """A layer of self-attention and a feed-forward block.
+
+    What is the same in every kind is here: packing, the rows that are read, dropout's sites. A kind sets the four
+    products, and says by `attend` how queries meet keys and by `join` how the two branches are added; where it needs
+    to, by `before_attention` and `activate` what stands before and between the products.
+    """
+
+    cuts: ClassVar[Mapping[str, str]] = {"qkv": "heads", "attention_out": "row", "ffn_in": "column", "ffn_out": "row"}
+    queries_apart: ClassVar[bool] = False  # whether `attend` takes queries by themselves where all positions are read
+    qkv: Projection
+    attention_out: Linear
+    ffn_in: Linear
+    ffn_out: Linear
+
+    def __init__(self, config: BodyConfig, index: int):
+        super().__init__()
+        self.sites = config.dropout_sites.layer(index)
+
+    def before_attention(self, x_BSH: Tensor) -> Tensor:
+        """What attention reads."""
+        return x_BSH
+
+    @abstractmethod
+    def attend(
+        self,
+        projected: Tensor,
+        queries: Tensor | None,
+        positions: Tensor,
+        lengths_B: Tensor | None,
+        p: float,
+        row_keys: Tensor | None,
+    ) -> Tensor:
+        """The context of the queries, (B, Q, N*D).
+
+        projected: (B, S, …) queries, keys and values side by side; or, with `queries` (B, Q, N*D), the other two.
+        positions: of the queries, (S,) where these are all, else (B, Q). p, row_keys: dropout of the probabilities.
+        """
+
+    @abstractmethod
+    def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: Rows) -> Tensor:
+        """The layer's output, from its input and what attention gives."""
+
+    def activate(self, inner: Tensor) -> Tensor:
+        """What is between ffn_in and ffn_out."""
+        return inner
+
+    def feed_forward(self, x_BQH: Tensor) -> Tensor:
+        return self.ffn_out(self.activate(self.ffn_in(x_BQH)))
+
+    def forward(
+        self,
+        x_BSH: Tensor,
+        lengths_B: Tensor | None,
+        dropout: Dropout,
+        read_BM: Tensor | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """Hidden states after the layer: (B, S, H), or (B, M, H) at the positions `read_BM` alone.
+
+        Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
+        With `packing`, hidden states in and out are packed, (T, 1, H); at `read_BM` still (B, M, H).
+        """
+        x_BQH, input_BSH = x_BSH, self.before_attention(x_BSH)
+        input_BQH = input_BSH if self.queries_apart else None
+        if read_BM is not None:
+            x_BQH = gather_rows(_padded(x_BSH, packing), read_BM)
+            input_BQH = x_BQH if input_BSH is x_BSH else gather_rows(_padded(input_BSH, packing), read_BM)
+        projected, queries = self.qkv(input_BSH, input_BQH)
+        projected = _padded(projected, packing)
+        if queries is not None and read_BM is None:
+            queries = _padded(queries, packing)
+        positions = torch.arange(projected.shape[1], device=x_BSH.device) if read_BM is None else read_BM
+        row_keys = dropout.attention_row_keys(self.qkv.sites, positions)
+        context_BQH = self.attend(projected, queries, positions, lengths_B, dropout.attention_p, row_keys)
+        rows = Rows(positions, dropout)
+        if packing and read_BM is None:
+            context_BQH, rows = packing.pack(context_BQH), rows.packed(packing)
+        return self.join(x_BQH, self.attention_out(context_BQH), rows)
+
+
+class LanguagePack(nn.Module):
+    """A language: token embeddings, `tokens`, and an output projection: the same table or `output`, and `bias` or none.
+
+    config: of the body, which says what a language has.
+    """
+
+    cuts: ClassVar[Mapping[str, str]] = {"": "vocabulary"}
+    tokens: nn.Parameter
+    output: nn.Parameter
+
+    def __init__(self, vocab_size: int, config: BodyConfig):
+        super().__init__()
+        for name in config.language_tensors:
+            shape = (vocab_size,) if name == "bias" else (vocab_size, config.hidden_size)
+            start = torch.zeros(shape) if name == "bias" else torch.empty(shape).normal_(0, INIT_STD)
+            self.register_parameter(name, nn.Parameter(start))
+        self.tied = config.tied
+
+    def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings of the tokens -> (B, S, H); and the output projection, for `logits` and `cross_entropy`."""
+        embedded_BSH, table = self.embed(tokens_BS)
+        # A view: at ZeRO 3 it keeps what was gathered of the matrix until the backward pass, as that of the embeddings.
+        return embedded_BSH, table if self.tied else self.output.view_as(self.output)
+
+    def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings of the tokens, and their table as a tied output projection takes it."""
+        return ops.embedding(tokens_BS, self.tokens)
+
+    def logits(self, x_PH: Tensor, table: Tensor) -> Tensor:
+        """Scores (P, V) of all tokens, from a head's outputs; not of a pack that is split."""
+        return ops.linear(x_PH, table, getattr(self, "bias", None))
+
+    def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
+        """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
+        return ops.linear_cross_entropy(x_PH, table, self.bias_of(table), targets_P)
+
+    def token_losses(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
+        """The cross-entropy of each target, (P,) float32, without a gradient."""
+        return ops.token_losses(x_PH, table, self.bias_of(table), targets_P)
+
+    def bias_of(self, table: Tensor) -> Tensor:
+        """The output projection's bias, zeros where there is none."""
+        bias_V = getattr(self, "bias", None)
+        return table.new_zeros(len(table)) if bias_V is None else bias_V
+
+
+class Body(nn.Module, ABC):
+    """All of a model but its language pack: what turns embeddings into hidden states, and the heads that read them.
+
+    A kind's body sets `layers`, each a Layer, and `heads`, modules by depth that map hidden states (P, H) to what
+    the output projection of a pack is applied to, (P, H).
+    """
+
+    layers: nn.ModuleList
+    heads: nn.ModuleDict
+
+    def __init__(self, config: BodyConfig, head_depths: Sequence[int] = ()):
+        super().__init__()
+        self.config, self.head_depths = config, tuple(head_depths)
+
+    @abstractmethod
+    def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
+        """What the lowest layer reads, before dropout, of token embeddings.
+
+        positions: of the tokens, (S,) or, packed, (T, 1). second: position from which on a row has token type 1, (B, 1)
+        or (T, 1); None where all have type 0.
+        """
+
+    def finish(self, x_BSH: Tensor) -> Tensor:
+        """The hidden states of the last layer as those of the whole body, such as normalised ones."""
+        return x_BSH
+
+    def dropout(self, sample_keys_B: Tensor | None) -> Dropout:
+        """Dropout for one forward pass in the module's present mode (training or evaluation)."""
+        if not self.training:
+            return NO_DROPOUT
+        return Dropout(sample_keys_B, self.config.dropout, self.config.attention_dropout)
+
+    def forward(
+        self,
+        embedded_BSH: Tensor,
+        lengths_B: Tensor | None,
+        dropout: Dropout,
+        read_BM: Tensor | None = None,
+        depths: Sequence[int] | None = None,
+        packing: Packing | None = None,
+        second_B: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Hidden states at the positions read, a tuple of (B, M, H) for each of `depths`.
+
+        embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is padded.
+        read_BM: positions wanted, None for all (then (B, S, H)). depths: rising; None: the last layer.
+        Layers above the deepest are not run, and that one only at the positions read. packing: then
+        embedded_BSH is (T, 1, H), the real tokens alone (packing.py); what is returned is the same, but zero
+        at padding. second_B: position from which on a row has token type 1; None where all have type 0.
+        """
+        depths = depths or (len(self.layers),)
+        rows = Rows(torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device), dropout)
+        if packing:
+            rows, second_B = rows.packed(packing), None if second_B is None else second_B[packing.row_R]
+        x_BSH = self.embed(embedded_BSH, rows.positions, None if second_B is None else second_B[:, None])
+        x_BSH = rows.drop(x_BSH, self.config.dropout_sites.embeddings)
+        hidden = []
+        for depth, layer in enumerate(self.layers[: depths[-1] - 1], 1):
+            x_BSH = layer(x_BSH, lengths_B, dropout, None, packing)
+            if depth in depths:
+                padded_BSH = _padded(x_BSH, packing)
+                hidden.append(padded_BSH if read_BM is None else gather_rows(padded_BSH, read_BM))
+        x_BSH = self.layers[depths[-1] - 1](x_BSH, lengths_B, dropout, read_BM, packing)
+        return (*hidden, _padded(x_BSH, packing) if read_BM is None else x_BSH)

@@ -1,0 +1,216 @@
+"""FLOPs of every step: by the paper's formulas (appendix A.1), and as this implementation executes them.
+
+Both count the multiplications of matrices only, 2mnp for an m x n by an n x p matrix, as the paper does:
+no biases, activation functions, softmax, norms, embedding look-ups or optimizer updates. Which products a body makes is
+declared with its kind (models/kind.py).
+
+The paper's formulas assume that every layer runs at every position and that a frozen layer costs its
+forward pass twice. What is executed differs from that:
+- the last layer computes queries, attention output and feed-forward only at the positions that are read;
+- the backward pass of the two attention products (QK^T, and the product with V) goes to both operands, also
+  where weights are frozen (the "additional backward computation" that the paper's footnote 11 leaves out);
+- a position that sees a window, or what is before it, is counted with the keys that it sees;
+- in step 1b the lowest trainable layer leaves out only the gradient of its input, not its whole dL/dx.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ds_minimodel.models import BodyConfig, products_of
+from ds_minimodel.models.config import LayerProducts, keys_seen
+
+EFLOP = 1e18
+V100_FLOPS_PER_SECOND = 30e12  # the paper's estimate of what one V100 sustains (section 3)
+EFLOPS_PER_V100_DAY = V100_FLOPS_PER_SECOND * 24 * 3600 / EFLOP  # 2.592
+
+
+@dataclass(frozen=True)
+class Work:
+    """What goes through a body: `steps` x `batch_size` sequences of `seq_length` tokens.
+
+    share_read: share of the positions that the heads read (Objective.share_read); with the head's products, 0 for none.
+    """
+
+    body: BodyConfig
+    vocab_size: int
+    seq_length: int
+    share_read: float
+    batch_size: int = 1
+    steps: int = 1
+
+    @property
+    def num_sequences(self) -> int:
+        return self.batch_size * self.steps
+
+    @property
+    def num_read(self) -> float:
+        """Positions that the heads read in one sequence, on average."""
+        return self.share_read * self.seq_length
+
+    def layers(self, num_layers: int) -> tuple[LayerProducts, ...]:
+        """Products of the lowest layers of a body of so many, which may be more than the configuration has."""
+        return products_of(self.body.with_layers(num_layers)).layers
+
+
+class Cost(NamedTuple):
+    """FLOPs by the paper's formula, and FLOPs that are executed."""
+
+    formula: float
+    executed: float
+
+
+# --- Forward pass of one sequence, as the paper counts it ---
+
+
+def layer_flops(work: Work, layer: LayerProducts) -> float:
+    """FLOP_layer of the paper: 24sh^2 + 4hs^2 for RoBERTa's layer where f = 4h."""
+    s = work.seq_length
+    return s * (layer.key + layer.query + layer.output) + _pairs(work, layer, s) * layer.pair
+
+
+def _pairs(work: Work, layer: LayerProducts, num_queries: float) -> float:
+    """Pairs of a query and a key that it sees."""
+    return num_queries * keys_seen(layer.window, work.seq_length)
+
+
+def output_flops(work: Work) -> float:
+    """FLOPs of the h x V output projection at the read positions: the paper's p FLOP_outproj."""
+    return 2 * work.num_read * work.body.hidden_size * work.vocab_size
+
+
+def dense_flops(work: Work) -> float:
+    """FLOPs of a head's own products at the read positions."""
+    return work.num_read * products_of(work.body).head
+
+
+def lm_head_flops(work: Work) -> float:
+    """FLOP_lm of the paper."""
+    return dense_flops(work) + output_flops(work)
+
+
+# --- The paper's formulas ---
+
+
+def _all_layers(work: Work, num_layers: int) -> float:
+    return sum(layer_flops(work, layer) for layer in work.layers(num_layers))
+
+
+def pretrain_flops(work: Work, num_layers: int, num_heads: int = 1) -> float:
+    """Step 1, equation A1: forward and backward through the stack, and through each of `num_heads` heads.
+
+    With two heads this is the paper's cost of MiniJoint (footnote 2): the layers run once for both.
+    """
+    return 3 * work.num_sequences * (_all_layers(work, num_layers) + num_heads * lm_head_flops(work))
+
+
+def build_mini_flops(work: Work, frozen_layers: int, new_layers: int) -> float:
+    """Step 1b, equation A4: `frozen_layers` forward only, `new_layers` on top trained, the head frozen.
+
+    A new layer costs three passes, the lowest of them two: the gradient of its input is not needed.
+    """
+    layers = [layer_flops(work, layer) for layer in work.layers(frozen_layers + new_layers)]
+    passes = sum(layers) + 2 * sum(layers[frozen_layers:]) - layers[frozen_layers]
+    return work.num_sequences * (passes + 2 * lm_head_flops(work))
+
+
+def adapt_flops(work: Work, num_layers: int) -> float:
+    """Step 2, equation A3: body frozen, embeddings trained through it, tied output projection trained."""
+    passes = 2 * _all_layers(work, num_layers)
+    return work.num_sequences * (passes + 2 * lm_head_flops(work) + output_flops(work))
+
+
+# --- What is executed ---
+
+
+def executed_layer(
+    work: Work, layer: LayerProducts, num_queries: float, trains: bool = False, passes_back: bool = False
+) -> float:
+    """FLOPs of one layer on one sequence, forward and backward.
+
+    num_queries  positions whose output is computed; keys and values are computed at all
+    trains       weight gradients are computed
+    passes_back  the gradient of the layer's input is computed
+    With neither the layer belongs to a frozen prefix and only runs forward.
+    """
+    inputs = num_queries * layer.query + work.seq_length * layer.key
+    pairs = _pairs(work, layer, num_queries) * layer.pair
+    outputs = num_queries * layer.output
+    flops = inputs + pairs + outputs
+    if trains or passes_back:
+        flops += 2 * pairs + outputs
+    if passes_back:
+        flops += inputs
+    if trains:
+        flops += inputs + outputs
+    return flops
+
+
+def _executed_stack(
+    work: Work, layers: Sequence[LayerProducts], num_read: float, trains: bool, lowest_passes_back: bool = True
+) -> float:
+    """FLOPs of `layers` on one sequence, forward and backward; the last only at what is read."""
+    flops = 0.0
+    for place, layer in enumerate(layers):
+        num_queries = num_read if place == len(layers) - 1 else work.seq_length
+        flops += executed_layer(work, layer, num_queries, trains, passes_back=lowest_passes_back or place > 0)
+    return flops
+
+
+def executed_pretrain(work: Work, depths: Sequence[int]) -> float:
+    """Step 1 with a head at each of `depths`; only the deepest layer is narrowed to what is read."""
+    stack = _executed_stack(work, work.layers(max(depths)), work.num_read, trains=True)
+    return work.num_sequences * (stack + 3 * len(depths) * lm_head_flops(work))
+
+
+def executed_build_mini(work: Work, frozen_layers: int, new_layers: int) -> float:
+    """Step 1b: prefix forward only; the lowest new layer needs no gradient of its input."""
+    layers = work.layers(frozen_layers + new_layers)
+    prefix = sum(executed_layer(work, layer, work.seq_length) for layer in layers[:frozen_layers])
+    new = _executed_stack(work, layers[frozen_layers:], work.num_read, trains=True, lowest_passes_back=False)
+    return work.num_sequences * (prefix + new + 2 * lm_head_flops(work))
+
+
+def executed_adapt(work: Work, num_layers: int) -> float:
+    """Step 2: every layer passes the gradient back without weight gradients; the output projection trains."""
+    stack = _executed_stack(work, work.layers(num_layers), work.num_read, trains=False)
+    return work.num_sequences * (stack + 2 * dense_flops(work) + 3 * output_flops(work))
+
+
+# --- Costs of steps and of a recipe ---
+
+
+def step_flops(step: str, work: Work, depths: Sequence[int], frozen_layers: int = 0) -> Cost:
+    """Cost of `work` in the step "pretrain", "build-mini" or "adapt"; work.steps = 1 gives one update.
+
+    depths: where heads sit, the deepest being the number of layers that run.
+    frozen_layers: layers below the new ones, in step 1b.
+    """
+    num_layers = max(depths)
+    if step == "pretrain":
+        return Cost(pretrain_flops(work, num_layers, len(depths)), executed_pretrain(work, depths))
+    if step == "build-mini":
+        layers = frozen_layers, num_layers - frozen_layers
+        return Cost(build_mini_flops(work, *layers), executed_build_mini(work, *layers))
+    if step == "adapt":
+        return Cost(adapt_flops(work, num_layers), executed_adapt(work, num_layers))
+    raise ValueError(f"no cost is defined for the step {step!r}")
+
+
+def finetune_flops(work: Work, num_outputs: int, reads_start: bool) -> Cost:
+    """Cost of finetuning, embeddings frozen, positions, embedding norm and all above trained.
+
+    reads_start: the head is `num_outputs` scores at one position, after the dense layer of a kind that has one; else it
+    is these scores at every position. work.seq_length is the mean number of tokens of an example.
+    The paper has no formula for this step; `formula` is A1 with the task head in place of the language model's.
+    """
+    h, num_layers = work.body.hidden_size, work.body.num_layers
+    num_queries = 1 if reads_start else work.seq_length
+    head = 2.0 * h * num_outputs + (products_of(work.body).head if work.body.tasks_read_head else 0)
+    if reads_start and work.body.task_activation:
+        head += 2.0 * h * h
+    head *= num_queries
+    stack = _executed_stack(work, work.layers(num_layers), num_queries, trains=True)
+    return Cost(
+        3 * work.num_sequences * (_all_layers(work, num_layers) + head), work.num_sequences * (stack + 3 * head)
+    )

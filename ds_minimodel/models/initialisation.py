@@ -1,0 +1,219 @@
+"""Initialisation of a target language's embeddings (step 2) from those of the source.
+
+target, source: the two vocabularies; a special token is shared where both have it, however they spell it. pack: the
+source pack's tensors: tokens (V, H), and where its body has them output (V, H) and bias (V). vectors: a static vector
+of each piece (V, D), zero where a piece has none; both languages' lie in one space. An output matrix or bias goes with
+the embeddings as more columns: what is copied or combined takes them along. Where a method says nothing of a piece, its
+row is drawn from the source's mean and deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.models.body import INIT_STD
+
+Pack = Mapping[str, Tensor]  # tokens (V, H), output (V, H), bias (V)
+
+NEIGHBOURS, TEMPERATURE = 10, 0.1  # WECHSEL's and OFA's
+RANK = 400  # of OFA's factorised embeddings
+_CHUNK = 1024  # rows that are compared with the source at a time
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A vocabulary, and its pieces as strings in the order of the ids."""
+
+    vocabulary: Vocabulary
+    strings: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.strings)
+
+
+@dataclass(frozen=True)
+class FirstPack:
+    """A first pack, with the source's tensors. Rows are copied from the source, combined of several, or drawn."""
+
+    tensors: dict[str, Tensor]
+    rows_copied: int
+    rows_combined: int = 0
+
+
+def random(target: Pieces, pack: Pack, seed: int) -> FirstPack:
+    """All rows N(0, 0.02), special tokens too (step 2 of language-model-plasticity)."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {name: torch.zeros(len(target), *pack[name].shape[1:]) for name in _in_order(pack)}
+    for name, tensor in tensors.items():
+        if name != "bias":
+            tensor.normal_(0, INIT_STD, generator=generator)
+    zero_padding_row(tensors["tokens"], target.vocabulary)
+    return FirstPack(tensors, 0)
+
+
+def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> FirstPack:
+    """Rows of pieces that the source has too are copied, the others N(0, 0.02) (the paper, footnote 1)."""
+    tensors = random(target, pack, seed).tensors
+    into, out_of = _shared(target, source)
+    for name, tensor in tensors.items():
+        tensor[into] = pack[name][out_of]
+    zero_padding_row(tensors["tokens"], target.vocabulary)
+    return FirstPack(tensors, len(into))
+
+
+def mean(target: Pieces, source: Pieces, pack: Pack) -> FirstPack:
+    """Each row is the mean of the source's rows; special tokens are copied.
+
+    Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models".
+    """
+    old = _rows(source, pack)
+    return _copy_special(old.mean(0).repeat(len(target), 1), old, target, source, pack, 0)
+
+
+def focus(target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, seed: int) -> FirstPack:
+    """Rows of shared pieces are copied; another is their sparsemax-weighted mean, by cosine of the vectors.
+
+    Dobler and de Melo 2023, "FOCUS: Effective Embedding Initialization for Monolingual Specialization of
+    Multilingual Models", section 3.
+    """
+    old = _rows(source, pack)
+    rows = _drawn(len(target), old, seed)
+    into, out_of = _shared(target, source)
+    rows[into] = old[out_of]
+    unit, known = F.normalize(target_vectors), target_vectors.any(1)
+    new = known.clone()
+    new[into] = False
+    anchors = known[into]
+    if not anchors.any():
+        return _first_pack(rows, pack, target, len(into))
+    for ids in new.nonzero()[:, 0].split(_CHUNK):
+        rows[ids] = sparsemax(unit[ids] @ unit[into[anchors]].T) @ old[out_of[anchors]]
+    return _first_pack(rows, pack, target, len(into), int(new.sum()))
+
+
+def wechsel(
+    target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, source_vectors: Tensor, seed: int
+) -> FirstPack:
+    """Each row is the softmax-weighted mean of its 10 nearest of the source, by cosine of the vectors.
+
+    Minixhofer et al. 2022, "WECHSEL: Effective initialization of subword embeddings for cross-lingual
+    transfer of monolingual language models", section 3; special tokens are copied, as in its published code.
+    """
+    old = _rows(source, pack)
+    rows = _drawn(len(target), old, seed)
+    combined = _combine_nearest(rows, target_vectors.any(1), old, target_vectors, source_vectors)
+    return _copy_special(rows, old, target, source, pack, combined)
+
+
+def ofa(
+    target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, source_vectors: Tensor, seed: int
+) -> FirstPack:
+    """Rows of shared pieces are copied, the others made as in WECHSEL, from source embeddings cut to rank 400.
+
+    The source's embeddings are cut to their 400 largest principal directions; where they have no more, nothing changes.
+    Liu et al. 2024, "OFA: A Framework of Initializing Unseen Subword Embeddings for Efficient Large-scale
+    Multilingual Continued Pretraining", section 3. Its training of the factors themselves is not done: a pack
+    holds whole embeddings.
+    """
+    old = low_rank(_rows(source, pack), RANK)
+    rows = _drawn(len(target), old, seed)
+    into, out_of = _shared(target, source)
+    new = target_vectors.any(1)
+    new[into] = False
+    combined = _combine_nearest(rows, new, old, target_vectors, source_vectors)
+    rows[into] = old[out_of]
+    return _first_pack(rows, pack, target, len(into), combined)
+
+
+def sparsemax(scores_RN: Tensor) -> Tensor:
+    """Rows of weights that sum to 1, most of them 0 (Martins and Astudillo 2016, algorithm 1)."""
+    sorted_RN = scores_RN.sort(1, descending=True).values
+    excess_RN = sorted_RN.cumsum(1) - 1
+    ranks_N = torch.arange(1, scores_RN.shape[1] + 1)
+    support_R1 = (ranks_N * sorted_RN > excess_RN).sum(1, keepdim=True)
+    return (scores_RN - excess_RN.gather(1, support_R1 - 1) / support_R1).clamp(min=0)
+
+
+def low_rank(rows: Tensor, rank: int) -> Tensor:
+    """The nearest matrix to `rows` (V, H) of at most that rank (its truncated SVD)."""
+    if rank >= rows.shape[1]:
+        return rows
+    _, directions = torch.linalg.eigh(rows.T.double() @ rows.double())
+    largest = directions[:, -rank:].float()
+    return rows @ largest @ largest.T
+
+
+def _combine_nearest(rows: Tensor, new: Tensor, old: Tensor, target_vectors: Tensor, source_vectors: Tensor) -> int:
+    """Fill `rows` where `new` (V) holds with means of their neighbours' rows in `old`; return how many."""
+    known = source_vectors.any(1).nonzero()[:, 0]
+    if not len(known):
+        return 0
+    unit_source = F.normalize(source_vectors[known])
+    for ids in new.nonzero()[:, 0].split(_CHUNK):
+        nearest = (F.normalize(target_vectors[ids]) @ unit_source.T).topk(min(NEIGHBOURS, len(known)))
+        weights_RK = (nearest.values / TEMPERATURE).softmax(1)
+        rows[ids] = torch.einsum("rk,rkh->rh", weights_RK, old[known[nearest.indices]])
+    return int(new.sum())
+
+
+def _shared(target: Pieces, source: Pieces) -> tuple[Tensor, Tensor]:
+    """Ids in the target and in the source of the pieces that both have; the special tokens are among them."""
+    special, source_special = target.vocabulary.special_ids, set(source.vocabulary.special_ids)
+    source_ids = {piece: id for id, piece in enumerate(source.strings) if id not in source_special}
+    shared = {id: source_ids[piece] for id, piece in enumerate(target.strings) if piece in source_ids}
+    shared = {id: source_id for id, source_id in shared.items() if id not in special}
+    shared |= _shared_special(target, source)
+    ids = torch.tensor(sorted(shared.items()), dtype=torch.int64).reshape(-1, 2)
+    return ids[:, 0], ids[:, 1]
+
+
+def _shared_special(target: Pieces, source: Pieces) -> dict[int, int]:
+    """{id in the target: id in the source} of the special tokens that both have."""
+    of_source = source.vocabulary.special
+    return {id: of_source[token] for token, id in target.vocabulary.special.items() if token in of_source}
+
+
+def _in_order(pack: Pack) -> list[str]:
+    """The names of a pack's own tensors, as they stand side by side."""
+    return [name for name in ("tokens", "output", "bias") if name in pack]
+
+
+def _rows(source: Pieces, pack: Pack) -> Tensor:
+    """All that the pack has of the source's ids, side by side (V, columns)."""
+    return torch.cat([pack[name].reshape(len(pack[name]), -1) for name in _in_order(pack)], 1)[: len(source)]
+
+
+def _drawn(num_pieces: int, old: Tensor, seed: int) -> Tensor:
+    """Rows drawn from the mean and deviation of each column of `old`."""
+    generator = torch.Generator().manual_seed(seed)
+    return old.mean(0) + old.std(0) * torch.randn(num_pieces, old.shape[1], generator=generator)
+
+
+def _copy_special(rows: Tensor, old: Tensor, target: Pieces, source: Pieces, pack: Pack, combined: int) -> FirstPack:
+    """The first pack of `rows` with the source's for the special tokens."""
+    shared = _shared_special(target, source)
+    rows[[*shared]] = old[[*shared.values()]]
+    return _first_pack(rows, pack, target, len(shared), combined)
+
+
+def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Set the embedding of the padding token (rows, H), where there is one, to zero, in place; returns the table."""
+    if vocabulary.pad is not None:
+        with torch.no_grad():
+            tokens[vocabulary.pad] = 0
+    return tokens
+
+
+def _first_pack(rows: Tensor, pack: Pack, target: Pieces, copied: int, combined: int = 0) -> FirstPack:
+    """The first pack of `rows`, with the tensors that `pack` has."""
+    names = _in_order(pack)
+    parts = rows.split([pack[name][0].numel() for name in names], 1)
+    tensors = {name: part.reshape(-1, *pack[name].shape[1:]).clone() for name, part in zip(names, parts, strict=True)}
+    zero_padding_row(tensors["tokens"], target.vocabulary)
+    return FirstPack(tensors, copied, combined)

@@ -1,0 +1,69 @@
+"""Mini-models: the bottom layers of a body with its head, and new layers between them.
+
+Plain functions on names and tensors, applied to artifacts before a module is built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ds_minimodel.models import BodyConfig, make_body
+from ds_minimodel.models.artifacts import BodyArtifact
+
+
+def tensors_of(body: BodyArtifact, config: BodyConfig) -> dict[str, Tensor]:
+    """The tensors of `body` that a task's body of `config` has, which may be of fewer layers.
+
+    Its head, where it has one, is the body's at that depth, or the deepest where there is none.
+    """
+    with torch.device("meta"):
+        names = make_body(config, config.task_depths).state_dict().keys()
+    depth = config.num_layers if config.num_layers in body.head_depths else max(body.head_depths, default=0)
+    return {name: body.tensors[name.replace(f"heads.{config.num_layers}.", f"heads.{depth}.", 1)] for name in names}
+
+
+def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:
+    """The bottom `depth` layers of `body` with the head that reads there, as a body of its own."""
+    keep = {name: tensor for name, tensor in body.tensors.items() if _belongs(name, depth)}
+    return replace(body, config=body.config.with_layers(depth), head_depths=(depth,), tensors=keep)
+
+
+def with_new_layers(
+    body: BodyArtifact, depth: int, new_layers: int, seed: int, copies_last: bool = False
+) -> BodyArtifact:
+    """The mini-model of step 1b: the bottom `depth` layers, `new_layers` on top, and the body's last head.
+
+    The new layers are random, a function of `seed`, or start as copies of the body's last ones. Returns a body of
+    depth + new_layers layers.
+    """
+    head_depth = max(body.head_depths)
+    total = depth + new_layers
+    config = body.config.with_layers(total)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        tensors = make_body(config, (total,)).state_dict()
+    for name in tensors:
+        if name.startswith("heads."):
+            tensors[name] = body.tensors[name.replace(f"heads.{total}.", f"heads.{head_depth}.", 1)]
+        elif not is_layer_from(name, depth):
+            tensors[name] = body.tensors[name]
+        elif copies_last:
+            index = int(name.split(".")[1])
+            above = (body.config.num_layers - total) // config.period * config.period
+            source = name.replace(str(index), str(above + index), 1)
+            tensors[name] = body.tensors.get(source, tensors[name])  # ModernBERT's first layer has a norm less
+    return replace(body, config=config, head_depths=(total,), tensors=tensors)
+
+
+def is_layer_from(name: str, first: int) -> bool:
+    """Whether parameter `name` of a body belongs to a layer with index >= `first`."""
+    part = name.split(".")
+    return part[0] == "layers" and int(part[1]) >= first
+
+
+def _belongs(name: str, depth: int) -> bool:
+    part = name.split(".")
+    return part[1] == str(depth) if part[0] == "heads" else not is_layer_from(name, depth)

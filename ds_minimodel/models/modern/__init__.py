@@ -1,0 +1,324 @@
+"""Bodies of today: rotary positions, gated feed-forward blocks, norms before, after or around a branch.
+
+One configuration, one set of modules (model.py) and one table of names (hf/modern.py) serve ModernBERT, EuroBERT,
+Llama, Qwen 2, Qwen 3, OLMo 2 and Gemma 3. What a family fixes is a class variable of its configuration; what differs
+from model to model of a family is a field, and so a key of `model` in a recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from ds_minimodel.common.sections import Few, Length, NonNegativeInt, Probability, Size
+from ds_minimodel.models.config import BodyConfig, BodyProducts, LayerProducts
+from ds_minimodel.models.kind import BodyKind
+
+if TYPE_CHECKING:
+    from ds_minimodel.models.body import Body
+
+RotaryBase = Annotated[float, Field(ge=1, le=1e9)]
+Activation = Literal["gelu", "gelu_tanh", "silu"]
+QueryNorm = Literal["none", "head", "whole"]
+Epsilon = Annotated[float, Field(gt=0, le=0.01)]
+Factor = Annotated[float, Field(ge=1, le=1e4)]
+
+
+class Rotation(NamedTuple):
+    """What decides the angles of rotary positions.
+
+    base: of the wave lengths. factor: by which long waves are slowed down; those of less than original / high
+    positions stay, those of more than original / low are slowed down whole, between them it goes over (Llama 3.1).
+    """
+
+    base: float
+    factor: float = 1.0
+    low: float = 1.0
+    high: float = 4.0
+    original: int = 8192
+
+
+class LayerPlan(NamedTuple):
+    """What differs from layer to layer: the keys before and after its own that a query sees (None: all), and angles."""
+
+    window: tuple[int | None, int | None]
+    rotation: Rotation
+
+
+class ModernConfig(BodyConfig):
+    """Sizes that every family has, and by class variables what a family is."""
+
+    max_positions: Length = 8192
+    dropout: Probability = 0.0
+    attention_dropout: Probability = 0.0
+    norm_eps: Epsilon = 1e-5
+    """Epsilon of the norms."""
+
+    output_bias: ClassVar[bool] = False
+    tasks_read_head: ClassVar[bool] = True
+    task_activation: ClassVar[str] = ""
+    separators: ClassVar[int] = 1
+
+    rms: ClassVar[bool] = True  # norms are RMS norms, else LayerNorm without a bias
+    norms_before: ClassVar[bool] = True  # a norm before each branch
+    norms_after: ClassVar[bool] = False  # a norm after each branch, before it is added
+    first_norm: ClassVar[bool] = True  # of the lowest layer's attention, where norms stand before
+    query_norm: ClassVar[QueryNorm] = "none"  # of queries and keys: each head by itself, or all as a whole
+    projection_bias: ClassVar[bool] = False  # of queries, keys and values
+    activation: ClassVar[Activation] = "silu"
+    embedding_norm: ClassVar[bool] = False
+    dense_head: ClassVar[bool] = False  # a dense layer, GELU and a norm after the final norm
+    scaled_embeddings: ClassVar[bool] = False  # times the square root of the width
+
+    @model_validator(mode="after")
+    def _heads_agree(self) -> Self:
+        if self.head_width % 2:
+            size = getattr(self, "head_size", None)
+            where = f"head_size {size}" if size else f"hidden_size {self.hidden_size} / num_heads {self.num_heads}"
+            raise ValueError(f"{where}: a head is {self.head_width} wide, which must be even, for rotary positions")
+        if self.num_heads % self.num_key_heads:
+            raise ValueError(f"num_kv_heads {self.num_key_heads} does not divide num_heads {self.num_heads}")
+        return self
+
+    @property
+    def score_scale(self) -> float:
+        """What the scores of attention are multiplied by."""
+        return self.head_width**-0.5
+
+    @property
+    def split_sizes(self) -> Mapping[str, int]:
+        sizes = {**super().split_sizes, "model.num_kv_heads": self.num_key_heads}
+        whole = f"a norm that model.kind {self.kind} has over all heads, of which there is"
+        return sizes | {whole: 1} if self.query_norm == "whole" else sizes
+
+    def layer(self, index: int) -> LayerPlan:
+        """What is layer `index`'s own, from 0."""
+        raise NotImplementedError
+
+    def sees_all(self, index: int) -> bool:
+        return self.layer(index).window[0] is None
+
+
+class ModernBertConfig(ModernConfig):
+    """ModernBERT (Warner et al. 2024); the defaults are the published base model's."""
+
+    kind: Literal["modernbert"] = "modernbert"
+    num_layers: Few = 22
+    ffn_size: Size = 1152
+    window: NonNegativeInt = 64
+    """Tokens on each side that a layer with a window sees; `gemma3`: before a position, itself among them."""
+    global_every: Few = 3
+    """The first of so many layers sees all; `gemma3`: the last."""
+    global_base: RotaryBase = 160_000.0
+    """Base of the rotary positions in layers that see all."""
+    local_base: RotaryBase = 10_000.0
+    """Base of the rotary positions in layers with a window."""
+
+    output_bias: ClassVar[bool] = True
+    rms: ClassVar[bool] = False
+    first_norm: ClassVar[bool] = False  # its input has just been normalised
+    activation: ClassVar[Activation] = "gelu"
+    embedding_norm: ClassVar[bool] = True
+    dense_head: ClassVar[bool] = True
+
+    @property
+    def period(self) -> int:
+        return self.global_every
+
+    def layer(self, index: int) -> LayerPlan:
+        if index % self.global_every == 0:
+            return LayerPlan((None, None), Rotation(self.global_base))
+        return LayerPlan((self.window, self.window), Rotation(self.local_base))
+
+
+class GroupedConfig(ModernConfig):
+    """A family whose heads of queries share heads of keys and values, and whose output matrix may be its own."""
+
+    num_kv_heads: Few | None = None
+    """Heads of keys and values, which heads of queries share; as many as `num_heads` where not given."""
+    head_size: Few | None = None
+    """Width of a head; `hidden_size` / `num_heads` where not given."""
+    tie_output: bool = True
+    """Whether the embeddings are the output matrix too; where not, a pack holds both."""
+    rotary_base: RotaryBase = 10_000.0
+    """Base of the rotary positions."""
+    rotary_factor: Factor = 1.0
+    """Llama 3.1's scaling of rotary positions: its factor."""
+    rotary_low: Factor = 1.0
+    """Its factor of low frequencies."""
+    rotary_high: Factor = 4.0
+    """Its factor of high frequencies."""
+    rotary_original: Size = 8192
+    """Its positions before scaling."""
+
+    @model_validator(mode="after")
+    def _waves_agree(self) -> Self:
+        if self.rotary_low > self.rotary_high:
+            raise ValueError(f"rotary_low {self.rotary_low} is above rotary_high {self.rotary_high}")
+        return self
+
+    @property
+    def num_key_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def head_width(self) -> int:
+        return self.head_size or self.hidden_size // self.num_heads
+
+    @property
+    def tied(self) -> bool:
+        return self.tie_output
+
+    def layer(self, index: int) -> LayerPlan:
+        rotation = Rotation(
+            self.rotary_base, self.rotary_factor, self.rotary_low, self.rotary_high, self.rotary_original
+        )
+        return LayerPlan((None, 0 if self.causal else None), rotation)
+
+
+class EuroBertConfig(GroupedConfig):
+    """EuroBERT (Boizard et al. 2025): Llama's layers, seeing both sides; the defaults are the 210m model's."""
+
+    kind: Literal["eurobert"] = "eurobert"
+    rotary_base: RotaryBase = 250_000.0
+    tie_output: bool = False
+
+    task_activation: ClassVar[str] = "gelu"
+
+
+class LlamaConfig(GroupedConfig):
+    """Llama 2 to 3.2 and SmolLM2; the defaults are SmolLM2 135M's."""
+
+    kind: Literal["llama"] = "llama"
+    num_layers: Few = 30
+    hidden_size: Size = 576
+    num_heads: Few = 9
+    num_kv_heads: Few | None = 3
+    ffn_size: Size = 1536
+    rotary_base: RotaryBase = 100_000.0
+
+    causal: ClassVar[bool] = True
+
+
+class Qwen2Config(GroupedConfig):
+    """Qwen 2 and 2.5; the defaults are Qwen 2.5 0.5B's."""
+
+    kind: Literal["qwen2"] = "qwen2"
+    num_layers: Few = 24
+    hidden_size: Size = 896
+    num_heads: Few = 14
+    num_kv_heads: Few | None = 2
+    ffn_size: Size = 4864
+    max_positions: Length = 32_768
+    norm_eps: Epsilon = 1e-6
+    rotary_base: RotaryBase = 1_000_000.0
+
+    causal: ClassVar[bool] = True
+    projection_bias: ClassVar[bool] = True
+
+
+class Qwen3Config(GroupedConfig):
+    """Qwen 3; the defaults are Qwen 3 0.6B's."""
+
+    kind: Literal["qwen3"] = "qwen3"
+    num_layers: Few = 28
+    hidden_size: Size = 1024
+    num_heads: Few = 16
+    num_kv_heads: Few | None = 8
+    head_size: Few | None = 128
+    ffn_size: Size = 3072
+    max_positions: Length = 40_960
+    norm_eps: Epsilon = 1e-6
+    rotary_base: RotaryBase = 1_000_000.0
+
+    causal: ClassVar[bool] = True
+    query_norm: ClassVar[QueryNorm] = "head"
+
+
+class Olmo2Config(GroupedConfig):
+    """OLMo 2; the defaults are OLMo 2 1B's."""
+
+    kind: Literal["olmo2"] = "olmo2"
+    num_layers: Few = 16
+    hidden_size: Size = 2048
+    num_heads: Few = 16
+    ffn_size: Size = 8192
+    max_positions: Length = 4096
+    norm_eps: Epsilon = 1e-6
+    tie_output: bool = False
+    rotary_base: RotaryBase = 500_000.0
+
+    causal: ClassVar[bool] = True
+    norms_before: ClassVar[bool] = False
+    norms_after: ClassVar[bool] = True
+    query_norm: ClassVar[QueryNorm] = "whole"
+
+
+class Gemma3Config(GroupedConfig):
+    """Gemma 3's text model; the defaults are the 270m model's."""
+
+    kind: Literal["gemma3"] = "gemma3"
+    num_layers: Few = 18
+    hidden_size: Size = 640
+    num_heads: Few = 4
+    num_kv_heads: Few | None = 1
+    head_size: Few | None = 256
+    ffn_size: Size = 2048
+    max_positions: Length = 32_768
+    norm_eps: Epsilon = 1e-6
+    window: Few = 512
+    global_every: Few = 6
+    rotary_base: RotaryBase = 1_000_000.0
+    local_base: RotaryBase = 10_000.0
+    score_size: Few = 256
+    """Head size by whose root the scores of attention are divided."""
+
+    causal: ClassVar[bool] = True
+    norms_after: ClassVar[bool] = True
+    query_norm: ClassVar[QueryNorm] = "head"
+    activation: ClassVar[Activation] = "gelu_tanh"
+    scaled_embeddings: ClassVar[bool] = True
+
+    @property
+    def score_scale(self) -> float:
+        return self.score_size**-0.5
+
+    @property
+    def period(self) -> int:
+        return self.global_every
+
+    def layer(self, index: int) -> LayerPlan:
+        if (index + 1) % self.global_every == 0:
+            return super().layer(index)
+        return LayerPlan((self.window - 1, 0), Rotation(self.local_base))
+
+
+class ModernKind(BodyKind):
+    """A family: its configuration, in the modules that all of them share."""
+
+    def __init__(self, config: type[ModernConfig]):
+        self.name, self.config = config.model_fields["kind"].default, config
+        self.objective = "next-token" if config.causal else "masked-lm"
+        self.adaptable = ("embedding_norm",) if config.embedding_norm else ()
+
+    def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
+        from ds_minimodel.models.modern.model import ModernBody
+
+        assert isinstance(config, ModernConfig)
+        return ModernBody(config, head_depths)
+
+    def products(self, config: BodyConfig) -> BodyProducts:
+        assert isinstance(config, ModernConfig)
+        h, f = config.hidden_size, config.ffn_size
+        queries, keys = config.num_heads * config.head_width, config.num_key_heads * config.head_width
+        layer = LayerProducts(
+            key=4 * h * keys, query=2 * h * queries, output=2 * queries * h + 6 * h * f, pair=4 * queries
+        )
+        layers = tuple(layer._replace(window=config.layer(index).window) for index in range(config.num_layers))
+        return BodyProducts(layers, head=2 * h * h if config.dense_head else 0)
+
+
+_CONFIGS = ModernBertConfig, EuroBertConfig, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config, Gemma3Config
+FAMILIES = [ModernKind(config) for config in _CONFIGS]

@@ -1,0 +1,167 @@
+"""Modules of today's bodies. Shapes as in models/body.py, and K heads of keys and values."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ds_minimodel import ops
+from ds_minimodel.models.body import INIT_STD, Body, Layer, Linear, Norm, Projection, Rows
+from ds_minimodel.models.modern import ModernConfig, Rotation
+
+AnyLinear = TypeVar("AnyLinear", bound=Linear)
+
+_LEAST_TABLE = 256  # positions of the smallest table of angles
+
+
+def _norm(config: ModernConfig, size: int | None = None) -> Norm:
+    return Norm(size or config.hidden_size, config.norm_eps, bias=False, rms=config.rms)
+
+
+class ModernLayer(Layer):
+    """Attention with rotary positions and a gated feed-forward block, each between the norms that the family has."""
+
+    cuts = {**Layer.cuts, "query_norm": "shared", "key_norm": "shared"}
+    queries_apart = True
+
+    def __init__(self, config: ModernConfig, index: int):
+        super().__init__(config, index)
+        self.window, self.rotation = config.layer(index)
+        self.activation, self.score_scale = config.activation, config.score_scale
+        hidden, std = config.hidden_size, INIT_STD / math.sqrt(2 * config.num_layers)
+        self.attention_norm = _norm(config) if config.norms_before and (index or config.first_norm) else None
+        self.qkv = _drawn(Projection(config, self.sites.heads, bias=config.projection_bias))
+        queries, keys, _ = self.qkv.blocks
+        by_head = config.query_norm == "head"
+        self.query_norm, self.key_norm = (
+            None if config.query_norm == "none" else _norm(config, config.head_width if by_head else size)
+            for size in (queries, keys)
+        )
+        self.attention_out = _drawn(Linear(queries, hidden, bias=False), std)
+        self.attention_post_norm = _norm(config) if config.norms_after else None
+        self.ffn_norm = _norm(config) if config.norms_before else None
+        self.ffn_in = _drawn(Linear(hidden, config.ffn_size, config.ffn_size, bias=False))
+        self.ffn_out = _drawn(Linear(config.ffn_size, hidden, bias=False), std)
+        self.ffn_post_norm = _norm(config) if config.norms_after else None
+
+    def before_attention(self, x_BSH: Tensor) -> Tensor:
+        return x_BSH if self.attention_norm is None else self.attention_norm(x_BSH)
+
+    def attend(
+        self,
+        projected: Tensor,
+        queries: Tensor | None,
+        positions: Tensor,
+        lengths_B: Tensor | None,
+        p: float,
+        row_keys: Tensor | None,
+    ) -> Tensor:
+        assert queries is not None
+        if self.query_norm is not None and self.key_norm is not None:
+            keys, values = projected.chunk(2, -1)
+            queries, keys = _normed(self.query_norm, queries), _normed(self.key_norm, keys)
+            projected = torch.cat((keys, values), -1)
+        qkv, length = self.qkv, projected.shape[1]
+        table = _table(self.rotation, qkv.head_width, 1 << (max(length, _LEAST_TABLE) - 1).bit_length(), queries.device)
+        projected = ops.rotary(projected, qkv.num_key_heads, table)
+        queries = ops.rotary(queries, qkv.num_heads, table, None if positions.dim() == 1 else positions)
+        if self.window[1] == 0:
+            lengths_B = None  # padding lies behind all that a real position sees
+        return ops.window_attention(
+            projected, queries, qkv.num_heads, positions, self.window, lengths_B, p, row_keys, self.score_scale
+        )
+
+    def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: Rows) -> Tensor:
+        if self.attention_post_norm is not None:
+            attended_BQH = self.attention_post_norm(attended_BQH)
+        if self.ffn_norm is not None:
+            keys = rows.keys(self.sites.attention_out)
+            normed_BQH, x_BQH = self.ffn_norm.and_sum(attended_BQH, x_BQH, rows.p, keys)
+        else:
+            normed_BQH = x_BQH = x_BQH + rows.drop(attended_BQH, self.sites.attention_out)
+        outer_BQH = self.feed_forward(normed_BQH)
+        if self.ffn_post_norm is not None:
+            outer_BQH = self.ffn_post_norm(outer_BQH)
+        return x_BQH + rows.drop(outer_BQH, self.sites.ffn_out)
+
+    def activate(self, inner: Tensor) -> Tensor:
+        return ops.gated(inner, self.activation)
+
+
+def _normed(norm: Norm, x: Tensor) -> Tensor:
+    """x (…, columns), normalised by pieces as wide as the norm."""
+    return norm(x.unflatten(-1, (-1, len(norm.weight)))).flatten(-2)
+
+
+class Head(nn.Module):
+    """The final norm, which heads do not share, and in some families a dense layer, GELU and a norm."""
+
+    cuts: ClassVar[Mapping[str, str]] = {"dense": "gathered"}
+
+    def __init__(self, config: ModernConfig):
+        super().__init__()
+        hidden = config.hidden_size
+        self.final_norm = _norm(config)
+        self.dense = self.norm = None
+        if config.dense_head:
+            self.dense = _drawn(Linear(hidden, hidden, bias=False), INIT_STD / math.sqrt(2 * config.num_layers))
+            self.norm = _norm(config)
+
+    def forward(self, x_PH: Tensor) -> Tensor:
+        x_PH = self.final_norm(x_PH)
+        if self.dense is None or self.norm is None:
+            return x_PH
+        return self.norm(F.gelu(self.dense(x_PH)))
+
+
+class ModernBody(Body):
+    """Layers and heads, below them the norm of the embeddings in a family that has one; positions are in the layers."""
+
+    def __init__(self, config: ModernConfig, head_depths: Sequence[int] = ()):
+        super().__init__(config, head_depths)
+        self.embedding_norm = _norm(config) if config.embedding_norm else None
+        self.embedding_scale = math.sqrt(config.hidden_size) if config.scaled_embeddings else 1.0
+        self.layers = nn.ModuleList(ModernLayer(config, index) for index in range(config.num_layers))
+        self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
+
+    def finish(self, x_BSH: Tensor) -> Tensor:
+        return cast(Head, self.heads[str(self.head_depths[-1])]).final_norm(x_BSH)
+
+    def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
+        if self.embedding_scale != 1:
+            embedded_BSH = embedded_BSH * self.embedding_scale
+        return embedded_BSH if self.embedding_norm is None else self.embedding_norm(embedded_BSH)
+
+
+def _drawn(linear: AnyLinear, std: float = INIT_STD) -> AnyLinear:
+    """A linear layer with fresh weights."""
+    nn.init.trunc_normal_(linear.weight, 0, std, -2 * std, 2 * std)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
+def waves(rotation: Rotation, head_width: int, device: torch.device) -> Tensor:
+    """The angle between two positions in each plane of a head, (D/2,) fp32."""
+    powers = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
+    # As published code has it: of base ** -x the last bits differ, which thousands of positions multiply.
+    found = 1.0 / rotation.base**powers
+    if rotation.factor == 1:
+        return found
+    lengths = 2 * math.pi / found
+    between = (rotation.original / lengths - rotation.low) / (rotation.high - rotation.low)
+    between = between.clamp(0, 1)  # 0: slowed down, 1: as it was
+    return (1 - between) * found / rotation.factor + between * found
+
+
+@functools.lru_cache(maxsize=32)
+def _table(rotation: Rotation, head_width: int, length: int, device: torch.device) -> Tensor:
+    """Cosines and sines of the positions below `length`, made once for all layers and passes."""
+    with torch.inference_mode(False):  # what is made in that mode could not be used in training
+        return ops.rotary_table(waves(rotation, head_width, device), length)

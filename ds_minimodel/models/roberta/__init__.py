@@ -1,0 +1,67 @@
+"""RoBERTa and BERT: encoders with post-LN layers, learned positions and exact GELU.
+
+Numerics follow fairseq's RoBERTa. BERT differs in the epsilon of its norms and in token types, vectors that tell
+the two texts of a pair apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ds_minimodel.models.config import BodyConfig, BodyProducts, LayerProducts
+from ds_minimodel.models.kind import BodyKind
+
+if TYPE_CHECKING:
+    from ds_minimodel.models.body import Body
+
+
+class RobertaConfig(BodyConfig):
+    """RoBERTa, XLM-R and CamemBERT; the defaults are RoBERTa-base's."""
+
+    kind: Literal["roberta"] = "roberta"
+    norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
+    """Epsilon of the norms."""
+
+
+class BertConfig(RobertaConfig):
+    """BERT and mBERT; the defaults are BERT-base's."""
+
+    kind: Literal["bert"] = "bert"  # type: ignore[assignment]
+    norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-12
+
+    token_types: ClassVar[int] = 2
+    separators: ClassVar[int] = 1
+
+
+class Roberta(BodyKind):
+    """RoBERTa's and XLM-R's body."""
+
+    name = "roberta"
+    config: type[BodyConfig] = RobertaConfig
+    starts = ("neighbours",)
+
+    def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
+        from ds_minimodel.models.roberta.model import RobertaBody
+
+        assert isinstance(config, RobertaConfig)
+        return RobertaBody(config, head_depths)
+
+    def products(self, config: BodyConfig) -> BodyProducts:
+        h, f = config.hidden_size, config.ffn_size
+        layer = LayerProducts(key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h)
+        return BodyProducts((layer,) * config.num_layers, head=2 * h * h)
+
+    def start(self, body: Body, name: str) -> None:
+        from ds_minimodel.models.roberta.neighbours import start_at_neighbours
+
+        start_at_neighbours(body)
+
+
+class Bert(Roberta):
+    """BERT's body."""
+
+    name = "bert"
+    config = BertConfig

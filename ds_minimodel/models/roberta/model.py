@@ -1,0 +1,91 @@
+"""RoBERTa's and BERT's modules. Shapes as in models/body.py.
+
+Numerics follow fairseq's RoBERTa: LayerNorm after the embeddings, exact GELU, learned positions of which the first real
+one is row 2, weights N(0, 0.02), biases 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ds_minimodel import ops
+from ds_minimodel.models.body import INIT_STD, Body, GeluLinear, Layer, Linear, Norm, Projection, Rows, init_weights
+from ds_minimodel.models.roberta import RobertaConfig
+
+FIRST_POSITION = 2  # row of the table of positions that the first token has: fairseq's rows 0 and 1 are no token's
+
+
+class RobertaLayer(Layer):
+    """One post-LN transformer layer."""
+
+    def __init__(self, config: RobertaConfig, index: int):
+        super().__init__(config, index)
+        hidden = config.hidden_size
+        self.qkv = Projection(config, self.sites.heads)
+        self.attention_out = Linear(hidden, hidden)
+        self.attention_norm = Norm(hidden, config.norm_eps)
+        self.ffn_in = GeluLinear(hidden, config.ffn_size)
+        self.ffn_out = Linear(config.ffn_size, hidden)
+        self.ffn_norm = Norm(hidden, config.norm_eps)
+
+    def attend(
+        self,
+        projected: Tensor,
+        queries: Tensor | None,
+        positions: Tensor,
+        lengths_B: Tensor | None,
+        p: float,
+        row_keys: Tensor | None,
+    ) -> Tensor:
+        return ops.attention(projected, self.qkv.num_heads, lengths_B, p, row_keys, queries)
+
+    def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: Rows) -> Tensor:
+        x_BQH = self.attention_norm(attended_BQH, x_BQH, rows.p, rows.keys(self.sites.attention_out))
+        return self.ffn_norm(self.feed_forward(x_BQH), x_BQH, rows.p, rows.keys(self.sites.ffn_out))
+
+
+class Head(nn.Module):
+    """dense -> GELU -> LayerNorm; the output projection is the language's embedding matrix."""
+
+    cuts: ClassVar[Mapping[str, str]] = {"dense": "gathered"}
+
+    def __init__(self, config: RobertaConfig):
+        super().__init__()
+        self.dense = GeluLinear(config.hidden_size, config.hidden_size)
+        self.norm = Norm(config.hidden_size, config.norm_eps)
+
+    def forward(self, x_PH: Tensor) -> Tensor:
+        return self.norm(self.dense(x_PH))
+
+
+class RobertaBody(Body):
+    """Learned positions, BERT's token types too, the norm of their sum with the embeddings, layers and heads."""
+
+    def __init__(self, config: RobertaConfig, head_depths: Sequence[int] = ()):
+        super().__init__(config, head_depths)
+        self.positions = nn.Parameter(torch.empty(config.max_positions + FIRST_POSITION, config.hidden_size))
+        self.embedding_norm = Norm(config.hidden_size, config.norm_eps)
+        self.layers = nn.ModuleList(RobertaLayer(config, index) for index in range(config.num_layers))
+        self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
+        self.apply(init_weights)
+        with torch.no_grad():
+            self.positions.normal_(0, INIT_STD)[FIRST_POSITION - 1] = 0  # fairseq's padding
+        self.types: nn.Parameter | None = None
+        if config.token_types > 1:
+            self.types = nn.Parameter(torch.empty(config.token_types, config.hidden_size).normal_(0, INIT_STD))
+
+    def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
+        if positions.dim() == 1:
+            added_SH = self.positions[FIRST_POSITION : FIRST_POSITION + len(positions)]
+            added_BSH = added_SH[None].expand_as(embedded_BSH)
+        else:
+            added_BSH, _ = ops.embedding(FIRST_POSITION + positions, self.positions)
+        if self.types is not None:
+            types = self.types[0] if second is None else F.embedding((positions >= second).long(), self.types)
+            added_BSH = added_BSH + types
+        return self.embedding_norm(embedded_BSH, added_BSH)

@@ -1,0 +1,235 @@
+"""Trainable models: a body with a language and a loss. `forward(batch)` gives sums of losses.
+
+A batch is a dict of tensors (shapes as in models/body.py): tokens (B,S), lengths (B), read (B,M), targets,
+sample_keys (B), second (B) where rows hold two texts, and real (T) where the padding is to be left out
+(models/packing.py). The sums are divided by the global count of loss terms in the training loop, so that the result
+does not depend on how a batch is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ds_minimodel import ops
+from ds_minimodel.common.vocabulary import FILLER, IGNORED
+from ds_minimodel.models import BodyConfig, make_body
+from ds_minimodel.models.body import Body, LanguagePack, Linear, init_weights
+from ds_minimodel.models.objectives import Objective
+from ds_minimodel.models.packing import Packing
+
+Batch = Mapping[str, Any]
+
+
+def encode(
+    pack: LanguagePack, body: Body, batch: Batch, depths: Sequence[int] | None = None
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """(hidden states at the positions that `batch` reads, one tensor for each of `depths`; output projection)."""
+    tokens_BS, packing = batch["tokens"], None
+    if "real" in batch:
+        real_T = batch["real"]
+        batch_size, width = tokens_BS.shape
+        packing = Packing(real_T, batch_size, width, ops.rows_for_few_shapes(len(real_T), pack.tokens))
+        tokens_BS = packing.extend(tokens_BS.flatten()[real_T], FILLER)[:, None]  # (R, 1)
+    embedded_BSH, table = pack(tokens_BS)
+    dropout = body.dropout(batch.get("sample_keys"))
+    hidden = body(embedded_BSH, batch.get("lengths"), dropout, batch.get("read"), depths, packing, batch.get("second"))
+    return hidden, table
+
+
+def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, Any]:
+    """A batch of numpy arrays as tensors; without "lengths" where no row is padded, so that no mask is needed."""
+    tensors: dict[str, Any] = {
+        name: value if isinstance(value, int) else torch.from_numpy(value).to(device) for name, value in batch.items()
+    }
+    if (batch["lengths"] == tensors["tokens"].shape[1]).all():  # of the numpy array: no wait for a device
+        del tensors["lengths"]
+    return tensors
+
+
+def at_padding(x: Tensor, value: float, batch: Batch) -> Tensor:
+    """`x` (B, S, …) with `value` where the rows of a batch have ended."""
+    if batch.get("lengths") is None:
+        return x
+    positions_S = torch.arange(x.shape[1], device=x.device)
+    padding_BS = positions_S >= batch["lengths"][:, None]
+    return x.masked_fill(padding_BS.view(*padding_BS.shape, *[1] * (x.dim() - 2)), value)
+
+
+class Model(nn.Module):
+    """A language pack and a body with heads at `head_depths`."""
+
+    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int] = ()):
+        super().__init__()
+        self.pack = LanguagePack(vocab_size, config)
+        self.body = make_body(config, head_depths)
+
+
+class LanguageModel(Model):
+    """Body and language pack under the loss of an objective, at every head or at one depth."""
+
+    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], objective: Objective):
+        super().__init__(config, vocab_size, head_depths)
+        self.objective = objective
+        self.loss_names = [f"depth_{depth}" for depth in head_depths]
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Sum of the losses of the batch for each head -> (heads,) fp32.
+
+        batch["depth"], where given, selects the one head of that depth and the layers below it.
+        """
+        depths = (batch["depth"],) if "depth" in batch else self.body.head_depths
+        hidden, table = encode(self.pack, self.body, batch, depths)
+        return torch.stack(
+            [
+                self.objective.loss(self.pack, self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, batch)
+                for depth, x_BMH in zip(depths, hidden, strict=True)
+            ]
+        )
+
+
+class TaskModel(Model):
+    """Body and language pack under a task's head, a module of its own; its loss is a sum over what has a target.
+
+    A subclass has `logits` and, where it trains, `loss`.
+    """
+
+    loss_names = ["loss"]
+
+    def __init__(self, config: BodyConfig, vocab_size: int):
+        super().__init__(config, vocab_size, config.task_depths)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Sum of the losses of the batch -> (1,) fp32; of a batch without targets the scores of the head."""
+        logits = self.logits(batch)
+        return self.loss(logits, batch["targets"])[None] if "targets" in batch else logits
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum over what has a target -> () fp32."""
+        raise NotImplementedError
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Scores of the head, (B, labels) or (B, S, outputs)."""
+        raise NotImplementedError
+
+    def where_all_is_seen(self, batch: Batch) -> Batch:
+        """A batch that reads `<s>`, or over a causal body the last token of each row, which alone has seen all."""
+        if not self.body.config.causal:
+            return batch
+        tokens_BS, lengths_B = batch["tokens"], batch.get("lengths")
+        if lengths_B is None:
+            lengths_B = tokens_BS.new_full((len(tokens_BS),), tokens_BS.shape[1])
+        return {**batch, "read": lengths_B.long()[:, None] - 1}
+
+    def read(self, batch: Batch) -> Tensor:
+        """What the scores are of, (B, M, H): hidden states, or what the body's last head makes of them."""
+        (x_BMH,), _ = encode(self.pack, self.body, batch)
+        for depth in self.body.head_depths:
+            x_BMH = self.body.heads[str(depth)](x_BMH)
+        return x_BMH
+
+
+class SentenceEncoder(TaskModel):
+    """A vector for each sentence, of its hidden states; nothing is added to the body, and nothing trains."""
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, H) fp32: at the one position that the batch reads, else the mean over the tokens."""
+        if "read" in batch:
+            batch = self.where_all_is_seen(batch)
+        (x_BSH,), _ = encode(self.pack, self.body, batch)
+        x_BSH = self.body.finish(x_BSH)
+        if "read" in batch:
+            return x_BSH[:, 0].float()
+        if batch.get("lengths") is None:
+            return x_BSH.float().mean(1)
+        return at_padding(x_BSH.float(), 0, batch).sum(1) / batch["lengths"][:, None]
+
+
+class TokenLikelihoods(TaskModel):
+    """How likely each token of a text is after those before it, by the body's last head; nothing trains."""
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, S) fp32: the logarithm of each token's probability; 0 for the first of a row, and for padding."""
+        targets_BS = at_padding(batch["tokens"], IGNORED, batch).roll(-1, 1)
+        targets_BS[:, -1] = IGNORED
+        (x_BSH,), table = encode(self.pack, self.body, batch)
+        (head,) = self.body.heads.values()
+        losses_P = self.pack.token_losses(head(x_BSH.flatten(0, 1)), table, targets_BS.flatten())
+        return -losses_P.view(targets_BS.shape).roll(1, 1)
+
+
+class SequenceClassifier(TaskModel):
+    """Classification of a sentence or a pair from `<s>` or, over a causal body, the last token.
+
+    A dense layer and scores, as RoBERTa and EuroBERT have, or scores of what the body's own head makes.
+    """
+
+    def __init__(self, config: BodyConfig, vocab_size: int, num_labels: int):
+        super().__init__(config, vocab_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size) if config.task_activation else None
+        self.out = Linear(config.hidden_size, num_labels)
+        self.apply(init_weights)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, labels)"""
+        batch = self.where_all_is_seen(batch)
+        x_B1H = self.read(batch)
+        dropout, sites = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
+        if self.dense is not None:
+            x_B1H = ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[0], batch["read"]))
+            x_B1H = getattr(F, self.body.config.task_activation)(self.dense(x_B1H))
+        return self.out(ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["read"])))[:, 0]
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum of cross-entropy over the examples."""
+        return F.cross_entropy(logits.float(), targets[:, 0], ignore_index=IGNORED, reduction="sum")
+
+
+class TokenClassifier(TaskModel):
+    """Classification of tokens: a score for each label at every position (RoBERTa's head)."""
+
+    def __init__(self, config: BodyConfig, vocab_size: int, num_labels: int):
+        super().__init__(config, vocab_size)
+        self.out = nn.Linear(config.hidden_size, num_labels)
+        self.apply(init_weights)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, S, labels) fp32"""
+        x_BSH = self.read(batch)
+        dropout, (site, _) = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
+        positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
+        x_BSH = ops.dropout(x_BSH, dropout.p, dropout.row_keys(site, positions_S))
+        # In fp32: in bf16 near-by scores would tie, and the first of them win.
+        return F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum of cross-entropy over the tokens with a target, (B, S)."""
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+class SpanExtractor(TaskModel):
+    """Extractive question answering: a start and an end score for every token."""
+
+    def __init__(self, config: BodyConfig, vocab_size: int):
+        super().__init__(config, vocab_size)
+        self.out = nn.Linear(config.hidden_size, 2)
+        self.apply(init_weights)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, S, 2); tokens past a row's length are -inf."""
+        x_BSH = self.read(batch)
+        # In fp32: in bf16 near-by scores would tie, and the first of them win.
+        logits_BS2 = F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
+        return at_padding(logits_BS2, -torch.inf, batch)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum over the examples of the mean of the start and the end cross-entropy."""
+        start, end = (
+            F.cross_entropy(logits[..., place], targets[:, place], ignore_index=IGNORED, reduction="sum")
+            for place in (0, 1)
+        )
+        return (start + end) / 2

@@ -1,9 +1,0 @@
-"""Training objectives: one declaration each. objective.py has the declaration's type."""
-
-from ds_minimodel.objectives.masked_lm import MaskedLm
-from ds_minimodel.objectives.next_token import NextToken
-from ds_minimodel.objectives.objective import Objective, Sampler
-
-OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (MaskedLm(), NextToken())}
-
-__all__ = ["OBJECTIVES", "Objective", "Sampler"]

@@ -1,0 +1,105 @@
+"""Linear layer and cross-entropy over a vocabulary that is split over ranks, never holding all logits.
+
+Shape legend: P positions, H hidden, V this rank's part of the vocabulary, R rows of one chunk.
+
+Ranks exchange two numbers a position: the log-sum-exp of their part of the logits, and the target's logit where
+they hold it. The gradient is made chunk by chunk in the forward pass and only scaled in the backward pass, as in
+ops/cross_entropy.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.ops.cross_entropy import add_chunk_gradients
+from ds_minimodel.ops.library import accumulation_dtype
+from ds_minimodel.ops.parallel.group import Group
+from ds_minimodel.ops.parallel.mappings import all_gather, copy
+from ds_minimodel.ops.product import product, upcast_if_emulated
+
+CHUNK_ROWS = 1024  # rows of logits held at once, in float32
+
+
+def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: range, group: Group) -> Tensor:
+    """Sum of cross-entropies of x @ weight.T + bias over the whole vocabulary, a float32 scalar on every rank.
+
+    x: (P,H), the same on every rank. weight: (V,H), bias: (V,): the entries in the range `rows`, which this rank
+    holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to IGNORED give no loss.
+    """
+    return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, group)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: range, group: Group
+    ) -> Tensor:
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        dtype = accumulation_dtype(x.dtype)
+        loss = x.new_zeros((), dtype=dtype)
+        grad_x = torch.empty_like(x) if needs_x else None
+        grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
+        ctx.dtypes = x.dtype, weight.dtype, bias.dtype
+        (weight,) = upcast_if_emulated(weight)  # once, not for every product
+        for start in range(0, len(x), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            logits_RV = product(x[chunk], weight.T)
+            chunk_loss, grad_RV = _loss_and_logit_grad(logits_RV, bias, targets[chunk], rows, group)
+            loss += chunk_loss
+            grad_x_RH = None if grad_x is None else grad_x[chunk]
+            add_chunk_gradients(grad_RV, x[chunk], weight, grad_x_RH, grad_weight, grad_bias)
+        ctx.grads = grad_x, grad_weight, grad_bias
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        grads = (
+            grad if grad is None else (grad * grad_loss).to(dtype)
+            for grad, dtype in zip(ctx.grads, ctx.dtypes, strict=True)
+        )
+        return *grads, None, None, None
+
+
+def token_losses(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: range, group: Group) -> Tensor:
+    """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
+
+    Without a gradient, and never holding all logits.
+    """
+    losses = []
+    (weight,) = upcast_if_emulated(weight)
+    for x_RH, targets_R in zip(x.split(CHUNK_ROWS), targets.split(CHUNK_ROWS), strict=True):
+        losses_R, *_ = _losses(product(x_RH, weight.T), bias, targets_R, rows, group)
+        losses.append(losses_R)
+    return torch.cat(losses)
+
+
+def _loss_and_logit_grad(
+    logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: range, group: Group
+) -> tuple[Tensor, Tensor]:
+    """(sum of the losses, d sum / d logits) of a chunk; both equal those of the whole vocabulary."""
+    losses_R, scores_RV, normaliser_R, own, column = _losses(logits_RV, bias, targets_R, rows, group)
+    probs_RV = scores_RV.sub_(normaliser_R[:, None]).exp_()
+    probs_RV.scatter_add_(-1, column, -own[:, None].to(probs_RV.dtype))
+    return losses_R.sum(), probs_RV.mul_((targets_R != IGNORED)[:, None]).to(logits_RV.dtype)
+
+
+def _losses(
+    logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: range, group: Group
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Of a chunk: losses (R,), this rank's scores (R, V), the logarithm of each row's sum of exponentials (R,), whether
+    this rank has the target's column (R,), and which that is (R, 1)."""
+    scores_RV = logits_RV.to(accumulation_dtype(logits_RV.dtype)) + bias
+    used = targets_R != IGNORED
+    own = used & (targets_R >= rows.start) & (targets_R < rows.stop)
+    column = torch.where(own, targets_R - rows.start, 0)[:, None]
+    parts = torch.stack((torch.logsumexp(scores_RV, -1), torch.where(own, scores_RV.gather(-1, column)[:, 0], 0)))
+    gathered = all_gather(parts, group) if group.size > 1 else [parts]
+    normalisers, target_scores = torch.stack(gathered, 1)
+    normaliser_R = torch.logsumexp(normalisers, 0)
+    losses_R = torch.where(used, normaliser_R - target_scores.sum(0), 0)
+    return losses_R, scores_RV, normaliser_R, own, column

@@ -1,0 +1,82 @@
+"""Exchanges of activations within a group, in pairs whose backward passes are each other's forward passes.
+
+        forward                     backward                    where
+copy    identity                    sum over ranks              the same input goes into a part of a layer on each rank
+reduce  sum over ranks              identity                    partial sums come out of it
+gather  concatenate last dimension  this rank's part            each rank has made some of the outputs
+
+In gather the ranks have equal parts. With a group of one rank all three return what they are given. Meta tensors, which
+have shapes only, are not exchanged. After Megatron-core's tensor_parallel/mappings.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ds_minimodel.ops.parallel.group import Group
+
+
+def copy(x: Tensor, group: Group) -> Tensor:
+    """x, the input of parts of a layer on all ranks; its gradient is summed over them."""
+    return x if group.size == 1 else _Copy.apply(x, group)
+
+
+def reduce(x: Tensor, group: Group) -> Tensor:
+    """The sum of the ranks' x."""
+    return x if group.size == 1 else _Reduce.apply(x, group)
+
+
+def gather(x: Tensor, group: Group) -> Tensor:
+    """The ranks' x, concatenated along the last dimension."""
+    return x if group.size == 1 else _Gather.apply(x, group)
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _sum(grad, ctx.group), None
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        return _sum(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return torch.cat(all_gather(x.contiguous(), group), -1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.chunk(ctx.group.size, -1)[ctx.group.rank].contiguous(), None
+
+
+def _sum(x: Tensor, group: Group) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)  # the caller's tensor may have other readers
+    if not x.is_meta:
+        dist.all_reduce(total, group=group.handle)
+    return total
+
+
+def all_gather(x: Tensor, group: Group) -> list[Tensor]:
+    """The tensors of all ranks, in their order; x is contiguous and of the same shape on each."""
+    parts = [torch.empty_like(x) for _ in range(group.size)]
+    if not x.is_meta:
+        dist.all_gather(parts, x, group=group.handle)
+    return parts

@@ -1,1 +1,0 @@
-"""The order of the steps, how one is run, and the checks made before."""

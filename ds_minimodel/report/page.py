@@ -1,0 +1,124 @@
+"""Report page: scores.json, and one page of tables and curves as Markdown and as HTML that stands alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from ds_minimodel.common.files import atomic_folder, write_json
+from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.report import plots, tables
+from ds_minimodel.report.curves import names_in, near_maximal, seconds_ratios, speedups, training_curves
+from ds_minimodel.report.render import Block, Facts, Heading, Notes, Plot, to_html, to_markdown
+from ds_minimodel.report.run_results import SCORES_FILE, Row, RunResults, further_columns
+
+TITLE = "Mini-model adaptation: report"
+OF_SOURCE = "source_pack_"  # begins the name of a score that the source language's own pack has
+_BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
+
+
+def write_report(out_folder: Path, run: RunResults) -> None:
+    """Write scores.json, report.md, report.html and the PNGs; `out_folder` is replaced as a whole."""
+    blocks = report_blocks(run)
+    with atomic_folder(out_folder) as folder:
+        write_json(folder / SCORES_FILE, run.target_scores)
+        for block in blocks:
+            if isinstance(block, Plot):
+                (folder / block.name).write_bytes(block.png)
+        (folder / "report.md").write_text(to_markdown(TITLE, blocks), encoding="utf-8")
+        (folder / "report.html").write_text(to_html(TITLE, blocks), encoding="utf-8")
+
+
+def report_blocks(run: RunResults) -> list[Block]:
+    """Page as a list of blocks, in reading order; what it lacks data for is named at its end."""
+    left_out: list[str] = []
+    costs = recipe_costs(run.recipe)
+    blocks: list[Block] = [Facts(run.facts)]
+    if run.target_scores:
+        curves = training_curves(run.target_scores)
+        blocks.append(tables.summary_table(curves, costs))
+        blocks += _speedup_blocks(run, costs, left_out)
+        caption = (
+            "Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. "
+            f"{_BANDS} Of runs longer than a week on one V100 the first week is shown."
+        )
+        blocks += [Heading("Training curves")]
+        blocks += [Plot("figure-3.png", plots.plot_average_scores(curves, run.baselines), caption)]
+        for task in names_in(curves, "task"):
+            blocks += _task_blocks(run, task, curves, costs)
+        blocks += _source_blocks(run, left_out)
+    else:
+        left_out.append("Tables 2, 3, 5, Figures 1 and 3: nothing was scored in a target language.")
+    if run.development:
+        blocks += [Heading("Finetuning"), tables.development_table(run.development)]
+    elif run.target_scores:
+        left_out.append("Scores during finetuning: no task names a development file (dev).")
+    blocks += [Heading("Costs"), tables.cost_table(costs)]
+    blocks += _loss_blocks(run.losses, left_out)
+    return [*blocks, Heading("Left out"), Notes(left_out)] if left_out else blocks
+
+
+def _speedup_blocks(run: RunResults, costs: Sequence[Row], left_out: list[str]) -> list[Block]:
+    """Speedups over BL_BASE and differences at equal compute, and Figure 1."""
+    found = speedups(run.target_scores)
+    if not found:
+        left_out.append("Figure 1, Table 3: near-maximal performance refers to BL_BASE, beside another system.")
+        return []
+    caption = (
+        "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal performance, 95 % of "
+        "BL_BASE's final score, on curves averaged over tasks and languages; lines: range of single seeds."
+    )
+    seconds = seconds_ratios(run.losses, tables.adapt_costs(costs))
+    return [tables.speedups_table(found, seconds), Plot("figure-1.png", plots.plot_speedups(found), caption)]
+
+
+def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequence[Row]) -> list[Block]:
+    """Tables 2 and 3 and Figure 3 of a task by language, its further scores, and examples."""
+    rows = [row for row in run.target_scores if row["task"] == task]
+    baselines = [row for row in run.baselines if row["task"] == task]
+    metric, estimates = run.metrics[task], near_maximal(curves)
+    title = metric if task in run.recipe.finetune.finetuned_tasks else f"{metric}, not finetuned"
+    blocks: list[Block] = [Heading(task), tables.final_scores_table(task, title, curves, costs, baselines)]
+    columns = further_columns(rows)
+    for column in columns:
+        if not column.startswith(OF_SOURCE):
+            of_source = training_curves(rows, OF_SOURCE + column) if OF_SOURCE + column in columns else None
+            scale, name = tables.SCALES.get(column, tables.PERCENT), column.replace("_", " ")
+            further = training_curves(rows, column)
+            blocks.append(tables.final_scores_table(task, name, further, costs, (), scale, of_source))
+    if estimates:
+        blocks.append(tables.near_maximal_table(task, estimates))
+    caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"
+    drawn = plots.plot_task_scores(curves, baselines, task, metric)
+    blocks.append(Plot(f"figure-3-{task}.png", drawn, caption))
+    examples = [row for row in run.examples if row["task"] == task]
+    return [*blocks, tables.confusion_table(examples), tables.predictions_table(examples)] if examples else blocks
+
+
+def _source_blocks(run: RunResults, left_out: list[str]) -> list[Block]:
+    source = run.recipe.languages.source
+    if run.source_scores:
+        return [Heading("Source language"), tables.source_table(source, training_curves(run.source_scores))]
+    left_out.append(f"Table 5: no task was scored in {source}, the source language.")
+    return []
+
+
+def _loss_blocks(losses: Sequence[Row], left_out: list[str]) -> list[Block]:
+    if not losses:
+        left_out.append("Losses: no run logged any.")
+        return []
+    adapted = [row for row in losses if row["stage"] == "adapt"]
+    blocks: list[Block] = [Heading("Losses"), tables.loss_table(losses)]
+    if adapted:
+        caption = "Training loss of step 2 against compute, by language."
+        blocks.append(Plot("losses.png", plots.plot_losses(adapted), caption))
+    if not any(row["held_out"] for row in losses):
+        left_out.append("Held-out loss: no text was held out (data.held_out).")
+        return blocks
+    blocks.append(tables.held_out_table(losses))
+    if any(row["held_out"] for row in adapted):
+        caption = (
+            "Held-out loss of the whole body with the pack at the snapshots of step 2, against compute, by language."
+        )
+        blocks.append(Plot("held-out.png", plots.plot_held_out(adapted), caption))
+    return blocks

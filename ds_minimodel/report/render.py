@@ -1,0 +1,139 @@
+"""A page as data (headings, facts, tables, plots), printed as Markdown, as HTML that stands alone, on a terminal."""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import quote
+
+from ds_minimodel.common.markdown import escape_markdown
+
+
+class Heading(NamedTuple):
+    """Heading of a part of the page; the page's own title has level 1."""
+
+    text: str
+    level: int = 2
+
+
+class Facts(NamedTuple):
+    """Facts with a label each."""
+
+    by_label: Mapping[str, str]
+
+
+class Notes(NamedTuple):
+    """Notes, a line each."""
+
+    lines: Sequence[str]
+
+
+class Plot(NamedTuple):
+    """PNG with two pixels for each pixel of the page; `name` is its file beside the page."""
+
+    name: str
+    png: bytes
+    caption: str
+
+    @property
+    def width(self) -> int:
+        """In pixels of the page."""
+        return int.from_bytes(self.png[16:20], "big") // 2  # PNG keeps its width there
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.png).decode()
+
+
+class Cell(NamedTuple):
+    """Entry of a table: its text, what qualifies it (± or bounds), and whether it is the best of its column."""
+
+    text: str
+    detail: str = ""
+    best: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.detail}".rstrip()
+
+
+EMPTY = Cell("–")
+CellRow = Sequence[Cell | str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Table; each row holds an entry for each of `columns`. `references` are rows that the others compare with."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[CellRow]
+    references: Sequence[CellRow] = field(default_factory=list)
+    notes: Sequence[str] = field(default_factory=list)
+
+
+Block = Heading | Facts | Notes | Plot | Table
+
+
+def to_html(title: str, blocks: Iterable[Block]) -> str:
+    """Page as one HTML file with its figures inside; what is too wide for a screen scrolls within the page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("ds_minimodel.report", ".")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    by_kind = [(type(block).__name__, block) for block in blocks]
+    return environment.get_template("page.html.j2").render(title=title, blocks=by_kind)
+
+
+def to_markdown(title: str, blocks: Iterable[Block]) -> str:
+    """Page as Markdown; figures are files beside it."""
+    lines = [f"# {title}", ""]
+    for block in blocks:
+        match block:
+            case Heading(text, level):
+                lines += [f"{'#' * level} {escape_markdown(text)}", ""]
+            case Facts(by_label):
+                lines += [
+                    f"- **{escape_markdown(label)}**: {escape_markdown(text)}" for label, text in by_label.items()
+                ]
+                lines += [""]
+            case Notes(notes):
+                lines += [*(f"- {escape_markdown(note)}" for note in notes), ""]
+            case Plot(name, _, caption):
+                image = f"![{escape_markdown(caption, in_brackets=True)}]({quote(name)})"
+                lines += [image, "", f"*{escape_markdown(caption)}*", ""]
+            case Table():
+                lines += [f"**{escape_markdown(block.title)}**", "", *_markdown_table(block), ""]
+                lines += [line for note in block.notes for line in (escape_markdown(note), "")]
+    return "\n".join(lines)
+
+
+def _markdown_table(table: Table) -> list[str]:
+    def line(texts: Iterable[str]) -> str:
+        return f"| {' | '.join(texts)} |"
+
+    def entry(cell: Cell | str) -> str:
+        if isinstance(cell, Cell) and cell.best:
+            return f"**{escape_markdown(cell.text)}** {escape_markdown(cell.detail)}".rstrip()
+        return escape_markdown(str(cell))
+
+    rule = ["---"] + ["---:"] * (len(table.columns) - 1)
+    rows = [map(entry, row) for row in [*table.rows, *table.references]]
+    return [line(map(escape_markdown, table.columns)), line(rule), *map(line, rows)]
+
+
+def to_terminal(tables: Iterable[Table], width: int) -> str:
+    """Tables with aligned columns; what is wider than `width` goes on below."""
+    import textwrap
+
+    import pandas as pd
+
+    parts = []
+    for table in tables:
+        num_names = len([name for name in table.columns[:2] if name in ("System", "Step")]) or 1  # of what a row is of
+        rows = [list(map(str, row)) for row in [*table.rows, *table.references]]
+        frame = pd.DataFrame(rows, columns=list(table.columns))
+        names = frame.iloc[:, :num_names].agg(" ".join, axis=1)
+        frame = frame.iloc[:, num_names:].set_index(names).rename_axis(columns=", ".join(table.columns[:num_names]))
+        shown = [line.rstrip(" \\") for line in frame.to_string(line_width=width).splitlines()]  # \\: it goes on below
+        parts += [table.title, "\n".join(shown), *(textwrap.fill(note, width) for note in table.notes)]
+    return "\n\n".join(parts)

@@ -1,0 +1,346 @@
+"""Tables of the paper for one's own run, as data; render.py prints them. `curves` are those of curves.py."""
+
+import math
+import operator
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from ds_minimodel.recipe.systems import BASELINE
+from ds_minimodel.report.curves import ALL_TASKS, AVERAGE, Estimate, Key, Speedup, first_points, last_points, names_in
+from ds_minimodel.report.losses import LAST_SHARE
+from ds_minimodel.report.render import EMPTY, Cell, CellRow, Table
+from ds_minimodel.report.run_results import Row
+from ds_minimodel.report.units import ComputeUnit, flops_unit, in_order, name_of, v100_unit
+
+Run = tuple[str, str, str]  # system, stage and language of a loss row
+
+
+class Scale(NamedTuple):
+    """How scores are printed, and which of them is the best."""
+
+    form: str = "{:.1f}"
+    best: Callable[[Iterable[float]], float] = max
+
+    def cell(self, mean: float | None, std: float = math.nan, best: float | None = None) -> Cell:
+        """Cell with a mean and its deviation, bold where it is the best."""
+        if mean is None:
+            return EMPTY
+        return Cell(self.form.format(mean), "" if math.isnan(std) else f"±{self.form.format(std)}", mean == best)
+
+
+PERCENT = Scale()
+SCALES = {"bits_per_byte": Scale("{:.3f}", min)}  # of further scores
+
+
+def adapt_costs(costs: Iterable[Row]) -> dict[str, float]:
+    """{system: EFLOPs of step 2 for one language, by the paper's formula} of the rows of recipe_costs."""
+    return {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
+
+
+def _percent(part: float, whole: float | None) -> Cell:
+    return Cell(f"{100 * part / whole:.1f} %") if whole else EMPTY
+
+
+# --- scores
+
+
+def summary_table(curves: pd.DataFrame, costs: Iterable[Row]) -> Table:
+    """Summary as in the paper's section 4.1: cost of step 2, and score retained."""
+    spent, ends = adapt_costs(costs), last_points(curves)["mean"].xs(AVERAGE, level="language").unstack()
+    unit = v100_unit(max(spent.values(), default=0))
+    of_base = ends.loc[BASELINE] if BASELINE in ends.index else ends.iloc[0] * math.nan
+    retained = (ends / of_base[of_base > 0]).mean(axis=1)
+    rows: list[CellRow] = [
+        [
+            name_of(system),
+            unit.text(spent[system]),
+            _percent(spent[system], spent.get(BASELINE)),
+            EMPTY if math.isnan(retained[system]) else _percent(retained[system], 1),
+        ]
+        for system in ends.index
+    ]
+    notes = ["Score retained: the system's average final score over BL_BASE's, mean over tasks."]
+    columns = ["System", f"step 2, {unit.name} a language", "of BL_BASE's cost", "score retained"]
+    return Table("Summary", columns, rows, notes=notes)
+
+
+def speedups_table(found: Mapping[str, Mapping[str, Speedup]], seconds: Mapping[str, float]) -> Table:
+    """How much sooner than BL_BASE each system is, of all tasks and of each. seconds: as of seconds_ratios."""
+    groups = list(next(iter(found.values())))
+    rows: list[CellRow] = []
+    for system, by_group in found.items():
+        whole, cells = by_group[ALL_TASKS], map(_speedup_cell, by_group.values())
+        in_seconds = f"{whole.value * seconds[system]:.2f}" if system in seconds else EMPTY
+        rows.append([name_of(system), *cells, in_seconds, f"{whole.at_equal_compute:+.2f}"])
+    notes = [
+        "BL_BASE's compute to 95 % of its final score over the system's to the same, on curves averaged over seeds, "
+        "languages and tasks; in brackets the range of single finetuning seeds, which says nothing of another "
+        "pretraining. 0: never, or BL_BASE is there unadapted. A system that is there unadapted counts with its next "
+        "checkpoint: it is at least as fast. In seconds: by the measured speed of the steps. At equal compute: "
+        "difference in points where the cheaper of both ends."
+    ]
+    return Table("Speedup over BL_BASE", ["System", *groups, "in seconds", "at equal compute"], rows, notes=notes)
+
+
+def _speedup_cell(speedup: Speedup) -> Cell:
+    return Cell(f"{speedup.value:.2f}", f"({speedup.low:.2f}–{speedup.high:.2f})" if speedup.low < speedup.high else "")
+
+
+def final_scores_table(
+    task: str,
+    metric: str,
+    curves: pd.DataFrame,
+    costs: Iterable[Row],
+    baselines: Sequence[Row] = (),
+    scale: Scale = PERCENT,
+    of_source: pd.DataFrame | None = None,
+) -> Table:
+    """Table 2 for one task: training cost, and the score at training completion in each language.
+
+    metric: what the scores are, such as "accuracy". Below it the references: `baselines`, such as the majority class,
+    the scores before any training (step 0: unadapted embeddings) and `of_source`, those of the source language's pack.
+    """
+    ends, first = last_points(curves).xs(task, level="task"), first_points(curves).xs(task, level="task")
+    spent = adapt_costs(costs)
+    units = [unit(max(spent.values(), default=0)) for unit in (flops_unit, v100_unit)]
+    best = {language: scale.best(means) for language, means in ends["mean"].groupby(level="language", observed=True)}
+    rows: list[CellRow] = []
+    before: list[CellRow] = []
+    for system in names_in(ends, "system"):
+        cost = [unit.text(spent[system]) if system in spent else EMPTY for unit in units]
+        rows.append([name_of(system), *cost, *_score_cells(ends.loc[system], scale, best)])
+        if (first.loc[system]["step"] == 0).all():
+            before.append([f"{name_of(system)}, unadapted", EMPTY, EMPTY, *_score_cells(first.loc[system], scale)])
+        if of_source is not None:
+            own = last_points(of_source).loc[system, task]
+            before.append([f"{name_of(system)}, source's pack", EMPTY, EMPTY, *_score_cells(own, scale)])
+    languages = names_in(ends, "language")
+    references: list[CellRow] = [[name, EMPTY, EMPTY, *cells] for name, cells in _reference_rows(baselines, languages)]
+    return Table(
+        f"Table 2 ({task}): performance at training completion, {metric}",
+        ["System", *(unit.name for unit in units), *languages, AVERAGE],
+        rows,
+        references + before,
+        [_completion_note(ends), *_reasons(baselines)],
+    )
+
+
+def _score_cells(points: pd.DataFrame, scale: Scale, best: Mapping[str, float] | None = None) -> list[Cell]:
+    """Cells of a system's points by language."""
+    return [scale.cell(point.mean, point.std, (best or {}).get(point.Index)) for point in points.itertuples()]
+
+
+def _completion_note(ends: pd.DataFrame) -> str:
+    """Note that says after how many updates and with how many seeds the final scores were taken."""
+    steps, seeds = ends["step"].max(), ends["num_seeds"].max()
+    over_seeds = "One seed." if seeds == 1 else f"Mean ± standard deviation over {seeds} finetuning seeds."
+    return f"Bold: the best. After {steps:,} updates of step 2, whose cost is that of one language. {over_seeds}"
+
+
+def _reference_rows(baselines: Iterable[Row], languages: Sequence[str]) -> list[tuple[str, list[Cell]]]:
+    """(name, cells) of each reference; its average only over all the languages."""
+    by_name: dict[str, dict[str, float]] = {}
+    for row in baselines:
+        of_name = by_name.setdefault(row["baseline"], {})
+        if row["score"] is not None:
+            of_name[row["language"]] = row["score"]
+    for scores in by_name.values():
+        if all(language in scores for language in languages):
+            scores[AVERAGE] = statistics.fmean(scores[language] for language in languages)
+    return [
+        (name, [PERCENT.cell(scores.get(language)) for language in (*languages, AVERAGE)])
+        for name, scores in by_name.items()
+    ]
+
+
+def _reasons(baselines: Iterable[Row]) -> list[str]:
+    """Notes that say why references have no score."""
+    found: dict[str, list[str]] = {}
+    for row in baselines:
+        if row["score"] is None:
+            found.setdefault(f"{row['baseline']}: {row['reason']}", []).append(row["language"])
+    return [f"No score of {reason} ({', '.join(languages)})." for reason, languages in found.items()]
+
+
+def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:
+    """Table 3 for one task: V100 time to 95 % of BL_BASE's final score, with the bounds of the estimate."""
+    found: dict[str, dict[str, Estimate]] = {}
+    for (system, of_task, language), estimate in estimates.items():
+        if of_task == task and language != AVERAGE:
+            found.setdefault(system, {})[language] = estimate
+    languages = list(next(iter(found.values())))
+    reached = [one.upper for of_system in found.values() for one in of_system.values() if one.upper < math.inf]
+    unit = v100_unit(max(reached, default=0))
+    best = {language: min(of_system[language].eflops for of_system in found.values()) for language in languages}
+    rows: list[CellRow] = [
+        [
+            name_of(system),
+            *(_estimate_cell(of_system[language], unit, best[language]) for language in languages),
+            _mean_estimate([one.eflops for one in of_system.values()], unit),
+        ]
+        for system, of_system in found.items()
+    ]
+    notes = [
+        "To 95 % of BL_BASE's score at training completion, for every system. Interpolated linearly between the "
+        "checkpoints before and after, whose compute is in brackets. ∞: never reached. *: without the languages that "
+        "never reach it."
+    ]
+    title = f"Table 3 ({task}): {unit.name} to near-maximal performance"
+    return Table(title, ["System", *languages, AVERAGE], rows, notes=notes)
+
+
+def _estimate_cell(estimate: Estimate, unit: ComputeUnit, best: float) -> Cell:
+    """Cell with the compute to a target and its bounds; ∞ where it is never reached."""
+    if estimate.eflops == math.inf:
+        return Cell("∞")
+    bounds = f"({unit.text(estimate.lower)}–{unit.text(estimate.upper)})"
+    return Cell(unit.text(estimate.eflops), bounds, estimate.eflops == best)
+
+
+def _mean_estimate(eflops: Sequence[float], unit: ComputeUnit) -> str:
+    """The mean over the languages that reach the target."""
+    finite = [value for value in eflops if value < math.inf]
+    return unit.text(statistics.fmean(finite)) + "*" * (len(finite) < len(eflops)) if finite else "∞"
+
+
+def source_table(source: str, curves: pd.DataFrame) -> Table:
+    """Table 5: final scores in the source language, by system and task; `curves` hold that language's."""
+    ends = last_points(curves).xs(source, level="language")
+    best = ends["mean"].groupby(level="task", observed=True).max().to_dict()
+    rows: list[CellRow] = [
+        [name_of(system), *_score_cells(ends.loc[system], PERCENT, best)] for system in names_in(ends, "system")
+    ]
+    notes = ["With the source language's own embeddings. MiniPost's primary model is BL_BASE's."]
+    title = f"Table 5: performance in the source language, {source}"
+    return Table(title, ["System", *names_in(ends, "task")], rows, notes=notes)
+
+
+# --- costs and losses
+
+
+def cost_table(costs: Sequence[Row]) -> Table:
+    """Cost of every step: the paper's formula, V100 time by it, and what this implementation executes."""
+    largest = max((row["formula_eflops"] for row in costs), default=0)
+    flops, days = flops_unit(largest), v100_unit(largest)
+    rows: list[CellRow] = [
+        [
+            name_of(row["system"]),
+            row["step"],
+            flops.text(row["formula_eflops"]),
+            days.text(row["formula_eflops"]),
+            flops.text(row["executed_eflops"]),
+            f"{row['executed_eflops'] / row['formula_eflops']:.2f}",
+        ]
+        for system in in_order(row["system"] for row in costs)
+        for row in costs
+        if row["system"] == system
+    ]
+    notes = [
+        "Formula: the paper's appendix A.1, and V100 time by it at 30 TFLOP/s. Executed: the matrix "
+        "products that run here. Both are computed from the sizes, not measured. adapt is the cost of "
+        "one language; MiniPost's pretraining is BL_BASE's and is paid once."
+    ]
+    if costs and not any(row["step"] == "pretrain" for row in costs):
+        notes.append("The body was pretrained elsewhere: what that took is not known and not counted.")
+    columns = ["System", "Step", f"formula, {flops.name}", days.name, f"executed, {flops.name}", "executed ÷ formula"]
+    return Table("Cost of each step", columns, rows, notes=notes)
+
+
+def loss_table(losses: Iterable[Row]) -> Table:
+    """Final training loss of every step; loss rows as in losses.py."""
+    note = (
+        f"Mean training loss (nats a predicted token, mean over heads) over the last {LAST_SHARE:.0%} of the steps. "
+        "Each language has a vocabulary of its own: losses compare within a language only."
+    )
+    cells = {(row["system"], row["stage"], row["language"]): Cell(f"{row['final']:.3f}") for row in losses}
+    return _table_of_runs("Training loss", cells, note)
+
+
+def held_out_table(losses: Iterable[Row]) -> Table:
+    """Held-out loss after the last step of every training, and at the best one."""
+    note = (
+        "Bits a byte of text that was not trained on, after the last step; of step 2 (adapt) those of the whole body "
+        "with the pack plugged in. Beside it the best of the training, where it is another one: in step 2 the best "
+        "snapshot."
+    )
+    cells = {}
+    for row in losses:
+        if row["held_out"]:
+            last, _, bits = row["held_out"][-1]
+            best, _, least = min(row["held_out"], key=operator.itemgetter(2))
+            detail = "" if best == last else f"best {least:.3f} at step {best:,}"
+            cells[row["system"], row["stage"], row["language"]] = Cell(f"{bits:.3f}", detail)
+    return _table_of_runs("Held-out loss", cells, note)
+
+
+def _table_of_runs(title: str, cells: Mapping[Run, Cell], note: str) -> Table:
+    """A row for each system, a column for each stage and language."""
+    stages = ["pretrain", "build-mini", "adapt"]
+    columns = sorted(dict.fromkeys(run[1:] for run in cells), key=lambda column: stages.index(column[0]))
+    rows: list[CellRow] = [
+        [name_of(system), *(cells.get((system, *column), EMPTY) for column in columns)]
+        for system in in_order(system for system, _, _ in cells)
+    ]
+    return Table(title, ["System", *map(" ".join, columns)], rows, notes=[note])
+
+
+def development_table(rows: Sequence[Row]) -> Table:
+    """Scores on development files after the last epoch and the best one of each finetuning; rows as in losses.py."""
+    ends: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in rows:
+        scores = [score for _, score in row["curve"]]
+        ends.setdefault((row["system"], row["task"]), []).append((scores[-1], max(scores)))
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+
+    def cell(system: str, task: str) -> Cell:
+        if (system, task) not in ends:
+            return EMPTY
+        last, best = map(statistics.fmean, zip(*ends[system, task], strict=True))
+        return Cell(f"{last:.1f}", f"best {best:.1f}" if best > last else "")
+
+    note = (
+        "In the source language, after the last epoch, and of the best epoch of each finetuning; means over seeds. "
+        "Task models are those of the last epoch, or by finetune.keep of the best one."
+    )
+    cells: list[CellRow] = [
+        [name_of(system), *(cell(system, task) for task in tasks)] for system in in_order(row["system"] for row in rows)
+    ]
+    return Table("Scores on development files", ["System", *tasks], cells, notes=[note])
+
+
+# --- examples: of one task's rows of RunResults.examples
+
+_OF_WHAT = "after the last step, with the first finetuning seed"
+
+
+def confusion_table(examples: Sequence[Row]) -> Table:
+    """How often each system predicts what for which gold label."""
+    labels: list[str] = examples[0]["labels"]
+    rows: list[CellRow] = []
+    for system in in_order(row["system"] for row in examples):
+        counts = sum(pd.DataFrame(row["confusion"]) for row in examples if row["system"] == system)
+        for number, gold in enumerate(labels):
+            cells = (Cell(f"{count:,}", best=at == number) for at, count in enumerate(counts.loc[number]))
+            rows.append([name_of(system), gold, *cells])
+    columns = ["System", "gold", *(f"predicted {label}" for label in labels)]
+    notes = [f"Examples of all target languages {_OF_WHAT}; right ones in bold."]
+    return Table("Confusion matrices", columns, rows, notes=notes)
+
+
+def predictions_table(examples: Sequence[Row]) -> Table:
+    """What each system predicts for the first examples of each test file."""
+    systems = in_order(row["system"] for row in examples)
+    found: dict[tuple[str, int], dict[str, list[str]]] = {}  # {(language, number): {system: text, gold, predicted}}
+    for row in examples:
+        for number, prediction in enumerate(row["predictions"]):
+            found.setdefault((row["language"], number), {})[row["system"]] = prediction
+    rows: list[CellRow] = []
+    for (language, _), by_system in found.items():
+        text, gold, _ = next(iter(by_system.values()))
+        said = [by_system[name][2] for name in systems]
+        rows.append([" ".join(text.split()), language, gold, *(Cell(label, best=label == gold) for label in said)])
+    notes = [f"The first examples of each test file, {_OF_WHAT}; right ones in bold."]
+    return Table("Predictions", ["Text", "language", "gold", *map(name_of, systems)], rows, notes=notes)

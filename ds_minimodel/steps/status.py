@@ -1,0 +1,131 @@
+"""What a recipe's jobs have come to, read from the workdir while ranks may be at work in it; nothing is written."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job, State, state_of
+from ds_minimodel.steps.order import STEPS, Step
+
+if TYPE_CHECKING:
+    from ds_minimodel.recipe.schema import Recipe
+
+_TAIL = 1 << 14  # bytes of metrics.jsonl that hold the newest records
+# Steps that train, and how many parts of their folders' names jobs that take the same time have in common.
+_ALIKE = {"pretrain": 2, "build-mini": 2, "adapt": 2, "finetune": 3}
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """A training run: optimizer steps done and in all, steps a second of late, seconds left at that rate."""
+
+    step: int
+    steps: int
+    rate: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job: its step, its folder below the workdir, its state and why, its training, bytes of all that it has."""
+
+    step: str
+    name: str
+    state: str
+    why: str
+    training: TrainingProgress | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Left:
+    """Training that is left: seconds of it in `jobs` jobs; `unknown` are those that nothing tells about yet."""
+
+    seconds: float
+    jobs: int
+    unknown: int
+
+
+def look(recipe: Recipe, verify: bool = False) -> list[JobStatus]:
+    """Every job in the order of the steps; UserError where a file that the recipe names is missing.
+
+    verify: read every byte of what is complete.
+    """
+    steps = [step for step in STEPS.values() if recipe.finetune.tasks or not step.needs_tasks]
+    return [_status(recipe, step, job, verify) for step in steps for job in step.jobs(recipe)]
+
+
+def _status(recipe: Recipe, step: Step, job: Job, verify: bool) -> JobStatus:
+    state, why = state_of(job, WorkdirLayout(recipe.workdir), verify)
+    has_trained = step.name in _ALIKE and state in (State.RUNNING, State.UNFINISHED, State.COMPLETE)
+    training = training_in(job.folder / "run") if has_trained else None
+    name = os.path.relpath(job.folder, recipe.workdir)
+    return JobStatus(step.name, name, state.value, why, training, _size(job.folder))
+
+
+def left_of(recipe: Recipe, jobs: Sequence[JobStatus]) -> Left:
+    """What the training of the jobs still takes: at its own rate, or as long as jobs of its kind took."""
+    train = _ALIKE.keys() - ({"pretrain"} if recipe.base else set())  # a base is copied
+    took: dict[str, list[float]] = {}
+    for job in jobs:
+        if job.training:
+            took.setdefault(_alike(job), []).append(job.training.steps / job.training.rate)
+    each: list[float | None] = []
+    for job in jobs:
+        if job.step in train and job.state != State.COMPLETE.value:
+            known = took.get(_alike(job))
+            each.append(job.training.seconds_left if job.training else statistics.fmean(known) if known else None)
+    seconds = [one for one in each if one is not None]
+    return Left(sum(seconds), len(seconds), len(each) - len(seconds))
+
+
+def _alike(job: JobStatus) -> str:
+    """What the names of jobs that take the same time begin with."""
+    return "/".join(job.name.split("/")[: _ALIKE[job.step]])
+
+
+def training_in(folder: Path) -> TrainingProgress | None:
+    """The training run in a job's folder `run`, None before its first report."""
+    try:
+        facts = read_json(folder / "run.json")
+        steps, per_step = int(facts["steps"]), float(facts["tokens_per_step"])
+        records = [record for record in _newest(folder / "metrics.jsonl") if record["step"]]  # 0: before training
+        step = int(records[-1]["step"])
+        rates = [float(record["tokens_per_second"]) / per_step for record in records[-5:]]
+        rate = statistics.fmean(rates)
+        if not (0 <= step <= steps > 0 and 0 < rate < math.inf):
+            return None
+    except (UserError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+        return None  # not begun, being written at this moment, or damaged
+    return TrainingProgress(step, steps, rate, (steps - step) / rate)
+
+
+def _newest(path: Path) -> Iterator[dict[str, Any]]:
+    """The last records of a file of JSON lines, whole ones only."""
+    if not path.is_file():
+        return
+    with open(path, "rb") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - _TAIL)
+        file.seek(start)
+        *lines, _unfinished = file.read().split(b"\n")
+    yield from (json.loads(line) for line in lines[1 if start else 0 :])
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all below a folder; of what is gone meanwhile, none."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            return path.lstat().st_size
+        return sum(_size(path / name) for name in os.listdir(path))
+    except OSError:
+        return 0

@@ -1,0 +1,236 @@
+"""Checkpoints that are complete or absent, written beside the training.
+
+A save copies the training state to host memory; a thread writes the copy under another name, fsyncs and
+verifies it, lists sizes and hashes in a manifest and renames; `latest` moves last. Frozen weights are not in it:
+they are in the artifacts that the step reads. Everything else that a run needs to go on is the number of steps
+done, because data and dropout are functions of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed as dist
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import clear_write_errors, read_manifest
+from ds_minimodel.training.checkpoints import storage
+from ds_minimodel.training.ranks.world import HOST_TIMEOUT, World
+from ds_minimodel.training.run import Run
+from ds_minimodel.training.zero.files import EngineFiles
+from ds_minimodel.training.zero.state import optimizer_class, read_loss_scale, trainable_shapes, write_loss_scale
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of one run. A context manager: at the end of a block without errors all are on disk.
+
+    Every method is called on all ranks. `saved` is the step of the newest one.
+    """
+
+    def __init__(self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str):
+        """job: hash of all that decides the run's outcome; a checkpoint of another job is refused."""
+        self.engine, self.folder, self.world = engine, Path(folder), world
+        self.keep_last = run.checkpoints.keep_last
+        # Facts in which a checkpoint must agree with the run that goes on from it.
+        self.binding: dict[str, Any] = {
+            "job": job,
+            "precision": run.execution.precision,
+            "tensor_parallel": world.tensor.size,
+            "parameters": trainable_shapes(engine),
+        }
+        # Facts that decide how its files are cut; those of another layout are converted.
+        self.layout = {
+            "world_size": world.size,
+            "zero_stage": run.execution.zero_stage,
+            "optimizer": optimizer_class(engine),
+        }
+        # A group of their own for the threads: collectives of two threads on one group would mix.
+        group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT) if world.size > 1 else None
+        self.writers = replace(world, host_group=group)
+        self.files = EngineFiles(engine, to_host)
+        self.thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+        self.saved = 0
+
+    def load_newest(self) -> int:
+        """Go on from the newest undamaged checkpoint; the number of steps it had done, or 0 without any.
+
+        Damaged ones are named in the log and passed over. UserError where all are damaged, or where the
+        newest good one belongs to another job.
+        """
+        name = self._newest_undamaged()
+        if name is not None:
+            manifest = self.world.from_main(lambda: self._checked_manifest(name))
+            self.saved = manifest["step"]
+            if self._is_same_layout(manifest):
+                self.files.load(self.folder, name)
+            else:
+                self.files.load_other_layout(self.folder / name, manifest, self.world.tensor.rank)
+                self._warn(
+                    "going on from step %d, saved by %s, with %s", self.saved, _text(manifest), _text(self.layout)
+                )
+            write_loss_scale(self.engine, manifest["loss_scale"])
+        return self.saved
+
+    def save(self, step: int) -> None:
+        """Take the state after `step` steps and begin to write it, once the former one is on disk."""
+        self.wait()
+        self.world.from_main(lambda: self._start_partial(step))
+        states = self.files.take(self.folder, storage.checkpoint_name(step) + storage.PARTIAL, step)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the copies run beside the host's work
+        facts = {**self.binding, **self.layout, "loss_scale": read_loss_scale(self.engine)}
+        self.thread = threading.Thread(target=self._write, args=(step, states, facts), daemon=True)
+        self.thread.start()
+        self.saved = step
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a save in the background has failed; `wait` raises what happened."""
+        return self.error is not None
+
+    def wait(self) -> None:
+        """Wait until the last save is on disk; UserError where it could not be written."""
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+        if self.error is not None:
+            raise self.error
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.wait()
+        elif self.thread is not None and not issubclass(kind, KeyboardInterrupt):
+            self.thread.join()
+        if self.writers.host_group is not None and (self.thread is None or not self.thread.is_alive()):
+            dist.destroy_process_group(self.writers.host_group)
+
+    def _start_partial(self, step: int) -> None:
+        with clear_write_errors(self.folder):
+            storage.start_partial(self.folder, step)
+
+    def _write(self, step: int, states: dict[Path, Any], facts: dict[str, Any]) -> None:
+        """Write this rank's files, then on rank 0 the manifest and the final name. Runs in the thread."""
+        try:
+            written = self.writers.gather(lambda: self._write_files(step, states))
+            states.clear()
+            self.writers.from_main(lambda: self._complete(step, written, facts))
+        except BaseException as error:  # raised by `wait`
+            self.error = error
+
+    def _write_files(self, step: int, states: dict[Path, Any]) -> dict[str, dict]:
+        if not _is_finite(list(states.values())):
+            raise UserError(
+                f"{self.folder}: the training state is not finite after step {step} and is not "
+                "saved; lower lr, or use bf16 or fp32"
+            )
+        with clear_write_errors(self.folder):
+            return {path.name: storage.write_verified(path, state) for path, state in states.items()}
+
+    def _complete(self, step: int, written: list[dict[str, dict]], facts: dict[str, Any]) -> None:
+        with clear_write_errors(self.folder):
+            files = {name: facts_of_file for each in written for name, facts_of_file in each.items()}
+            storage.complete_partial(self.folder, step, files, facts)
+            storage.drop_old(self.folder, step, self.keep_last)
+
+    def _newest_undamaged(self) -> str | None:
+        names = self.world.from_main(lambda: storage.newest_first(self.folder))
+        damages: list[str | None] = []
+        for name in names:
+            # Each rank reads and hashes its share of the files.
+            examine = partial(storage.damage, self.folder / name, self.world.rank, self.world.size)
+            found = self.world.gather(examine)
+            damages.append(next(filter(None, found), None))
+            if damages[-1] is None:
+                return name
+            self._warn("passing over a damaged checkpoint: %s", damages[-1])
+        return self.world.from_main(lambda: self._refuse(damages))
+
+    def _refuse(self, damages: list[str | None]) -> None:
+        if damages:
+            raise UserError(
+                f"no checkpoint is left undamaged: {'; '.join(filter(None, damages))}; put one back from a copy, "
+                f"or delete {self.folder} to start again from step 0"
+            )
+
+    def _checked_manifest(self, name: str) -> dict[str, Any]:
+        """The manifest of a checkpoint; UserError where it is of another job, precision or set of parameters."""
+        manifest = read_manifest(self.folder / name)
+        for key, here in self.binding.items():
+            saved = manifest.get(key)
+            if saved != here and key == "parameters":
+                saved, here = _first_difference(dict(saved or ()), dict(here))
+            if saved != here:
+                raise UserError(
+                    f"{self.folder / name}: a checkpoint of another run ({key}: {saved}, here "
+                    f"{here}); use another workdir, or delete {self.folder} to start again"
+                )
+        return manifest
+
+    def _is_same_layout(self, manifest: dict[str, Any]) -> bool:
+        return {key: manifest[key] for key in self.layout} == self.layout
+
+    def _warn(self, message: str, *arguments: object) -> None:
+        if self.world.is_main:
+            log.warning(message, *arguments)
+
+
+def to_host(state: Any) -> Any:
+    """A copy of nested containers in host memory; copies from a GPU may still run.
+
+    Tensors that are one stay one. Views become compact: torch.save would else write all that they are views of.
+    """
+    copies: dict[Any, torch.Tensor] = {}  # those made so far, by the memory that they are of
+
+    def copy_of(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return copy.deepcopy(value)
+        key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
+        if key not in copies:
+            host = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+            copies[key] = host.copy_(value.detach(), non_blocking=True)
+        return copies[key]
+
+    # A size would become a plain tuple.
+    return tree_map(copy_of, state, is_leaf=lambda value: isinstance(value, torch.Size))
+
+
+def _is_finite(state: Any) -> bool:
+    """Whether all tensors of nested containers are finite; reads them without making another."""
+    return all(
+        torch.isfinite(torch.stack(torch.aminmax(value))).all()
+        for value in tree_leaves(state)
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel()
+    )
+
+
+def _first_difference(saved: dict[str, list[int]], here: dict[str, list[int]]) -> tuple[object, object]:
+    """The first parameter in which two {name: shape} differ, else their order, as a text for each."""
+    for name in sorted({*saved, *here}):
+        if saved.get(name) != here.get(name):
+            return f"{name} {saved.get(name, 'frozen')}", f"{name} {here.get(name, 'frozen')}"
+    return list(saved), list(here)
+
+
+def _text(layout: dict[str, Any]) -> str:
+    ranks = layout["world_size"]
+    return f"{ranks} rank{'s' if ranks > 1 else ''} at ZeRO stage {layout['zero_stage']}"

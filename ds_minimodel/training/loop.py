@@ -1,0 +1,207 @@
+"""The one training loop, and the thread that makes the batches of its coming steps."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections import deque
+from collections.abc import Callable, Collection, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+
+from ds_minimodel import __version__
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import write_json
+from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
+from ds_minimodel.training.meter import Meter
+from ds_minimodel.training.partition import Partition, partition_of_run
+from ds_minimodel.training.ranks.signals import Stopped, StopSignals
+from ds_minimodel.training.ranks.world import World
+from ds_minimodel.training.run import Run
+from ds_minimodel.training.zero import start
+from ds_minimodel.training.zero.engine import backward_and_step, build_engine, destroy, set_learning_rate
+from ds_minimodel.training.zero.state import read_masters
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+Batch = dict[str, Any]  # host tensors, and "count": the number of loss terms
+Batches = Callable[[int], list[Batch]]  # of a step: this rank's micro-batches
+Weights = dict[str, torch.Tensor]
+
+
+class Evaluation(NamedTuple):
+    """Scores of the model while it trains, which change nothing of the training.
+
+    steps: after which it is evaluated; 0: before the first. scores: called on every rank with (step, the module in
+    evaluation mode, a function that gives the trained weights); gives {name: number} for the metrics.
+    """
+
+    steps: Collection[int] = ()
+    scores: Callable[[int, torch.nn.Module, Callable[[], Weights]], dict[str, float]] = lambda *_: {}
+
+
+def train(
+    module: torch.nn.Module,
+    batches: Batches,
+    run: Run,
+    world: World,
+    folder: Path | str,
+    label: str,
+    job: str,
+    snapshot_steps: Collection[int] = (),
+    on_snapshot: Callable[[int, Weights], object] = lambda *_: None,
+    evaluation: Evaluation = Evaluation(),  # noqa: B008  (it is immutable)
+) -> Weights:
+    """Train the parameters of `module` that require gradients; return them when all steps of `run` are done.
+
+    module: `module(batch)` gives one sum of losses for each of `module.loss_names`, a tensor (losses,).
+    batches: `batches(step)` gives this rank's micro-batches of an optimizer step, a list of dicts of host
+        tensors with "count", the number of loss terms; a function of the step alone, so that a resumed run
+        sees what an uninterrupted one would.
+    folder: of the run; an earlier run's checkpoints in it are continued.
+    job: hash of all that decides the outcome; a checkpoint of another job is refused.
+    evaluation: of the model on the way, whose scores stand in the metrics beside the loss.
+    on_snapshot: called on every rank with (step, trained weights) after each step in `snapshot_steps`.
+    Returns {name: fp32 tensor on the CPU} of what trained. The gradient is that of the mean over losses of
+    (sum over all ranks and micro-batches) / (global count). Raises Stopped after SIGINT or SIGTERM.
+    """
+    partition = partition_of_run(module, run, world)
+    engine = build_engine(module, run, world, partition.zero, partition.whole)
+    checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
+    steps, first = run.schedule.steps, checkpoints.load_newest()
+    world.from_main(lambda: write_json(Path(folder) / "run.json", _run_record(run, world, partition)))
+    if first == 0 and 0 in snapshot_steps:
+        on_snapshot(0, read_masters(engine))
+
+    def save(step: int) -> None:
+        if checkpoints.saved < step:
+            meter.report(step)  # never save a state whose loss nobody has looked at
+            checkpoints.save(step)
+
+    def scores(step: int) -> dict[str, float]:
+        if step not in evaluation.steps:
+            return {}
+        engine.eval()
+        with torch.no_grad():
+            found = evaluation.scores(step, engine.module, lambda: read_masters(engine))
+        engine.train()
+        return found
+
+    def end_if(stopping: int, step: int) -> None:
+        if stopping:
+            save(step)
+            checkpoints.wait()
+            raise Stopped(
+                stop.received or signal.SIGTERM,
+                f"stopped after step {step} of {steps}; the same command goes on from there",
+            )
+
+    with (
+        Meter(cast(list[str], module.loss_names), run, world, folder, label, first) as meter,
+        StopSignals() as stop,
+        checkpoints,
+        contextlib.closing(prefetched(batches, first, steps)) as stream,
+    ):
+        if first == 0 and 0 in evaluation.steps:
+            meter.write({"step": 0, "eflops": 0.0}, scores)
+        for step in range(first, steps):
+            micro_batches = next(stream)
+            counted = sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
+            count, stopping, failed = world.sum(counted, stop.received or 0, checkpoints.has_failed)
+            if failed:
+                checkpoints.wait()
+            end_if(stopping, step)
+            count = max(1, count)  # short blocks may leave a batch without a masked token
+            done = step + 1
+            is_due = meter.is_due(done) or done in evaluation.steps
+            sums_of_batches, norm = optimizer_step(engine, micro_batches, count, run, world, step, with_norm=is_due)
+            for sums in sums_of_batches:
+                meter.add(sums, count)
+            if is_due:
+                meter.gradient_norm = norm
+                meter.report(done, scores)
+            if done in snapshot_steps:
+                on_snapshot(done, read_masters(engine))
+            if run.checkpoints.is_due(done) and done < steps:
+                save(done)
+        checkpoints.wait()
+        (stopping,) = world.sum(stop.received or 0)
+        end_if(stopping, steps)
+    weights = read_masters(engine)
+    destroy(engine)
+    world.replicated(lambda: _check_finite(weights, label))
+    return weights
+
+
+def optimizer_step(
+    engine: DeepSpeedEngine,
+    micro_batches: list[Batch],
+    count: int,
+    run: Run,
+    world: World,
+    step: int,
+    with_norm: bool = False,
+) -> tuple[list[torch.Tensor], float | None]:
+    """Forward, backward and update of one step.
+
+    count: loss terms of the whole batch on all ranks, at least 1. Returns (sums of losses of each micro-batch, still on
+    the device; norm of the gradients, None where it is not known or not asked for). Only `with_norm` waits for the
+    device.
+    """
+    sums_of_batches, norm = [], None
+    set_learning_rate(engine, run.schedule.lr_at(step))
+    for batch in micro_batches:
+        sums = engine(to_device(batch, world.device))
+        # DeepSpeed averages gradients over data ranks; the count is global, so undo that.
+        norm = backward_and_step(engine, sums.mean() * (world.data.size / count), run, world if with_norm else None)
+        sums_of_batches.append(sums.detach())
+    return sums_of_batches, norm
+
+
+def _check_finite(weights: Weights, label: str) -> None:
+    """Raise UserError for weights that are not finite: the last update comes after the last check of the loss."""
+    for name, weight in weights.items():
+        if not weight.isfinite().all():
+            raise UserError(f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or fp32")
+
+
+def _run_record(run: Run, world: World, partition: Partition) -> dict[str, Any]:
+    """The contents of run.json: all numbers of the run, resolved; ranks, device and versions; the partition."""
+    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
+    return {
+        **run.record(),
+        "world_size": world.size,
+        "tensor_parallel": world.tensor.size,
+        "device": device,
+        "ds_minimodel": __version__,
+        "torch": torch.__version__,
+        "deepspeed": start.version(),
+        "partition": partition.record(),
+    }
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """A batch with its tensors on `device`."""
+    return {
+        name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+        for name, value in batch.items()
+    }
+
+
+def prefetched(batches: Batches, first: int, end: int) -> Generator[list[Batch], None, None]:
+    """The micro-batches of the steps from `first` on, below `end`; a thread makes them, two steps ahead."""
+    pool = ThreadPoolExecutor(1)
+    coming: deque[Future[list[Batch]]] = deque()
+    try:
+        for step in range(first, end):
+            coming.append(pool.submit(batches, step))
+            if len(coming) > 2:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

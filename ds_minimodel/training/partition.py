@@ -1,0 +1,234 @@
+"""The partition of a run: which weights each rank holds whole, which it shares, and the sizes of DeepSpeed's buckets.
+
+Below ZeRO 3 every rank holds all weights, and at ZeRO 3 what trains is partitioned. There a frozen parameter stays
+whole on each rank, one after the other in the module's order, as long as all that a rank then holds of weights,
+gradients and optimizer state leaves half of its memory to activations. Results do not depend on it.
+
+Symbols: W replicas, b bytes of a parameter (4 in fp32, else 2). Partitions are padded to equal lengths, which is
+counted. tests/training/test_costs.py holds the bytes against DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.training.run import Split, replicas_of, split_batch
+from ds_minimodel.training.zero.config import (
+    BUCKET,
+    OFFLOAD_STAGES,
+    ZeroMemory,
+    accumulates_in_fp32,
+    accumulates_in_place,
+    zero_memory,
+    zero_settings,
+)
+
+if TYPE_CHECKING:
+    from ds_minimodel.training.ranks.world import World
+    from ds_minimodel.training.run import Run
+
+_NO_FILE = ZeroMemory()
+
+
+class Setup(NamedTuple):
+    """The sizes of a run and of its ranks that memory and traffic depend on.
+
+    ranks: in all. device_memory: bytes that one rank has. tensor_parallel: ranks that hold one replica. zero: of the
+    recipe's DeepSpeed JSON.
+    """
+
+    zero_stage: int
+    precision: str
+    batch_size: int
+    micro_batch_size: int
+    ranks: int
+    device_memory: int
+    tensor_parallel: int = 1
+    zero: ZeroMemory = _NO_FILE
+
+    @property
+    def replicas(self) -> int:
+        """W: ranks, or groups of them, among which samples are divided."""
+        return replicas_of(self.ranks, self.tensor_parallel)
+
+    @property
+    def split(self) -> Split:
+        """Samples of a micro-batch, and micro-batches a step."""
+        return split_batch(self.batch_size, self.micro_batch_size, self.replicas)
+
+    @property
+    def width(self) -> int:
+        """b: bytes of an element of a parameter, and of its gradient as it is computed."""
+        return DTYPES[self.precision].itemsize
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Whether optimizer state and gradients lie in the host's memory."""
+        return self.zero.offloads_optimizer and self.zero_stage in OFFLOAD_STAGES
+
+    @property
+    def accumulates_in_fp32(self) -> bool:
+        return accumulates_in_fp32(self.precision, self.zero_stage, self.split.accumulation)
+
+    @property
+    def accumulates_in_place(self) -> bool:
+        return accumulates_in_place(self.precision, self.zero_stage, self.split.accumulation)
+
+    def share(self, numel: int) -> int:
+        """Elements of one rank's partition of `numel`."""
+        return -(-numel // self.replicas)
+
+
+class ParameterInfo(NamedTuple):
+    """A parameter of a module; numel: its elements."""
+
+    name: str
+    numel: int
+    trains: bool
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Where the parameters of a module lie in a run.
+
+    whole: names of frozen parameters that each rank holds whole at ZeRO 3. splits_linear: whether the weight of a
+    linear layer is partitioned.
+    """
+
+    setup: Setup
+    parameters: tuple[ParameterInfo, ...]
+    whole: frozenset[str] = frozenset()
+    splits_linear: bool = False
+
+    @property
+    def trained(self) -> list[int]:
+        """Elements of each parameter that trains."""
+        return [parameter.numel for parameter in self.parameters if parameter.trains]
+
+    @property
+    def partitioned(self) -> list[int]:
+        """Elements of each parameter of which a rank holds a part between steps."""
+        return [parameter.numel for parameter in self.parameters if not self.is_whole(parameter)]
+
+    @property
+    def bucket(self) -> int:
+        """Elements of the buffer that gradients are reduced through: all that train, up to BUCKET; or as the file says.
+
+        The largest parameter fits: DeepSpeed would allocate another buffer for one that does not.
+        """
+        if self.setup.zero.bucket is not None:
+            return self.setup.zero.bucket
+        elements = max(max(self.trained), min(BUCKET, sum(self.trained)))
+        return elements + elements % 2
+
+    @property
+    def zero(self) -> dict[str, int | bool]:
+        """DeepSpeed's settings under "zero_optimization" that make this what runs."""
+        return zero_settings(self.setup.zero_stage, self.bucket, self.splits_linear)
+
+    def is_whole(self, parameter: ParameterInfo) -> bool:
+        """Whether each rank holds all of a parameter between steps."""
+        return self.setup.zero_stage < 3 or parameter.name in self.whole
+
+    def weight_bytes(self, parameter: ParameterInfo) -> int:
+        """Bytes of a parameter's weights on one device; at stages 1 and 2 without padding."""
+        elements = parameter.numel if self.is_whole(parameter) else self.setup.share(parameter.numel)
+        return self.setup.width * elements
+
+    def gradient_bytes(self, parameter: ParameterInfo) -> int:
+        """Bytes of a parameter's gradient through the backward pass; from stage 2 on of the part that a rank keeps."""
+        setup = self.setup
+        if not parameter.trains or setup.offloads_optimizer:
+            return 0
+        if setup.zero_stage >= 2:
+            return (4 if setup.accumulates_in_fp32 else setup.width) * setup.share(parameter.numel)
+        return (setup.width + (4 if setup.accumulates_in_fp32 else 0)) * parameter.numel
+
+    def optimizer_bytes(self, parameter: ParameterInfo) -> int:
+        """Bytes of a parameter's fp32 copy and its two moments on one device, 12 for an element that trains.
+
+        From stage 1 on a share of them; at stage 0 in fp32 the copy is the weight itself.
+        """
+        setup = self.setup
+        if not parameter.trains or setup.offloads_optimizer:
+            return 0
+        if setup.zero_stage == 0:
+            return (8 if setup.precision == "fp32" else 12) * parameter.numel
+        return 12 * setup.share(parameter.numel)
+
+    def held(self) -> dict[str, int]:
+        """{"weights", "gradients", "optimizer": bytes on one device}."""
+        return {
+            "weights": sum(map(self.weight_bytes, self.parameters)),
+            "gradients": sum(map(self.gradient_bytes, self.parameters)),
+            "optimizer": sum(map(self.optimizer_bytes, self.parameters)),
+        }
+
+    def record(self) -> dict[str, Any]:
+        """The partition as JSON. At ZeRO 3 the first `frozen_whole` of the `frozen` parameters are whole."""
+        frozen = [parameter for parameter in self.parameters if not parameter.trains]
+        return {
+            "frozen": len(frozen),
+            "frozen_whole": sum(map(self.is_whole, frozen)),
+            "held": self.held(),
+            "zero_optimization": self.zero,
+        }
+
+
+def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
+    """The partition of a module, with `requires_grad` as it trains; by the rule that is above."""
+    parameters = tuple(
+        ParameterInfo(name, parameter.numel(), parameter.requires_grad) for name, parameter in module.named_parameters()
+    )
+    found = Partition(setup, parameters)
+    if setup.zero_stage < 3:
+        return found
+    held, most, whole = sum(found.held().values()), setup.device_memory // 2, set()
+    for parameter in parameters:
+        if not parameter.trains:
+            held += setup.width * parameter.numel - found.weight_bytes(parameter)
+            if held > most:
+                break
+            whole.add(parameter.name)
+    linear = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)}
+    return replace(found, whole=frozenset(whole), splits_linear=not linear <= whole)
+
+
+def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partition:
+    """The partition of a run, the same on every rank: where the module is split, that of the largest parts."""
+    ranks_of_hosts = Counter(world.gather(socket.gethostname)).values()
+    execution = run.execution
+
+    def find() -> Partition:
+        setup = Setup(
+            execution.zero_stage,
+            execution.precision,
+            execution.batch_size,
+            execution.micro_batch_size,
+            world.size,
+            memory_of(world.device, max(ranks_of_hosts)),
+            world.tensor.size,
+            zero_memory(run.deepspeed),
+        )
+        return partition_of(module, setup)
+
+    return world.gather(find)[-1]  # the last rank's share is never less than another's (Group.shares)
+
+
+def memory_of(device: torch.device, ranks_per_node: int) -> int:
+    """Bytes that one rank has on `device`, where `ranks_per_node` ranks share the machine."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return machine_memory() // ranks_per_node
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

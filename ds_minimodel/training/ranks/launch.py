@@ -1,0 +1,270 @@
+"""Start of ranks by torchrun's and DeepSpeed's launchers, and the environment that training processes need."""
+
+import contextlib
+import logging
+import os
+import re
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.training.ranks import mpi
+from ds_minimodel.training.zero import start
+
+# Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
+# every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. A thread of OpenMP that
+# waits looks GOMP_SPINCOUNT times again before it sleeps (GNU's OpenMP, which torch brings; others know the policy
+# only). To wake one takes time, so that two threads that spin are 1.1 to 1.4 times as fast as two that sleep; beside
+# other work, which they keep from its cores as it keeps them from theirs, 0.1 to 0.4 times (benchmarks/threads.md).
+CPU = {
+    "MALLOC_MMAP_THRESHOLD_": str(8 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "100000",
+    "DS_ACCELERATOR": "cpu",
+}
+BESIDE_OTHERS = {"GOMP_SPINCOUNT": "0"}
+BUSY = 0.5  # cores
+STAT = Path("/proc/stat")
+
+_RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")  # number of ranks on this host: torchrun's, deepspeed's
+
+# The least that a number can be in the variables of launchers.
+_LEAST = {
+    **dict.fromkeys(("RANK", *mpi.RANKS), 0),
+    **dict.fromkeys(("WORLD_SIZE", "MASTER_PORT", *_RANKS_HERE, *mpi.SIZES), 1),
+    "LOCAL_RANK": -1,  # what some set for "no launcher"
+}
+# What others can be that libraries end at with a traceback.
+_CHOICES = {
+    "DS_ACCELERATOR": ("cpu", "cuda"),
+    "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO", "DETAIL", "off", "info", "detail"),
+}
+_MEETING = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets beside RANK
+
+# Beginnings of the names of variables that go with the ranks to the hosts of a hostfile, beside those that DeepSpeed
+# takes there.
+EXPORTED = "DS_ DEEPSPEED_ DSMM_ NCCL_ GLOO_ TORCH_ OMP_ GOMP_ MKL_ MALLOC_ HF_ LD_LIBRARY_PATH".split()
+
+
+def launched() -> bool:
+    """Whether a launcher started this process as one of several ranks."""
+    return "RANK" in os.environ or mpi.started()
+
+
+def check_environment() -> None:
+    """UserError where a variable of launchers or libraries holds what none takes, or the current folder is gone."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UserError("the current folder is gone; change to one that is there") from None
+    for name, least in _LEAST.items():
+        text = os.environ.get(name)
+        if text is not None and (not re.fullmatch(r"-?[0-9]{1,9}", text) or int(text) < least):
+            raise UserError(f"{name}={text}: launchers set this variable to a number from {least} on; unset or mend it")
+    interfaces = [name for _, name in socket.if_nameindex()]
+    for name, known in {**_CHOICES, "GLOO_SOCKET_IFNAME": interfaces}.items():
+        text = os.environ.get(name)
+        if text is not None and not {*(text.split(",") if known is interfaces else [text])} <= {*known}:
+            raise UserError(f"{name}={text}: it is {' or '.join(known)}; unset or mend it")
+    os.environ["MPLBACKEND"] = "agg"  # nothing is shown on a screen, and matplotlib does not load with nonsense there
+
+
+def check_meeting() -> None:
+    """UserError where a rank is not told how many there are, or where to meet them."""
+    if "RANK" not in os.environ:
+        raise UserError("mpirun starts ranks of `prepare` alone; start others by --ranks, torchrun or deepspeed")
+    missing = [name for name in _MEETING if name not in os.environ]
+    if missing:
+        raise UserError(f"RANK is set but not {', '.join(missing)}; unset it, or start with a launcher or --ranks")
+    rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    if rank >= size or port > 65535:
+        wrong = f"RANK={rank} of WORLD_SIZE={size}" if rank >= size else f"MASTER_PORT={port}"
+        raise UserError(f"{wrong}: no launcher sets that; unset or mend it")
+
+
+def rank_of_environment() -> int:
+    """This process's rank as its launcher has set it; 0 without a launcher."""
+    return int(os.environ.get("RANK", 0)) or mpi.rank()
+
+
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU, told without loading torch."""
+    return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
+
+
+def gpus() -> int:
+    """How many GPUs a process here sees; told without loading torch."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return sum(name not in ("", "-1") for name in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+    return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
+
+
+def check_ranks(ranks: int) -> None:
+    """Raise UserError for more ranks than this host has GPUs, if it has any and is to use them."""
+    if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < gpus() < ranks:
+        raise UserError(
+            f"--ranks {ranks}: this host shows {gpus()} GPUs, and every rank needs one of its "
+            "own; DS_ACCELERATOR=cpu trains on the CPU"
+        )
+
+
+def name_the_cpu() -> None:
+    """Without a GPU, name the CPU to DeepSpeed, which else warns on standard output, where tables and JSON go."""
+    if not has_gpu():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+
+def cpu_settings(starting: int = 0) -> dict[str, str]:
+    """CPU, or what suits it where others compute on this machine now.
+
+    starting: ranks that start beside this process, each of which may keep a core busy as long as that takes. Only what
+    leaves the bits as they are may depend on all this, so never the number of threads.
+    """
+    return CPU | BESIDE_OTHERS if busy_cores() >= starting + BUSY else CPU
+
+
+def busy_cores(seconds: float = 0.1) -> float:
+    """How many of the cores that this process may use others keep busy, watched for some time; 0 if it is not told."""
+
+    def ticks() -> dict[str, tuple[int, int]]:
+        """{core: ticks that it was idle, all of its ticks}; what guests take is part of their host's."""
+        lines = (line.split() for line in STAT.read_text().splitlines() if re.match(r"cpu\d", line))
+        return {name: (int(counts[3]) + int(counts[4]), sum(map(int, counts[:8]))) for name, *counts in lines}
+
+    try:
+        before = ticks()
+        time.sleep(seconds)
+        after, found = ticks(), 0.0
+        for core in (f"cpu{number}" for number in os.sched_getaffinity(0)):
+            idle, all_of_it = (end - start for start, end in zip(before[core], after[core], strict=True))
+            found += max(0.0, 1 - idle / all_of_it) if all_of_it else 0.0  # some sandboxes count nothing
+        return found
+    except (OSError, KeyError, ValueError, IndexError):
+        return 0.0
+
+
+def restart_with_cpu_settings() -> None:
+    """Where there is no GPU, replace this process by one with `cpu_settings`, unless it has them.
+
+    A rank that a launcher started without OMP_NUM_THREADS gets its share of the host's cores.
+    """
+    ranks_here = next((int(os.environ[name]) for name in _RANKS_HERE if name in os.environ), None)
+    share = {}
+    if ranks_here:
+        cores = min((os.cpu_count() or 1) // ranks_here, len(os.sched_getaffinity(0)))
+        share["OMP_NUM_THREADS"] = str(max(1, cores))
+    if not has_gpu() and not {*CPU, *share} <= os.environ.keys():
+        command = [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]]
+        os.execve(sys.executable, command, cpu_settings((ranks_here or 1) - 1) | share | os.environ)
+
+
+def launch(arguments: Sequence[str], ranks: int) -> int:
+    """Run `python -m ds_minimodel ARGUMENTS` on ranks of this host under torchrun's launcher; return the exit code.
+
+    2 where a rank ended by a user's mistake, which it has said, 1 for any other failure. SIGINT and SIGTERM go on to
+    the ranks, which save and end; this process waits for them and exits.
+    """
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what the ranks say is enough
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id="ranks",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",  # a free port
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        signals_to_handle="SIGHUP,SIGQUIT",  # the others are passed_on
+    )
+    settings = {}
+    if not has_gpu():
+        settings = cpu_settings() | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
+    given = [f"{name}={value}" for name, value in (settings | os.environ).items() if name in settings]
+    failures: dict[int, int] = {}
+    with passed_on_to_children() as received:
+        try:
+            elastic_launch(config, "env")(*given, sys.executable, "-u", "-m", "ds_minimodel", *arguments)
+        except ChildFailedError as error:
+            failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
+    if received:
+        if failures:
+            _say("not all ranks have saved; the same command goes on from the last checkpoint")
+        sys.exit(0 if received[0] == signal.SIGTERM and not failures else 1)
+    for rank, code in failures.items():
+        if code < 0 and code != -signal.SIGTERM:  # which the launcher sends to the others
+            name = signal.Signals(-code).name
+            _say(f"rank {rank} was ended by {name}; the same command goes on from the last checkpoint")
+    return 2 if 2 in failures.values() else min(1, len(failures))
+
+
+@contextlib.contextmanager
+def passed_on_to_children() -> Iterator[list[int]]:
+    """Within the block, send SIGINT and SIGTERM to this process's children, the ranks, which save and end.
+
+    The first goes on as SIGTERM, which ends a rank that has not begun to train without a traceback; to one that is
+    saving, SIGINT after it means to end at once. Yields the list of the signals received so far.
+    """
+    received: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        ranks = psutil.Process().children()
+        if not ranks:
+            raise KeyboardInterrupt
+        received.append(number)
+        for rank in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.send_signal(number if len(received) > 1 else signal.SIGTERM)
+
+    old = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def ranks_on_hosts(hostfile: str, ranks: int | None) -> int:
+    """How many ranks launch_on_hosts starts; UserError for a hostfile that is wrong or has fewer slots than ranks."""
+    slots = start.slots_of(hostfile)
+    for host, number in slots.items():
+        if number < (ranks or 1):
+            raise UserError(f"{hostfile}: {host} has {number} slots for {ranks or 1} ranks")
+    return sum(ranks or number for number in slots.values())
+
+
+def launch_on_hosts(arguments: Sequence[str], hostfile: str, ranks: int | None, options: Sequence[str]) -> int:
+    """Run `python -m ds_minimodel ARGUMENTS` in the slots of a hostfile under DeepSpeed's launcher; the exit code.
+
+    ranks: of each host; None: as many as it has slots. options: further ones of the command `deepspeed`. SIGINT and
+    SIGTERM are DeepSpeed's.
+    """
+    ranks_on_hosts(hostfile, ranks)
+    own = ["--hostfile", hostfile, "--force_multi", "--log_level", "error"]
+    own += ["--num_gpus", str(ranks)] if ranks else []
+    # Without these ssh waits for hours for a host that is lost.
+    alive = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+    os.environ["PDSH_SSH_ARGS_APPEND"] = f"{os.environ.get('PDSH_SSH_ARGS_APPEND', '')} {alive}"
+    # pdsh hands a line to the other hosts' shells; DeepSpeed quotes what has spaces, and nothing else.
+    words = [word if " " in word else shlex.quote(word) for word in arguments]
+    code = start.run_on_hosts([*own, *options, "--module", "ds_minimodel", *words], EXPORTED)
+    if code not in (0, 2):
+        _say(f"deepspeed ended with {code}; the same command goes on from the last checkpoint")
+    return code if code in (0, 2) else 1
+
+
+def _say(line: str) -> None:
+    print(f"ds-minimodel: {line}", file=sys.stderr)

@@ -1,0 +1,189 @@
+"""The specification of one training run, resolved: all numbers that the loop needs, each part owned by its reader."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from ds_minimodel.common.errors import UserError
+
+Phases = tuple[tuple[int, float, float], ...]  # (steps, FLOPs of one by formula, as executed) each
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Linear warm-up to the peak rate, then linear decay to 0 at the last step.
+
+    For another form (a cosine, a plateau) change `lr_at`; nothing else knows it. So no record names the form either: a
+    run that is under way would go on by the new one.
+
+    steps: optimizer steps of the run. lr: peak learning rate. warmup_steps: steps until it is reached.
+    """
+
+    steps: int
+    lr: float
+    warmup_steps: int = 0
+
+    def lr_at(self, step: int) -> float:
+        """Learning rate of optimizer step `step`, counted from 0."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        return self.lr * (self.steps - step) / max(1, self.steps - self.warmup_steps)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Precision, ZeRO stage and sizes of a run's batches; what is computed does not depend on them, but for rounding.
+
+    batch_size: samples an optimizer step, over all ranks. micro_batch_size: at most this many samples a rank and a
+    forward pass. zero_stage: 0 to 3. precision: "fp32", "bf16" or "fp16"; a recipe's "auto" is resolved before
+    (ops/precision.py).
+    """
+
+    batch_size: int
+    micro_batch_size: int = 32
+    zero_stage: int = 1
+    precision: str = "fp32"
+
+    def __post_init__(self) -> None:
+        assert self.precision != "auto", "'auto' is not resolved to a precision of this device"
+
+    def split(self, world_size: int) -> "Split":
+        """`split_batch` at these sizes."""
+        return split_batch(self.batch_size, self.micro_batch_size, world_size)
+
+
+class Split(NamedTuple):
+    """One rank's share of a step: samples of a micro-batch, and how many micro-batches."""
+
+    micro: int
+    accumulation: int
+
+
+def split_batch(batch_size: int, micro_batch_size: int, world_size: int) -> Split:
+    """(samples a micro-batch, micro-batches a step) on each rank; UserError where the ranks do not divide.
+
+    world_size: ranks among which samples are divided (World.data).
+    """
+    if batch_size % world_size:
+        raise UserError(
+            f"batch_size {batch_size} cannot be divided among {world_size} ranks; choose a multiple of "
+            f"{world_size} or another number of ranks"
+        )
+    per_rank = batch_size // world_size
+    micro = min(micro_batch_size, per_rank)
+    if per_rank % micro:
+        raise UserError(
+            f"engine.micro_batch_size {micro} does not divide the {per_rank} samples that each of "
+            f"{world_size} ranks has a step (batch_size {batch_size}); choose a divisor"
+        )
+    return Split(micro, per_rank // micro)
+
+
+def fill_batch(batch_size: int, micro_batch_size: int, world_size: int) -> tuple[int, int]:
+    """(slots, samples a micro-batch): the fewest slots that hold a batch and that every rank shares equally.
+
+    slots >= batch_size, and split_batch(slots, samples a micro-batch, world_size) succeeds. Slots beyond the
+    batch are for fillers without a loss.
+    """
+    per_rank = -(-batch_size // world_size)
+    accumulation = -(-per_rank // micro_batch_size)
+    micro = -(-per_rank // accumulation)
+    return micro * accumulation * world_size, micro
+
+
+def replicas_of(ranks: int, tensor_parallel: int) -> int:
+    """Number of replicas that `ranks` ranks hold; UserError where `tensor_parallel` does not divide them."""
+    if ranks % tensor_parallel:
+        raise UserError(
+            f"engine.tensor_parallel: {tensor_parallel} ranks to a replica do not divide {ranks} in all; "
+            f"give --ranks a multiple of {tensor_parallel}, or choose another engine.tensor_parallel"
+        )
+    return ranks // tensor_parallel
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """AdamW's hyperparameters but for the learning rate; the defaults are the paper's.
+
+    weight_decay: decoupled, on all parameters. clip: largest norm of the gradients; 0: they are not clipped.
+    """
+
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.98
+    eps: float = 1e-6
+    clip: float = 0.0
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """Tokens and FLOPs of a run's steps, for rates and costs in metrics; training does not depend on them.
+
+    tokens_per_step: over all ranks. phases: (steps, FLOPs of one step by the paper's formula, and as executed) for
+    each stretch of steps that cost the same; batches of one phase have the same form.
+    """
+
+    tokens_per_step: int
+    phases: Phases
+
+    def flops_until(self, step: int) -> tuple[float, float]:
+        """(formula, executed) FLOPs of the first `step` steps."""
+        formula = executed = 0.0
+        for steps, formula_per_step, executed_per_step in self.phases:
+            taken = min(step, steps)
+            formula, executed = formula + taken * formula_per_step, executed + taken * executed_per_step
+            step -= taken
+        return formula, executed
+
+    def eflops_until(self, step: int) -> float:
+        """EFLOPs of the first `step` steps by the paper's formula, as artifacts record them."""
+        return self.flops_until(step)[0] / 1e18
+
+
+@dataclass(frozen=True)
+class CheckpointPolicy:
+    """When a run's checkpoints are written, and which stay.
+
+    every: optimizer steps from one to the next. keep_last: so many of the newest stay while the run goes on.
+    """
+
+    every: int = 1000
+    keep_last: int = 2
+
+    def is_due(self, step: int) -> bool:
+        return step % self.every == 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: schedule, optimizer, execution, and what is kept and counted.
+
+    deepspeed, deepspeed_file: the settings of the DeepSpeed JSON that the recipe names (training/zero/config.py),
+    and its path.
+    """
+
+    schedule: Schedule
+    execution: Execution
+    accounting: Accounting
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    checkpoints: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    deepspeed: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    deepspeed_file: str = ""
+
+    def record(self) -> dict[str, object]:
+        """All numbers under the flat names that `run.json` has for them."""
+        schedule, execution, kept = self.schedule, self.execution, self.checkpoints
+        return {
+            "steps": schedule.steps,
+            "batch_size": execution.batch_size,
+            "lr": schedule.lr,
+            "warmup_steps": schedule.warmup_steps,
+            **asdict(self.optimizer),
+            "zero_stage": execution.zero_stage,
+            "precision": execution.precision,
+            "micro_batch_size": execution.micro_batch_size,
+            "checkpoint_every": kept.every,
+            "keep_last": kept.keep_last,
+            **asdict(self.accounting),
+            **({"deepspeed_config": self.deepspeed} if self.deepspeed else {}),
+        }

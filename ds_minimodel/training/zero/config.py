@@ -1,0 +1,243 @@
+"""DeepSpeed's JSON for a run, and the constants of DeepSpeed on which memory and traffic depend.
+
+A recipe may name such a JSON of its own (`engine.deepspeed`), which recipe/deepspeed_file.py reads and which comes here
+as Run.deepspeed. What the recipe owns must agree in it; all else is DeepSpeed's to read and to check. Nothing flows
+back from DeepSpeed's configuration. This module loads neither torch nor, before a file is checked, DeepSpeed.
+"""
+
+import contextlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from ds_minimodel.common.errors import OtherRankFailed, UserError, reason_of
+from ds_minimodel.training.run import Execution, Run
+
+NEVER = 10**9
+# At most so many elements are reduced at once, or gathered ahead of their use. DeepSpeed's own 500 million are
+# allocated even where few parameters train: 1 GB of memory, 2 in fp32.
+BUCKET = 50_000_000
+KEPT_LIVE = 10**9  # elements that stage 3 keeps gathered between the passes: its stage3_max_live_parameters
+# ZeRO stages at which optimizer state may lie in host memory. DeepSpeed takes stage 1 too, which is not tried here:
+# stage 2 sends no more without accumulation, and keeps less.
+OFFLOAD_STAGES = (2, 3)
+# Sections in which all is the recipe's.
+_OF_THE_RECIPE = ("optimizer", "scheduler", "bf16", "data_types")
+
+
+class ZeroMemory(NamedTuple):
+    """Settings of Run.deepspeed that memory depends on.
+
+    bucket, prefetch: elements, None where the file has none. overlaps: whether gradients are reduced beside the
+    backward pass. offloads_optimizer: whether optimizer state and gradients lie in host memory.
+    """
+
+    bucket: int | None = None
+    prefetch: int | None = None
+    overlaps: bool = False
+    offloads_optimizer: bool = False
+
+
+def zero_memory(settings: Mapping[str, Any]) -> ZeroMemory:
+    """The ZeroMemory of Run.deepspeed."""
+    leaves = dict(_leaves(settings))
+
+    def elements(key: str) -> int | None:
+        value = leaves.get(f"zero_optimization.{key}")
+        return int(value) if isinstance(value, (int, float)) else None  # DeepSpeed's pages write 5e8
+
+    return ZeroMemory(
+        elements("reduce_bucket_size"),
+        elements("stage3_prefetch_bucket_size"),
+        bool(leaves.get("zero_optimization.overlap_comm")),
+        leaves.get("zero_optimization.offload_optimizer.device", "none") != "none",
+    )
+
+
+def accumulates_in_fp32(precision: str, zero_stage: int, accumulation: int) -> bool:
+    """Whether the gradients of `accumulation` micro-batches are added up in fp32 and not as they come."""
+    return precision == "bf16" and zero_stage > 0 and accumulation > 1
+
+
+def accumulates_in_place(precision: str, zero_stage: int, accumulation: int) -> bool:
+    """Whether DeepSpeed takes its BF16_Optimizer: it adds up in fp32 beside each parameter and has no bucket."""
+    return zero_stage == 1 and accumulates_in_fp32(precision, zero_stage, accumulation)
+
+
+def needed_stage(
+    execution: Execution, replicas: int, clip: float, settings: Mapping[str, Any], device_type: str
+) -> int:
+    """The ZeRO stage at which a recipe's `execution` runs: its own, or 0 where that gives the same with less work.
+
+    On a CPU one replica has nothing to partition, but stages 1 and 2 copy gradients and weights as if it had. They
+    stay where stage 0 would round otherwise (sums of bf16 gradients, clipping), in fp16, and where the recipe names
+    settings of DeepSpeed's. clip: of the optimizer. settings: Run.deepspeed.
+    """
+    precision, stage = execution.precision, execution.zero_stage
+    if stage not in (1, 2) or replicas > 1 or device_type != "cpu" or precision == "fp16" or clip or settings:
+        return stage
+    return stage if accumulates_in_fp32(precision, stage, execution.split(replicas).accumulation) else 0
+
+
+def deepspeed_config(run: Run, world_size: int, zero: dict | None = None) -> dict:
+    """The JSON that DeepSpeed is given for `run` on `world_size` ranks among which samples are divided.
+
+    zero: more for its "zero_optimization" (Partition.zero); DeepSpeed's own sizes where it is not given. Where
+    Run.deepspeed has a setting that the recipe does not own, it holds.
+    """
+    execution, clip = run.execution, run.optimizer.clip
+    precision, stage = execution.precision, execution.zero_stage
+    micro, accumulation = execution.split(world_size)
+    in_place = accumulates_in_place(precision, stage, accumulation)
+    offloads = zero_memory(run.deepspeed).offloads_optimizer
+    # fairseq's loss scale starts at 2^7, but for the sum of losses, which it divides after the backward pass. Ours is
+    # the mean: smaller by the count of masked tokens.
+    defaults: dict[str, Any] = {"steps_per_print": NEVER, "zero_optimization": zero or {}}
+    defaults |= {"fp16": {"initial_scale_power": 12}} if precision == "fp16" else {}
+    owned: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": clip,
+        "zero_optimization": {"stage": stage},
+    }
+    if precision != "fp32":
+        owned[precision] = {"enabled": True}
+    if accumulates_in_fp32(precision, stage, accumulation):
+        owned["data_types"] = {"grad_accum_dtype": "fp32"}
+    if stage in (1, 2) and precision != "fp32" and not clip and not in_place and not offloads:
+        # Else DeepSpeed takes the norm of all gradients, in double precision, and nothing reads it. In fp32 it looks
+        # there for gradients that are not finite.
+        owned["zero_optimization"]["compute_grad_norm"] = False
+    if offloads:
+        owned["zero_force_ds_cpu_optimizer"] = False  # its own would be compiled first; torch's is handed over
+    left_out = {*_OF_THE_RECIPE, "train_batch_size"} | ({"fp16"} if precision != "fp16" else set())
+    if not dict(_leaves(run.deepspeed)).get("comms_logger.enabled"):
+        left_out.add("comms_logger")  # DeepSpeed takes any such section for an order to log
+    of_file = {key: value for key, value in run.deepspeed.items() if key not in left_out}
+    return _merged(_merged(defaults, of_file), owned)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested mappings in one; `above` counts where both have a key."""
+    both = {
+        key: _merged(value, above[key])
+        for key, value in below.items()
+        if isinstance(value, Mapping) and isinstance(above.get(key), Mapping)
+    }
+    return {**below, **above, **both}
+
+
+def check_deepspeed(run: Run, replicas: int) -> None:
+    """UserError where Run.deepspeed does not agree with the recipe, or DeepSpeed does not take it.
+
+    replicas: ranks among which samples are divided.
+    """
+    if run.deepspeed:
+        refuse_disagreements(run, disagreements(run, replicas))
+        let_deepspeed_check(run, replicas)
+
+
+def let_deepspeed_check(run: Run, replicas: int) -> None:
+    """UserError where DeepSpeed does not take Run.deepspeed."""
+    from ds_minimodel.training.zero import start
+
+    with deepspeeds_refusals(run):
+        start.check(deepspeed_config(run, replicas))
+
+
+def refuse_disagreements(run: Run, found: Collection[str]) -> None:
+    """UserError where any were found."""
+    if found:
+        raise UserError(
+            f"{run.deepspeed_file}: {'; '.join(found)}; the recipe counts: remove these keys from the file, or make "
+            "them agree"
+        )
+
+
+@contextlib.contextmanager
+def deepspeeds_refusals(run: Run) -> Iterator[None]:
+    """Raise what DeepSpeed finds wrong with a recipe's file, errors of many kinds, as a UserError of one line."""
+    try:
+        yield
+    except Exception as error:
+        if not run.deepspeed or isinstance(error, (UserError, OtherRankFailed, OSError, RuntimeError)):
+            raise
+        faults = [str(error).partition("\n")[0]]
+        if isinstance(error, ValidationError):
+            faults = [f"{'.'.join(map(str, fault['loc']))}: {reason_of(fault)}" for fault in error.errors()]
+        raise UserError(f"{run.deepspeed_file}: DeepSpeed does not take it: {'; '.join(faults)}") from error
+
+
+def disagreements(run: Run, replicas: int, unknown: Collection[str] = ()) -> list[str]:
+    """Each key of Run.deepspeed that has another value than the recipe, or offloads at a stage that cannot.
+
+    replicas: ranks among which samples are divided. unknown: keys whose value by the recipe is not known yet.
+    """
+    owned, stage, found = _owned(run, replicas), run.execution.zero_stage, []
+    for key, value in _leaves(run.deepspeed):
+        if key in owned and key not in unknown and value != owned[key]:
+            found.append(f"{key} is {json.dumps(value)} in the file, but {json.dumps(owned[key])} by the recipe")
+        elif key not in owned and key.partition(".")[0] in _OF_THE_RECIPE:
+            found.append(f"{key} {json.dumps(value)}: the recipe has no such setting")
+    if zero_memory(run.deepspeed).offloads_optimizer and stage not in OFFLOAD_STAGES:
+        found.append(f"zero_optimization.offload_optimizer works at stages 2 and 3, but engine.zero_stage is {stage}")
+    return found
+
+
+def _owned(run: Run, replicas: int) -> dict[str, Any]:
+    """{key of DeepSpeed's JSON: its value by the recipe} of what the recipe owns."""
+    schedule, execution, rule = run.schedule, run.execution, run.optimizer
+    precision, accumulation = execution.precision, execution.split(replicas).accumulation
+    sums_in_fp32 = accumulation == 1 or accumulates_in_fp32(precision, execution.zero_stage, accumulation)
+    return {
+        "train_batch_size": execution.batch_size,
+        "train_micro_batch_size_per_gpu": execution.micro_batch_size,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": rule.clip,
+        "zero_optimization.stage": execution.zero_stage,
+        "fp16.enabled": precision == "fp16",
+        "bf16.enabled": precision == "bf16",
+        "data_types.grad_accum_dtype": "fp32" if sums_in_fp32 else precision,
+        "optimizer.type": "AdamW",
+        "optimizer.params.torch_adam": True,
+        "optimizer.params.lr": schedule.lr,
+        "optimizer.params.betas": [rule.beta1, rule.beta2],
+        "optimizer.params.eps": rule.eps,
+        "optimizer.params.weight_decay": rule.weight_decay,
+        "scheduler.type": "WarmupDecayLR",
+        "scheduler.params.warmup_min_lr": 0,
+        "scheduler.params.warmup_max_lr": schedule.lr,
+        "scheduler.params.warmup_num_steps": schedule.warmup_steps,
+        "scheduler.params.warmup_type": "linear",
+        "scheduler.params.total_num_steps": schedule.steps,
+    }
+
+
+def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of nested mappings."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        elif value is not None:
+            yield f"{above}{key}", value
+
+
+def zero_settings(zero_stage: int, bucket: int, partitions_linear: bool) -> dict[str, int | bool]:
+    """Settings of "zero_optimization" beside the stage that make a partition (training/partition.py) what runs.
+
+    bucket: elements of the buffer through which gradients are reduced. partitions_linear: whether stage 3 partitions
+    the weight of a linear layer.
+    """
+    if zero_stage == 0:
+        return {}
+    settings: dict[str, int | bool] = {"reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
+    if zero_stage == 3:
+        # DeepSpeed's own linear keeps every input, also where weights are frozen; partitioned ones need it.
+        settings |= {
+            "stage3_param_persistence_threshold": 0,
+            "stage3_prefetch_bucket_size": BUCKET,
+            "memory_efficient_linear": partitions_linear,
+        }
+    return settings

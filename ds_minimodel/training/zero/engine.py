@@ -1,0 +1,191 @@
+"""DeepSpeed's engine around a module, with the faults of its version worked around."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.training.run import Run
+from ds_minimodel.training.zero import start
+from ds_minimodel.training.zero.config import deepspeed_config, deepspeeds_refusals
+from ds_minimodel.training.zero.state import write_masters
+from ds_minimodel.training.zero.update import adamw_for, replace_bf16_update
+
+if TYPE_CHECKING:
+    from ds_minimodel.training.ranks.world import World
+
+LINEAR = torch.nn.functional.linear
+
+
+def build_engine(
+    module: torch.nn.Module, run: Run, world: World, zero: dict | None = None, replicated: Collection[str] = ()
+) -> deepspeed.DeepSpeedEngine:
+    """DeepSpeed's engine that trains the parameters of `module` that require gradients, with torch's AdamW.
+
+    zero: of a partition, for DeepSpeed's configuration; its own sizes of buffers where it is not given. replicated:
+    names of frozen parameters that stay whole on each rank at stage 3; they become buffers of `module`.
+    """
+    precision, stage = run.execution.precision, run.execution.zero_stage
+    _hide(module, replicated, world.device, DTYPES[precision])
+    original = {
+        name: parameter.detach().clone() for name, parameter in module.named_parameters() if parameter.requires_grad
+    }
+    # Frozen parameters are not handed over: a group without one that trains is an IndexError at stages 1 and 2. The
+    # optimizer is made here: DeepSpeed would compile one of its own.
+    optimizer = adamw_for((parameter for parameter in module.parameters() if parameter.requires_grad), run, world)
+    mpu = world.replicated(lambda: model_parallel_unit(run, world))
+    config = deepspeed_config(run, world.data.size, zero)
+
+    def initialize() -> deepspeed.DeepSpeedEngine:
+        with deepspeeds_refusals(run):
+            engine, *_ = deepspeed.initialize(
+                model=module, optimizer=optimizer, dist_init_required=False, config=config, mpu=mpu
+            )
+            return engine
+
+    engine = world.replicated(initialize)
+    if stage == 0 and world.data.size == 1:
+        # It would copy all gradients out and back. It also makes those that are missing: all that trains must get one.
+        engine.enable_backward_allreduce = False
+    if stage == 0 and precision != "fp32":
+        # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151): undo it.
+        engine.optimizer.optimizer.state.clear()
+    if precision != "fp32":
+        write_masters(engine, original)
+    replace_bf16_update(engine, run, world)
+    start.set_log_level(run.deepspeed)
+    engine.train()
+    return engine
+
+
+def destroy(engine: deepspeed.DeepSpeedEngine) -> None:
+    """End an engine, print what its comms_logger has counted, and undo what DeepSpeed leaves behind in the process.
+
+    At stage 3 it replaces torch's linear function by its own, which would keep what other engines need not keep; the
+    logger would count for engines whose recipe does not ask for it.
+    """
+    if deepspeed.comm.comm.comms_logger.enabled:
+        deepspeed.comm.log_summary()
+        deepspeed.comm.reset_log()
+        deepspeed.comm.configure(enabled=False)
+    start.set_log_level({})
+    engine.destroy()
+    torch.nn.functional.linear = LINEAR
+
+
+def set_learning_rate(engine: deepspeed.DeepSpeedEngine, lr: float) -> None:
+    """Set the rate of the coming step, for all parameters."""
+    for group in engine.optimizer.param_groups:
+        group["lr"] = lr
+
+
+def backward_and_step(
+    engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run: Run, norm_over: World | None = None
+) -> float | None:
+    """Gradients of one micro-batch; after the last one of a step, the update.
+
+    loss: this micro-batch's share of the step's loss. DeepSpeed would divide it by the number of micro-batches.
+    norm_over: the ranks, all of which call, where the L2 norm of the step's gradients before clipping is to be
+    returned, after its last micro-batch; None for one that is not known.
+    """
+    engine.backward(loss * _missing_loss_scale(engine, run), scale_wrt_gas=False)
+    world = norm_over if engine.is_gradient_accumulation_boundary() else None
+    own = _norm_of_gradients(engine, run, world) if world else None
+    engine.step()
+    if world is None or (run.execution.zero_stage == 0 and world.tensor.size > 1):  # DeepSpeed's is wrong there
+        return None
+    norm = engine.get_global_grad_norm() if own is None else own
+    return None if norm is None or not math.isfinite(norm) else float(norm)
+
+
+def _norm_of_gradients(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> float | None:
+    """The norm where DeepSpeed may have none: at stage 0 but in fp16, without clipping at stages 1 and 2."""
+    if run.execution.zero_stage == 0 and run.execution.precision != "fp16":
+        parts = [parameter.grad for parameter in engine.module.parameters() if parameter.grad is not None]
+        scale, is_partitioned = 1.0, False
+    elif not getattr(engine.optimizer, "compute_grad_norm", True):
+        parts = [gradient for part in engine.optimizer.averaged_gradients.values() for gradient in part]
+        scale, is_partitioned = engine.optimizer.loss_scale, True
+    else:
+        return None
+    if world.tensor.size > 1:
+        return None  # some of these would count twice
+    norms = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in parts]
+    square = torch.stack([*norms, torch.zeros((), device=world.device)]).square().sum()
+    if is_partitioned and world.data.size > 1:
+        dist.all_reduce(square, group=world.data.handle)
+    return float(square.sqrt()) / scale
+
+
+def _missing_loss_scale(engine: deepspeed.DeepSpeedEngine, run: Run) -> float:
+    """Factor that DeepSpeed's loss lacks.
+
+    In fp16 at stage 0 DeepSpeed 0.19.8 divides gradients by the loss scale, but does not multiply the loss by it
+    (DeepSpeed#8393).
+    """
+    lacks_scale = run.execution.precision == "fp16" and run.execution.zero_stage == 0
+    return engine.optimizer.loss_scale if lacks_scale else 1.0
+
+
+def _hide(module: torch.nn.Module, names: Collection[str], device: torch.device, dtype: torch.dtype) -> None:
+    """Make buffers of the parameters `names`, which stage 3 would partition and gather again at every step.
+
+    DeepSpeed neither moves nor casts buffers there.
+    """
+    hidden = {id(parameter) for name, parameter in module.named_parameters() if name in names}
+    for owner in module.modules():
+        for name, parameter in list(owner._parameters.items()):
+            if parameter is not None and id(parameter) in hidden:
+                del owner._parameters[name]
+                owner.register_buffer(name, parameter.detach().to(device, dtype), persistent=False)
+
+
+def model_parallel_unit(run: Run, world: World) -> ModelParallelUnit | None:
+    """DeepSpeed's `mpu` for `world`, None where every rank holds a replica of its own."""
+    if world.tensor.size == 1:
+        return None
+    if run.execution.zero_stage == 0 and run.execution.precision != "fp32" and run.optimizer.clip:
+        # DeepSpeed 0.19.8 asks the gradients, not the parameters, whether they are parts: the norm comes out wrong.
+        raise UserError(
+            f"engine.zero_stage: stage 0 cannot clip {run.execution.precision} gradients with "
+            f"engine.tensor_parallel {world.tensor.size}; use stage 1, which costs no more"
+        )
+    return ModelParallelUnit(world)
+
+
+class ModelParallelUnit:
+    """DeepSpeed's `mpu`: it divides optimizer state and sums gradients over `data`, and norms over `tensor` too.
+
+    A parameter with the attribute `tensor_model_parallel` counts in the norm on every rank, all others on one.
+    """
+
+    def __init__(self, world: World):
+        self.data, self.tensor = world.data, world.tensor
+
+    def get_data_parallel_rank(self) -> int:
+        return self.data.rank
+
+    def get_data_parallel_world_size(self) -> int:
+        return self.data.size
+
+    def get_data_parallel_group(self) -> Any:
+        return self.data.handle
+
+    def get_data_parallel_group_ranks(self) -> list[int]:
+        return dist.get_process_group_ranks(self.get_data_parallel_group())
+
+    def get_model_parallel_rank(self) -> int:
+        return self.tensor.rank
+
+    def get_model_parallel_world_size(self) -> int:
+        return self.tensor.size
+
+    def get_model_parallel_group(self) -> Any:
+        return self.tensor.handle

@@ -1,0 +1,170 @@
+"""DeepSpeed's checkpoint files: taken into memory instead of written, and read at any ZeRO stage.
+
+DeepSpeed's universal checkpoints do not know stage 0, nor the way between stage 3 and the others. The files
+are read as DeepSpeed's own converter reads them (deepspeed/checkpoint/ds_to_universal.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
+
+from ds_minimodel.training.zero.state import MASTER, MOMENTS, Fragment, write_state
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+# The only classes that DeepSpeed's checkpoints name besides torch's own. Nothing else is unpickled.
+KNOWN_CLASSES = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
+
+Fragments = dict[str, list[Fragment]]  # of each parameter by name, in the order of their starts
+
+
+def load_file(path: Path | str, mmap: bool = False) -> Any:
+    """A file of a checkpoint, on the CPU; of all classes, only KNOWN_CLASSES are made."""
+    with torch.serialization.safe_globals(KNOWN_CLASSES):
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+
+
+class EngineFiles:
+    """The files that DeepSpeed writes of an engine's training state, without the frozen parameters.
+
+    copy: makes of a state to be written one that training no longer changes.
+    """
+
+    def __init__(self, engine: DeepSpeedEngine, copy: Callable[[Any], Any]):
+        self.engine, self.copier = engine, _Copier(copy)
+        engine.checkpoint_engine = self.copier
+        # DeepSpeed copies a script beside the checkpoints: on a full disk rank 0 alone would fail.
+        engine._copy_recovery_script = lambda _folder: None
+
+    def take(self, folder: Path, name: str, step: int) -> dict[Path, Any]:
+        """{path: copied state} of the files that make this rank's part of the checkpoint `folder`/`name`."""
+        self.engine.save_checkpoint(
+            folder, tag=name, save_latest=False, client_state={"step": step}, exclude_frozen_parameters=True
+        )
+        states, self.copier.states = self.copier.states, {}
+        return states
+
+    def load(self, folder: Path, name: str) -> None:
+        """Set the engine's state from a checkpoint of the same stage and number of ranks, bit for bit."""
+        path, _ = self.engine.load_checkpoint(folder, tag=name, load_module_strict=False)
+        assert path is not None, f"{name}: DeepSpeed did not load this checkpoint"
+
+    def load_other_layout(self, checkpoint: Path, manifest: dict, tensor_rank: int) -> None:
+        """Set masters, Adam moments, step count and parameters from a checkpoint of any stage and number of ranks.
+
+        Every rank reads all files of its part of the model (`tensor_rank`), but holds one whole parameter at a time.
+        """
+        saved, steps_taken = saved_fragments(checkpoint, manifest, tensor_rank)
+        write_state(self.engine, lambda name, part: _whole(saved[name], part), steps_taken)
+
+
+class _Copier(CheckpointEngine):
+    """DeepSpeed's reader and writer of files: keeps copies of what it is to write in `states`, {path: state}."""
+
+    def __init__(self, copy: Callable[[Any], Any]):
+        super().__init__()
+        self.copy = copy
+        self.states: dict[Path, Any] = {}
+
+    def create(self, info: Any) -> None:
+        self.states = {}
+
+    def save(self, state_dict: Any, path: str) -> None:
+        self.states[Path(path)] = self.copy(state_dict)
+
+    def load(self, path: str, map_location: Any = None) -> Any:
+        return load_file(path)
+
+    def commit(self, info: Any) -> bool:
+        return True
+
+
+def saved_fragments(folder: Path, manifest: dict, tensor_rank: int) -> tuple[Fragments, float]:
+    """({name: Fragments in order of their start}, optimizer steps taken) of one tensor rank's part.
+
+    The tensors are mapped from the files, not read.
+    """
+    models = sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_model_states.pt"), key=_rank)
+    shards = [
+        load_file(path, mmap=True)["optimizer_state_dict"]
+        for path in sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_optim_states.pt"), key=_rank)
+    ]
+    model = load_file(models[0], mmap=True)
+    if manifest["zero_stage"] == 0:
+        found, states = _of_stage_0(model, [name for name, _ in manifest["parameters"]])
+    elif manifest["zero_stage"] == 3:
+        found, states = _of_stage_3(shards, model["param_shapes"])
+    else:
+        found, states = _of_stages_1_and_2(shards)
+    return found, next(iter(states.values()))["step"].item()
+
+
+def _rank(path: Path) -> int:
+    words = path.name.split("_")
+    return int(words[words.index("rank") + 1])
+
+
+def _whole(fragments: list[Fragment], part: str) -> torch.Tensor:
+    """(elements,) of a flattened parameter."""
+    tensors = [fragment.tensors[part] for fragment in fragments]
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _of_stage_0(model: dict, names: list[str]) -> tuple[Fragments, dict]:
+    state = model["optimizer"]
+    if "fp32_groups" in state:  # low precision; these come first because `module` is rounded
+        masters = [master for group in state["fp32_groups"] for master in group]
+        state = state["optimizer_state_dict"]
+    else:
+        masters = [model["module"][name] for name in names]
+    found = {
+        name: [Fragment(name, 0, _flat(master, state["state"][index]))]
+        for index, (name, master) in enumerate(zip(names, masters, strict=True))
+    }
+    return found, state["state"]
+
+
+def _of_stages_1_and_2(shards: list[dict]) -> tuple[Fragments, dict]:
+    found: Fragments = defaultdict(list)
+    filled: dict[str, int] = defaultdict(int)
+    for shard in shards:
+        states = shard["base_optimizer_state"]["state"]
+        for group, addresses in enumerate(shard["param_slice_mappings"]):
+            tensors = _flat(shard["single_partition_of_fp32_groups"][group], states[group])
+            for name, address in addresses.items():
+                found[name].append(_cut(name, filled[name], tensors, address.start, address.numel))
+                filled[name] += address.numel
+    return found, states
+
+
+def _of_stage_3(shards: list[dict], shapes: list[dict]) -> tuple[Fragments, dict]:
+    """shapes: {name: shape} of each vector, in the order in which the parameters lie in it."""
+    found: Fragments = defaultdict(list)
+    for rank, shard in enumerate(shards):
+        states = shard["optimizer_state_dict"]["state"]
+        for group, shapes_in_vector in enumerate(shapes):
+            tensors, offset = _flat(shard["fp32_flat_groups"][group], states[group]), 0
+            for name, shape in shapes_in_vector.items():
+                size = -(-shape.numel() // len(shards))
+                start = min(rank * size, shape.numel())
+                found[name].append(_cut(name, start, tensors, offset, min(size, shape.numel() - start)))
+                offset += size
+    return found, states
+
+
+def _flat(master: torch.Tensor, state: dict) -> dict[str, torch.Tensor]:
+    return {MASTER: master.view(-1), **{moment: state[moment].view(-1) for moment in MOMENTS}}
+
+
+def _cut(name: str, start: int, tensors: dict[str, torch.Tensor], offset: int, numel: int) -> Fragment:
+    return Fragment(name, start, {part: tensor[offset : offset + numel] for part, tensor in tensors.items()})

@@ -1,0 +1,318 @@
+"""CamemBERT, BERT, added tokens and weights in parts: equal ids and logits in, equal ids and logits out."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, BertWordPieceTokenizer
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizer,
+    CamembertConfig,
+    CamembertForMaskedLM,
+    CamembertTokenizer,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.hf.convert import export_hf, import_hf
+from ds_minimodel.models.artifacts import BodyArtifact, load_body, load_pack, save_body
+from ds_minimodel.models.parameters import load_into
+from ds_minimodel.models.trainable import to_tensors
+from ds_minimodel.serve.predictor import Predictor
+from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.batches import join
+
+from .conftest import ODD_TEXTS, SIZES, TEXTS, randomise
+from .refusing import refused
+
+ATOL = 1e-5
+BERT_SIZES = {**SIZES, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
+# Found before the vocabulary is asked: as it is written, in any case, alone or within a word, with the space before it.
+ADDED = [
+    "Straße",
+    AddedToken("boat", single_word=True, normalized=False),
+    AddedToken("Größe", normalized=True),
+    AddedToken("<e>", lstrip=True, special=True),
+    AddedToken("of sea", rstrip=True, normalized=False),
+]
+WITH_ADDED = [
+    "Die Straße ist straße, Straßenbahn; GRÖSSE Größe größe",
+    "boat boats, a boat. steamboat",
+    "a <e> b<e>c<e><e> of sea  of seals",
+    " Straße",
+    "<e>",
+]
+
+
+def make_camembert(xlm_r, folder):
+    """CamemBERT's folder: the SentencePiece model as it is, whose ids its tokenizer shifts."""
+    folder.mkdir()
+    shutil.copyfile(xlm_r / "sentencepiece.bpe.model", folder / "sentencepiece.bpe.model")
+    vocab_size = len(CamembertTokenizer.from_pretrained(folder))
+    config = CamembertConfig(vocab_size=vocab_size, bos_token_id=5, eos_token_id=6, **SIZES)
+    randomise(CamembertForMaskedLM(config)).save_pretrained(folder)
+    return folder
+
+
+def make_camembert_json(xlm_r, folder):
+    make_camembert(xlm_r, folder)
+    CamembertTokenizer.from_pretrained(folder).save_pretrained(folder)
+    (folder / "sentencepiece.bpe.model").unlink()
+    return folder
+
+
+def make_bert(text_file, folder, lowercase=True, vocab_txt=False, **saving):
+    """A BERT with [PAD] at id 0 and [MASK] at 4, as Google's."""
+    trained = BertWordPieceTokenizer(lowercase=lowercase)
+    trained.train([str(text_file)], vocab_size=340, show_progress=False)
+    folder.mkdir()
+    trained.save_model(str(folder))
+    if vocab_txt:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
+    else:
+        BertTokenizer(str(folder / "vocab.txt"), do_lower_case=lowercase).save_pretrained(folder)
+    model = randomise(BertForMaskedLM(BertConfig(vocab_size=trained.get_vocab_size(), **BERT_SIZES)))
+    with torch.no_grad():
+        model.bert.embeddings.token_type_embeddings.weight.normal_(0, 0.5)
+    model.save_pretrained(folder, **saving)
+    return folder
+
+
+def with_added(source, folder):
+    """The same model with ADDED in its tokenizer and rows for them."""
+    tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModelForMaskedLM.from_pretrained(source)
+    tokenizer.add_tokens(ADDED)
+    model.resize_token_embeddings(len(tokenizer))
+    tokenizer.save_pretrained(folder)
+    randomise(model, seed=3).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "camembert",
+        "camembert_json",
+        "bert_cased",
+        "bert_uncased_in_parts",
+        "camembert_added",
+        "xlm_r_added",
+        "roberta_added",
+        "bert_added",
+    ],
+)
+def base(request, tmp_path_factory):
+    """(Hugging Face's folder, ours, what we export of it)."""
+    folder = tmp_path_factory.mktemp("bases")
+    source = folder / "source"
+    get = request.getfixturevalue
+    theirs = {
+        "camembert": lambda: make_camembert(get("xlm_r"), source),
+        "camembert_json": lambda: make_camembert_json(get("xlm_r"), source),
+        "bert_cased": lambda: make_bert(get("text_file"), source, lowercase=False, vocab_txt=True),
+        "bert_uncased_in_parts": lambda: make_bert(get("text_file"), source, max_shard_size="20KB"),
+        "camembert_added": lambda: with_added(make_camembert(get("xlm_r"), source), folder / "added"),
+        "xlm_r_added": lambda: with_added(get("xlm_r_json"), folder / "added"),
+        "roberta_added": lambda: with_added(get("roberta_json"), folder / "added"),
+        "bert_added": lambda: with_added(make_bert(get("text_file"), source), folder / "added"),
+    }[request.param]()
+    import_hf(theirs, folder / "ours", "fr")
+    export_hf(folder / "ours/body", folder / "exported")
+    return theirs, folder / "ours", folder / "exported"
+
+
+def test_ids_and_token_types(base):
+    """Both read the file that is kept, in which no text becomes a special id: not "<e>" either."""
+    theirs, ours, exported = base
+    old, new = (AutoTokenizer.from_pretrained(folder, split_special_tokens=True) for folder in (theirs, exported))
+    own = open_tokenizer(ours / "pack")
+    assert own.vocabulary.special == {
+        "bos": old.cls_token_id,
+        "eos": old.sep_token_id,
+        "pad": old.pad_token_id,
+        "unk": old.unk_token_id,
+        "mask": old.mask_token_id,
+    }
+    assert old.get_vocab() == new.get_vocab() and len(set(own.pieces())) == own.vocabulary.size == len(old)
+    (bos,), (eos,) = own.vocabulary.frame
+    lines = [*TEXTS, *ODD_TEXTS, *WITH_ADDED]
+    for line, ids in zip(lines, own.encode(lines), strict=True):
+        assert [bos, *ids, eos] == old(line)["input_ids"] == new(line)["input_ids"], line
+        assert own.encode_with_offsets(line)[0] == ids
+    pair, again = old("a boat", "sees Straße"), new("a boat", "sees Straße")
+    assert pair["input_ids"] == again["input_ids"]
+    assert pair.get("token_type_ids") == again.get("token_type_ids")
+    texts = [line for line in TEXTS if line.strip()][:4]
+    assert all(own.decode(ids) for ids in own.encode(texts))
+
+
+def test_logits(base):
+    """Of padded pairs, with both token types where there are two."""
+    theirs, _, exported = base
+    tokenizer = AutoTokenizer.from_pretrained(theirs)
+    before, after = (AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, exported))
+    texts = [TEXTS[0][:20], TEXTS[1], "a", TEXTS[3][:9]], ["the wind", "b", TEXTS[0][:30], "Straße boat"]
+    batch = tokenizer(*texts, return_tensors="pt", padding=True, truncation=True, max_length=60)
+    mask = batch["attention_mask"].bool()
+    with torch.no_grad():
+        torch.testing.assert_close(after(**batch).logits[mask], before(**batch).logits[mask], atol=ATOL, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def bert(text_file, tmp_path_factory):
+    """(Hugging Face's folder of a BERT, ours)."""
+    folder = tmp_path_factory.mktemp("bert")
+    import_hf(make_bert(text_file, folder / "theirs", max_shard_size="20KB"), folder / "ours", "de")
+    return folder / "theirs", folder / "ours"
+
+
+def save_task_model(ours, kind, labels, folder):
+    """A task model over an imported body, with a fresh head."""
+    body, pack = load_body(ours / "body"), load_pack(ours / "pack")
+    module = KINDS[kind].module(body.config, len(pack.tensors["tokens"]), labels)
+    randomise(module, seed=5)
+    own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}
+    task = {"name": "t", "kind": kind, "labels": labels}
+    save_body(folder, BodyArtifact(body.config, (), own, body.space, task), "task-model")
+
+
+def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
+    """The exported model asked with its tokenizer, as people do, answers as ours does."""
+    _, ours = bert
+    save_task_model(ours, "pair", ["no", "yes"], tmp_path / "pair")
+    export_hf(tmp_path / "pair", tmp_path / "pair.hf", ours / "pack")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pair.hf").eval()
+    assert type(model).__name__ == "BertForSequenceClassification"
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "pair.hf")
+    pairs = list(zip(TEXTS[:4], TEXTS[4:8])) + [("boat " * 40, "the wind"), ("a", "the great harbour " * 30)]
+    firsts, seconds = map(list, zip(*pairs))
+    batch = tokenizer(firsts, seconds, return_tensors="pt", padding=True, truncation="longest_first", max_length=66)
+    assert batch["token_type_ids"].sum(1).gt(1).all()
+    requests = [{"sentence1": first, "sentence2": second} for first, second in pairs]
+    answers = Predictor(tmp_path / "pair", {"de": ours / "pack"}).predict(requests)
+    with torch.no_grad():
+        expected = model(**batch).logits.softmax(-1)
+    found = torch.tensor([list(answer["scores"].values()) for answer in answers])
+    torch.testing.assert_close(found, expected, atol=ATOL, rtol=0)
+
+    save_task_model(ours, "qa", None, tmp_path / "qa")
+    export_hf(tmp_path / "qa", tmp_path / "qa.hf", ours / "pack")
+    model = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "qa.hf").eval()
+    batch = tokenizer("the wind", "the small boat sees", return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**batch)
+    context = batch["token_type_ids"][0].bool()
+    context[-1] = False
+    sums = logits.start_logits[0][context][:, None] + logits.end_logits[0][context]
+    (answer,) = Predictor(tmp_path / "qa", {"de": ours / "pack"}).predict(
+        [{"question": "the wind", "context": "the small boat sees"}]
+    )
+    assert answer["score"] == pytest.approx(float(sums.triu().max()), abs=1e-4)
+
+
+def test_a_mask_is_asked_for_as_the_vocabulary_spells_it_or_as_ours_do(bert):
+    predictor = Predictor(bert[1] / "body", {"de": bert[1] / "pack"}, top=3)
+    own, ours = predictor.predict([{"text": "the [MASK] sees"}, {"text": "the <mask> sees"}])
+    assert own == ours and len(own["masks"][0]) == 3
+    with pytest.raises(UserError, match=r"no \[MASK\] in the text"):
+        predictor.predict([{"text": "the mask sees"}])
+
+
+def test_finetuning_trains_both_token_types(bert):
+    """With the padding left out and with it: the same gradients, and none where a text stands alone."""
+    body, pack = load_body(bert[1] / "body"), load_pack(bert[1] / "pack")
+    module = KINDS["pair"].module(body.config, len(pack.tensors["tokens"]), ["no", "yes"]).eval()
+    load_into(module, {key: body.tensors[key] for key in body.tensors if not key.startswith("heads.")}, "body.")
+    load_into(module, pack.tensors, "pack.")
+    rows = [np.array([0, 7, 8, 2, 9, 2]), np.array([0, 7, 2, *range(20, 40), 2])]
+
+    def gradient(second, packed):
+        batch = to_tensors(join(rows, [0, 1], reads_start=True, second=second).batch(np.arange(2), [1, 2]))
+        module.zero_grad()
+        module({key: value for key, value in batch.items() if packed or key != "real"}).sum().backward()
+        return module.body.types.grad.clone()
+
+    both = gradient([4, 3], packed=True)
+    assert both.abs().sum(1).gt(0).all()
+    torch.testing.assert_close(gradient([4, 3], packed=False), both)
+    assert gradient(None, packed=True)[1].eq(0).all() and gradient(None, packed=True)[0].ne(0).any()
+
+
+def test_the_names_that_the_first_berts_have(bert, tmp_path):
+    """LayerNorm.gamma and .beta, the head of sentence pairs, the pooler: of bert-base's own files."""
+    theirs, ours = bert
+    folder = shutil.copytree(theirs, tmp_path / "hf", ignore=shutil.ignore_patterns("*.safetensors*"))
+    tensors = {name: tensor for path in theirs.glob("*.safetensors") for name, tensor in load_file(path).items()}
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+    old |= {"cls.seq_relationship.weight": torch.zeros(2, 16), "bert.pooler.LayerNorm.gamma": torch.zeros(16)}
+    halves = list(old.items())[::2], list(old.items())[1::2]
+    for number, half in enumerate(halves):
+        torch.save(dict(half), folder / f"pytorch_model-{number}.bin")
+    weight_map = {name: f"pytorch_model-{number}.bin" for number, half in enumerate(halves) for name, _ in half}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    import_hf(folder, tmp_path / "ours")
+    assert load_body(tmp_path / "ours/body").space == load_body(ours / "body").space
+
+
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize(
+    "what, words",
+    [
+        ("outside", "no name below the folder"),
+        ("missing", "no such file"),
+        ("not there", "no tensor"),
+        ("shape", "has shape (3,)"),
+        ("empty", "weight_map"),
+        ("no index", "a valid dictionary"),
+    ],
+)
+def test_damaged_parts(bert, tmp_path, what, words):
+    folder = shutil.copytree(bert[0], tmp_path / "hf")
+    index = json.loads((folder / INDEX).read_text())
+    name, part = next(iter(index["weight_map"].items()))
+    tensors = load_file(folder / part)
+    if what == "outside":
+        shutil.copyfile(folder / part, tmp_path / "x")
+        index["weight_map"][name] = "../x"
+    elif what == "missing":
+        (folder / part).unlink()
+    elif what == "not there":
+        del tensors[name]
+        save_file(tensors, folder / part)
+    elif what == "shape":
+        save_file(tensors | {name: torch.zeros(3)}, folder / part)
+    else:
+        index = [index] if what == "no index" else {**index, "weight_map": {}}
+    (folder / INDEX).write_text(json.dumps(index))
+    refused(folder, tmp_path / "out", words)
+
+
+def test_two_token_types_of_a_roberta(roberta, tmp_path):
+    """transformers' default; its tokenizers give no type but the first, whose vector goes into the positions."""
+    config = RobertaConfig.from_pretrained(roberta, type_vocab_size=2)
+    model = randomise(RobertaForMaskedLM(config))
+    with torch.no_grad():
+        model.roberta.embeddings.token_type_embeddings.weight.normal_()
+    folder = shutil.copytree(roberta, tmp_path / "hf")
+    model.save_pretrained(folder)
+    import_hf(folder, tmp_path / "ours")
+    export_hf(tmp_path / "ours/body", tmp_path / "out")
+    after, tokens = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(), torch.arange(4, 40)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(after(tokens).logits, model(tokens).logits, atol=1e-4, rtol=0)

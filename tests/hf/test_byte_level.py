@@ -1,0 +1,62 @@
+"""The byte-level vocabulary keeps the promises of data/tokenizer.py."""
+
+import json
+import shutil
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import write_manifest
+from ds_minimodel.data.tokenizer import JsonTokenizer, open_tokenizer
+from ds_minimodel.hf.convert import import_hf
+
+from .conftest import ODD_TEXTS, TEXTS
+
+
+@pytest.fixture(scope="module")
+def pack(roberta, tmp_path_factory):
+    out = tmp_path_factory.mktemp("byte-level") / "out"
+    import_hf(roberta, out)
+    return out / "pack"
+
+
+def test_text_is_read_back_and_never_special(pack):
+    tokenizer = open_tokenizer(pack)
+    for text in [*TEXTS, *ODD_TEXTS, "<s> <mask> </s><pad><unk>"]:
+        (ids,) = tokenizer.encode([text])
+        assert tokenizer.decode([0, *ids, 2, tokenizer.vocabulary.mask, 1]) == text
+        assert not {*tokenizer.vocabulary.special_ids} & set(ids)
+
+
+def test_offsets(pack):
+    tokenizer = open_tokenizer(pack)
+    for text in TEXTS:
+        ids, spans = tokenizer.encode_with_offsets(text)
+        assert ids == tokenizer.encode([text])[0]
+        for id, (start, end) in zip(ids, spans, strict=True):
+            piece = tokenizer.pieces()[id]
+            assert not text[start:end].startswith(" ")
+            if not piece.startswith("<0x"):
+                assert piece.lstrip("▁") == text[start:end]
+        covered = {position for span in spans for position in range(*span)}
+        assert covered == {position for position, character in enumerate(text) if not character.isspace()}
+
+
+def test_pieces_are_spelt_as_text(pack, roberta):
+    pieces = open_tokenizer(pack).pieces()
+    assert len(pieces) == len(set(pieces)) and pieces[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert pieces[-1] == "<mask>" and "▁" in pieces and "<0xE2>" in pieces
+    theirs = json.loads((roberta / "vocab.json").read_text())
+    assert pieces[theirs["Ġт"]] == "▁т" if "Ġт" in theirs else pieces[theirs["Ñ"]] == "<0xD1>"
+
+
+def test_damage_is_noticed(pack, unigram_folder, tmp_path):
+    with pytest.raises(UserError, match="another kind of vocabulary"):
+        JsonTokenizer(unigram_folder)
+    folder = shutil.copytree(pack, tmp_path / "pack")
+    (folder / "tokenizer.json").write_bytes((pack / "tokenizer.json").read_bytes().replace(b"<mask>", b"<MASK>"))
+    with pytest.raises(UserError, match="tokenizer.json: damaged"):
+        open_tokenizer(folder)
+    write_manifest(tmp_path)
+    with pytest.raises(UserError, match="it is not a tokenizer or a language pack"):
+        open_tokenizer(tmp_path)

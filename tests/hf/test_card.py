@@ -1,0 +1,137 @@
+"""The model card of an export: what manifests and the run say, and nothing that is not known."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import write_manifest
+from ds_minimodel.hf.card import model_card
+from ds_minimodel.hf.convert import export_hf, import_hf
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.models.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
+from ds_minimodel.recipe.systems import SYSTEMS
+from ds_minimodel.serve.packs import check_pack
+
+from ..report.some_runs import score_row
+
+CARD = "---\nlanguage: en\nlicense: cc-by-4.0\ntags: [a]\n---\nlicense: of-the-text\n"
+
+
+@pytest.fixture(scope="module")
+def imported(xlm_r, tmp_path_factory):
+    """An XLM-R with a model card of its own, imported."""
+    folder = shutil.copytree(xlm_r, tmp_path_factory.mktemp("card") / "xlm-r")
+    (folder / "README.md").write_text(CARD)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": "FacebookAI/xlm-roberta-base"}))
+    import_hf(folder, folder.parent / "in")
+    return folder.parent / "in"
+
+
+@pytest.fixture
+def workdir(imported, tmp_path):
+    """A workdir with this base: a German pack of MiniPost, with scores of two tasks."""
+    body, source = load_body(imported / "body"), load_pack(imported / "pack")
+    work = tmp_path / "runs/extend"
+    folders, system = WorkdirLayout(work), SYSTEMS["minipost"]
+    for part in ("body", "pack"):
+        shutil.copytree(imported / part, folders.pretrain(system) / part)
+    pack = PackArtifact("de", source.tensors, body.space, 300, 0.25)
+    save_pack(folders.adapt(system, "de") / "pack", pack, imported / "pack")
+    rows = [
+        score_row("minipost", task, "de", seed, step, 0.1, score)
+        for task, seed, step, score in [("topic", 1, 150, 9.0), ("topic", 1, 300, 60.0), ("topic", 2, 300, 61.0)]
+    ]
+    qa = [{**rows[1], "task": "qa", "score": 35.5}, {**rows[1], "task": "qa", "language": "fr"}]
+    for task, part in (("topic", rows), ("qa", qa)):
+        folder = folders.evaluate(system, "de", task, seed=1)
+        folder.mkdir(parents=True)
+        (folder / "scores.json").write_text(json.dumps(part))
+        metric = "F1 by MLQA's rules" if task == "qa" else "accuracy"
+        write_manifest(folder, kind="scores", metric=metric)
+    return work
+
+
+def card_of(folder):
+    _, front, text = (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    return yaml.safe_load(front), text
+
+
+def test_of_a_run(workdir, tmp_path):
+    export_hf(workdir / "pretrain/bl_base/body", tmp_path / "out", workdir / "adapt/minipost/de/pack")
+    card, text = card_of(tmp_path / "out")
+    assert {key: card[key] for key in ("language", "license", "base_model", "library_name", "pipeline_tag")} == {
+        "language": "de",
+        "license": "cc-by-4.0",
+        "base_model": "FacebookAI/xlm-roberta-base",
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+    }
+    facts = card["ds_minimodel"]
+    assert (facts["system"], facts["steps"], facts["eflops"], facts["layers"]) == ("minipost", 300, 0.25, 3)
+    results = card["model-index"][0]["results"]
+    assert {each["dataset"]["name"]: each["metrics"][0]["value"] for each in results} == {"topic": 60.5, "qa": 35.5}
+    metrics = {each["dataset"]["name"]: each["metrics"][0] for each in results}
+    assert [metrics["topic"][key] for key in ("type", "name")] == ["accuracy", "accuracy"]
+    assert [metrics["qa"][key] for key in ("type", "name")] == ["f1", "F1 by MLQA's rules"]
+    assert "| topic | accuracy | 60.5 | 2 |" in text and "| license of the base | cc-by-4.0 |" in text
+
+    body = load_body(workdir / "pretrain/bl_base/body")
+    names = {name: tensor for name, tensor in body.tensors.items() if not name.startswith("heads.")}
+    task = {"name": "qa", "kind": "qa", "labels": None}
+    own = {f"body.{name}": tensor for name, tensor in names.items()}
+    own |= {"out.weight": names["positions"][:2].clone(), "out.bias": names["positions"][0, :2].clone()}
+    save_body(tmp_path / "model", type(body)(body.config, (), own, body.space, task), "task-model")
+    export_hf(tmp_path / "model", tmp_path / "task", workdir / "adapt/minipost/de/pack")
+    card, _ = card_of(tmp_path / "task")
+    assert card["pipeline_tag"] == "question-answering"
+    assert [each["dataset"]["name"] for each in card["model-index"][0]["results"]] == ["qa"]
+
+
+def test_names_that_a_hub_would_not_take(workdir, tmp_path):
+    """The Hub takes no card whose language is no code of ISO 639, nor one whose base could be no model."""
+    space = load_body(workdir / "pretrain/bl_base/body").space
+    pack = load_pack(workdir / "adapt/minipost/de/pack", space)
+    base = shutil.copytree(workdir / "pretrain/bl_base", tmp_path / "my base")
+    manifest = json.loads((base / "body/manifest.json").read_text())
+    names = {"imported_from": "my base", "base_model": "/my base"}
+    (base / "body/manifest.json").write_text(json.dumps({**manifest, **names}))
+    pack = PackArtifact("zh-tw", pack.tensors, space, 300, 0.25)
+    save_pack(tmp_path / "adapt/packs/zh-tw", pack, workdir / "pretrain/bl_base/pack")  # no workdir, for all its name
+    export_hf(base / "body", tmp_path / "out", tmp_path / "adapt/packs/zh-tw")
+    card, text = card_of(tmp_path / "out")
+    assert not {"language", "base_model"} & card.keys() and "system" not in card["ds_minimodel"]
+    assert "| language | zh-tw |" in text and "| base | my base |" in text
+
+
+@pytest.mark.parametrize("read_from", [None, "./xlm-r", "/home/me/xlm-r", "a/b/c", "out/checkpoint-5", "", 7])
+def test_what_is_not_known_is_left_out(xlm_r, tmp_path, read_from):
+    """The name of a folder is that of no model on the Hub."""
+    folder = shutil.copytree(xlm_r, tmp_path / "xlm-r")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": read_from}))
+    import_hf(folder, tmp_path / "in")
+    export_hf(tmp_path / "in/body", tmp_path / "out")
+    card, text = card_of(tmp_path / "out")
+    assert not {"language", "license", "base_model", "model-index"} & card.keys()
+    assert "| license of the base | not known |" in text
+
+
+def test_no_name_becomes_a_mark(workdir, tmp_path):
+    """In the card of a pack that a stranger made: neither HTML, nor a link or a line of its own."""
+    pack = shutil.copytree(workdir / "adapt/minipost/de/pack", tmp_path / "pack")
+    manifest = json.loads((pack / "manifest.json").read_text())
+    hostile = {"imported_from": "<script>alert(1)</script>[x](javascript:y)\n\n# z", "base_model": "a\n---\n<b>"}
+    (pack / "manifest.json").write_text(json.dumps({**manifest, "language": "de <b> ![x](http:y)", **hostile}))
+    card = model_card(pack)
+    _, front, text = card.split("---\n", 2)
+    assert not [mark for mark in ("<script", "<b>", "[x](", "\n# z") if mark in text]
+    assert "base_model" not in yaml.safe_load(front)
+    for key, read in (("language", check_pack), ("license", model_card)):
+        (pack / "manifest.json").write_text(json.dumps({**manifest, **hostile, key: "de\n\n<script>"}))
+        with pytest.raises(UserError, match=f"manifest.json: {key}: ") as refusal:
+            read(pack)
+        assert "\n" not in str(refusal.value)

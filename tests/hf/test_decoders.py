@@ -1,0 +1,118 @@
+"""Decoders' tokenizers: what begins a text, what a new language takes over, and that generation reads the same ids."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.hf.convert import export_hf, import_hf
+from ds_minimodel.models.artifacts import PackArtifact, load_body, save_pack
+from ds_minimodel.serve.answers import Completion
+from ds_minimodel.serve.packs import save_plugged
+from ds_minimodel.serve.predictor import Predictor
+
+from .conftest import ODD_TEXTS, TEXTS, randomise
+
+BEGIN, END = "<|begin|>", "<|end|>"
+
+
+def save_llama(text_file, folder, single):
+    """A Llama with digits as SmolLM2's, whose tokenizer puts texts as `single` has them."""
+    tokenizer = Tokenizer(models.BPE())
+    digits, by_bytes = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, by_bytes])
+    tokenizer.decoder, alphabet = decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=[END, BEGIN], initial_alphabet=alphabet)
+    tokenizer.train([str(text_file)], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=[(END, 0), (BEGIN, 1)])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BEGIN, eos_token=END).save_pretrained(folder)
+    sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
+    config = LlamaConfig(vocab_size=330, max_position_embeddings=64, tie_word_embeddings=True, **sizes)
+    randomise(LlamaForCausalLM(config)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("single, special", [(f"{BEGIN} $A", {"bos": BEGIN, "eos": END}), ("$A", {"eos": END})])
+def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, special):
+    """Llama's with a token, Qwen's and SmolLM2's with none, whatever the tokenizer names; so does a new language's."""
+    theirs = save_llama(text_file, tmp_path / "theirs", single)
+    import_hf(theirs, tmp_path / "ours", "en")
+    of_base = open_tokenizer(tmp_path / "ours/pack")
+    assert of_base.special == special and of_base.vocabulary.lossy is None
+    train_tokenizer([text_file], tmp_path / "new", 320, 1.0, 5000, kind="byte-bpe", base=of_base)
+    tokenizer = open_tokenizer(tmp_path / "new")
+    assert tokenizer.special == special and tokenizer.split == of_base.split
+    body = load_body(tmp_path / "ours/body")
+    pack = PackArtifact("de", {"tokens": torch.randn(320, 16)}, body.space)
+    save_pack(tmp_path / "pack", pack, tmp_path / "new")
+    export_hf(tmp_path / "ours/body", tmp_path / "same")
+    export_hf(tmp_path / "ours/body", tmp_path / "out", tmp_path / "pack")
+    old, same, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("theirs", "same", "out"))
+    for text in [*TEXTS, *ODD_TEXTS, "1234"]:
+        assert old(text)["input_ids"] == same(text)["input_ids"]
+        ids = new(text)["input_ids"]
+        assert ids == [*tokenizer.vocabulary.frame[0], *tokenizer.encode([text])[0]]
+        assert tokenizer.decode([*ids, tokenizer.vocabulary.eos]) == text
+    assert len(tokenizer.encode(["1234"])[0]) == 4
+
+
+@pytest.mark.parametrize("single", [f"{BEGIN} $A", "$A"])
+@pytest.mark.parametrize("text", ["the boat", "the boat sees " * 40])
+def test_a_text_is_continued_as_transformers_does(text_file, tmp_path, single, text):
+    theirs = save_llama(text_file, tmp_path / "theirs", single)
+    import_hf(theirs, tmp_path / "ours", "en")
+    tokenizer, model = AutoTokenizer.from_pretrained(theirs), LlamaForCausalLM.from_pretrained(theirs)
+    begin, packs = ([1] if BEGIN in single else []), {"en": tmp_path / "ours/pack"}
+    end = tokenizer(text, add_special_tokens=False)["input_ids"][len(begin) - 54 :]  # of 64 positions
+    ids = torch.tensor([[*begin, *end]])
+    found = model.generate(ids, do_sample=False, max_new_tokens=10, eos_token_id=0, pad_token_id=0)[0, ids.shape[1] :]
+    ask = lambda how: Predictor(tmp_path / "ours/body", packs, completion=how).predict([{"text": text}])[0]["text"]
+    assert ask(Completion(10)) == tokenizer.decode([id for id in found.tolist() if id])
+    drawn = [ask(Completion(10, 0.9, seed)) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    with pytest.raises(UserError, match="--tokens 63: the model takes 64 tokens"):
+        ask(Completion(63))
+
+
+def test_a_text_that_ends_before_it_goes_on_is_refused(text_file, tmp_path):
+    theirs = save_llama(text_file, tmp_path / "theirs", f"$A {END}")
+    with pytest.raises(UserError, match="which is not as a llama has them here"):
+        import_hf(theirs, tmp_path / "ours")
+
+
+def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
+    """Template, settings of generation, and every special token, some of which no role here has."""
+    theirs = save_llama(text_file, tmp_path / "theirs", "$A")
+    tokenizer = AutoTokenizer.from_pretrained(theirs)
+    tokenizer.add_special_tokens({"pad_token": END, "additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    tokenizer.padding_side, tokenizer.model_max_length = "left", 64
+    tokenizer.save_pretrained(theirs)
+    model = LlamaForCausalLM.from_pretrained(theirs)
+    model.resize_token_embeddings(len(tokenizer))
+    model.config.update({"bos_token_id": 1, "eos_token_id": [0, 331], "pad_token_id": 0})
+    model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=[0, 331], temperature=0.6, do_sample=True)
+    model.save_pretrained(theirs)
+    import_hf(theirs, tmp_path / "ours", "en")
+    save_plugged(tmp_path / "ours/body", tmp_path / "ours/pack", tmp_path / "plugged")
+    export_hf(tmp_path / "plugged/body", tmp_path / "out")
+    old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
+    messages = [{"role": "user", "content": TEXTS[0]}, {"role": "assistant", "content": TEXTS[1]}]
+    assert old.apply_chat_template(messages) == new.apply_chat_template(messages)
+    for what in ("special_tokens_map", "all_special_ids", "padding_side", "model_max_length", "chat_template"):
+        assert getattr(old, what) == getattr(new, what)
+    assert old(TEXTS, padding=True)["input_ids"] == new(TEXTS, padding=True)["input_ids"]
+    for read in (AutoConfig, GenerationConfig):
+        before, after = (read.from_pretrained(folder).to_dict() for folder in (theirs, tmp_path / "out"))
+        ids = [key for key in before if key.endswith("_token_id") or key in ("temperature", "do_sample")]
+        assert {key: before[key] for key in ids} == {key: after[key] for key in ids}

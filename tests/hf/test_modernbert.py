@@ -1,0 +1,197 @@
+"""ModernBERT and EuroBERT: imports and exports answer as Hugging Face's library does, with the base's own tokenizer."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.held_out import bytes_of_ids
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.hf.convert import export_hf, import_hf
+from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
+from ds_minimodel.models.mini import tensors_of
+from ds_minimodel.models.parameters import load_into
+from ds_minimodel.serve.answers import with_masks
+from ds_minimodel.serve.predictor import Predictor
+from ds_minimodel.tasks import KINDS
+from ds_minimodel.tasks.classification import encode_table
+from ds_minimodel.tasks.tables import Records
+
+from .conftest import ODD_TEXTS, TEXTS, randomise
+from .test_hugging_face import varied_lines
+
+OWN = {
+    "modernbert": {"num_hidden_layers": 5, "local_attention": 12},
+    "eurobert": {"num_hidden_layers": 2, "num_key_value_heads": 1},
+}
+SPECIAL = "[UNK] [CLS] [SEP] [PAD] [MASK]".split()
+
+
+@pytest.fixture(scope="module")
+def base(text_file, tmp_path_factory):
+    """(Hugging Face's folder, ours): special tokens behind the pieces, and more rows than ids."""
+    folder = tmp_path_factory.mktemp("modernbert")
+    save_modernbert(text_file, folder / "theirs")
+    import_hf(folder / "theirs", folder / "ours", "en")
+    return folder / "theirs", folder / "ours"
+
+
+def save_modernbert(text_file, folder, family="modernbert"):
+    """A model of the family with a tokenizer as the published one's, trained on a text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train(
+        [str(text_file)], trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
+    )
+    tokenizer.add_special_tokens(SPECIAL)
+    save_model(folder, tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", SPECIAL, family)
+
+
+def save_model(folder, tokenizer, single, pair, special, family="modernbert"):
+    """A model with this tokenizer, in which a text and a pair stand so. special: unk, cls, sep, pad, mask."""
+    ids = {token: tokenizer.token_to_id(token) for token in special}
+    framing = [(token, ids[token]) for token in special[1:3]]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=framing)
+    named = dict(zip(("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), special))
+    inputs = ["input_ids", "attention_mask"]
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **named)
+    fast.save_pretrained(folder)
+    roles = ("cls", "bos"), ("sep", "eos"), ("pad",), ("mask",)
+    numbers = {f"{role}_token_id": ids[token] for both, token in zip(roles, special[1:]) for role in both}
+    sizes = dict(hidden_size=16, intermediate_size=24, num_attention_heads=2, max_position_embeddings=64)
+    own = OWN[family] | {"vocab_size": tokenizer.get_vocab_size() + 7}
+    config = AutoConfig.for_model(family, **sizes, **own, **numbers)
+    randomise(AutoModelForMaskedLM.from_config(config)).save_pretrained(folder, max_shard_size="20KB")
+
+
+def logits(model, batch):
+    with torch.no_grad():
+        return model(**batch).logits[batch["attention_mask"].bool()]
+
+
+@pytest.mark.parametrize("family", OWN)
+def test_what_is_exported_is_what_was_imported(family, text_file, tmp_path):
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    save_modernbert(text_file, theirs, family)
+    import_hf(theirs, ours, "en")
+    export_hf(ours / "body", tmp_path / "out")
+    before, after = (AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, tmp_path / "out"))
+    old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
+    texts = [*TEXTS[:6], "the [MASK] sees", "a" * 100]
+    batch, again = (
+        each(texts, padding=True, truncation=True, max_length=60, return_tensors="pt") for each in (old, new)
+    )
+    assert batch["input_ids"].equal(again["input_ids"]) and type(after) is type(before)
+    torch.testing.assert_close(logits(after, again), logits(before, batch), atol=0, rtol=0)
+
+
+def like_gemmas(text_file):
+    """Gemma 2's and mmBERT's structure: spaces become ▁, no words, what has no piece is spelt by its bytes."""
+    special, spelt = "<pad> <eos> <bos> <unk> <mask>".split(), [f"<0x{byte:02X}>" for byte in range(256)]
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    trained.train([str(text_file)], trainers.BpeTrainer(vocab_size=520, special_tokens=special + spelt))
+    content = json.loads(trained.to_str())
+    content["added_tokens"] = content["added_tokens"][: len(special)]
+    content["model"] |= {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in ("\n", "\n\n", "▁▁", "<table>")])
+    return tokenizer
+
+
+def test_a_tokenizer_like_mmberts(text_file, tmp_path):
+    """It is kept, and loses nothing but a literal ▁; one that joins pairs otherwise than the model is refused."""
+    special = "<unk> <bos> <eos> <pad> <mask>".split()
+    pairs = {"kept": "<bos> $A <eos> $B <eos>", "refused": "<bos> $A <eos> <bos> $B <eos>"}
+    for name, pair in pairs.items():
+        save_model(tmp_path / name, like_gemmas(text_file), "<bos> $A <eos>", pair, special)
+    with pytest.raises(UserError, match="which is not as a modernbert has them here"):
+        import_hf(tmp_path / "refused", tmp_path / "none")
+    import_hf(tmp_path / "kept", tmp_path / "ours")
+    export_hf(tmp_path / "ours/body", tmp_path / "out")
+    old, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("kept", "out"))
+    tokenizer = open_tokenizer(tmp_path / "ours/pack")
+    sizes, lines = bytes_of_ids(tokenizer), [*TEXTS, *ODD_TEXTS, *varied_lines(200)]
+    for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
+        assert ids == old(line, add_special_tokens=False, split_special_tokens=True)["input_ids"], line
+        assert old(line)["input_ids"] == new(line)["input_ids"]
+        assert tokenizer.decode(ids) == line.replace("▁", " ") and sizes[ids].sum() == len(
+            line.replace("▁", " ").encode()
+        )
+    assert tokenizer.vocabulary.lossy == "' ▁a▁▁b ##c Ġd @@ </w' of a text comes back as '  a  b ##c Ġd @@ </w'"
+
+
+@pytest.mark.parametrize(
+    "kind, labels, name",
+    [
+        ("pair", ["no", "yes"], "ModernBertForSequenceClassification"),
+        ("tagging", ["O", "B-PER"], "ModernBertForTokenClassification"),
+        ("qa", None, "ModernBertForQuestionAnswering"),
+        ("pair", ["no", "yes"], "EuroBertForSequenceClassification"),
+        ("tagging", ["O", "B-PER"], "EuroBertForTokenClassification"),
+    ],
+)
+def test_task_models_are_theirs(base, text_file, tmp_path, kind, labels, name):
+    """A task's scores are of what the body's own prediction head makes, as in Hugging Face's classes."""
+    _, ours = base
+    if name.startswith("EuroBert"):
+        ours = tmp_path / "ours"
+        save_modernbert(text_file, tmp_path / "theirs", "eurobert")
+        import_hf(tmp_path / "theirs", ours, "en")
+    body, pack = load_body(ours / "body"), load_pack(ours / "pack")
+    module = randomise(KINDS[kind].module(body.config, len(pack.tensors["tokens"]), labels), seed=5).eval()
+    load_into(module, tensors_of(body, body.config), "body.")
+    load_into(module, pack.tensors, "pack.")
+    own = {key: tensor for key, tensor in module.state_dict().items() if not key.startswith("pack.")}
+    task = {"name": "t", "kind": kind, "labels": labels}
+    save_body(
+        tmp_path / "model", BodyArtifact(body.config, module.body.head_depths, own, body.space, task), "task-model"
+    )
+    export_hf(tmp_path / "model", tmp_path / "out", ours / "pack")
+    model = getattr(transformers, name).from_pretrained(tmp_path / "out").eval()
+    batch = AutoTokenizer.from_pretrained(tmp_path / "out")("the wind", "the small boat sees", return_tensors="pt")
+    given = {"tokens": batch["input_ids"]} | ({"read": torch.zeros(1, 1, dtype=torch.int64)} if kind == "pair" else {})
+    with torch.no_grad():
+        found, expected = module.logits(given), model(**batch)
+    if kind == "qa":
+        expected.logits = torch.stack((expected.start_logits, expected.end_logits), -1)
+    torch.testing.assert_close(found, expected.logits, atol=1e-5, rtol=0)
+
+
+def test_masks_are_filled_as_theirs_are(base):
+    theirs, ours = base
+    fill = transformers.pipeline("fill-mask", model=str(theirs), top_k=3)
+    (answer,) = Predictor(ours / "body", {"en": ours / "pack"}, top=3).predict([{"text": "the boat [MASK] the sea"}])
+    expected = [row["score"] for row in fill("the boat [MASK] the sea")]
+    assert [row["probability"] for row in answer["masks"][0]] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind, size", [("unigram", 260), ("byte-bpe", 330)])
+def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, kind, size):
+    """Trained for the base, packed and exported: it answers to [MASK], and joins pairs as tasks here do."""
+    _, ours = base
+    body, of_base = load_body(ours / "body"), open_tokenizer(ours / "pack")
+    train_tokenizer([text_file], tmp_path / "tokenizer", size, 1.0, 5000, kind=kind, base=of_base)
+    tokenizer = open_tokenizer(tmp_path / "tokenizer")
+    assert tokenizer.special == of_base.special and tokenizer.split == (of_base.split if kind == "byte-bpe" else None)
+    tensors = {"tokens": torch.randn(size, 16), "bias": torch.randn(size)}
+    save_pack(tmp_path / "pack", PackArtifact("de", tensors, body.space), tmp_path / "tokenizer")
+    export_hf(ours / "body", tmp_path / "out", tmp_path / "pack")
+    theirs, vocabulary = AutoTokenizer.from_pretrained(tmp_path / "out"), tokenizer.vocabulary
+    assert theirs.mask_token == "[MASK]" and theirs.mask_token_id == vocabulary.mask == size - 1
+    texts = [*TEXTS[:8], "the [MASK] sees", "[MASK][MASK] and"]
+    for text in texts:
+        assert theirs(text)["input_ids"] == with_masks(tokenizer, text, 500)
+    pairs = encode_table(tokenizer, Records((TEXTS[:6], TEXTS[6:]), [0] * 6, ()), 500, body.config.separators)
+    expected = [id for pair in zip(TEXTS[:6], TEXTS[6:]) for id in theirs(*pair)["input_ids"]]
+    assert pairs.tokens.tolist() == expected and expected.count(vocabulary.eos) == 12

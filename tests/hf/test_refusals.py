@@ -1,0 +1,260 @@
+"""Folders that cannot be imported or exported: one line that says why, within seconds, and nothing written."""
+
+import json
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import DebertaV2Config, DistilBertConfig, GPT2Config, RobertaPreLayerNormConfig, XLMRobertaXLConfig
+
+from ds_minimodel.cli.main import main
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.hf import convert as hugging_face
+from ds_minimodel.hf.convert import export_hf, import_hf
+from ds_minimodel.models.artifacts import BodyArtifact, load_body, save_body
+
+from .refusing import change, refused
+from .test_decoders import BEGIN, save_llama
+
+TYPES = "roberta.embeddings.token_type_embeddings.weight"
+
+
+@pytest.fixture
+def folder(xlm_r, tmp_path):
+    return shutil.copytree(xlm_r, tmp_path / "hf")
+
+
+@pytest.mark.parametrize(
+    "key, value, words",
+    [
+        ("model_type", "gpt2", "takes roberta, xlm-roberta, camembert, bert, modernbert, eurobert, llama"),
+        ("hidden_act", "relu", "logits of up to"),
+        ("hidden_act", "gelu_new", "logits of up to"),
+        ("layer_norm_eps", 0.5, "norm_eps"),
+        ("type_vocab_size", 2, "has shape (1, 16), by config.json (2, 16)"),
+        ("is_decoder", True, "logits of up to"),
+        ("tie_word_embeddings", False, "no tensor lm_head.decoder"),
+        ("pad_token_id", 0, "logits of up to"),
+        ("hidden_size", "16", "hidden_size"),
+        ("num_attention_heads", 3, "num_heads 3 does not divide hidden_size 16"),
+        ("num_hidden_layers", None, "num_hidden_layers"),
+        ("num_hidden_layers", 2, "'roberta.encoder.layer.2."),
+        ("num_hidden_layers", 4, "no tensor roberta.encoder.layer.3."),
+        ("num_hidden_layers", 9_999, "58 tensors, where config.json has 9999 layers"),
+        ("max_position_embeddings", 2, "max_positions"),
+        ("hidden_dropout_prob", None, "hidden_dropout_prob"),
+        ("quantization_config", {"quant_method": "fp8"}, "quantised weights are not taken"),
+        # Of which a library makes something as large as is said.
+        ("num_labels", 10**9, "num_labels"),
+        ("num_hidden_layers", 10**9, "num_hidden_layers"),
+        ("vocab_size", 10**6, "numbers, where config.json describes a model of"),
+        ("intermediate_size", 10**12, "ffn_size"),
+        ("max_position_embeddings", 10**7, "numbers, where config.json describes a model of"),
+        ("type_vocab_size", 10**9, "numbers, where config.json describes a model of"),
+    ],
+)
+def test_configurations(folder, tmp_path, key, value, words):
+    change(folder / "config.json", **{key: value})
+    refused(folder, tmp_path / "out", words)
+
+
+@pytest.mark.parametrize("key, value", [("attention_bias", True), ("hidden_act", "relu"), ("rope_parameters", "yarn")])
+def test_what_a_llama_computes_otherwise(text_file, tmp_path, key, value):
+    folder = save_llama(text_file, tmp_path / "hf", f"{BEGIN} $A")
+    if value == "yarn":
+        value = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 16}
+    change(folder / "config.json", **{key: value})
+    refused(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("content", ["[]", "", "7", '{"a":' * 2000, '{"model_type": "roberta"', "\ufeff{}"])
+def test_a_configuration_that_is_none(folder, tmp_path, content):
+    (folder / "config.json").write_text(content, encoding="utf-8")
+    refused(folder, tmp_path / "out", "config.json")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [GPT2Config(), DebertaV2Config(), DistilBertConfig(), RobertaPreLayerNormConfig(), XLMRobertaXLConfig()],
+    ids=lambda config: config.model_type,
+)
+def test_other_architectures(folder, tmp_path, config):
+    config.save_pretrained(folder)
+    refused(folder, tmp_path / "out", f"model_type {config.model_type};")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "sentencepiece.bpe.model"])
+@pytest.mark.parametrize("what", ["missing", "damaged", "folder", "empty", "dangling", "loop", "pipe"])
+def test_what_is_in_the_place_of_a_file(folder, tmp_path, name, what):
+    path = folder / name
+    path.unlink()
+    if what == "folder":
+        path.mkdir()
+    elif what in ("empty", "damaged"):
+        path.write_bytes(b"\xffno such thing" * 100 if what == "damaged" else b"")
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what != "missing":
+        path.symlink_to(name if what == "loop" else "nothing")
+    refused(folder, tmp_path / "out")
+
+
+def test_links_of_a_cache_are_followed(folder, tmp_path):
+    """The cache of Hugging Face's library holds nothing else."""
+    for path in list(folder.iterdir()):
+        target = path.rename(tmp_path / f"blob-{path.name}")
+        path.symlink_to(target)
+    import_hf(folder, tmp_path / "out")
+
+
+def test_a_model_that_memory_does_not_hold(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(hugging_face, "_free_memory", lambda: 50_000)
+    refused(folder, tmp_path / "out", "two copies in fp32 take 0.0 GiB of memory")
+
+
+# Weights.
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda tensors: tensors.pop("lm_head.dense.weight"), "no tensor lm_head.dense.weight"),
+        (lambda tensors: tensors.update({"roberta.adapter": torch.zeros(1)}), "'roberta.adapter' is nothing that"),
+        (lambda tensors: tensors.update({"lm_head.layer_norm.bias": torch.zeros(3)}), "has shape (3,)"),
+        (lambda tensors: tensors["lm_head.bias"].fill_(float("nan")), "lm_head.bias holds NaN or infinite numbers"),
+        (lambda tensors: tensors.update({"lm_head.bias": torch.zeros(260).int()}), "torch.int32; weights in fp32"),
+        (lambda tensors: tensors.update({"lm_head.bias": torch.zeros(260).double()}), "torch.float64; weights in"),
+        (lambda tensors: tensors.update({"lm_head.bias": torch.zeros(260).to(torch.float8_e4m3fn)}), "float8_e4m3fn"),
+        (lambda tensors: tensors.update({TYPES: torch.zeros(2, 16)}), "has shape (2, 16), by config.json (1, 16)"),
+    ],
+)
+def test_weights(folder, tmp_path, change, words):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    refused(folder, tmp_path / "out", words)
+
+
+class Runs:
+    def __reduce__(self):
+        return print, ("code of the file ran",)
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ({"lm_head.bias": torch.zeros(1).expand(10**12)}, "has fewer numbers than that"),
+        ({"lm_head.bias": torch.zeros(260, device="meta")}, "has fewer numbers than that"),
+        ([1], "pytorch_model.bin"),
+        ({7: torch.zeros(1)}, "7 is not a dense tensor"),
+        ({"a": "b"}, "'a' is not a dense tensor"),
+        (torch.zeros(2), "pytorch_model.bin"),
+        ({"weights": Runs()}, "pytorch_model.bin"),
+        (Runs(), "pytorch_model.bin"),
+    ],
+)
+def test_pickles(folder, tmp_path, content, words, capfd):
+    (folder / "model.safetensors").unlink()
+    torch.save(content, folder / "pytorch_model.bin")
+    refused(folder, tmp_path / "out", words)
+    if isinstance(content, Runs):
+        (folder / "pytorch_model.bin").write_bytes(pickle.dumps(content, protocol=2))
+        refused(folder, tmp_path / "out", words)
+    assert "ran" not in capfd.readouterr().out
+
+
+def test_code_of_a_folder_is_not_run(folder, tmp_path):
+    for name in ("config.json", "tokenizer_config.json"):
+        (folder / name).touch()
+        content = json.loads((folder / name).read_text() or "{}")
+        auto = {kind: f"code.{kind}" for kind in ("AutoConfig", "AutoModelForMaskedLM", "AutoTokenizer")}
+        (folder / name).write_text(json.dumps({**content, "auto_map": auto}))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    try:
+        import_hf(folder, tmp_path / "in")
+        export_hf(tmp_path / "in/body", tmp_path / "out")
+        assert "auto_map" not in (tmp_path / "out/tokenizer_config.json").read_text()
+    except UserError:
+        pass
+    assert not (tmp_path / "ran").exists()
+
+
+# Tokenizers: what transformers' own classes read otherwise than a tokenizer.json says is theirs to decide.
+
+TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda file: file["added_tokens"].append({"id": 400, "content": "Straße", **TOKEN}), "the tokenizer 401 ids"),
+        (lambda file: file["model"]["merges"].append("a b c"), "transformers cannot read its tokenizer"),
+        (lambda file: file["model"]["vocab"].update({"!": -1}), "transformers cannot read its tokenizer"),
+        (lambda file: file["model"]["vocab"].update({"!": 10**9}), "tokenizer"),
+        (lambda file: file.update(pre_tokenizer=7), "transformers cannot read its tokenizer"),
+        (lambda file: file.update(model={**file["model"], "vocab": {"<s>": 0}, "merges": []}), "tokenizer"),
+    ],
+)
+def test_a_damaged_tokenizer_json(roberta_json, tmp_path, capfd, change, words):
+    folder = shutil.copytree(roberta_json, tmp_path / "hf")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    change(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False))
+    refused(folder, tmp_path / "out", words)
+    assert "panicked" not in capfd.readouterr().err
+
+
+def test_texts_must_stand_as_the_models_do(roberta_json, tmp_path):
+    folder = shutil.copytree(roberta_json, tmp_path / "hf")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    refused(folder, tmp_path / "out", "tokenizer")
+
+
+# Export and the commands.
+
+
+def test_exports(xlm_r, tmp_path):
+    import_hf(xlm_r, tmp_path / "in")
+    body = load_body(tmp_path / "in/body")
+    save_body(tmp_path / "alone", body, "body")
+    save_body(tmp_path / "stranger", BodyArtifact(body.config, body.head_depths, body.tensors, "0" * 16), "body")
+    for arguments, words in [
+        ((tmp_path / "alone", tmp_path / "out"), "--pack"),
+        ((tmp_path / "in/body", tmp_path / "out", None, 2), "no language-model head of depth 2"),
+        ((tmp_path / "stranger", tmp_path / "out", tmp_path / "in/pack"), "embedding space"),
+        ((tmp_path / "in/body", tmp_path / "in"), "exists"),
+    ]:
+        with pytest.raises(UserError, match=words):
+            export_hf(*arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_commands(xlm_r, tmp_path, capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([*map(str, arguments)])
+        return stop.value.code, capsys.readouterr().err
+
+    assert run("import-hf", xlm_r, tmp_path / "in", "--language", "en") == (
+        0,
+        f"{tmp_path}/in/body and {tmp_path}/in/pack: written\n",
+    )
+    assert run("export-hf", tmp_path / "in/body", tmp_path / "out", "--pack", tmp_path / "in/pack") == (
+        0,
+        f"{tmp_path}/out: written\n",
+    )
+    before, after = (load_file(folder / "model.safetensors") for folder in (xlm_r, tmp_path / "out"))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    pack = ("--pack", tmp_path / "in/pack")
+    for arguments, words in (
+        (("import-hf", tmp_path / "no/model", tmp_path / "new"), "no/model: no such folder; give that of a"),
+        (("export-hf", tmp_path / "no/model", tmp_path / "new"), "no/model: no such folder; give that of a"),
+        (("import-hf", xlm_r, tmp_path / "in"), "exists"),
+        (("import-hf", xlm_r, tmp_path / "new", "--language", "de\n\n<script>"), "--language 'de\\n\\n<script>'"),
+        (("export-hf", xlm_r, tmp_path / "nowhere", *pack), "no such file"),
+    ):
+        code, line = run(*arguments)
+        assert code == 2 and line.count("\n") == 1 and words in line, line

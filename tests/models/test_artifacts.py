@@ -1,0 +1,213 @@
+"""Bodies and language packs on disk: round trips, packs of another body, damage."""
+
+import json
+
+import pytest
+import torch
+from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_manifest, write_manifest
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.models.artifacts import (
+    BodyArtifact,
+    PackArtifact,
+    load_body,
+    load_pack,
+    plug,
+    save_body,
+    save_pack,
+    space_of,
+)
+from tests.small_models import masked_lm
+
+TOKENIZER = b"stands for a SentencePiece model"
+
+
+@pytest.fixture
+def model():
+    return randomise(masked_lm(body_config(3, 0.1, 0.2), VOCAB_SIZE, 2, 3))
+
+
+@pytest.fixture
+def body(model):
+    return BodyArtifact(model.body.config, model.body.head_depths, model.body.state_dict(), "space-1")
+
+
+@pytest.fixture
+def pack(model):
+    return PackArtifact("de", model.pack.state_dict(), "space-1", steps=5, eflops=0.5)
+
+
+@pytest.fixture
+def saved(tmp_path, body, pack):
+    """A folder with a body and a pack."""
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer.model").write_bytes(TOKENIZER)
+    write_manifest(tmp_path / "tokenizer", **Vocabulary(VOCAB_SIZE - 1, eos=2).facts())
+    save_body(tmp_path / "body", body, "body", steps=7)
+    save_pack(tmp_path / "pack", pack, tmp_path / "tokenizer")
+    return tmp_path
+
+
+def assert_equal(got, expected):
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert got[name].dtype == tensor.dtype and got[name].equal(tensor), name
+
+
+def test_round_trip(saved, body, pack):
+    loaded = load_body(saved / "body")
+    assert (loaded.config, loaded.head_depths, loaded.space) == (body.config, body.head_depths, body.space)
+    assert (loaded.task, loaded.objective) == (body.task, body.objective)
+    assert_equal(loaded.tensors, body.tensors)
+    plugged = load_pack(saved / "pack", "space-1")
+    assert (plugged.language, plugged.space) == ("de", "space-1")
+    assert_equal(plugged.tensors, pack.tensors)
+    assert (saved / "pack" / "tokenizer.model").read_bytes() == TOKENIZER
+
+
+def test_manifests_carry_the_facts(saved):
+    manifest = read_manifest(saved / "pack", verify=True)
+    assert manifest.pop("files").keys() == {"embeddings.safetensors", "tokenizer.model"}
+    assert manifest == {
+        "kind": "language-pack",
+        "language": "de",
+        "space": "space-1",
+        "vocab_size": VOCAB_SIZE - 1,
+        "special": {"eos": 2},
+        "lossy": None,
+        "rows": VOCAB_SIZE,
+        "steps": 5,
+        "eflops": 0.5,
+    }
+    manifest = read_manifest(saved / "body", verify=True)
+    assert manifest.pop("files").keys() == {"config.json", "model.safetensors"}
+    assert manifest == {"kind": "body", "space": "space-1", "steps": 7}
+
+
+def test_a_pack_of_another_body_is_refused(saved):
+    assert load_pack(saved / "pack").space == "space-1"
+    with pytest.raises(
+        UserError, match="pack: this pack was trained for embedding space space-1, the body has space-2; use a pack"
+    ):
+        load_pack(saved / "pack", "space-2")
+
+
+def test_what_is_no_pack_or_no_body_is_refused(saved):
+    with pytest.raises(UserError, match="body: a body, not a language pack"):
+        load_pack(saved / "body")
+    for load in (load_pack, load_body):
+        with pytest.raises(UserError, match="none.*no such folder"):
+            load(saved / "none")
+    with pytest.raises(UserError, match="pack"):
+        load_body(saved / "pack")
+
+
+@pytest.mark.parametrize(
+    "change, key",
+    [
+        ({"num_layers": 10**9}, "architecture: num_layers: Input should be at most 10,000"),
+        ({"kind": "gpt"}, "architecture: kind 'gpt': there are roberta, bert"),
+        ({"num_layers": 4}, "layers.3.attention_norm.bias is of shape .16,. by config.json, none in model.safetensors"),
+        ({"hidden_size": 10**9}, "architecture: hidden_size"),
+        ({"num_heads": 3}, "num_heads 3 does not divide hidden_size"),
+        ({"dropout": 1.5}, "architecture: dropout"),
+        ({"head_depths": "1"}, "head_depths: Input should be a valid list"),
+        ({"head_depths": [9]}, "there are 3 layers"),
+    ],
+)
+def test_sizes_that_the_weights_have_not_are_refused_before_anything_is_made(saved, change, key):
+    path, manifest = saved / "body/config.json", read_manifest(saved / "body")
+    config = json.loads(path.read_text())
+    (config if "head_depths" in change else config["architecture"]).update(change)
+    path.write_text(json.dumps(config))
+    del manifest["files"]
+    write_manifest(saved / "body", **manifest)
+    with pytest.raises(UserError, match=key) as refusal:
+        load_body(saved / "body")
+    assert "\n" not in str(refusal.value) and str(saved / "body") in str(refusal.value)
+
+
+def flip(position):
+    def damage(path):
+        content = bytearray(path.read_bytes())
+        content[position] ^= 1
+        path.write_bytes(content)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.unlink(),
+        flip(0),
+        flip(20),
+        flip(-1),
+    ],
+    ids=["truncated", "empty", "missing", "length of header", "header", "last weight"],
+)
+@pytest.mark.parametrize(
+    "load, name",
+    [
+        (load_body, "body/model.safetensors"),
+        (load_body, "body/config.json"),
+        (load_pack, "pack/embeddings.safetensors"),
+    ],
+)
+def test_damage_is_refused_in_one_line(saved, load, name, damage):
+    damage(saved / name)
+    with pytest.raises(UserError) as refusal:
+        load((saved / name).parent)
+    assert str(saved / name) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_the_space_is_the_identity_of_the_weights(body, pack):
+    space = space_of(body.tensors, pack.tensors)
+    copies = {name: body.tensors[name].clone() for name in reversed(body.tensors)}
+    assert space == space_of(copies, pack.tensors)
+    name = "embedding_norm.weight"
+    weight = body.tensors[name]
+    one_bit = weight.clone()
+    one_bit[3] = torch.nextafter(weight[3], torch.tensor(9.0))
+    for other in (one_bit, weight.view(2, -1), weight.view(torch.int32)):
+        assert space != space_of({**body.tensors, name: other}, pack.tensors)
+    assert space != space_of(body.tensors)
+
+
+def test_a_plugged_pack_takes_the_place_of_the_models_own(model, pack):
+    other = randomise(masked_lm(model.body.config, VOCAB_SIZE, 2, 3), seed=9)
+    pack.tensors["body.positions"] = model.body.positions.detach() + 1
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    plug(other, pack)
+    after = other.state_dict()
+    assert after["pack.tokens"].equal(model.pack.tokens) and after["pack.bias"].equal(model.pack.bias)
+    assert after["body.positions"].equal(model.body.positions + 1)
+    for name in before.keys() - {"pack.tokens", "pack.bias", "body.positions"}:
+        assert after[name].equal(before[name]), name
+    assert other(mlm_batch()).isfinite().all()
+
+
+def test_a_pack_of_another_shape_is_refused(model, pack):
+    pack.tensors["tokens"] = torch.zeros(VOCAB_SIZE, 8)
+    with pytest.raises(UserError, match=r"language pack de: tokens of shape \(40, 8\) does not fit"):
+        plug(model, pack)
+
+
+def test_a_pack_in_another_packs_place_is_refused(saved):
+    assert load_pack(saved / "pack", "space-1", "de", 5).steps == 5
+    with pytest.raises(UserError, match="pack: the pack of language de in the place of that of tr"):
+        load_pack(saved / "pack", "space-1", "tr")
+    with pytest.raises(UserError, match="pack: the pack of step 5 in the place of that of 0"):
+        load_pack(saved / "pack", "space-1", "de", 0)
+
+
+def test_a_manifest_that_promises_other_weights_is_refused(saved):
+    """Weights that safetensors cannot read, under a manifest that names them rightly."""
+    (saved / "body" / "model.safetensors").write_bytes(b"\xff" * 100)
+    write_manifest(saved / "body", kind="body", space="space-1")
+    with pytest.raises(UserError, match="model.safetensors: damaged or unreadable"):
+        load_body(saved / "body")

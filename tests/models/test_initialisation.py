@@ -1,0 +1,188 @@
+"""First packs: what is copied, combined and drawn, against formulas written out by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.models.body import INIT_STD
+from ds_minimodel.models.initialisation import Pieces, focus, mean, ofa, overlap, random, sparsemax, wechsel
+
+PAD = 1
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+SOURCE = [*SPECIAL, "▁the", "▁in", "a", "s", ".", "▁house", "<mask>"]
+TARGET = [*SPECIAL, ".", "▁in", "▁haus", "▁die", "ü", "s", *(f"▁wort{i}" for i in range(3000)), "<mask>"]
+
+
+def with_ids(pieces):
+    return Pieces(Vocabulary(len(pieces), bos=0, pad=PAD, eos=2, unk=3, mask=len(pieces) - 1), pieces)
+
+
+BOTH = with_ids(TARGET), with_ids(SOURCE)
+
+
+@pytest.fixture
+def source_tensors():
+    torch.manual_seed(0)
+    tokens = torch.randn(len(SOURCE), 16)
+    tokens[PAD] = 0.5  # training moves it: the projection of the output is tied to the embeddings
+    return {"tokens": tokens, "bias": torch.randn(len(SOURCE))}
+
+
+def test_overlap_is_by_the_strings_of_pieces(source_tensors):
+    first = overlap(*BOTH, source_tensors, seed=3)
+    tensors, copied = first.tensors, first.rows_copied
+    shared = [piece for piece in TARGET if piece in SOURCE]
+    assert copied == len(shared) == 8 and {"<s>", "</s>", "<unk>", "<mask>", ".", "▁in", "s"} < set(shared)
+    for piece in shared:
+        into, out_of = TARGET.index(piece), SOURCE.index(piece)
+        assert tensors["bias"][into] == source_tensors["bias"][out_of]
+        if piece != "<pad>":
+            assert tensors["tokens"][into].equal(source_tensors["tokens"][out_of])
+    assert (tensors["tokens"][PAD] == 0).all()
+
+
+def test_rows_without_a_counterpart_are_drawn(source_tensors):
+    tensors = overlap(*BOTH, source_tensors, seed=3).tensors
+    new = [index for index, piece in enumerate(TARGET) if piece not in SOURCE]
+    rows = tensors["tokens"][new]
+    assert tensors["tokens"].shape == (len(TARGET), 16) and tensors["bias"].shape == (len(TARGET),)
+    assert abs(rows.std() / INIT_STD - 1) < 0.02 and abs(rows.mean()) < INIT_STD / 50
+    assert (tensors["bias"][new] == 0).all()
+    assert len(rows.unique(dim=0)) == len(rows)
+
+
+def test_overlap_is_a_function_of_the_seed_and_leaves_the_source_alone(source_tensors):
+    before = {name: tensor.clone() for name, tensor in source_tensors.items()}
+    first, again, other = (overlap(*BOTH, source_tensors, seed).tensors for seed in (3, 3, 4))
+    assert first["tokens"].equal(again["tokens"])
+    different = (first["tokens"] != other["tokens"]).any(1)
+    assert different.sum() == len(TARGET) - 8
+    assert all(tensor.equal(before[name]) for name, tensor in source_tensors.items())
+
+
+@pytest.fixture
+def vectors():
+    """Vectors of target and source; the pieces at 10 and 11 of the target and 10 of the source have none."""
+    draw = torch.Generator().manual_seed(1)
+    found = [torch.randn(len(pieces), 8, generator=draw) for pieces in (TARGET, SOURCE)]
+    found[0][[0, 1, 2, 3, 10, 11, -1]] = 0
+    found[1][[0, 1, 2, 3, 10]] = 0
+    return found
+
+
+def joined(tensors):
+    return torch.cat([tensors["tokens"], tensors["bias"][:, None]], 1).double().numpy()
+
+
+def cosine(left, right):
+    left, right = left.double().numpy(), right.double().numpy()
+    return left @ right.T / np.linalg.norm(left, axis=1)[:, None] / np.linalg.norm(right, axis=1)
+
+
+def test_sparsemax_is_the_projection_onto_the_simplex():
+    scores = torch.randn(50, 9, generator=torch.Generator().manual_seed(0))
+    weights = sparsemax(scores).double().numpy()
+    for row, found in zip(scores.double().numpy(), weights):
+        low, high = row.min() - 1, row.max()
+        for _ in range(100):  # the threshold for which what is above it sums to 1
+            middle = (low + high) / 2
+            low, high = (middle, high) if np.maximum(row - middle, 0).sum() > 1 else (low, middle)
+        np.testing.assert_allclose(found, np.maximum(row - low, 0), atol=1e-6)
+    assert (weights == 0).any()
+
+
+def test_focus(source_tensors, vectors):
+    target_vectors, _ = vectors
+    first = focus(*BOTH, source_tensors, target_vectors, seed=3)
+    rows, old = joined(first.tensors), joined(source_tensors)
+    shared = [piece for piece in TARGET if piece in SOURCE]
+    for piece in set(shared) - {"<pad>"}:
+        np.testing.assert_array_equal(rows[TARGET.index(piece)], old[SOURCE.index(piece)])
+    anchors = [piece for piece in shared if target_vectors[TARGET.index(piece)].any()]
+    assert len(anchors) == 3
+    ids = [id for id, piece in enumerate(TARGET) if piece not in SOURCE and target_vectors[id].any()]
+    similar = cosine(target_vectors[ids], target_vectors[[TARGET.index(piece) for piece in anchors]])
+    expected = sparsemax(torch.from_numpy(similar)).numpy() @ old[[SOURCE.index(piece) for piece in anchors]]
+    np.testing.assert_allclose(rows[ids], expected, atol=1e-5)
+    assert (first.rows_copied, first.rows_combined) == (len(shared), len(ids))
+    assert not rows[PAD, :-1].any()
+
+
+def nearest(target_vectors, source_vectors, old):
+    """Softmax-weighted means of 10 neighbours (all that there are here), temperature 0.1."""
+    known = [id for id in range(len(SOURCE)) if source_vectors[id].any()]
+    weights = np.exp(cosine(target_vectors, source_vectors[known]) / 0.1)
+    for row in weights:
+        row[np.argsort(row)[:-10]] = 0
+    return weights / weights.sum(1, keepdims=True) @ old[known]
+
+
+def test_wechsel(source_tensors, vectors):
+    target_vectors, source_vectors = vectors
+    first = wechsel(*BOTH, source_tensors, *vectors, seed=3)
+    rows, old = joined(first.tensors), joined(source_tensors)
+    ids = [id for id in range(len(TARGET) - 1) if target_vectors[id].any()]
+    np.testing.assert_allclose(rows[ids], nearest(target_vectors[ids], source_vectors, old), atol=1e-4)
+    np.testing.assert_array_equal(rows[[0, 2, 3, -1]], old[[0, 2, 3, -1]])
+    assert first.rows_combined == len(ids) and first.rows_copied == 5
+
+
+def test_ofa_copies_and_combines_what_a_low_rank_leaves(source_tensors, vectors, monkeypatch):
+    monkeypatch.setattr("ds_minimodel.models.initialisation.RANK", 5)
+    target_vectors, source_vectors = vectors
+    first = ofa(*BOTH, source_tensors, *vectors, seed=3)
+    u, s, vt = np.linalg.svd(joined(source_tensors), full_matrices=False)
+    old, rows = (u[:, :5] * s[:5]) @ vt[:5], joined(first.tensors)
+    ids = [id for id, piece in enumerate(TARGET) if piece not in SOURCE and target_vectors[id].any()]
+    np.testing.assert_allclose(rows[ids], nearest(target_vectors[ids], source_vectors, old), atol=1e-4)
+    for piece in set(TARGET) & set(SOURCE) - {"<pad>"}:
+        np.testing.assert_allclose(rows[TARGET.index(piece)], old[SOURCE.index(piece)], atol=1e-5)
+    assert first.rows_combined == len(ids)
+
+
+def test_pieces_without_vectors_are_drawn_from_the_sources_distribution(source_tensors, vectors):
+    none = torch.zeros(len(TARGET), 8)
+    for first in (
+        focus(*BOTH, source_tensors, none, seed=3),
+        wechsel(*BOTH, source_tensors, none, vectors[1], seed=3),
+        wechsel(*BOTH, source_tensors, vectors[0], torch.zeros(len(SOURCE), 8), seed=3),
+        ofa(*BOTH, source_tensors, none, vectors[1], seed=3),
+    ):
+        rows, old = joined(first.tensors)[10:-1], joined(source_tensors)
+        assert first.rows_combined == 0
+        np.testing.assert_allclose(rows.mean(0), old.mean(0), atol=0.1)
+        np.testing.assert_allclose(rows.std(0), old.std(0, ddof=1), rtol=0.1)
+
+
+def test_random_and_mean(source_tensors):
+    tokens = random(BOTH[0], source_tensors, seed=3).tensors["tokens"]
+    assert abs(tokens.std() / INIT_STD - 1) < 0.02 and not tokens[PAD].any()
+    rows, old = joined(mean(*BOTH, source_tensors).tensors), joined(source_tensors)
+    np.testing.assert_allclose(rows[4:-1], np.tile(old.mean(0), (len(TARGET) - 5, 1)), atol=1e-6)
+    np.testing.assert_array_equal(rows[[0, 2, 3, -1]], old[[0, 2, 3, -1]])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [lambda target, source, pack, of_target, _, seed: focus(target, source, pack, of_target, seed), wechsel, ofa],
+)
+def test_the_result_is_a_function_of_the_seed(source_tensors, vectors, method):
+    first, again, other = (method(*BOTH, source_tensors, *vectors, seed).tensors["tokens"] for seed in (3, 3, 4))
+    assert first.equal(again) and (first != other).any(1).sum() <= 7
+
+
+def test_special_tokens_are_shared_by_what_they_are(source_tensors, vectors):
+    """Spelt otherwise, at other ids, and without some: BERT's, of which this one has no [UNK]."""
+    strings = ["[PAD]", "▁in", "<unk>", "<s>", "[SEP]", "[MASK]", "[CLS]"]
+    bert = Pieces(Vocabulary(7, bos=6, eos=4, pad=0, mask=5), strings)
+    for first in (
+        overlap(bert, BOTH[1], source_tensors, seed=3),
+        mean(bert, BOTH[1], source_tensors),
+        focus(bert, BOTH[1], source_tensors, vectors[0][:7], seed=3),
+        wechsel(bert, BOTH[1], source_tensors, torch.zeros(7, 8), vectors[1], seed=3),
+    ):
+        rows, old = joined(first.tensors), joined(source_tensors)
+        np.testing.assert_array_equal(rows[[6, 4, 5]], old[[0, 2, -1]])
+        assert rows[0, -1] == old[PAD, -1] and not rows[0, :-1].any()
+        assert not (rows[2] == old[3]).all() and not (rows[3] == old[0]).all()  # pieces of text that are spelt so

@@ -1,0 +1,200 @@
+"""Today's bodies against Hugging Face's own classes: logits, gradients, configurations both ways, refusals."""
+
+import pytest
+import torch
+import transformers
+from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding, apply_rotary_pos_emb
+
+from ds_minimodel import ops
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import write_json
+from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.hf import ARCHITECTURES
+from ds_minimodel.hf.convert import read_config
+from ds_minimodel.models.config import keys_seen
+from ds_minimodel.models.flops import Work, step_flops
+from ds_minimodel.models.modern import FAMILIES, Rotation
+from ds_minimodel.models.modern.model import waves
+from ds_minimodel.models.trainable import LanguageModel, encode
+from tests.small_models import MASKED_LM
+
+SIZES = dict(vocab_size=90, hidden_size=32, intermediate_size=40, num_attention_heads=4, max_position_embeddings=64)
+IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+THETA = {"rope_type": "default", "rope_theta": 5e4}
+BASES = {"full_attention": THETA, "sliding_attention": {**THETA, "rope_theta": 1e3}}
+SCALED = dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0)
+LLAMA3 = {**THETA, **SCALED, "original_max_position_embeddings": 16}
+LINEAR = {**THETA, "rope_type": "linear", "factor": 4.0}
+GEMMA = dict(num_key_value_heads=1, head_dim=16, sliding_window=8, query_pre_attn_scalar=24, rope_parameters=BASES)
+SHAPES = {  # kind, layers, keys of config.json
+    "modernbert as published": ("modernbert", 7, dict(local_attention=16)),
+    "modernbert, all global": ("modernbert", 2, dict(global_attn_every_n_layers=1, local_attention=4)),
+    "modernbert, other bases": ("modernbert", 4, dict(local_attention=6, rope_parameters=BASES)),
+    "eurobert": ("eurobert", 3, dict(num_key_value_heads=2, rope_parameters=THETA)),
+    "eurobert, tied": ("eurobert", 3, dict(tie_word_embeddings=True)),
+    "llama, angles scaled": ("llama", 3, dict(num_key_value_heads=2, tie_word_embeddings=True, rope_parameters=LLAMA3)),
+    "llama, untied": ("llama", 3, dict(num_key_value_heads=2, rope_parameters=LINEAR)),
+    "qwen2": ("qwen2", 3, dict(num_key_value_heads=2, tie_word_embeddings=True)),
+    "qwen3": ("qwen3", 3, dict(num_key_value_heads=2, head_dim=12, tie_word_embeddings=True)),
+    "olmo2": ("olmo2", 3, dict(num_key_value_heads=2, rope_parameters=THETA)),
+    "gemma3": ("gemma3", 7, GEMMA),
+}
+
+
+def config_of(shape, **changes):
+    """Hugging Face's configuration."""
+    kind, num_layers, keys = SHAPES[shape]
+    values = {**SIZES, **IDS, "num_hidden_layers": num_layers, **keys, **changes}
+    return transformers.AutoConfig.for_model(ARCHITECTURES[kind][0].model_type, **values)
+
+
+def ours_of(config):
+    """(our configuration of theirs, ids)"""
+    architecture = next(own for (own, *_) in ARCHITECTURES.values() if own.model_type == config.model_type)
+    return architecture, architecture.config(config), config.vocab_size
+
+
+def twins(shape):
+    """(Hugging Face's model with weights that hide nothing, ours with the same, the names of both)."""
+    torch.manual_seed(0)
+    theirs_config = config_of(shape)
+    architecture, config, vocab_size = ours_of(theirs_config)
+    auto = transformers.AutoModelForCausalLM if config.causal else transformers.AutoModelForMaskedLM
+    theirs = auto.from_config(theirs_config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    ours = LanguageModel(config, vocab_size, (config.num_layers,), MASKED_LM).eval()
+    ours.load_state_dict(architecture.from_theirs(theirs.state_dict(), config, [*ours.state_dict()]))
+    return theirs, ours, architecture
+
+
+def batch_of():
+    draw = torch.Generator().manual_seed(1)
+    tokens, lengths = torch.randint(3, 90, (3, 40), generator=draw), torch.tensor([40, 25, 11], dtype=torch.int32)
+    real = torch.arange(40) < lengths[:, None]
+    tokens[~real] = 0
+    read = torch.tensor([[1, 5, 39], [0, 3, 24], [2, 3, 10]])
+    targets = torch.randint(3, 90, (3, 3), generator=draw)
+    return {"tokens": tokens, "lengths": lengths, "read": read, "targets": targets}, real
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_and_gradients_are_theirs(shape):
+    theirs, ours, architecture = twins(shape)
+    batch, real = batch_of()
+    labels = torch.full(real.shape, IGNORED).scatter(1, batch["read"], batch["targets"])
+    expected = theirs(input_ids=batch["tokens"], attention_mask=real.long())
+    loss = torch.nn.functional.cross_entropy(expected.logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    everywhere = {name: batch[name] for name in ("tokens", "lengths")}
+    for form in (everywhere, {**everywhere, "real": real.flatten().nonzero()[:, 0]}):
+        (x_BSH,), table = encode(ours.pack, ours.body, form)
+        (head,) = ours.body.heads.values()
+        logits = ours.pack.logits(head(x_BSH), table)
+        torch.testing.assert_close(logits[real], expected.logits[real], atol=1e-5, rtol=0)
+    loss.backward()
+    own_loss = ours(batch)
+    torch.testing.assert_close(own_loss[0], loss)
+    own_loss.sum().backward()
+    shift = 1 if architecture.shifted_norms else 0  # which to_theirs takes from weights
+    gradients = {name: parameter.grad + (shift if "norm" in name else 0) for name, parameter in ours.named_parameters()}
+    found = architecture.to_theirs(gradients, ours.body.config, architecture.language_model_head(len(ours.body.layers)))
+    for name, parameter in theirs.named_parameters():
+        torch.testing.assert_close(
+            found[name], parameter.grad, atol=1e-4, rtol=1e-4, msg=lambda text, at=name: f"{at}: {text}"
+        )
+
+
+@pytest.mark.parametrize("shape", ["modernbert as published", "qwen3"])
+def test_dropout_does_not_depend_on_padding_nor_on_what_is_computed(shape):
+    _, ours, _ = twins(shape)
+    ours.body.config = ours.body.config.model_copy(update={"dropout": 0.2, "attention_dropout": 0.3})
+    batch, real = batch_of()
+    keys = {"sample_keys": torch.tensor([5, 6, 7], dtype=torch.int32)}
+    ours.train()
+    with torch.no_grad():
+        losses = ours({**batch, **keys})
+        packed = ours({**batch, **keys, "real": real.flatten().nonzero()[:, 0]})
+        rows = [ours({name: value[row : row + 1] for name, value in {**batch, **keys}.items()}) for row in range(3)]
+    torch.testing.assert_close(packed, losses)
+    torch.testing.assert_close(sum(rows), losses)
+
+
+def test_a_window_costs_what_it_sees():
+    _, config, _ = ours_of(config_of("modernbert as published"))
+    long, whole = (
+        step_flops("adapt", Work(body, 90, 64, 0.3), (7,)).executed
+        for body in (config, config.model_copy(update={"global_every": 1}))
+    )
+    assert long < whole
+
+
+def test_a_position_is_counted_the_keys_that_it_sees():
+    for window in ((None, None), (None, 0), (3, 0), (2, 2), (40, 1)):
+        before, after = (10 if reach is None else reach for reach in window)
+        seen = sum(-before <= key - query <= after for query in range(10) for key in range(10))
+        assert keys_seen(window, 10) * 10 == pytest.approx(seen)
+
+
+def test_rotary_positions_are_theirs_to_the_longest_sequence():
+    rotary = ModernBertRotaryEmbedding(config_of("modernbert as published", hidden_size=128, num_attention_heads=2))
+    x_BSH, positions = torch.randn(1, 8192, 128), torch.arange(8192)
+    heads = x_BSH.unflatten(-1, (2, 64)).transpose(1, 2)
+    for kind, base in (("full_attention", 160_000.0), ("sliding_attention", 10_000.0)):
+        expected, _ = apply_rotary_pos_emb(heads, heads, *rotary(x_BSH, positions[None], kind))
+        table = ops.rotary_table(waves(Rotation(base), 64, x_BSH.device), 8192)
+        torch.testing.assert_close(ops.rotary(x_BSH, 2, table), expected.transpose(1, 2).flatten(2), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_configuration_survives_both_ways(shape):
+    architecture, config, vocab_size = ours_of(config_of(shape))
+    for body in (config, config.with_layers(2)):
+        theirs = transformers.AutoConfig.for_model(**architecture.config_json(body, vocab_size))
+        assert (architecture.config(theirs), theirs.vocab_size) == (body, vocab_size)
+
+
+def test_every_family_starts_at_the_sizes_that_it_names():
+    for kind in FAMILIES:
+        assert kind.config().kind == kind.name and ARCHITECTURES[kind.name][0].own is kind.config
+
+
+@pytest.mark.parametrize(
+    "shape, key, value, said",
+    [
+        (
+            "modernbert as published",
+            "layer_types",
+            ["full_attention"] + ["sliding_attention"] * 2 + ["full_attention"] * 4,
+            "layer_types",
+        ),
+        ("modernbert as published", "hidden_size", 36, "hidden_size 36 / num_heads 4: a head is 9 wide"),
+        ("qwen3", "head_dim", 7, "head_dim.*even|even.*head_dim|7"),
+        (
+            "llama, untied",
+            "rope_parameters",
+            {**THETA, "rope_type": "yarn", "factor": 4.0},
+            "rope_type 'yarn' is not served",
+        ),
+        ("llama, untied", "rope_parameters", {**LLAMA3, "low_freq_factor": 8.0}, "rotary_low 8.0 is above rotary_high"),
+        ("llama, untied", "num_key_value_heads", 3, "num_kv_heads 3 does not divide"),
+        ("qwen2", "use_sliding_window", True, "layer_types"),
+        ("qwen2", "num_labels", 10**9, "num_labels: 1000000000 is not a number up to 10,000"),
+        ("gemma3", "layer_types", ["full_attention"] + ["sliding_attention"] * 6, "layer_types"),
+        (
+            "eurobert",
+            "quantization_config",
+            {"quant_method": "fp8"},
+            "quantization_config: quantised weights are not taken",
+        ),
+    ],
+)
+def test_what_is_not_served_of_a_configuration_is_named(shape, key, value, said, tmp_path):
+    """The rest shows in the logits (tests/hf)."""
+    values = config_of(shape).to_dict()
+    if key == "use_sliding_window":
+        values |= {"sliding_window": 8, "max_window_layers": 1, "layer_types": None}
+    write_json(tmp_path / "config.json", {**values, key: value})
+    with pytest.raises(UserError, match=said) as refusal:
+        read_config(tmp_path)
+    assert "\n" not in str(refusal.value)

@@ -1,0 +1,210 @@
+"""The body against Hugging Face's RoBERTa; dropout that depends on the samples alone; what freezing saves."""
+
+import hugging_face
+import pytest
+import torch
+from model_cases import (
+    VOCAB_SIZE,
+    assert_same,
+    body_config,
+    losses_and_gradients,
+    mlm_batch,
+    randomise,
+    read_everywhere,
+    rows,
+)
+from transformers import RobertaForMaskedLM
+
+from ds_minimodel import ops
+from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.costs.tracing import saving_to
+from ds_minimodel.models.body import INIT_STD
+from ds_minimodel.models.roberta.model import FIRST_POSITION
+from ds_minimodel.models.trainable import encode
+from tests.small_models import masked_lm
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}  # float32: compiled kernels where built
+
+
+def make_model(config, *head_depths, dtype=torch.float64):
+    return randomise(masked_lm(config, VOCAB_SIZE, *head_depths)).to(dtype)
+
+
+def hugging_face_losses_and_gradients(ours, batch, depth):
+    found = hugging_face.names(depth, depth)
+    theirs = hugging_face.twin(RobertaForMaskedLM, ours, found)
+    labels = read_everywhere(batch)["targets"]
+    output = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=labels)
+    loss = output.loss * (labels != IGNORED).sum()
+    loss.backward()
+    return output.logits.detach(), (loss.detach()[None], hugging_face.gradients(theirs, found))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
+def test_equals_roberta(dtype, padded):
+    model, batch = make_model(body_config(), dtype=dtype), mlm_batch(padded)
+    logits, expected = hugging_face_losses_and_gradients(model, batch, 3)
+    # Hugging Face computes every position in every layer; we compute the last layer where it is read.
+    assert_same(losses_and_gradients(model, batch), expected, TOLERANCE[dtype])
+    assert_same(losses_and_gradients(model, read_everywhere(batch)), expected, TOLERANCE[dtype])
+
+    (hidden,), _ = encode(model.pack, model.body, batch)
+    got = model.body.heads["3"](hidden.flatten(0, 1)) @ model.pack.tokens.T + model.pack.bias
+    used = batch["targets"] != IGNORED
+    at_read = logits[torch.arange(len(used))[:, None], batch["read"]]
+    got = got.view(at_read.shape)
+    torch.testing.assert_close(got[used], at_read[used], rtol=0, atol=50 * TOLERANCE[dtype])
+
+
+def test_every_head_is_the_roberta_that_ends_at_its_depth():
+    model, batch = make_model(body_config(), 1, 2, 3), mlm_batch()
+    expected = [hugging_face_losses_and_gradients(model, batch, depth)[1] for depth in (1, 2, 3)]
+    gradients = {}
+    for _, part in expected:
+        gradients |= {name: gradients.get(name, 0) + gradient for name, gradient in part.items()}
+    assert model.loss_names == ["depth_1", "depth_2", "depth_3"]
+    assert_same(losses_and_gradients(model, batch), (torch.cat([loss for loss, _ in expected]), gradients))
+    for depth, alone in zip((1, 2, 3), expected):
+        assert_same(losses_and_gradients(model, {**batch, "depth": depth}), alone)
+
+
+def test_dropout_sits_where_roberta_has_it(monkeypatch):
+    """Hugging Face's dropout modules, given our bits, make the same losses and gradients as ours."""
+    batch = mlm_batch()
+    model = make_model(body_config(dropout=0.2, attention_dropout=0.3))
+    found = hugging_face.names(3, 3)
+    theirs = hugging_face.twin(RobertaForMaskedLM, model, found)
+    dropout, sites, positions = (
+        model.body.dropout(batch["sample_keys"]),
+        model.body.config.dropout_sites,
+        torch.arange(11),
+    )
+
+    def drop_rows(site):
+        return lambda module, inputs, output: ops.dropout(inputs[0], 0.2, dropout.row_keys(site, positions))
+
+    theirs.roberta.embeddings.dropout.register_forward_hook(drop_rows(sites.embeddings))
+    attention_rows = []
+    for index, layer in enumerate(theirs.roberta.encoder.layer):
+        heads, attention_out, ffn_out = sites.layer(index)
+        attention_rows.append(dropout.attention_row_keys(heads, positions))
+        layer.attention.output.dropout.register_forward_hook(drop_rows(attention_out))
+        layer.output.dropout.register_forward_hook(drop_rows(ffn_out))
+    plain = torch.nn.functional.dropout
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "dropout",
+        lambda x, p, training, inplace=False: (
+            ops.dropout(x, p, attention_rows.pop(0)) if x.dim() == 4 else plain(x, p, training, inplace)
+        ),
+    )
+    labels = read_everywhere(batch)["targets"]
+    loss = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=labels).loss
+    loss = loss * (labels != IGNORED).sum()
+    loss.backward()
+    assert not attention_rows
+    expected = loss.detach()[None], hugging_face.gradients(theirs, found)
+    assert_same(losses_and_gradients(model, batch), expected)
+
+
+@pytest.fixture
+def noisy():
+    return make_model(body_config(dropout=0.2, attention_dropout=0.3), 2, 3)
+
+
+def test_dropout_does_not_depend_on_the_split_of_a_batch_nor_on_its_padding(noisy):
+    batch = mlm_batch()
+    expected = losses_and_gradients(noisy, batch)
+    assert_same(losses_and_gradients(noisy, *(rows(batch, [row]) for row in range(4))), expected)
+    assert_same(losses_and_gradients(noisy, rows(batch, [3, 1, 0, 2])), expected)
+    parts = rows(batch, [1, 2], width=8), rows(batch, [3, 0], width=14)
+    assert_same(losses_and_gradients(noisy, *parts), expected)
+
+
+def test_dropout_does_not_depend_on_which_positions_are_computed(noisy):
+    batch = mlm_batch()
+    assert_same(losses_and_gradients(noisy, batch), losses_and_gradients(noisy, read_everywhere(batch)))
+
+
+@pytest.mark.parametrize("dropout, attention_dropout", [(0.2, 0.0), (0.0, 0.3)])
+def test_dropout_is_a_function_of_the_keys_and_off_in_evaluation(dropout, attention_dropout):
+    model = make_model(body_config(dropout=dropout, attention_dropout=attention_dropout))
+    batch = mlm_batch()
+    plain = losses_and_gradients(make_model(body_config()), batch)
+    first, again = losses_and_gradients(model, batch), losses_and_gradients(model, batch)
+    other = losses_and_gradients(model, {**batch, "sample_keys": batch["sample_keys"] + 1})
+    assert_same(first, again, 0)
+    for different in (plain, other):
+        assert (first[0] - different[0]).abs() > 1e-3
+        assert (first[1]["pack.tokens"] - different[1]["pack.tokens"]).abs().max() > 1e-3
+    model.eval()
+    assert_same(losses_and_gradients(model, batch), plain)
+    assert_same(losses_and_gradients(model, {name: batch[name] for name in batch if name != "sample_keys"}), plain)
+
+
+def test_initialisation_is_fairseqs():
+    torch.manual_seed(0)
+    model = masked_lm(body_config(), 400)
+    for name, parameter in model.named_parameters():
+        if name.endswith("norm.weight"):
+            assert (parameter == 1).all(), name
+        elif name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        else:
+            assert abs(parameter.std() / INIT_STD - 1) < 0.15 and abs(parameter.mean()) < INIT_STD / 5, name
+    assert (model.body.positions[FIRST_POSITION - 1] == 0).all()
+    assert len(model.body.positions) == 14 + FIRST_POSITION
+
+
+def trains(model, chosen):
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(chosen(name))
+
+
+def saved_by(model, batch):
+    """Number of tensors that the forward pass keeps for the backward pass."""
+    saved = []
+    with saving_to(saved):
+        model(batch)
+    return len(saved)
+
+
+def test_a_frozen_body_gets_no_gradients_and_lets_them_through():
+    """Step 2: the gradients of the pack are those of a model in which all trains."""
+    model, batch = make_model(body_config(dropout=0.2, attention_dropout=0.3)), mlm_batch()
+    losses, gradients = losses_and_gradients(model, batch)
+    trains(model, lambda name: name.startswith("pack."))
+    pack_only = {name: gradient for name, gradient in gradients.items() if name.startswith("pack.")}
+    assert_same(losses_and_gradients(model, batch), (losses, pack_only))
+    assert all(parameter.grad is None for parameter in model.body.parameters())
+
+
+def test_a_frozen_body_keeps_less_for_the_backward_pass():
+    model, batch = make_model(body_config()), mlm_batch()
+    everything = saved_by(model, batch)
+    trains(model, lambda name: name.startswith("pack."))
+    assert saved_by(model, batch) < everything
+
+
+def test_no_graph_is_built_below_the_lowest_layer_that_trains():
+    """Step 1b: a frozen prefix costs its forward pass only, however deep it is."""
+    batch, saved = mlm_batch(), []
+    for prefix in (0, 1, 4):
+        model = make_model(body_config(prefix + 2, dropout=0.2, attention_dropout=0.3))
+        trains(model, lambda name: name.startswith("body.layers.") and int(name.split(".")[2]) >= prefix)
+        below = []
+        model.body.layers[prefix].register_forward_pre_hook(lambda layer, inputs: below.append(inputs[0]))
+        _, gradients = losses_and_gradients(model, batch)
+        assert not below[0].requires_grad
+        assert {name.split(".")[2] for name in gradients} == {str(prefix), str(prefix + 1)}
+        saved.append(saved_by(model, batch))
+    assert saved[0] > 0 and len(set(saved)) == 1
+
+
+def test_layers_above_the_deepest_that_is_asked_for_do_not_run(noisy):
+    ran = []
+    for layer in noisy.body.layers:
+        layer.register_forward_hook(lambda *_: ran.append(1))
+    noisy({**mlm_batch(), "depth": 2})
+    assert len(ran) == 2

@@ -1,0 +1,87 @@
+"""A run of a small recipe with made-up scores, as its report reads them."""
+
+from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.report.run_results import RunResults
+from ds_minimodel.report.tables import adapt_costs
+
+from ..recipes import recipe_of
+
+TASKS = {"topic": "classification", "qa": "qa"}
+FINAL = {"bl_base": 60.0, "bl_small": 50.0, "minijoint": 58.0, "minipost": 59.0, "multijoint": 59.0}
+
+
+def score_row(system, task, language, seed, step, eflops, score):
+    """A row of scores.json."""
+    return dict(system=system, task=task, language=language, seed=seed, step=step, eflops=eflops, score=score)
+
+
+def some_run(systems=("bl_base", "minijoint"), languages=("de", "tr"), tasks=("topic",), **more):
+    """A run whose scores rise from 30 at step 0 to FINAL after the last step, in two finetuning seeds.
+
+    more: of RunResults.
+    """
+    recipe = _recipe(list(systems), list(languages), tasks)
+    spent = adapt_costs(recipe_costs(recipe))
+    results = dict(
+        recipe=recipe,
+        facts={"Model": "4 layers"},
+        metrics={task: "F1" if task == "qa" else "accuracy" for task in tasks},
+        scores=list(_scores(spent, languages, tasks)),
+        baselines=[{"baseline": "majority", "task": task, "language": languages[0], "score": 33.3} for task in tasks],
+        losses=[
+            {
+                "system": system,
+                "stage": "adapt",
+                "language": language,
+                "final": 4.0,
+                "curve": [[0.0, 6.0], [spent[system], 4.0]],
+                "held_out": [[0, 0.0, 2.0], [5, spent[system] / 2, 1.5], [10, spent[system], 1.6]],
+                "usual_seconds": 600.0 if system == "minijoint" else 1500.0,
+            }
+            for system in systems
+            for language in languages
+        ],
+        development=[
+            {"system": system, "task": task, "seed": 1, "curve": [[8, 70.0], [16, 75.0]]}
+            for system in systems
+            for task in tasks
+        ],
+    )
+    return RunResults(**results | more)
+
+
+def _scores(spent, languages, tasks):
+    for system in spent:
+        for task in tasks:
+            more = {"exact_match": 10.0} if task == "qa" else {}
+            yield score_row(system, task, "en", 1, 0, 0.0, 80.0) | more
+            for language in languages:
+                for number in (0, 1):
+                    for step in (0, 5, 10):
+                        score = 30 + (FINAL[system] - 30) * step / 10 + number
+                        yield (
+                            score_row(system, task, language, 1 + number, step, spent[system] * step / 10, score) | more
+                        )
+
+
+def _recipe(systems, languages, tasks):
+    files = {language: f"{language}.txt" for language in ("en", *languages)}
+    step = {"steps": 10, "batch_size": 8, "seq_length": 32, "warmup_steps": 1}
+    tests = dict.fromkeys(languages, "test")
+    return recipe_of(
+        systems,
+        languages,
+        "en",
+        workdir="runs/some",
+        tokenizer={"vocab_size": 1000},
+        model={"num_layers": 4, "hidden_size": 64, "num_heads": 4, "ffn_size": 256, "max_positions": 512},
+        mini={"depth": 2, "new_layers": 1, "depths": [2, 4]},
+        pretrain=step,
+        build_mini=step,
+        adapt=step,
+        data={"text": files},
+        finetune={
+            "seeds": 2,
+            "tasks": {task: {"kind": TASKS[task], "train": "train", "test": tests} for task in tasks},
+        },
+    )

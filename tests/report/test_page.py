@@ -1,0 +1,226 @@
+"""The report on disk: complete, standing alone, the same bytes each time, and replaced only as a whole."""
+
+import base64
+import json
+import re
+from html import escape
+
+import pytest
+from markdown_it import MarkdownIt
+
+from ds_minimodel.report.losses import read_losses
+from ds_minimodel.report.page import write_report
+from ds_minimodel.report.render import Cell, Facts, Heading, Notes, Plot, Table, to_html, to_markdown, to_terminal
+
+from .some_runs import some_run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def texts(folder):
+    return [(folder / name).read_text(encoding="utf-8") for name in ("report.md", "report.html")]
+
+
+def names_of_paper(folder):
+    """The paper's tables and figures that a page has, by their captions."""
+    return set(re.findall(r"^(?:\*\*|\*)((?:Table|Figure) \w+)", texts(folder)[0], re.MULTILINE))
+
+
+def left_out(folder):
+    return texts(folder)[0].partition("## Left out")[2]
+
+
+def test_report_holds_scores_page_and_plots(tmp_path):
+    run, folder = some_run(tasks=("topic", "qa"), facts={"Recipe": "a <b> & c"}), tmp_path / "report"
+    write_report(folder, run)
+    assert json.loads((folder / "scores.json").read_text(encoding="utf-8")) == run.target_scores
+    pngs = {path.name: path.read_bytes() for path in folder.glob("*.png")}
+    assert set(pngs) == {
+        "figure-1.png",
+        "figure-3.png",
+        "figure-3-topic.png",
+        "figure-3-qa.png",
+        "losses.png",
+        "held-out.png",
+    }
+    assert all(data.startswith(PNG) for data in pngs.values())
+
+    markdown, html = texts(folder)
+    embedded = [base64.b64decode(data) for data in re.findall(r'src="data:image/png;base64,([^"]+)"', html)]
+    assert sorted(embedded) == sorted(pngs.values())
+    assert "a &lt;b&gt; &amp; c" in html
+    assert not re.search(r'(src|href)="(?!data:|#)|<script|<link|@import|url\(', html), "the page stands alone"
+    assert set(re.findall(r"\]\(([^)]+)\)", markdown)) == set(pngs)
+    assert names_of_paper(folder) == {"Figure 1", "Figure 3", "Table 2", "Table 3", "Table 5"}
+    for text in ("Summary", "Speedup over BL_BASE", "completion, F1", "completion, exact match", "Cost of each step"):
+        assert text in html and text in markdown
+
+
+def test_speedups_in_seconds_are_by_the_measured_speed_of_the_steps(tmp_path):
+    """MiniJoint, with less compute, takes 600 seconds where BL_BASE takes 1,500, but at a lower rate."""
+    write_report(tmp_path / "report", some_run())
+    markdown = texts(tmp_path / "report")[0]
+    speedup, in_seconds = re.search(r"\| MiniJoint \| ([\d.]+) .*\| ([\d.]+) \| \+", markdown).groups()
+    cost = re.search(r"\| MiniJoint \| [\d.]+ \| ([\d.]+) %", markdown)[1]
+    assert float(in_seconds) == pytest.approx(float(speedup) * 1500 / 600 * float(cost) / 100, rel=0.01)
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path):
+    for name in ("one", "two"):
+        write_report(tmp_path / name, some_run())
+    assert texts(tmp_path / "one") == texts(tmp_path / "two")
+
+
+def test_a_failing_report_leaves_the_old_one(tmp_path, monkeypatch):
+    folder = tmp_path / "report"
+    write_report(folder, some_run())
+    before = (folder / "report.html").read_bytes()
+    monkeypatch.setattr("ds_minimodel.report.page.to_html", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_report(folder, some_run(tasks=("qa",)))
+    assert (folder / "report.html").read_bytes() == before
+
+
+def test_what_a_run_lacks_is_left_out_with_a_line(tmp_path):
+    write_report(tmp_path / "without-base", some_run(systems=["minijoint"]))
+    assert names_of_paper(tmp_path / "without-base") == {"Figure 3", "Table 2", "Table 5"}
+    assert "Figure 1, Table 3" in left_out(tmp_path / "without-base")
+
+    write_report(tmp_path / "without-tasks", some_run(tasks=(), losses=[]))
+    assert names_of_paper(tmp_path / "without-tasks") == set()
+    for text in ("nothing was scored", "no run logged any"):
+        assert text in left_out(tmp_path / "without-tasks")
+    assert "Cost of each step" in texts(tmp_path / "without-tasks")[0]
+
+
+A_TABLE = Table("T", ["System", "de|at"], [["A", Cell("1.0", "±0.1", True)]], [["ref", "∞"]], ["a * b"])
+
+
+def test_the_same_blocks_in_all_forms():
+    blocks = [
+        Heading("H"),
+        Facts({"Seed": "1"}),
+        A_TABLE,
+        Plot("f 1.png", PNG + bytes(16), "caption"),
+        Notes(["n < m"]),
+    ]
+    markdown, html = to_markdown("Title", blocks), to_html("Title", blocks)
+    assert "| System | de\\|at |\n| --- | ---: |\n| A | **1.0** ±0.1 |\n| ref | ∞ |\n\na \\* b" in markdown
+    assert "- **Seed**: 1" in markdown and "![caption](f%201.png)" in markdown and "- n &lt; m" in markdown
+    assert "<td><b>1.0</b> <small>±0.1</small></td>" in html and "<dt>Seed</dt><dd>1</dd>" in html
+    assert '<tbody class="references">' in html and '<p class="note">n &lt; m</p>' in html
+    assert re.search(r"^A +1.0 ±0.1$", to_terminal([A_TABLE], 80), re.MULTILINE)
+
+
+def test_what_is_wider_than_the_terminal_goes_on_below_with_its_names():
+    columns = ["System", "Step", *(f"column {number}" for number in range(12))]
+    shown = to_terminal([Table("T", columns, [["BL_BASE", "adapt", *map(str, range(12))]])], 80)
+    assert max(map(len, shown.splitlines())) <= 80 and shown.count("BL_BASE adapt") == 2
+
+
+HOSTILE = "[x](javascript:alert(1)) ![x](http://a.b/c.png) <script>1</script> `|**b**\n\n# H\n[y]: http://a.b\n[y][y]"
+
+
+def test_nothing_in_a_text_is_a_link_an_image_or_a_tag():
+    """Of labels and texts that a report quotes, wherever they stand."""
+    table = Table(HOSTILE, ["System", HOSTILE], [["A", Cell(HOSTILE, HOSTILE, True)]], notes=[HOSTILE])
+    blocks = [Heading(HOSTILE), Facts({HOSTILE: HOSTILE}), Notes([HOSTILE]), table, Plot("f.png", PNG, HOSTILE)]
+    markdown, html = to_markdown("Title", blocks), to_html("Title", blocks)
+    shown = MarkdownIt("gfm-like", {"linkify": False}).render(markdown)
+    assert set(re.findall(r"<(\w+)", shown)) <= set("h1 h2 ul li strong em p table thead tbody tr th td img".split())
+    assert re.findall("<img[^>]*>", shown) == [
+        '<img src="f.png" alt="' + escape(" ".join(HOSTILE.splitlines())) + '" />'
+    ]
+    assert "<script" not in html and 'href="java' not in html
+
+
+def metrics(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def test_losses_of_a_resumed_run_count_once(tmp_path):
+    path = metrics(
+        tmp_path / "metrics.jsonl",
+        [
+            {"step": 1, "loss": 6.0, "eflops": 0.1, "tflops_per_second": 1e4},
+            {"step": 2, "loss": 5.0, "eflops": 0.2, "tflops_per_second": 1e3},
+            {"step": 2, "loss": 4.0, "eflops": 0.2, "tflops_per_second": 1e4, "lr": 1e-3},
+        ],
+    )
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('{"step": 3, "lo')
+    assert read_losses(path, "minijoint", "adapt", "de") == {
+        "system": "minijoint",
+        "stage": "adapt",
+        "language": "de",
+        "final": 4.0,
+        "curve": [[0.1, 6.0], [0.2, 4.0]],
+        "held_out": [],
+        "usual_seconds": 20.0,
+    }
+    assert read_losses(tmp_path / "none.jsonl", "minijoint", "adapt", "de") is None
+
+
+def test_a_loss_ends_with_the_mean_of_its_last_twentieth_and_is_drawn_as_means_of_stretches(tmp_path):
+    path = metrics(
+        tmp_path / "metrics.jsonl",
+        [
+            {
+                "step": step,
+                "loss": 4.0 + (-1) ** step if step < 2280 else 2.0 + step % 2,
+                "eflops": float(step),
+                "tflops_per_second": 1.0,
+            }
+            for step in range(1, 2401)
+        ],
+    )
+    row = read_losses(path, "minijoint", "adapt", "de")
+    assert row["final"] == pytest.approx(2.5, abs=0.01)
+    assert len(row["curve"]) == 120 and row["curve"][0] == [10.5, 4.0]
+
+
+# --- The page as people see it: on a phone, in dark mode, by keyboard ---
+
+ENOUGH = 4.5  # of contrast: WCAG 2, level AA
+
+
+def a_page():
+    """A report of 15 languages and 4 tasks, with figures 2,640 pixels wide."""
+    columns = ["System", *(f"l{number}" for number in range(15)), "avg"]
+    table = Table("Table 2: performance", columns, [["BL_BASE", *[Cell("53.7", "±1.0")] * 16]])
+    png = PNG + b"\0\0\0\rIHDR" + (2640).to_bytes(4, "big") + bytes(9)
+    blocks = [[Heading(task), table, Plot("f.png", png, "Figure 3")] for task in ("xnli", "xquad", "ner", "topic")]
+    return to_html("Report", sum(blocks, []))
+
+
+def test_plots_scale_with_the_page():
+    """No figure is held at a width that a phone does not have, nor lies in what scrolls."""
+    shown = a_page()
+    assert "figure img { max-width: 100%; height: auto;" in shown
+    assert shown.count('<figure><img alt="Figure 3" width="1320"') == 4
+
+
+def luminance(color):
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_every_text_has_enough_contrast_in_both_modes():
+    modes = re.findall(r"--ground: (\S+); --text: (\S+); --quiet: (\S+); --link: (\S+);", a_page())
+    assert len(modes) == 2
+    for mode in modes:
+        ground, *inks = map(luminance, mode)
+        for ink in inks:
+            assert (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) >= ENOUGH
+
+
+def test_colours_are_those_of_the_modes_and_what_is_wide_scrolls_by_keyboard():
+    shown = a_page()
+    assert set(re.findall(r"[ {]color: ([^;]+);", shown)) == {"var(--text)", "var(--quiet)", "var(--link)"}
+    ids = set(re.findall(r' id="([\w-]+)"', shown))
+    assert set(re.findall(r'href="#([\w-]+)"', shown)) <= ids
+    regions = re.findall(r'<div class="wide" role="region" tabindex="0" aria-labelledby="([\w-]+)">\n<table', shown)
+    assert len(regions) == shown.count("<table") == 4 and set(regions) <= ids
+    assert re.search(r'<body>\n<a class="skip" href="#results">', shown) and '<main id="results">' in shown

@@ -1,0 +1,177 @@
+"""The tables of the paper from its own figures, and what they say where something is missing."""
+
+import pytest
+
+from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.report import tables
+from ds_minimodel.report.curves import near_maximal, training_curves
+from ds_minimodel.report.render import EMPTY, Cell
+from ds_minimodel.report.tables import adapt_costs
+from ds_minimodel.report.units import ComputeUnit
+
+from ..recipes import recipe_of
+from .some_runs import score_row
+
+COSTS = recipe_costs(recipe_of(["bl_base", "bl_small", "minipost", "minijoint"]))
+EFLOPS = adapt_costs(COSTS)
+PAWS_X = {
+    "bl_base": [84.7, 85.8, 86.0, 77.3],
+    "bl_small": [74.2, 76.4, 76.6, 70.8],
+    "minipost": [83.8, 86.2, 86.3, 76.0],
+    "minijoint": [84.4, 85.1, 86.7, 77.9],
+}  # Table 2
+LANGUAGES = ["de", "fr", "es", "zh"]
+
+
+def rows_of(system, task, language, points, seed=1):
+    return [score_row(system, task, language, seed, step, eflops, score) for step, eflops, score in points]
+
+
+def paws_x_rows():
+    """Each system rises linearly from 50 at step 0 to its score in Table 2."""
+    return [
+        row
+        for system, scores in PAWS_X.items()
+        for language, score in zip(LANGUAGES, scores, strict=True)
+        for row in rows_of(system, "paws-x", language, [(0, 0.0, 50.0), (125000, EFLOPS[system], score)])
+    ]
+
+
+def column(table, name, rows=None):
+    index = table.columns.index(name)
+    return {row[0]: row[index] for row in (table.rows if rows is None else rows)}
+
+
+def texts(table, name):
+    return [getattr(cell, "text", cell) for cell in column(table, name).values()]
+
+
+def test_final_scores_are_table_2():
+    baselines = [
+        {"baseline": "majority", "task": "paws-x", "language": language, "score": 55.0} for language in LANGUAGES[:3]
+    ]
+    baselines.append(
+        {"baseline": "TF-IDF", "task": "paws-x", "language": "de", "score": None, "reason": "too few words"}
+    )
+    table = tables.final_scores_table("paws-x", "accuracy", training_curves(paws_x_rows()), COSTS, baselines)
+    assert [row[0] for row in table.rows] == ["BL_BASE", "BL_SMALL", "MiniPost", "MiniJoint"]
+    assert texts(table, "EFLOPs") == ["54.1", "21.1", "29.3", "21.1"]
+    assert texts(table, "V100 days") == ["20.9", "8.13", "11.3", "8.13"]
+    averages = {system: float(cell.text) for system, cell in column(table, "avg").items()}
+    assert averages == pytest.approx(
+        {"BL_BASE": 83.4, "BL_SMALL": 74.5, "MiniPost": 83.1, "MiniJoint": 83.5}, abs=0.101
+    ), "the paper averages scores that it then prints rounded"
+    assert column(table, "zh")["MiniJoint"].best and not column(table, "zh")["BL_BASE"].best
+    references = column(table, "de", table.references)
+    assert references["majority"].text == "55.0" and references["BL_BASE, unadapted"].text == "50.0"
+    assert references["TF-IDF"] == EMPTY
+    assert column(table, "avg", table.references)["majority"] == EMPTY, "zh has no majority score"
+    assert table.title == "Table 2 (paws-x): performance at training completion, accuracy"
+    assert table.notes == [
+        "Bold: the best. After 125,000 updates of step 2, whose cost is that of one language. One seed.",
+        "No score of TF-IDF: too few words (de).",
+    ]
+
+
+def test_bits_a_byte_have_three_decimals_the_lowest_is_best_and_the_sources_pack_is_a_reference():
+    rows = [row | {"bits": 100 / row["score"], "source": 6.5} for row in paws_x_rows()]
+    bits, source = (training_curves(rows, name) for name in ("bits", "source"))
+    scale = tables.SCALES["bits_per_byte"]
+    table = tables.final_scores_table("paws-x", "bits", bits, COSTS, scale=scale, of_source=source)
+    assert [name for name, cell in column(table, "zh").items() if cell.best] == ["MiniJoint"]
+    assert texts(table, "zh")[-1] == f"{100 / PAWS_X['minijoint'][-1]:.3f}"
+    references = column(table, "de", table.references)
+    assert references["BL_BASE, unadapted"].text == "2.000" and references["BL_BASE, source's pack"].text == "6.500"
+
+
+def test_scores_over_seeds_show_their_deviation():
+    rows = [
+        row
+        for seed, score in ((1, 70.0), (2, 72.0))
+        for row in rows_of("bl_base", "xnli", "de", [(10, 1.0, score)], seed)
+    ]
+    table = tables.final_scores_table("xnli", "accuracy", training_curves(rows), [])
+    assert column(table, "de")["BL_BASE"] == ("71.0", "±1.4", True)
+    assert not table.references, "no step 0 was scored"
+    assert table.notes[0].endswith("Mean ± standard deviation over 2 finetuning seeds.")
+
+
+def test_near_maximal_table_has_bounds_infinities_and_stars():
+    rows = rows_of("bl_base", "xnli", "de", [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)])
+    rows += rows_of("bl_base", "xnli", "tr", [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)])
+    rows += rows_of("minijoint", "xnli", "de", [(0, 0.0, 0.0), (20, 2.592, 95.0 * 2)])
+    rows += rows_of("minijoint", "xnli", "tr", [(0, 0.0, 0.0), (20, 2.592, 94.0)])
+    rows += [row | {"system": "bl_small", "score": 0.5 * row["score"]} for row in rows if row["system"] == "bl_base"]
+    table = tables.near_maximal_table("xnli", near_maximal(training_curves(rows)))
+    assert column(table, "de") == {
+        "BL_BASE": ("1.00", "(0.00–1.00)", False),
+        "BL_SMALL": ("∞", "", False),
+        "MiniJoint": ("0.50", "(0.00–1.00)", True),
+    }
+    assert texts(table, "avg") == ["1.00", "∞", "0.50*"] and "V100 days" in table.title
+
+
+def test_summary_is_section_4_1():
+    tasks = {"xnli": (72.0, 71.2, 70.3), "mlqa": (56.9, 56.7, 56.0), "paws-x": (83.4, 83.1, 83.5)}
+    rows = [
+        row
+        for task, scores in tasks.items()
+        for system, score in zip(("bl_base", "minipost", "minijoint"), scores, strict=True)
+        for row in rows_of(system, task, "de", [(0, 0.0, 20.0), (125000, EFLOPS[system], score)])
+    ]
+    table = tables.summary_table(training_curves(rows), COSTS)
+    assert texts(table, "score retained") == ["100.0 %", "99.4 %", "98.7 %"]
+    assert column(table, "of BL_BASE's cost")["MiniJoint"].text == "39.0 %"
+
+
+@pytest.mark.parametrize("value, text", [(9.994, "9.99"), (9.996, "10.0"), (1234.5, "1234"), (float("inf"), "∞")])
+def test_compute_has_three_significant_digits(value, text):
+    assert ComputeUnit("EFLOPs", 1).text(value) == text
+
+
+def test_losses_have_a_column_for_each_stage_and_language():
+    row = {"system": "minijoint", "stage": "adapt", "language": "de", "final": 2.5}
+    table = tables.loss_table([row, row | {"stage": "pretrain", "language": "en", "final": 1.25}])
+    assert table.columns == ["System", "pretrain en", "adapt de"]
+    assert list(map(str, table.rows[0])) == ["MiniJoint", "1.250", "2.500"]
+
+
+def test_held_out_losses_name_the_best_step():
+    row = {"system": "minijoint", "stage": "adapt", "language": "de", "held_out": [[0, 0.0, 2.0], [5, 1.0, 1.0]]}
+    table = tables.held_out_table([row, row | {"held_out": [], "language": "tr"}])
+    assert table.columns == ["System", "adapt de"] and table.rows[0][1] == Cell("1.000")
+    longer = row | {"held_out": [*row["held_out"], [1000, 9.0, 1.25]]}
+    assert tables.held_out_table([longer]).rows[0][1] == Cell("1.250", "best 1.000 at step 5")
+
+
+def test_scores_during_finetuning_are_means_of_the_last_and_of_the_best_epochs():
+    row = {"system": "minijoint", "task": "topic", "seed": 1, "curve": [[8, 80.0], [16, 60.0]]}
+    other = row | {"seed": 2, "curve": [[8, 50.0], [16, 70.0]]}
+    table = tables.development_table([row, other, other | {"system": "bl_base", "task": "qa"}])
+    assert table.columns == ["System", "topic", "qa"]
+    assert table.rows[0][1:] == [EMPTY, Cell("70.0")] and table.rows[1][1:] == [Cell("65.0", "best 75.0"), EMPTY]
+
+
+def test_source_language_has_a_table_of_its_own():
+    rows = rows_of("bl_base", "xnli", "en", [(0, 0.0, 86.4)]) + rows_of("minijoint", "xnli", "en", [(0, 0.0, 86.2)])
+    table = tables.source_table("en", training_curves(rows))
+    assert column(table, "xnli") == {"BL_BASE": ("86.4", "", True), "MiniJoint": ("86.2", "", False)}
+
+
+def test_confusion_and_predictions_are_those_of_all_languages():
+    examples = [
+        {
+            "system": system,
+            "task": "topic",
+            "language": language,
+            "labels": ["no", "yes"],
+            "confusion": [[7, 2], [1, 5]],
+            "predictions": [["a\n text", "no", said]],
+        }
+        for system, said in (("bl_base", "no"), ("minijoint", "yes"))
+        for language in ("de", "tr")
+    ]
+    confusion, predictions = tables.confusion_table(examples), tables.predictions_table(examples)
+    assert confusion.columns == ["System", "gold", "predicted no", "predicted yes"]
+    assert confusion.rows[2] == ["MiniJoint", "no", Cell("14", best=True), Cell("4")]
+    assert predictions.rows[1] == ["a text", "tr", "no", Cell("no", best=True), Cell("yes")]

@@ -1,0 +1,219 @@
+"""A small model on made-up batches, trained by the engine: for the tests and the ranks that they start."""
+
+import contextlib
+import os
+from types import SimpleNamespace
+from unittest import mock
+
+import deepspeed
+import numpy as np
+import torch
+
+from ds_minimodel.common.files import read_json_lines
+from ds_minimodel.models.parameters import train_only
+from ds_minimodel.steps.training import micro_batches
+from ds_minimodel.training import loop
+from ds_minimodel.training.run import Accounting, CheckpointPolicy, Execution, Optimizer, Run, Schedule
+from ds_minimodel.training.zero import engine as zero_engine
+from tests.small_models import masked_lm, roberta
+
+STEPS, BATCH_SIZE, SEQ_LENGTH, VOCAB_SIZE = 6, 8, 16, 64
+BODY, DEPTHS = roberta(3, 32, 2, 64, SEQ_LENGTH), (1, 3)
+# What trains in step 1, in step 2 and in step 1b.
+TRAINS = {
+    "pretrain": lambda name: True,
+    "adapt": lambda name: name.startswith("pack."),
+    "build-mini": lambda name: name.startswith(("body.layers.1.", "body.layers.2.")),
+}
+
+
+class Sampler:
+    """Samples that are functions of their number, with unequal counts of loss terms."""
+
+    @staticmethod
+    def rows(first, last):
+        samples = []
+        for index in range(first, last):
+            random = np.random.default_rng(index)
+            num_targets = 1 + index % 5
+            targets = np.full(5, -100)
+            targets[:num_targets] = random.integers(4, VOCAB_SIZE, num_targets)
+            samples.append(
+                {
+                    "tokens": random.integers(4, VOCAB_SIZE, SEQ_LENGTH),
+                    "lengths": SEQ_LENGTH,
+                    "read": random.permutation(SEQ_LENGTH)[:5],
+                    "targets": targets,
+                    "sample_keys": index * 7919,
+                }
+            )
+        batch = {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
+        batch |= {name: batch[name].astype(np.int32) for name in ("lengths", "sample_keys")}
+        return batch | {"count": int((batch["targets"] >= 0).sum())}
+
+
+RUN = {
+    "steps": STEPS,
+    "batch_size": BATCH_SIZE,
+    "lr": 1e-2,
+    "warmup_steps": 2,
+    "weight_decay": 0.01,
+    "beta1": 0.9,
+    "beta2": 0.98,
+    "eps": 1e-6,
+    "clip": 0.0,
+    "zero_stage": 0,
+    "precision": "fp32",
+    "micro_batch_size": BATCH_SIZE,
+    "checkpoint_every": 1000,
+    "keep_last": 2,
+    "tokens_per_step": BATCH_SIZE * SEQ_LENGTH,
+    "phases": ((STEPS, 1e9, 2e9),),
+}
+
+
+def run_config(deepspeed=None, **changes):
+    """A Run, by the names that run.json has for its numbers. deepspeed: settings of a file, as JSON."""
+    assert changes.keys() <= RUN.keys(), changes.keys() - RUN.keys()
+    run = SimpleNamespace(**RUN | changes)
+    return Run(
+        Schedule(run.steps, run.lr, run.warmup_steps),
+        Execution(run.batch_size, run.micro_batch_size, run.zero_stage, run.precision),
+        Accounting(run.tokens_per_step, run.phases),
+        Optimizer(run.weight_decay, run.beta1, run.beta2, run.eps, run.clip),
+        CheckpointPolicy(run.checkpoint_every, run.keep_last),
+        deepspeed or {},
+    )
+
+
+def changed(run, **changes):
+    """A Run like another but for these numbers."""
+    return run_config(**{**run.record(), **changes})
+
+
+def model(what="pretrain", seed=0):
+    torch.manual_seed(seed)
+    module = masked_lm(BODY, VOCAB_SIZE, *DEPTHS)
+    train_only(module, TRAINS[what])
+    return module
+
+
+def weights_of(module):
+    """Of parameters, and of the buffers that frozen ones become at ZeRO 3."""
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor.detach().clone() for name, tensor in tensors}
+
+
+def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=lambda *_: None, sampler=Sampler, job="test"):
+    """loop.train on the batches of `sampler`."""
+    return loop.train(
+        module or model(),
+        micro_batches(sampler, run, world),
+        run,
+        world,
+        folder,
+        "test",
+        job,
+        snapshot_steps,
+        on_snapshot,
+    )
+
+
+def losses(folder):
+    return [record["loss"] for record in read_json_lines(folder / "metrics.jsonl")]
+
+
+def same(weights, others):
+    """Whether two {name: tensor} are equal bit for bit."""
+    return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
+
+
+def observe(world, folder, run, what):
+    """Train; what a test wants to know of it, as JSON: losses, and the engine's state after the last step."""
+    module, seen = model(what), SimpleNamespace()
+    original = weights_of(module)
+    build_engine = loop.build_engine
+
+    def keep_engine(*arguments):
+        seen.engine = build_engine(*arguments)
+        return seen.engine
+
+    def look(step, weights):
+        seen.weights, seen.state_size = weights, sum(world.gather(lambda: _state_size(seen.engine.optimizer)))
+        with deepspeed.zero.GatheredParameters(list(module.parameters())):
+            seen.parameters = weights_of(module)
+
+    with mock.patch.object(loop, "build_engine", keep_engine):
+        weights = train(world, folder, run, module, (run.schedule.steps,), look)
+    frozen = original.keys() - weights.keys()
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[run.execution.precision]
+    return {
+        "losses": losses(folder),
+        "gradient_norms": [record["gradient_norm"] for record in read_json_lines(folder / "metrics.jsonl")],
+        "trained": sorted(weights),
+        "unmoved": sorted(name for name in weights if torch.equal(weights[name], original[name])),
+        "frozen_moved": sorted(
+            name for name in frozen if not torch.equal(seen.parameters[name], original[name].to(dtype))
+        ),
+        "trained_size": sum(weight.numel() for weight in weights.values()),
+        "state_size": seen.state_size,
+        "dtypes": sorted({str(weight.dtype) for weight in weights.values()}),
+        "rounded": all(torch.equal(weight, weight.to(torch.bfloat16).float()) for weight in weights.values()),
+        "masters_round_to_parameters": same(
+            {name: weights[name].to(dtype) for name in weights}, {name: seen.parameters[name] for name in weights}
+        ),
+        "snapshot_is_result": same(seen.weights, weights),
+    }
+
+
+def _state_size(optimizer):
+    """Elements of Adam's first moment on this rank."""
+    torch_optimizer = getattr(optimizer, "optimizer", optimizer)
+    return sum(state["exp_avg"].numel() for state in torch_optimizer.state.values())
+
+
+@contextlib.contextmanager
+def small_parameters_partitioned():
+    """Engines without a plan leave parameters as small as these on every rank unless told otherwise."""
+    original = zero_engine.deepspeed_config
+
+    def config(run, world_size, zero=None):
+        config = original(run, world_size, zero)
+        if run.execution.zero_stage == 3:
+            config["zero_optimization"]["stage3_param_persistence_threshold"] = 0
+        return config
+
+    with mock.patch.object(zero_engine, "deepspeed_config", config):
+        yield
+
+
+class CrashingSampler(Sampler):
+    """Fails when the fifth step asks for its batch."""
+
+    @staticmethod
+    def rows(first, last):
+        if first >= 4 * BATCH_SIZE:
+            raise RuntimeError("crash of the test")
+        return Sampler.rows(first, last)
+
+
+def signal_self(*numbers):
+    """An on_snapshot that sends this process signals."""
+
+    def send(_step, _weights):
+        for number in numbers:
+            os.kill(os.getpid(), number)
+
+    return send
+
+
+def resume(world, folder, run, what="pretrain"):
+    """Go on from other initial weights, so that what a checkpoint failed to restore would be seen.
+
+    Frozen weights are the same as before: a step reads them from artifacts.
+    """
+    module, frozen = model(what, seed=1), model(what, seed=0)
+    trains = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    kept = {name: weight for name, weight in frozen.state_dict().items() if name not in trains}
+    module.load_state_dict(kept, strict=False)
+    return train(world, folder, run, module)

@@ -1,0 +1,242 @@
+"""What test_tensor_parallel.py starts on four ranks: the same models and runs, split and whole.
+
+Rank 0 writes what all saw to results.json of its folder, and trained weights beside it.
+"""
+
+import copy
+from dataclasses import replace
+from unittest import mock
+
+import torch
+from measure import measure_step
+from safetensors.torch import save_file
+from synthetic import SEQ_LENGTH, TRAINS, Sampler, losses, same, train
+from synthetic import run_config as six_steps
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.common.files import write_json
+from ds_minimodel.models.modern import Qwen3Config
+from ds_minimodel.models.parameters import train_only
+from ds_minimodel.models.split import split_model
+from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor, to_tensors
+from ds_minimodel.ops import parallel
+from ds_minimodel.ops.parallel import cross_entropy, mappings
+from ds_minimodel.steps.training import micro_batches
+from ds_minimodel.training.ranks.world import join_ranks
+from tests.small_models import masked_lm, roberta
+
+VOCAB_SIZE = 67  # four ranks have 16, 17, 17 and 17 rows
+BODY, DEPTHS = roberta(3, 32, 4, 64, SEQ_LENGTH), (1, 3)
+GROUPED = Qwen3Config(num_layers=2, hidden_size=32, num_heads=8, num_kv_heads=4, head_size=6, ffn_size=32)
+DROPOUT, NO_DROPOUT = {"dropout": 0.2, "attention_dropout": 0.3}, {"dropout": 0.0, "attention_dropout": 0.0}
+# Large eps: else Adam would hide a wrong norm of the gradients, as it does not see their scale.
+CLIPPED = {"clip": 0.02, "eps": 1.0, "lr": 0.5}
+
+
+def run_config(**changes):
+    return six_steps(**{"steps": 4, **changes})
+
+
+def cases():
+    """{name: (ranks to a replica, what trains, dropout, run)}; each must train what one rank does."""
+    chosen = {f"{what} zero1": (2, what, True, run_config(zero_stage=1)) for what in TRAINS}
+    chosen |= {
+        f"pretrain zero{stage} clipped": (2, "pretrain", True, run_config(zero_stage=stage, **CLIPPED))
+        for stage in range(4)
+    }
+    chosen["adapt at a depth of the schedule"] = (2, "adapt depth 1", True, run_config(zero_stage=1))
+    chosen["accumulation"] = (2, "pretrain", True, run_config(zero_stage=1, micro_batch_size=2))
+    chosen["one replica"] = (4, "pretrain", True, run_config(zero_stage=1))
+    chosen |= {
+        f"bf16 zero{stage}": (2, "pretrain", True, run_config(zero_stage=stage, precision="bf16")) for stage in (1, 3)
+    }
+    return chosen
+
+
+class AtDepth1(Sampler):
+    @staticmethod
+    def rows(first, last):
+        return {**Sampler.rows(first, last), "depth": 1}
+
+
+def model(what, dropout, seed=0):
+    torch.manual_seed(seed)
+    module = masked_lm(BODY.model_copy(update=DROPOUT if dropout else NO_DROPOUT), VOCAB_SIZE, *DEPTHS)
+    train_only(module, TRAINS[what.split()[0]])
+    return module
+
+
+def train_case(world, folder, case, seed=0):
+    _, what, dropout, run = case
+    module = model(what, dropout, seed)
+    split_model(module, world.tensor)
+    weights = train(world, folder, run, module, sampler=AtDepth1 if "depth" in what else Sampler)
+    return weights, losses(folder) if world.is_main else None
+
+
+def train_cases(worlds, folder):
+    seen = {}
+    for name, case in cases().items():
+        world = worlds[case[0]]
+        weights, values = train_case(world, folder / name, case)
+        first, *others = world.gather(lambda weights=weights: weights)
+        apart = [(first[key] - other[key]).abs().max().item() for other in others for key in first]
+        seen[name] = {"losses": values, "apart": max(apart)}
+        if world.is_main:
+            save_file(weights, folder / f"{name}.safetensors")
+    return seen
+
+
+def resumed(world, folder):
+    """Go on from step 2, from other initial weights, at the same ZeRO stage and at another."""
+    first, expected = train_case(world, folder, (2, "pretrain", True, run_config(zero_stage=1, checkpoint_every=2)))
+    second, _ = train_case(world, folder, (2, "pretrain", True, run_config(zero_stage=1)), seed=1)
+    _, losses_of_other_stage = train_case(world, folder, (2, "pretrain", True, run_config(zero_stage=3)), seed=1)
+    return {"same": same(first, second), "losses": [expected, losses_of_other_stage]}
+
+
+MEASURED = {"adapt zero1": ("adapt", 1, "fp32"), "pretrain zero3": ("pretrain", 3, "bf16")}
+
+
+def measured(world):
+    """{case: what a step of a split model takes beside what was planned}"""
+    found = {}
+    for name, (what, stage, precision) in MEASURED.items():
+        module, run = model(what, True), run_config(zero_stage=stage, precision=precision)
+        split_model(module, world.tensor)
+        found[name] = measure_step(module, micro_batches(Sampler, run, world), run, world)
+    return found
+
+
+def refusal(world, folder, run):
+    try:
+        train_case(world, folder, (0, "pretrain", True, run))
+    except (UserError, OtherRankFailed) as error:
+        return str(error)
+
+
+def task_batch():
+    """Four samples of unequal lengths, read at their first token."""
+    batch = to_tensors(Sampler.rows(0, 4))
+    batch["lengths"] = torch.tensor([16, 9, 12, 5], dtype=torch.int32)
+    return {**batch, "read": torch.zeros(4, 1, dtype=torch.int64), "targets": torch.tensor([[2], [0], [1], [2]])}
+
+
+def modules():
+    """{name: (module, batch)} in double precision, with large weights, which hide no mistake."""
+    torch.manual_seed(0)
+    config, batch = BODY.model_copy(update=DROPOUT), to_tensors(Sampler.rows(0, 4))
+    answers = torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
+    chosen = {
+        "masked LM": (masked_lm(config, VOCAB_SIZE, *DEPTHS), batch),
+        "masked LM, padded": (
+            masked_lm(config, VOCAB_SIZE, *DEPTHS),
+            {**batch, "lengths": torch.tensor([16, 9, 12, 5], dtype=torch.int32)},
+        ),
+        "norms of heads": (masked_lm(GROUPED, VOCAB_SIZE, 2), batch),
+        "classifier": (SequenceClassifier(config, VOCAB_SIZE, 3), task_batch()),
+        "questions": (
+            SpanExtractor(config, VOCAB_SIZE),
+            {name: value for name, value in {**task_batch(), "targets": answers}.items() if name != "read"},
+        ),
+    }
+    for module, _ in chosen.values():
+        for parameter in module.double().parameters():
+            parameter.data.normal_(0, 0.3)
+    return chosen
+
+
+def difference_from_whole(whole, batch, group):
+    """Largest difference of losses and of gradients from those of the whole module, relative to the largest."""
+    whole.zero_grad()
+    split = copy.deepcopy(whole)
+    split_model(split, group)
+    expected, got = whole(batch), split(batch)
+    expected.sum().backward()
+    got.sum().backward()
+    errors = [((got - expected).abs() / expected.abs()).max()]
+    for (name, parameter), reference in zip(split.named_parameters(), whole.parameters()):
+        assert torch.equal(parallel.full_tensor(parameter, parameter.detach()), reference), name
+        assert (parameter.grad is None) == (reference.grad is None), name
+        if reference.grad is not None:
+            error = parallel.full_tensor(parameter, parameter.grad) - reference.grad
+            errors.append(error.abs().max() / reference.grad.abs().max().clamp(min=0.1))
+    return float(torch.stack(errors).max().detach())
+
+
+def differences(worlds):
+    """{module and number of ranks: largest difference on any rank}"""
+    found = {}
+    for name, (module, batch) in modules().items():
+        for size, world in worlds.items():
+            # The logits of the loss in one piece, and in several.
+            with mock.patch.object(cross_entropy, "CHUNK_ROWS", 3 if size == 2 else cross_entropy.CHUNK_ROWS):
+                error = difference_from_whole(module, batch, world.tensor)
+            found[f"{name} on {size}"] = max(world.gather(lambda error=error: error))
+    return found
+
+
+def held_parameters(group):
+    """(elements that this rank holds, elements of the whole) of a masked-LM model's split parameters."""
+    module = model("pretrain", True)
+    whole = sum(parameter.numel() for parameter in module.parameters())
+    split_model(module, group)
+    return sum(parameter.numel() for parameter in module.parameters()), whole
+
+
+def mapped(world, group):
+    """{mapping: [forward, backward] on each rank} for inputs that differ by rank."""
+    seen = {}
+    for name in ("copy", "reduce", "gather"):
+        x = torch.tensor([1.0, 2.0]) * 10**group.rank
+        x.requires_grad_()
+        out = getattr(mappings, name)(x, group)
+        out.backward(torch.arange(1.0, 1 + out.numel()) * 10**group.rank)
+        seen[name] = world.gather(lambda out=out, x=x: [out.tolist(), x.grad.tolist()])
+    return seen
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor that an operator returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.elements = max(self.elements, out.numel())
+        return out
+
+
+def largest_tensor_of_the_loss(group):
+    """(elements of the largest tensor, elements of this rank's part of all logits)"""
+    rows, hidden, vocabulary = 64, 8, 401
+    share = group.share(vocabulary)
+    weight, bias = torch.randn(len(share), hidden, requires_grad=True), torch.zeros(len(share), requires_grad=True)
+    x, targets = torch.randn(rows, hidden, requires_grad=True), torch.arange(rows)
+    with mock.patch.object(cross_entropy, "CHUNK_ROWS", 16), Largest() as largest:
+        cross_entropy.linear_cross_entropy(x, weight, bias, targets, share, group).backward()
+    return largest.elements, rows * len(share)
+
+
+def main(folder):
+    two = join_ranks(2)
+    four = replace(two, **dict(zip(("data", "tensor"), parallel.split_world(two.rank, two.size, 4))))
+    worlds = {2: two, 4: four}
+    results = {
+        "mapped": mapped(two, two.tensor),
+        "held": held_parameters(four.tensor),
+        "largest": largest_tensor_of_the_loss(two.tensor),
+    }
+    results["groups"] = two.gather(
+        lambda: [[world.data.rank, world.data.size, world.tensor.rank, world.tensor.size] for world in worlds.values()]
+    )
+    results["measured"] = measured(two)
+    results["differences"] = differences(worlds)
+    results["cases"] = train_cases(worlds, folder)
+    results["resumed"] = resumed(two, folder / "resumed")
+    results["other_layout"] = refusal(four, folder / "resumed", run_config(zero_stage=1))
+    results["unclippable"] = refusal(two, folder / "none", run_config(zero_stage=0, precision="bf16", clip=1.0))
+    if two.is_main:
+        write_json(folder / "results.json", results)

@@ -1,0 +1,258 @@
+"""Checkpoints are complete or absent: kills in the middle of a save, damage, other settings, retention."""
+
+import logging
+import os
+import pickle
+import re
+import resource
+import shutil
+import signal
+import time
+
+import deepspeed
+import pytest
+import torch
+from killed import PLACES, RUN
+from synthetic import CrashingSampler, model, resume, run_config, same, small_parameters_partitioned, train
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json, sha256_of_file, sha256_of_json, write_json
+from ds_minimodel.training.checkpoints.storage import drop_all
+from ds_minimodel.training.zero import engine as zero_engine
+from ds_minimodel.training.zero.state import read_masters
+
+from ..forks import Fork
+
+EACH_STEP = {"checkpoint_every": 1, "keep_last": 3}
+
+
+def names(folder):
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def crash(world, folder, run):
+    """Train four steps and fail."""
+    with pytest.raises(RuntimeError, match="crash of the test"):
+        train(world, folder, run, sampler=CrashingSampler)
+
+
+def truncate(folder):
+    file = max(folder.glob("*.pt"), key=lambda path: path.stat().st_size)
+    os.truncate(file, file.stat().st_size // 2)
+    return file.name
+
+
+def flip_a_bit(folder):
+    file = max(folder.glob("*.pt"), key=lambda path: path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    return file.name
+
+
+def delete(folder):
+    file = min(folder.glob("*.pt"))
+    file.unlink()
+    return file.name
+
+
+def delete_manifest(folder):
+    (folder / "manifest.json").unlink()
+    return "manifest.json"
+
+
+def cut_manifest(folder):
+    os.truncate(folder / "manifest.json", 40)
+    return "manifest.json"
+
+
+def change_a_fact(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"test"', '"tesu"'))
+    return "manifest.json"
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, delete, delete_manifest, cut_manifest, change_a_fact])
+def test_a_damaged_checkpoint_is_named_and_passed_over(world, uninterrupted, tmp_path, caplog, damage):
+    run = run_config(zero_stage=1, **EACH_STEP)
+    crash(world, tmp_path, run)
+    newest = tmp_path / "checkpoints" / "step-00000004"
+    file = damage(newest)
+    with caplog.at_level(logging.WARNING):
+        weights = resume(world, tmp_path, run)
+    (message,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
+    assert str(newest / file) in message and "\n" not in message
+    assert same(weights, uninterrupted(run)[0])
+
+
+def test_a_damaged_checkpoint_does_not_crowd_out_a_good_one(world, uninterrupted, tmp_path):
+    """Steps 4 and 3 are damaged, the run goes on from step 2, and the next save is of a step before 4."""
+    run = run_config(checkpoint_every=1, keep_last=3)
+    crash(world, tmp_path, run)
+    truncate(tmp_path / "checkpoints" / "step-00000004")
+    truncate(tmp_path / "checkpoints" / "step-00000003")
+    crash(world, tmp_path, run_config(checkpoint_every=3, keep_last=1))
+    assert names(tmp_path) == ["latest", "step-00000003"]
+    assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
+
+
+@pytest.mark.parametrize("lost", ["all", "the folder that latest names"])
+def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, lost):
+    run = run_config(zero_stage=1, checkpoint_every=2, keep_last=9)
+    crash(world, tmp_path, run)
+    checkpoints = tmp_path / "checkpoints"
+    first = f"step-00000002/{truncate(checkpoints / 'step-00000002')}"
+    second = f"step-00000004/{flip_a_bit(checkpoints / 'step-00000004')}"
+    if lost != "all":
+        shutil.rmtree(checkpoints / "step-00000004")
+        second = "step-00000004: missing"
+    before = names(tmp_path)
+    with pytest.raises(UserError, match="no checkpoint is left undamaged.*delete .*checkpoints to") as refused:
+        train(world, tmp_path, run)
+    assert first in str(refused.value) and second in str(refused.value) and "\n" not in str(refused.value)
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "changes, what, message",
+    [
+        ({"precision": "bf16"}, "pretrain", "precision: fp32, here bf16"),
+        ({"job": "of another recipe"}, "pretrain", "job: test, here of another recipe"),
+        ({}, "adapt", r"parameters: body.embedding_norm.bias \[32\], here body.embedding_norm.bias frozen"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what, message):
+    crash(world, tmp_path, run_config(zero_stage=1, **EACH_STEP))
+    before = names(tmp_path)
+    job = changes.pop("job", "test")
+    with pytest.raises(UserError, match=f"a checkpoint of another run .{message}.; use another") as refused:
+        train(world, tmp_path, run_config(**{"zero_stage": 1, **EACH_STEP, **changes}), model(what), job=job)
+    assert "\n" not in str(refused.value)
+    assert names(tmp_path) == before
+
+
+def test_the_newest_stay_until_the_run_is_done(world, tmp_path):
+    crash(world, tmp_path, run_config(checkpoint_every=1, keep_last=2))
+    assert names(tmp_path) == ["latest", "step-00000003", "step-00000004"]
+    drop_all(tmp_path / "checkpoints")
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_finished_run_leaves_nothing_of_a_killed_save(tmp_path):
+    """A save was killed whose step has a damaged checkpoint, too."""
+    checkpoints = tmp_path / "checkpoints"
+    for name in ("step-00000002", "step-00000002.partial"):
+        (checkpoints / name).mkdir(parents=True)
+        (checkpoints / name / "file").write_text("cut short")
+    (checkpoints / "latest").write_text("step-00000002")
+    drop_all(checkpoints)
+    assert not checkpoints.exists()
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_deepspeed_loads_them_by_itself(world, uninterrupted, tmp_path, stage):
+    """A plain engine of the same layout, `latest` found by DeepSpeed, its own reader of files."""
+    run = run_config(zero_stage=stage, precision="bf16", checkpoint_every=4)
+    crash(world, tmp_path, run)
+    module = model(seed=1)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1.0)
+    with small_parameters_partitioned():
+        config = zero_engine.deepspeed_config(run, world.size)
+    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, dist_init_required=False, config=config)
+    path, client_state = engine.load_checkpoint(tmp_path / "checkpoints")
+    assert "step-00000004" in path and client_state["step"] == 4
+    weights = read_masters(engine)
+    engine.destroy()
+    seen = {}
+    train(world, tmp_path / "again", run, snapshot_steps=(4,), on_snapshot=lambda _, found: seen.update(found))
+    assert same(weights, seen)
+
+
+def test_only_known_classes_are_unpickled(world, tmp_path):
+    """A file with the right hash that would run code when unpickled."""
+    run = run_config(zero_stage=0, **EACH_STEP)
+    crash(world, tmp_path, run)
+    folder = tmp_path / "checkpoints" / "step-00000004"
+    torch.save({"module": Evil(tmp_path / "ran")}, folder / "mp_rank_00_model_states.pt")
+    manifest = read_json(folder / "manifest.json")
+    del manifest["manifest_sha256"]
+    manifest["files"]["mp_rank_00_model_states.pt"] = {
+        "bytes": (folder / "mp_rank_00_model_states.pt").stat().st_size,
+        "sha256": sha256_of_file(folder / "mp_rank_00_model_states.pt"),
+    }
+    write_json(folder / "manifest.json", {**manifest, "manifest_sha256": sha256_of_json(manifest)})
+    with pytest.raises(pickle.UnpicklingError):
+        train(world, tmp_path, run)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def small_disk():
+    """small_disk(): from now on no file may grow beyond 20,000 bytes, to the end of the test."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("end", ["at the next step", "at a stop", "after the last step"])
+def test_a_full_disk_in_the_background_is_one_line(world, uninterrupted, tmp_path, small_disk, end):
+    """And the former checkpoint stays good."""
+    run = run_config(zero_stage=1, checkpoint_every=5 if end == "after the last step" else 2)
+    good = "step-00000004" if end == "after the last step" else "step-00000002"
+    latest = tmp_path / "checkpoints" / "latest"
+
+    def fill_disk(step, _weights):
+        if step == (5 if end == "after the last step" else 4):
+            deadline = time.monotonic() + 60
+            while not (latest.exists() and latest.read_text() == good) and time.monotonic() < deadline:
+                time.sleep(0.01)  # the former one is written in the background, too
+            small_disk()
+            if end == "at a stop":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    if end == "after the last step":
+        crash(world, tmp_path, run_config(zero_stage=1, checkpoint_every=2))
+    with pytest.raises(UserError, match="checkpoints: cannot write: .*that was complete is changed") as refused:
+        train(world, tmp_path, run, snapshot_steps=(4, 5), on_snapshot=fill_disk)
+    assert "\n" not in str(refused.value)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert latest.read_text() == good
+    assert [name for name in names(tmp_path) if name.startswith("step") and "partial" not in name][-1] == good
+    assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
+
+
+def test_a_state_that_is_not_finite_is_not_saved_even_where_its_loss_was(world, tmp_path):
+    """The loss of a step is computed before its update, which is what makes the weights infinite here.
+
+    Step 2 may see its loss before the thread has seen the state of step 1.
+    """
+    run = run_config(checkpoint_every=1, lr=1e39, warmup_steps=0)
+    with pytest.raises(UserError, match="state is not finite after step 1 and is not saved|loss is not finite"):
+        train(world, tmp_path, run)
+    assert not list((tmp_path / "checkpoints").glob("step-*[0-9]"))
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Folders of runs that were killed, one for each of PLACES."""
+    folders = {place: tmp_path_factory.mktemp(place) for place in PLACES}
+    for process in [Fork("killed:killed_in_second_save", folder, place) for place, folder in folders.items()]:
+        assert process.wait() == -signal.SIGKILL
+    return folders
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_kill_in_a_save_leaves_the_former_good(world, uninterrupted, killed, place):
+    complete = ["step-00000001"] + (["step-00000002"] if place == "pointing" else [])
+    assert [name for name in names(killed[place]) if re.fullmatch(r"step-\d+", name)] == complete
+    assert (killed[place] / "checkpoints" / "latest").read_text() == "step-00000001"
+    assert same(resume(world, killed[place], RUN), uninterrupted(RUN)[0])
+    assert not any("partial" in name for name in names(killed[place]))

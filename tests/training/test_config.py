@@ -1,0 +1,134 @@
+"""Numbers of a run: learning rate, cost, split of a batch, DeepSpeed's JSON, run.json."""
+
+import pytest
+from synthetic import RUN, run_config
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.training.run import fill_batch, split_batch
+from ds_minimodel.training.zero.config import check_deepspeed, deepspeed_config, needed_stage
+
+
+def test_learning_rate_rises_and_falls_linearly():
+    run = run_config(steps=10, warmup_steps=4, lr=8e-4)
+    assert [run.schedule.lr_at(step) for step in range(4)] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4])
+    assert [run.schedule.lr_at(step) for step in (4, 7, 9, 10)] == pytest.approx([8e-4, 4e-4, 8e-4 / 6, 0])
+
+
+@pytest.mark.parametrize(
+    "batch_size, micro, world_size, split",
+    [(2048, 32, 8, (32, 8)), (16, 16, 1, (16, 1)), (16, 64, 2, (8, 1)), (6, 1, 3, (1, 2))],
+)
+def test_split_of_a_batch(batch_size, micro, world_size, split):
+    assert split_batch(batch_size, micro, world_size) == split
+    config = deepspeed_config(run_config(batch_size=batch_size, micro_batch_size=micro), world_size)
+    assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == split
+
+
+@pytest.mark.parametrize(
+    "batch_size, micro, world_size, key", [(15, 8, 2, "batch_size 15"), (16, 3, 2, "micro_batch_size 3")]
+)
+def test_a_batch_that_does_not_divide_is_refused(batch_size, micro, world_size, key):
+    with pytest.raises(UserError, match=key):
+        split_batch(batch_size, micro, world_size)
+
+
+@pytest.mark.parametrize("stage, micro, expected", [(0, 8, None), (0, 2, None), (1, 8, None), (1, 2, "fp32")])
+def test_bf16_accumulates_in_fp32_where_deepspeed_can(stage, micro, expected):
+    config = deepspeed_config(run_config(zero_stage=stage, precision="bf16", micro_batch_size=micro), 1)
+    assert config.get("data_types", {}).get("grad_accum_dtype") == expected
+
+
+@pytest.mark.parametrize(
+    "stage, changes, replicas, settings, device, needed",
+    [
+        (1, {}, 1, {}, "cpu", 0),
+        (2, {"precision": "bf16"}, 1, {}, "cpu", 0),
+        (1, {"micro_batch_size": 2}, 1, {}, "cpu", 0),
+        (3, {}, 1, {}, "cpu", 3),
+        (1, {}, 2, {}, "cpu", 1),
+        (1, {}, 1, {}, "cuda", 1),
+        (1, {"precision": "fp16"}, 1, {}, "cpu", 1),
+        (1, {"precision": "bf16", "micro_batch_size": 2}, 1, {}, "cpu", 1),
+        (1, {"clip": 1.0}, 1, {}, "cpu", 1),
+        (2, {}, 1, {"comms_logger": {"enabled": True}}, "cpu", 2),
+    ],
+)
+def test_one_replica_on_a_cpu_partitions_nothing(stage, changes, replicas, settings, device, needed):
+    run = run_config(zero_stage=stage, **changes)
+    assert needed_stage(run.execution, replicas, run.optimizer.clip, settings, device) == needed
+
+
+@pytest.mark.parametrize(
+    "batch_size, micro, world_size, slots",
+    [(32, 32, 1, 32), (32, 8, 4, 32), (32, 32, 5, 35), (32, 32, 64, 64), (32, 5, 1, 35), (8, 3, 2, 8), (7, 4, 2, 8)],
+)
+def test_a_filled_batch_divides(batch_size, micro, world_size, slots):
+    found, micro_batch = fill_batch(batch_size, micro, world_size)
+    assert found == slots and micro_batch <= micro
+    size, accumulation = split_batch(found, micro_batch, world_size)
+    assert size == micro_batch and size * accumulation * world_size == slots
+
+
+def test_the_record_of_a_run_has_the_names_that_run_json_has_always_had():
+    record = run_config(zero_stage=2, precision="bf16", checkpoint_every=7).record()
+    assert list(record) == list(RUN)
+    assert record == {**RUN, "zero_stage": 2, "precision": "bf16", "checkpoint_every": 7}
+
+
+OWN = {
+    "train_batch_size": 16,
+    "gradient_accumulation_steps": 2,
+    "gradient_clipping": 0,
+    "zero_optimization": {"stage": 2},
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.98], "eps": 1e-6, "weight_decay": 0.01}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 2}},
+}
+OFFLOADED = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}
+FILE = {
+    **OWN,
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000, "overlap_comm": True},
+    "wall_clock_breakdown": True,
+    "comms_logger": {"enabled": False},
+    "fp16": {"initial_scale_power": 4},
+}
+
+
+def run_with(settings, **changes):
+    return run_config(**{"batch_size": 16, "zero_stage": 2, "precision": "bf16", **changes}, deepspeed=settings)
+
+
+def test_what_a_file_has_beside_the_recipes_own_holds():
+    plain, config = (deepspeed_config(run_with(settings), 1, {"reduce_bucket_size": 9}) for settings in ({}, FILE))
+    assert config.pop("wall_clock_breakdown")
+    assert config["zero_optimization"] == {
+        **plain.pop("zero_optimization"),
+        "reduce_bucket_size": 1000,
+        "overlap_comm": True,
+    }
+    del config["zero_optimization"]
+    assert config == plain
+    in_fp16 = deepspeed_config(run_with(FILE, precision="fp16"), 1)["fp16"]
+    assert in_fp16 == {"enabled": True, "initial_scale_power": 4}
+
+
+@pytest.mark.parametrize(
+    "settings, changes, message",
+    [
+        (OWN, {"batch_size": 32}, "train_batch_size is 16 in the file, but 32 by the recipe"),
+        (OWN, {"micro_batch_size": 16}, "gradient_accumulation_steps is 2 in the file, but 1 by the recipe"),
+        (OWN, {"clip": 1.0}, "gradient_clipping is 0 in the file, but 1.0 by the recipe"),
+        (OWN, {"zero_stage": 1}, "zero_optimization.stage is 2 in the file, but 1 by the recipe"),
+        (OWN, {"precision": "fp32"}, "bf16.enabled is true in the file, but false by the recipe"),
+        (OWN, {"lr": 2e-2}, "optimizer.params.lr is 0.01 in the file, but 0.02 by the recipe"),
+        (OWN, {"warmup_steps": 3}, "scheduler.params.warmup_num_steps is 2 in the file, but 3 by the recipe"),
+        ({"optimizer": {"type": "Lamb"}}, {}, 'optimizer.type is "Lamb" in the file, but "AdamW" by the recipe'),
+        ({"optimizer": {"params": {"amsgrad": True}}}, {}, "optimizer.params.amsgrad true: the recipe has no such"),
+        (OFFLOADED, {"zero_stage": 1}, "offload_optimizer works at stages 2 and 3, but engine.zero_stage is 1"),
+    ],
+)
+def test_what_the_recipe_owns_must_agree(settings, changes, message):
+    check_deepspeed(run_with(OWN), 1)
+    with pytest.raises(UserError) as refusal:
+        check_deepspeed(run_with(settings, **changes), 1)
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)

@@ -1,0 +1,263 @@
+"""Ranks by --ranks, and under torchrun and deepspeed: exit codes and signals come through, nobody is waited for."""
+
+import itertools
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json_lines
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.steps.order import STEPS
+from ds_minimodel.steps.run import run_step
+from ds_minimodel.training.checkpoints.storage import step_of
+from ds_minimodel.training.ranks import launch
+
+from ..forks import free_port
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).parent / "end_ranks.py"
+RECIPE = """
+workdir: {folder}/run
+seed: 1
+systems: [bl_base]
+languages: {{source: en, targets: [xx]}}
+tokenizer: {{vocab_size: 40}}
+data: {{blocks: complete, workers: 1, text: {{en: {folder}/text.txt, xx: {folder}/text.txt}}}}
+model: {{num_layers: 2, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 32}}
+mini: {{depth: 1, new_layers: 1, depths: [1, 2]}}
+pretrain: {{steps: 20000, batch_size: 8, seq_length: 32, lr: 1e-3, warmup_steps: 2}}
+build_mini: {{seq_length: 32}}
+adapt: {{seq_length: 32}}
+engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
+"""
+
+
+# As of docs/launch.md, but for what keeps tests side by side apart.
+LAUNCHERS = {
+    "ranks": "{python} -m ds_minimodel {step} --ranks {ranks}",
+    "torchrun": "{python} -m torch.distributed.run --nproc_per_node {ranks} --master_port {port}"
+    " -m ds_minimodel {step}",
+    "deepspeed": "{python} -m deepspeed.launcher.runner --num_gpus {ranks} --master_port {port}"
+    " --module ds_minimodel {step}",
+}
+
+
+def start(recipe, *overrides, ranks=2, launcher="ranks"):
+    step = " ".join(["pretrain", str(recipe), *overrides])
+    command = LAUNCHERS[launcher].format(python=sys.executable, step=step, ranks=ranks, port=free_port())
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    return subprocess.Popen(command.split(), env=environment, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """A recipe whose text is tokenised and whose pretraining takes long enough to be disturbed."""
+    folder, rng = tmp_path_factory.mktemp("launch"), random.Random(0)
+    words = ["".join(rng.choices("abcdefghij", k=4)) for _ in range(50)]
+    (folder / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=8)) for _ in range(200)))
+    path = folder / "recipe.yaml"
+    path.write_text(RECIPE.format(folder=folder))
+    for step in ("tokenizer", "prepare"):
+        run_step(STEPS[step], load_recipe(path, []))
+    return path
+
+
+def run_of(recipe, system):
+    return recipe.parent / "run" / "pretrain" / system / "run"
+
+
+def train(recipe, system, *overrides, **options):
+    """(process, its ranks) of a run of one system, or of one that goes on, once it has taken a step."""
+    metrics = run_of(recipe, system) / "metrics.jsonl"
+    before, process = len(read_json_lines(metrics)), start(recipe, f"systems=[{system}]", *overrides, **options)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline and len(read_json_lines(metrics)) <= before:
+        time.sleep(0.05)
+    assert process.poll() is None, process.communicate()[1]
+    children = psutil.Process(process.pid).children(recursive=True)
+    return process, [child for child in children if not child.children() and "pretrain" in child.cmdline()]
+
+
+def said_by(process, timeout=90):
+    return process.communicate(timeout=timeout)[1]
+
+
+def is_saved(run):
+    return step_of((run / "checkpoints" / "latest").read_text()) > 0
+
+
+def test_a_signal_reaches_the_ranks_which_save(recipe):
+    """SIGTERM; SIGINT of one process is in tests/pipeline/test_pipeline.py."""
+    process, ranks = train(recipe, "bl_base")
+    process.send_signal(signal.SIGTERM)
+    errors = said_by(process)
+    assert process.returncode == 0, errors
+    assert errors.count("stopped after step") == errors.count("stopping after this step") == 1
+    assert "Traceback" not in errors
+    assert is_saved(run_of(recipe, "bl_base"))
+    assert len(ranks) == 2 and not any(rank.is_running() for rank in ranks)
+
+
+@pytest.mark.parametrize("pause", [0, 0.3])
+def test_two_interrupts_end_without_a_traceback(recipe, pause):
+    """The second comes while the ranks save, when they end at once, or while they end, when it changes nothing."""
+    process, _ = train(recipe, "bl_base")
+    process.send_signal(signal.SIGINT)
+    time.sleep(pause)
+    process.send_signal(signal.SIGINT)
+    errors = said_by(process)
+    assert process.returncode == 1 and "Traceback" not in errors, errors
+    assert "stopped after step" in errors or "interrupted; the same command goes on" in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_command_ends_changes_nothing(number):
+    signals = f"import atexit, os; atexit.register(os.kill, os.getpid(), {int(number)})"
+    command = f"{signals}; from ds_minimodel.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", command, "recipes"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "quickstart" in done.stdout
+
+
+def test_ranks_save_and_end_when_who_started_them_is_killed(recipe):
+    process, ranks = train(recipe, "minijoint", ranks=1)
+    process.kill()
+    assert psutil.wait_procs(ranks, timeout=60)[1] == []
+    assert "stopped after step" in process.stderr.read()
+    assert is_saved(run_of(recipe, "minijoint"))
+
+
+def test_a_signal_to_torchrun_saves(recipe):
+    process, _ = train(recipe, "minijoint", launcher="torchrun")
+    process.send_signal(signal.SIGTERM)
+    errors = said_by(process)
+    assert "ds-minimodel: stopped after step" in errors and "SignalException" in errors  # the latter is torchrun's own
+    assert is_saved(run_of(recipe, "minijoint"))
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_others_end_when_a_rank_is_killed(recipe, launcher):
+    process, ranks = train(recipe, "minijoint", launcher=launcher)
+    ranks[1].kill()
+    errors = said_by(process)
+    assert process.returncode not in (0, 2), errors
+    assert "another rank is gone; the same command goes on from the last checkpoint" in errors
+    assert not any(rank.is_running() for rank in ranks)
+    if launcher == "ranks":
+        assert process.returncode == 1 and "Traceback" not in errors
+        assert "was ended by SIGKILL; the same command goes on" in errors
+
+
+def test_a_signal_whose_save_fails_is_no_success(recipe):
+    process, _ = train(recipe, "multijoint", ranks=1)
+    (run_of(recipe, "multijoint") / "checkpoints").write_text("in the way")
+    process.send_signal(signal.SIGTERM)
+    errors = said_by(process)
+    assert process.returncode == 1, errors
+    assert "checkpoints: cannot write: a file is in the place of a folder" in errors and "Traceback" not in errors
+    assert "not all ranks have saved; the same command goes on" in errors
+
+
+def test_a_mistake_that_the_ranks_find_is_a_users_mistake(recipe):
+    process = start(recipe, "systems=[bl_small]", "pretrain.batch_size=3")
+    (said,) = said_by(process).splitlines()
+    assert process.returncode == 2
+    assert said.startswith("ds-minimodel: batch_size 3 cannot be divided among 2 ranks")
+
+
+def test_ranks_end_the_threads_of_libraries_first(tmp_path):
+    """Ranks that end by a mistake: no thread of a library outlives Python, which would abort the process."""
+    torchrun = LAUNCHERS["torchrun"].partition(" -m ds_minimodel")[0]
+    command = torchrun.format(python=sys.executable, ranks=2, port=free_port()).split()
+    environment = {**os.environ, **launch.CPU, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*command, SCRIPT, tmp_path], capture_output=True, text=True, env=environment, timeout=200)
+    assert done.stdout.count("left: []") == 2, done.stdout
+    assert done.stderr.count("exitcode  : 2") == 2
+
+
+def hostfile(folder, text):
+    path = folder / "hosts"
+    path.write_text(text)
+    return str(path)
+
+
+def test_ranks_on_hosts_are_counted(tmp_path):
+    path = hostfile(tmp_path, "# ours\nworker-1 slots=8\n\nworker-2   slots=4  # the old one\n")
+    assert launch.ranks_on_hosts(path, None) == 12 and launch.ranks_on_hosts(path, 2) == 4
+
+
+@pytest.mark.parametrize(
+    "text, fault",
+    [
+        ("worker-1\n", "hosts: Hostfile contains a bad entry: worker-1"),
+        ("a slots=1\na slots=1\n", "hosts: Hostfile contains multiple entries for a"),
+        ("# nobody\n", "hosts: Hostfile is empty"),
+        ("a slots=0\n", "hosts: a has 0 slots for 1 ranks"),
+    ],
+)
+def test_a_wrong_hostfile_is_refused(tmp_path, text, fault):
+    with pytest.raises(UserError, match=fault):
+        launch.ranks_on_hosts(hostfile(tmp_path, text), None)
+
+
+def test_deepspeed_gets_the_hosts_the_variables_and_the_users_options(tmp_path, monkeypatch):
+    """In pdsh's place is a program that shows what it is asked to do."""
+    (tmp_path / "pdsh").write_text('#!/bin/sh\necho "$@" > "$0.asked"; exit 3\n')
+    (tmp_path / "pdsh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setenv("SECRET", "not for others")
+    monkeypatch.setenv("PDSH_SSH_ARGS_APPEND", "")  # which is added to
+    options = "--no_ssh_check --master_addr 10.7.7.7".split()
+    code = launch.launch_on_hosts(["pretrain", "it's"], hostfile(tmp_path, "a slots=2\nb slots=2\n"), 1, options)
+    asked = (tmp_path / "pdsh.asked").read_text()
+    assert code == 1 and " -w a,b " in asked and "--master_addr=10.7.7.7" in asked
+    assert "export GLOO_SOCKET_IFNAME=lo;" in asked and "SECRET" not in asked
+    assert asked.endswith(f"""--module --enable_each_rank_log=None ds_minimodel pretrain {shlex.quote("it's")}\n""")
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch):
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    launch.check_ranks(2)
+    with pytest.raises(UserError, match="--ranks 3: this host shows 2 GPUs"):
+        launch.check_ranks(3)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    launch.check_ranks(3)
+
+
+def test_threads_do_not_spin_beside_other_work(monkeypatch):
+    """And do where nobody keeps a core busy, or where that is not told."""
+    cores = sorted(os.sched_getaffinity(0))
+
+    def tell(*texts):
+        texts = itertools.cycle(texts)
+        monkeypatch.setattr(launch, "STAT", SimpleNamespace(read_text=lambda: next(texts)))
+
+    def ticks(user, idle):
+        return "".join(f"cpu{core} {user} 0 0 {idle} 0 0 0 0 0 0\n" for core in cores)
+
+    monkeypatch.setattr(launch, "has_gpu", lambda: False)
+    for name in (*launch.CPU, "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    spins = []  # of the process that this one would become
+    monkeypatch.setattr(os, "execve", lambda *given: spins.append(given[2]["GOMP_SPINCOUNT"]))
+    tell(ticks(0, 0), ticks(90, 10))
+    assert launch.busy_cores(0) == pytest.approx(0.9 * len(cores))
+    assert launch.cpu_settings() == {**launch.CPU, "GOMP_SPINCOUNT": "0"}
+    for ranks in (1, len(cores) + 1):  # as many others as cores may be starting
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        launch.restart_with_cpu_settings()
+    assert spins == ["0", launch.CPU["GOMP_SPINCOUNT"]]
+    for texts in ([ticks(0, 0), ticks(1, 9999)], ["cpu 1 2\nintr 5\n"], [ticks(0, 0)]):  # the last as gVisor has it
+        tell(*texts)
+        assert launch.busy_cores(0) < 0.5 and launch.cpu_settings() == launch.CPU

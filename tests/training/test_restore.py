@@ -1,0 +1,80 @@
+"""A run goes on at another ZeRO stage and on another number of ranks."""
+
+import logging
+from itertools import permutations, product
+from unittest import mock
+
+import pytest
+from synthetic import CrashingSampler, losses, model, resume, run_config, same, train
+
+from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
+
+BOUNDS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-3}
+
+
+def crash(world, folder, run, what):
+    with pytest.raises(RuntimeError, match="crash of the test"):
+        train(world, folder, run, model(what), sampler=CrashingSampler)
+
+
+@pytest.mark.parametrize(
+    "precision, before, after",
+    [
+        *(("fp32", before, after) for before, after in permutations(range(4), 2)),
+        ("bf16", 0, 3),
+        ("bf16", 1, 0),
+        ("bf16", 3, 2),
+    ],
+)
+def test_another_stage_goes_on_with_the_same_losses(world, uninterrupted, tmp_path, caplog, precision, before, after):
+    run = run_config(zero_stage=before, precision=precision, checkpoint_every=4)
+    what = "adapt" if before % 2 else "pretrain"
+    crash(world, tmp_path, run, what)
+    with caplog.at_level(logging.WARNING):
+        resume(world, tmp_path, run_config(zero_stage=after, precision=precision), what)
+    assert (
+        f"going on from step 4, saved by 1 rank at ZeRO stage {before}, with 1 rank at ZeRO stage {after}"
+        in caplog.text
+    )
+    expected = uninterrupted(run, what)[1]
+    assert losses(tmp_path)[:4] == expected[:4]
+    assert losses(tmp_path) == pytest.approx(expected, abs=BOUNDS[precision], rel=0)
+
+
+@pytest.mark.parametrize(
+    "precision, stage, micro",
+    [*product(("fp32", "bf16"), range(4), (8,)), ("bf16", 1, 2), ("fp16", 0, 8), ("fp16", 3, 8)],
+)
+def test_what_is_restored_is_what_was_saved(world, tmp_path, fp16_on_cpu, precision, stage, micro):
+    """Through our own reader at the same layout: bit for bit, and the run ends with the same bits."""
+    run = run_config(zero_stage=stage, precision=precision, micro_batch_size=micro, checkpoint_every=4)
+    weights = train(world, tmp_path / "uninterrupted", run)
+    crash(world, tmp_path / "crashed", run, "pretrain")
+    with mock.patch.object(Checkpoints, "_is_same_layout", lambda self, manifest: False):
+        assert same(resume(world, tmp_path / "crashed", run), weights)
+
+
+def test_the_loss_scale_goes_along(world, tmp_path, fp16_on_cpu):
+    """fp16 whose loss scale has fallen after an overflow."""
+    run = run_config(zero_stage=1, precision="fp16", checkpoint_every=2, lr=1e-3)
+    scales = {}
+    step = Checkpoints.save
+
+    def spoil(self, number):
+        self.engine.optimizer.loss_scaler.cur_scale = 8.0
+        self.engine.optimizer.loss_scaler.last_overflow_iter = 1
+        step(self, number)
+
+    with mock.patch.object(Checkpoints, "save", spoil):
+        crash(world, tmp_path, run, "pretrain")
+    for stage in (0, 1, 3):
+        load = Checkpoints.load_newest
+
+        def look(self, stage=stage):
+            load(self)
+            scales[stage] = self.engine.optimizer.loss_scale
+            raise RuntimeError("seen")
+
+        with mock.patch.object(Checkpoints, "load_newest", look), pytest.raises(RuntimeError, match="seen"):
+            resume(world, tmp_path, run_config(zero_stage=stage, precision="fp16"))
+    assert scales == {0: 8.0, 1: 8.0, 3: 8.0}

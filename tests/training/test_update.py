@@ -1,0 +1,40 @@
+"""The update that reads gradients less often than DeepSpeed's gives the same bits, and skips what it skips."""
+
+import math
+from unittest import mock
+
+import pytest
+import torch
+from synthetic import Sampler, model, run_config, same, train
+
+from ds_minimodel.models.trainable import to_tensors
+from ds_minimodel.training.loop import optimizer_step
+from ds_minimodel.training.zero import engine as zero_engine
+from ds_minimodel.training.zero import update
+from ds_minimodel.training.zero.state import fragments, read_masters
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_the_weights_have_the_bits_of_deepspeeds_own_update(world, tmp_path, stage):
+    run = run_config(zero_stage=stage, precision="bf16")
+    with mock.patch.object(update, "BLOCK", 48):  # so that parameters have several blocks, and parts of one
+        ours = train(world, tmp_path / "ours", run)
+    with mock.patch.object(zero_engine, "replace_bf16_update"):
+        assert same(ours, train(world, tmp_path / "theirs", run))
+
+
+@pytest.mark.parametrize("stage, precision", [(0, "bf16"), (1, "bf16"), (2, "bf16"), (0, "fp32"), (1, "fp32")])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_gradients_that_are_not_finite_change_nothing(world, stage, precision, value):
+    run, batch = run_config(zero_stage=stage, precision=precision), to_tensors(Sampler.rows(0, 8))
+    engine = zero_engine.build_engine(model(), run, world)
+    optimizer_step(engine, [batch], 1, run, world, 1)
+    before = read_masters(engine), [part.tensors["exp_avg"].clone() for part in fragments(engine)]
+    spoil = engine.module.pack.bias.register_hook(lambda gradient: torch.full_like(gradient, value))
+    optimizer_step(engine, [batch], 1, run, world, 1)
+    assert engine.skipped_steps == 1 and same(read_masters(engine), before[0])
+    assert all(part.tensors["exp_avg"].equal(old) for part, old in zip(fragments(engine), before[1], strict=True))
+    spoil.remove()
+    optimizer_step(engine, [batch], 1, run, world, 1)
+    assert engine.skipped_steps == 1 and not same(read_masters(engine), before[0])
+    zero_engine.destroy(engine)
