@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ds_minimodel.bodies import BODIES
 from ds_minimodel.common.sections import Section
+from ds_minimodel.models import BODIES
 from ds_minimodel.recipe.schema import OptimizerSection, PaperRecipe, Task
 
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"

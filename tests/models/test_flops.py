@@ -1,4 +1,4 @@
-"""Costs against the figures that the paper prints; executed FLOPs are counted in test_costs_executed.py."""
+"""Costs against the figures that the paper prints; executed FLOPs are counted in test_flops_executed.py."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from ds_minimodel.models import flops
 from ds_minimodel.models.roberta import RobertaConfig
 from ds_minimodel.recipe.flops import recipe_costs
 
-from .recipes import recipe_of
+from ..recipes import recipe_of
 
 BODY = RobertaConfig()  # the paper's
 PAPER = flops.Work(BODY, vocab_size=50000, seq_length=512, share_read=0.15, batch_size=2048, steps=125000)
