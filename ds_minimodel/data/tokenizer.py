@@ -20,6 +20,7 @@ from ds_minimodel.data.probes import PROBES
 
 UNIGRAM_FILE = "tokenizer.model"
 JSON_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"  # of transformers, beside an imported vocabulary
 WORD_START = "▁"  # how a piece spells the space before a word
 # Special tokens of a vocabulary that is trained here, where no base has others, in fairseq's order of the ids.
 SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
@@ -45,12 +46,14 @@ class Tokenizer(ABC):
 
     No text can become a special id but the one of what is unknown: "<s>" or "<mask>" in it are ordinary characters.
     mask_takes_space: whether the mask token takes the white space before it too. split: of a byte-level vocabulary how
-    it parts text into words, as its file has it.
+    it parts text into words, as its file has it. scored_after: the id after which a text is scored, as
+    lm-evaluation-harness has it: of the token that is called bos, whether or not one stands before texts, else eos.
     """
 
     file_name: str
     mask_takes_space = True
     split: dict[str, Any] | None = None
+    scored_after: int | None
 
     def __init__(self, folder: str | Path):
         """Open the vocabulary in `folder`; UserError where its file is not the one that the manifest names."""
@@ -66,6 +69,7 @@ class Tokenizer(ABC):
                 f"{self.path}: damaged (its SHA-256 is not the one in the manifest); "
                 "delete the folder and make it again"
             )
+        self.scored_after = self.vocabulary.start
 
     def _check_size(self, size: int) -> None:
         """UserError where the vocabulary that the file holds is not of the manifest's size."""
@@ -192,6 +196,10 @@ class JsonTokenizer(Tokenizer):
         self._file = TokenizerJson(self.path)
         self._tokenizer = self._file.runner(self.vocabulary)
         self._check_size(self._file.size)
+        settings = self.path.with_name(SETTINGS_FILE)
+        if settings.is_file():
+            named = files.read_model(settings, dict[str, Any], "put the pack back from a copy").get("bos_token")
+            self.scored_after = self._tokenizer.token_to_id(named) if isinstance(named, str) else self.scored_after
         self.mask_takes_space = self.mask in self._file.taking_space
         self.split = self._file.content.get("pre_tokenizer") if self._file.is_byte_level else None
         self._file.content.clear()  # each process that prepares text would keep it

@@ -18,7 +18,7 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.data.probes import PROBES
-from ds_minimodel.data.tokenizer import JSON_FILE, UNIGRAM_FILE, TokenizerJson
+from ds_minimodel.data.tokenizer import JSON_FILE, SETTINGS_FILE, UNIGRAM_FILE, TokenizerJson
 from ds_minimodel.models import BodyConfig
 
 _VOCABULARIES = JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model"
@@ -28,7 +28,7 @@ TOKENIZER_FILES = (  # all that transformers may read for the families that are 
 )
 # What a pack keeps of a folder beside tokenizer.json: settings with the chat template, those of generation, and the ids
 # of special tokens by the keys of config.json.
-SETTINGS_FILE, GENERATION_FILE, IDS_FILE = "tokenizer_config.json", "generation_config.json", "token_ids.json"
+GENERATION_FILE, IDS_FILE = "generation_config.json", "token_ids.json"
 _MOST_BYTES = 1 << 28  # of a file of a tokenizer
 _ADVICE = "download the model again"
 protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time

@@ -81,9 +81,10 @@ class Text(LikelihoodKind[Documents]):
     def encode(
         self, tokenizer: Tokenizer, records: Documents, task: TaskSettings, max_length: int, separators: int = 2
     ) -> Scored:
-        """Each document after the token that begins a text, or where there is none the one that ends it; what is longer
-        than `max_length` in parts that begin as samples of training do."""
-        start, sequences, owner = _start(tokenizer), [], []
+        """Each document after the tokenizer's `scored_after`; what is longer than `max_length` in parts that begin as
+        samples of training do.
+        """
+        start, sequences, owner = _scored_after(tokenizer), [], []
         for number, ids in enumerate(tokenizer.encode(records.texts)):
             parts = _parts([*start, *ids], max_length, tokenizer.vocabulary.bos)
             sequences += parts
@@ -161,15 +162,16 @@ class Choice(LikelihoodKind[Choices]):
         """A sequence for each option: the question, a space and the option; of a long question its end. An option that
         is longer than `max_length` is in parts, as documents are.
 
-        No token that begins a text stands before a question, as lm-evaluation-harness has it.
+        Before a question stands what the vocabulary puts before a text, if anything, as lm-evaluation-harness has it.
         """
         bos, sequences, first, owner = tokenizer.vocabulary.bos, [], [], list[int]()
+        start = [] if bos is None else [bos]
         asked = tokenizer.encode(records.questions)
         offered = iter(tokenizer.encode([f" {option}" for options in records.options for option in options]))
         for ids, options in zip(asked, records.options, strict=True):
             for _ in options:
                 option, number = next(offered), owner[-1] + 1 if owner else 0
-                before = ids[-max(1, max_length - len(option)) :] or _start(tokenizer)
+                before = [*start, *ids][-max(1, max_length - len(option)) :] or _scored_after(tokenizer)
                 for part in _parts([*before, *option], max_length, bos):
                     first.append(1 if owner and owner[-1] == number else len(before))
                     sequences.append(part)
@@ -202,9 +204,8 @@ class Choice(LikelihoodKind[Choices]):
         return {"chance": chance, "longest": longest}
 
 
-def _start(tokenizer: Tokenizer) -> list[int]:
-    start = tokenizer.vocabulary.start
-    return [] if start is None else [start]
+def _scored_after(tokenizer: Tokenizer) -> list[int]:
+    return [] if tokenizer.scored_after is None else [tokenizer.scored_after]
 
 
 def _parts(ids: list[int], max_length: int, bos: int | None) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.recipe.schema import Task
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import evaluation_batches
-from ds_minimodel.tasks.likelihood import Choices
+from ds_minimodel.tasks.likelihood import Choices, Documents
 
 TEXT, CHOICE = KINDS["text"], KINDS["choice"]
 SETTINGS = Task(kind="text", test={"de": "de"})
@@ -20,8 +20,9 @@ SETTINGS = Task(kind="text", test={"de": "de"})
 class Letters:
     """A vocabulary of letters, in which each is as likely as its id says."""
 
-    def __init__(self, **special):
+    def __init__(self, named=None, **special):
         self.vocabulary = Vocabulary(200, **special)
+        self.scored_after = named or self.vocabulary.start
 
     def encode(self, texts):
         return [[ord(letter) % 100 for letter in text] for text in texts]
@@ -67,7 +68,7 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
     records, tokenizer = CHOICE.read(str(tmp_path / "de"), task, "de", None), Letters(bos=150)
     for max_length in (3, 6, 64):  # of a long question the end is kept, a long option is in parts
         encoded = CHOICE.encode(tokenizer, records, task, max_length)
-        assert encoded.examples.lengths.max() == min(9, max_length)
+        assert encoded.examples.lengths.max() == min(10, max_length)
         assert encoded.nats(logits(encoded), 4) == pytest.approx([3.3, 9.2, 13.0, 12.9])
         # A space costs 3.2: e 3.2 + 0.1 in a byte, nnnnnn 3.2 + 6 * 1.0 in six; b 3.2 + 9.8, a 3.2 + 9.7.
         score = CHOICE.score(task, "de", records, encoded, logits(encoded))
@@ -76,13 +77,25 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
     assert references == {"chance": {"de": 50}, "longest": {"de": 100}}
 
 
-@pytest.mark.parametrize("special", [{"bos": 150, "eos": 151}, {"eos": 151}])
-def test_a_choice_begins_as_in_lm_evaluation_harness(special):
-    """HFLM.loglikelihood encodes question and option without special tokens."""
-    records, tokenizer = Choices(["ab"], [["c", "d"]], np.array([0])), Letters(**special)
-    encoded = CHOICE.encode(tokenizer, records, Task(kind="choice", test={"de": "de"}), 64)
-    assert encoded.examples.tokens.tolist() == sum(tokenizer.encode(["ab c", "ab d"]), [])
-    assert encoded.first.tolist() == [2, 2]
+# lm-evaluation-harness 0.4.13, HFLM: prefix_token_id is the tokenizer's bos_token_id, else its eos_token_id;
+# loglikelihood_rolling begins [prefix_token_id, *tokens]; loglikelihood encodes question and option as the tokenizer
+# does by default. A bos that the tokenizer puts before texts stands before a text once, as with add_bos_token=False.
+@pytest.mark.parametrize(
+    "special, text, choice",
+    [
+        ({"bos": 150, "eos": 151}, [150], [150]),
+        ({"named": 152, "eos": 151}, [152], []),  # SmolLM2-Instruct's
+        ({"eos": 151}, [151], []),
+    ],
+)
+def test_texts_and_choices_begin_as_in_lm_evaluation_harness(special, text, choice):
+    tokenizer = Letters(**special)
+    ab, abc, abd = tokenizer.encode(["ab", "ab c", "ab d"])
+    encoded = TEXT.encode(tokenizer, Documents(["ab"]), SETTINGS, 64)
+    assert encoded.examples.tokens.tolist() == text + ab and encoded.first.tolist() == [1]
+    encoded = CHOICE.encode(tokenizer, Choices(["ab"], [["c", "d"]], np.array([0])), SETTINGS, 64)
+    assert encoded.examples.tokens.tolist() == [*choice, *abc, *choice, *abd]
+    assert encoded.first.tolist() == [len(choice) + 2] * 2
 
 
 @pytest.mark.parametrize(
