@@ -1,0 +1,29 @@
+"""The paper's recipe on small files of the official forms (test_official.py), under the names of their downloads."""
+
+from pathlib import Path
+
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.steps.check import check_ahead
+from ds_minimodel.tasks import KINDS
+
+from ..pipeline.conftest import squad
+from .test_official import XNLI, nli, tsv
+
+
+def test_all_four_tasks_are_read_from_their_official_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe("paper")
+    tasks, languages = recipe.finetune.tasks, recipe.languages.all
+    questions = squad(("5a", "?", "北京是首都。", "北京", 0))
+    files = [path for text in recipe.data.text.values() for path in text]
+    files += [path for task in tasks.values() for path in (task.train, *task.test.values())]
+    for path in map(Path, files):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(questions if path.suffix == ".json" else "a line\n", encoding="utf-8")
+    tsv(Path(tasks["xnli"].train), ["premise", "hypo", "label"], ["a", "b", "contradictory"], ["c", "d", "neutral"])
+    tsv(Path(tasks["xnli"].test["de"]), XNLI, *(nli("neutral", language, "b", language) for language in languages))
+    for path in map(Path, (tasks["pawsx"].train, *tasks["pawsx"].test.values())):
+        tsv(path, ["id", "sentence1", "sentence2", "label"], ["1", "a", "b", "0"], ["2", "c", "d", "1"])
+    assert check_ahead(recipe, ("finetune", "evaluate"), 8) == ["finetune", "evaluate"]
+    xnli, kind = tasks["xnli"], KINDS["pair"]
+    assert all(kind.read(xnli.test[name], xnli, name, xnli.labels).texts[0] == [name] for name in languages)
