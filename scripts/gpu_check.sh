@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command, on a bare machine with CUDA torch and no network (docs/gpu-check.md):
+# Everything that needs a GPU, in one command, on a bare machine with CUDA torch and no network (docs/launch.md):
 #   bash scripts/gpu_check.sh [--cpu | --dry-run] [--out FOLDER] [--wheels FOLDER] [--seconds N] [PART…]
 # Parts, in this order: environment build kernels pipeline benchmark stages   (default: all)
 #   --out      gpu_check.json and a log of each part go there   ($OUT, else ./gpu-check)

@@ -93,7 +93,9 @@ def all_tables() -> str:
         "`pretrain`, `build_mini`, `adapt`": table(section["pretrain"]),
         "`build_mini` also": table(section["build_mini"], without=training),
         "`adapt` also": table(section["adapt"], without=training),
-        "`finetune`": table(section["finetune"]),
+        "`finetune`, beside the optimizer's keys as above": table(
+            section["finetune"], without=OptimizerSection.model_fields
+        ),
         "`finetune.tasks.NAME`": table(Task),
         "`engine`": table(section["engine"]),
         "`checkpoint`": table(section["checkpoint"]),

@@ -126,7 +126,7 @@ def test_what_cannot_be_had_for_a_v100_is_said_before_anything_is_installed(envi
     "states, code", [("9 complete", 0), ("5 complete, 1 unfinished, 3 pending", 143), ("8 complete, 1 pending", 143)]
 )
 def test_a_script_ends_where_sigterm_has_stopped_its_run(tmp_path, states, code):
-    """Such a run ends with 0: docs/checkpoints.md."""
+    """Such a run ends with 0: docs/launch.md."""
     program = tmp_path / "ds-minimodel"
     program.write_text(
         f'#!/usr/bin/env bash\n[ "$*" = "status recipe.yaml seed=2" ] && echo "9 jobs: {states}; 1 KiB"\n'

@@ -20,7 +20,6 @@ from ..forks import Fork, run
 from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from ..hf.test_decoders import save_llama
 from ..hf.test_modernbert import save_modernbert
-from ..serve.conftest import make_family
 from ..serve.hub_server import hub  # noqa: F401
 from .conftest import copy_of, make_world
 from .test_base import assert_shared_rows_are_the_bases
@@ -38,7 +37,6 @@ ON_RECIPES = dict.fromkeys(
     for command in commands(name_of(page))
     if is_on_recipe(command) and not command.startswith("ds-minimodel run ")
 )
-TUTORIAL = [command for command in commands("docs/tutorial.md") if "german" in command or "roberta-base" in command]
 # What makes the recipes of the pages small, and gives them a task with questions where they have one.
 MASKED_LM = {"steps": 4, "batch_size": 8, "seq_length": 32, "warmup_steps": 1, "lr": 2e-3}
 SMALL = [f"{section}.{key}={value}" for section in ("build_mini", "adapt") for key, value in MASKED_LM.items()]
@@ -96,11 +94,20 @@ def folder(tmp_path, roberta):  # noqa: F811
         (data / f"{language}.txt.xz").write_bytes(lzma.compress(text))
         (data / f"{language}.vec").write_text("2 3\nthe 0 1.5 -2\nof 1 1.5 -2\n")
     (data / "en-de.txt").write_text("the\tthe\n")
+    (tmp_path / "sentences.de.txt").write_text("der Hund\ndie Wiese\n", encoding="utf-8")
     shutil.copytree(roberta, tmp_path / "roberta-base")
     return tmp_path
 
 
-def test_extending_a_model(folder, capsys):
+def give(command, monkeypatch):
+    """The words of a command after `ds-minimodel`; what `printf` feeds it is standard input."""
+    before, _, command = command.rpartition(" | ")
+    typed = shlex.split(before)[1].replace("\\t", "\t").replace("\\n", "\n") if before else ""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
+    return typed, shlex.split(command)[1:]
+
+
+def test_extending_a_model(folder, hub, monkeypatch, capsys):  # noqa: F811
     """From README's import to another initialisation, each page going on with what the one before left."""
     done = set()
 
@@ -109,15 +116,16 @@ def test_extending_a_model(folder, capsys):
             if text.startswith("# extend.yaml"):
                 (folder / "extend.yaml").write_text(text, encoding="utf-8")
         for command in commands(page):
-            if not command.startswith("ds-minimodel ") or is_on_recipe(command):
+            if "ds-minimodel " not in command or is_on_recipe(command) or command in done:
                 continue
-            arguments = shlex.split(command.replace("--ranks 8", "--ranks 1"))[1:]
+            replaced = command.replace("--ranks 8", "--ranks 1").replace("http://localhost:8080", hub.endpoint)
+            typed, arguments = give(replaced, monkeypatch)
             if arguments[1] == "extend.yaml":
                 arguments += [*SMALL, *([] if page == "README.md" else [QUESTIONS])]
-            elif command in done:
-                continue
-            do(arguments, folder, capsys)
-            done.add(command)
+            else:
+                done.add(command)
+            printed = do(arguments, folder, capsys)
+            assert len(printed.splitlines()) == len(typed.splitlines()) or arguments[0] != "predict"
 
     go_through("README.md")
     go_through("docs/hugging-face.md")
@@ -126,66 +134,34 @@ def test_extending_a_model(folder, capsys):
         (task, "de", step) for task in ("topic", "qa") for step in (0, 4)
     }
     assert_shared_rows_are_the_bases(folder / "models/roberta", folder / "runs/extend", "de")
+    vectors = [np.load(folder / name) for name in ("sentences.de.txt.npy", "dog.npy")]
+    assert [len(array) for array in vectors] == [2, 1]
     (code,) = blocks("docs/hugging-face.md", "python")
     asks = 'print(model(**tokenizer("a b", return_tensors="pt")).logits.isfinite().all().item())'
     assert run_script(code + asks, folder).endswith("True\n")
-    go_through("docs/initialisation.md")
+    go_through("docs/choosing.md")
     manifest = json.loads((folder / "runs/extend/adapt/minipost/de/pack/manifest.json").read_text())
     assert manifest["initialisation"] == "wechsel"
 
 
-@pytest.mark.parametrize(
-    "page, model", [("docs/modernbert.md", "ModernBERT-base"), ("docs/decoders.md", "SmolLM2-135M")]
-)
-def test_models_of_today(page, model, folder, text_file, monkeypatch, capsys):  # noqa: F811
-    """The commands of a page over a model with its tokenizer and few random layers."""
+@pytest.mark.parametrize("model", ["ModernBERT-base", "SmolLM2-135M"])
+def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa: F811
+    """The tutorial's commands over a model with its tokenizer and few random layers."""
+    name = model.partition("-")[0].lower()
     if model == "SmolLM2-135M":
         save_llama(text_file, folder / model, "$A")
-        shutil.copytree(folder / model, folder / "instruct")
-        do(["import-hf", "instruct", "models/smollm2-instruct"], folder, capsys)
     else:
         save_modernbert(text_file, folder / model)
-    for text in blocks(page, "yaml"):
-        name = text.split()[1]
-        (folder / name).write_text(text, encoding="utf-8")
-    for command in dict.fromkeys(command for command in commands(page) if not is_on_recipe(command)):
-        before, _, command = command.rpartition(" | ")
-        typed = shlex.split(before)[1].replace("\\n", "\n") if before else ""
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
-        arguments = shlex.split(command)[1:]
-        small = [*SMALL, "tokenizer.vocab_size=320"] if arguments[0] == "run" else []
-        small += [f"{step}.batch_size=8" for step in ("build_mini", "adapt")] if arguments[0] == "plan" else []
-        do([*arguments, *small], folder, capsys)
-    (code,) = blocks(page, "python")
+    (recipe,) = (text for text in blocks("docs/tutorial.md", "yaml") if text.startswith(f"# {name}-de.yaml"))
+    (folder / f"{name}-de.yaml").write_text(recipe, encoding="utf-8")
+    for command in commands("docs/tutorial.md"):
+        if name in command.lower():
+            _, arguments = give(command, monkeypatch)
+            small = [*SMALL, "tokenizer.vocab_size=320"] if arguments[0] == "run" else []
+            small += [f"{step}.batch_size=8" for step in ("build_mini", "adapt")] if arguments[0] == "plan" else []
+            do([*arguments, *small], folder, capsys)
+    (code,) = (text for text in blocks("docs/tutorial.md", "python") if f"{name}-de" in text)
     assert run_script(code, folder).strip()
-
-
-def test_the_tutorial(folder, monkeypatch, capsys):
-    """Each command in its turn, and its lines of code, on a made-up model, text and task."""
-    bl_base = folder / "runs/quickstart/pretrain/bl_base"
-    do(["import-hf", "roberta-base", str(bl_base)], folder, capsys)
-    shutil.rmtree(folder / "roberta-base")
-    (folder / "data/sample/text").mkdir(parents=True)
-    (folder / "data/sample/tasks/topic").mkdir(parents=True)
-    for language in ("en", "de"):
-        shutil.copy(folder / f"data/{language}.txt", folder / "data/sample/text")
-        for part in ("train", "test"):
-            topic = folder / f"data/sample/tasks/topic/{part}.{language}.jsonl"
-            shutil.copy(folder / f"data/topic.{language}.jsonl", topic)
-    (recipe,) = blocks("docs/tutorial.md", "yaml")
-    (folder / "german.yaml").write_text(recipe, encoding="utf-8")
-    printed = {}
-    for command in TUTORIAL:
-        before, _, command = command.rpartition(" | ")
-        typed = shlex.split(before)[1].replace("\\n", "\n") if before else ""
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
-        arguments = shlex.split(command)[1:]
-        printed[arguments[0]] = do([*arguments, *(SMALL if "german.yaml" in arguments else [])], folder, capsys)
-    assert "complete" in printed["status"] and "pending" not in printed["status"]
-    assert printed["predict"].count('"label"') == 2
-    assert "| MiniPost |" in (folder / "runs/german/report/report.md").read_text()
-    (code,) = blocks("docs/tutorial.md", "python")
-    assert "'label':" in run_script(code, folder)
 
 
 def test_commands_on_recipes(world, tmp_path, capsys):
@@ -198,32 +174,6 @@ def test_commands_on_recipes(world, tmp_path, capsys):
         printed = do(shlex.split(command)[1:], tmp_path, capsys)
         assert printed.startswith("# ") == (command.split()[1] in ("flops", "plan", "recipes"))
     assert (tmp_path / "run/tokens/xx/manifest.json").exists()
-
-
-def test_packs(tmp_path, monkeypatch, capsys, hub):  # noqa: F811
-    """Every command of docs/packs.md."""
-    family = make_family(tmp_path / "family", "0123456789abcdef")
-    for name, place in {
-        "classification": "finetune/minijoint/topic/seed-1/model",
-        "de": "adapt/minijoint/de/pack",
-        "zh": "adapt/minijoint/tr/pack",
-        "body": "pretrain/minijoint/body",
-    }.items():
-        shutil.copytree(family.root / name, tmp_path / place)
-    requests = [{"language": "de", "text": "der Hund"}, {"language": "tr", "text": "köpek"}]
-    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, requests)), encoding="utf-8")
-    (tmp_path / "sentences.de.txt").write_text("der Hund\ndie Wiese\n", encoding="utf-8")
-    for command in commands("docs/packs.md"):
-        before, _, command = command.replace("http://localhost:8080", hub.endpoint).rpartition(" | ")
-        typed = shlex.split(before)[1].replace("\\t", "\t").replace("\\n", "\n") if before else ""
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
-        printed = do(shlex.split(command)[1:], tmp_path, capsys)
-        if "plug" in command or "embed" in command:
-            assert not printed
-        else:
-            assert len(printed.splitlines()) == len(typed.splitlines()) if typed else printed
-    vectors = [np.load(tmp_path / name) for name in ("sentences.de.txt.npy", "dog.npy")]
-    assert [array.shape for array in vectors] == [(2, 16), (1, 16)]
 
 
 def test_the_code_on_python(world, tmp_path):
@@ -257,13 +207,7 @@ def test_a_run_in_python_from_nothing(tmp_path):
     assert (tmp_path / "runs/quickstart/report/scores.json").exists()
 
 
-def test_the_code_on_token_stores(world, tmp_path):
-    (code,) = blocks("docs/data.md", "python")
-    code = code.replace("runs/quickstart/tokens/de", str(world.parent / "run/tokens/xx"))
-    assert run_script(code, tmp_path).startswith("150 ")
-
-
 def test_no_pages_code_is_left_out():
     assert {name_of(page) for page in PAGES if blocks(name_of(page), "python")} == {
-        f"docs/{name}.md" for name in ("api", "data", "decoders", "hugging-face", "modernbert", "tutorial")
+        f"docs/{name}.md" for name in ("api", "hugging-face", "tutorial")
     }

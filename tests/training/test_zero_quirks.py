@@ -45,7 +45,7 @@ def still(request):
     """still(condition): fails, naming the quirk of this test and what may be removed, where it no longer holds."""
 
     def check(is_there):
-        quirk, _, _, workaround, _ = rows()[request.node.originalname]
+        quirk, workaround, _ = rows()[request.node.originalname]
         assert is_there, f"DeepSpeed {deepspeed.__version__} is rid of it: {quirk!r}. May be removed: {workaround!r}"
 
     return check
