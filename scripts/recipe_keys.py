@@ -51,7 +51,8 @@ def default_of(schema: Mapping[str, Any]) -> str:
 
 def meaning_of(section: type[Section], key: str) -> str:
     """The docstring of a key: its section's own, or that of the class that it is inherited from."""
-    fields = [cls.model_fields[key] for cls in section.__mro__ if key in getattr(cls, "model_fields", {})]
+    above = [cls for cls in section.__mro__ if issubclass(cls, Section)]
+    fields = [cls.model_fields[key] for cls in above if key in cls.model_fields]
     return " ".join(next(field.description for field in fields if field.description).split())
 
 

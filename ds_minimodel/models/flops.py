@@ -149,7 +149,7 @@ def executed_layer(
 def _executed_stack(
     work: Work, layers: Sequence[LayerProducts], num_read: float, trains: bool, lowest_passes_back: bool = True
 ) -> float:
-    """FLOPs of `layers` on one sequence, forward and backward; the last only at what is read."""
+    """FLOPs of `layers` on one sequence, forward and backward; the last only at the loss positions."""
     flops = 0.0
     for place, layer in enumerate(layers):
         num_queries = num_read if place == len(layers) - 1 else work.seq_length
@@ -158,7 +158,7 @@ def _executed_stack(
 
 
 def executed_pretrain(work: Work, depths: Sequence[int]) -> float:
-    """Step 1 with a head at each of `depths`; only the deepest layer is narrowed to what is read."""
+    """Step 1 with a head at each of `depths`; only the deepest layer is narrowed to the loss positions."""
     stack = _executed_stack(work, work.layers(max(depths)), work.num_read, trains=True)
     return work.num_sequences * (stack + 3 * len(depths) * lm_head_flops(work))
 
