@@ -296,7 +296,7 @@ class TokenizerJson:
                 raise UserError(f"{self.path}: the text {string!r:.40} becomes the special id {id}")
         return runner
 
-    def loss(self, vocabulary: Vocabulary) -> str | None:
+    def lost_text(self, vocabulary: Vocabulary) -> str | None:
         """A text of the probes that does not come back from its ids, as a message says it; None where all do."""
         runner = self.runner(vocabulary)
         with one_line(self.path, "not a tokenizer"):

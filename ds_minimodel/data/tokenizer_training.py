@@ -224,7 +224,7 @@ def _train_byte_bpe(request: _Request) -> tuple[str, bytes, Vocabulary]:
     if tokenizer.get_vocab_size() < request.vocab_size:
         raise request.too_large(tokenizer.get_vocab_size())
     data = tokenizer.to_str()
-    lossy = TokenizerJson(Path(JSON_FILE), json.loads(data)).loss(vocabulary)
+    lossy = TokenizerJson(Path(JSON_FILE), json.loads(data)).lost_text(vocabulary)
     return JSON_FILE, data.encode(), replace(vocabulary, lossy=lossy)
 
 

@@ -75,7 +75,7 @@ def keep_tokenizer(folder: Path, pack: Path, config: Any, body: BodyConfig) -> V
         files.write_json(pack / GENERATION_FILE, files.read_model(path, dict[str, Any], _ADVICE))
     ids = {key: value for key, value in config.to_dict().items() if key.endswith("_token_id")}
     files.write_json(pack / IDS_FILE, ids)
-    return replace(vocabulary, lossy=file.loss(vocabulary))
+    return replace(vocabulary, lossy=file.lost_text(vocabulary))
 
 
 def _by_transformers(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:

@@ -20,7 +20,7 @@ from ds_minimodel.data.rows import text_field
 from ds_minimodel.data.tokenizer import MASK, Tokenizer
 from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.serve.many_languages import SharedModel
-from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches
+from ds_minimodel.tasks.batches import INFERENCE_TOKENS, Examples, inference_batches
 from ds_minimodel.tasks.kind import FinetunedKind, Request
 
 Answer = dict[str, object]  # a JSON object
@@ -163,5 +163,5 @@ def with_masks(tokenizer: Tokenizer, text: str, max_length: int) -> list[int]:
 def outputs(module: Any, examples: Examples) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(index, what `module.logits` gives) for all of `examples`, batches of like length."""
     device = next(module.parameters()).device
-    for index, batch in evaluation_batches(examples, EVALUATION_TOKENS):
+    for index, batch in inference_batches(examples, INFERENCE_TOKENS):
         yield index, module.logits(to_tensors(batch, device)).float().cpu().numpy()

@@ -10,7 +10,7 @@ from ds_minimodel.data.tokenizer import Tokenizer
 from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.tasks import FINETUNED
-from ds_minimodel.tasks.batches import EVALUATION_TOKENS, evaluation_batches
+from ds_minimodel.tasks.batches import INFERENCE_TOKENS, inference_batches
 from ds_minimodel.training.checkpoints.best import BestWeights
 from ds_minimodel.training.loop import Evaluation, Weights
 from ds_minimodel.training.ranks.world import World
@@ -38,8 +38,8 @@ def evaluation(
     kind, max_length = FINETUNED[task.kind], recipe.finetune.of(name, "max_length")
     records = kind.read(task.dev, task, source, labels)
     encoded = kind.encode(tokenizer, records, task, max_length, separators)
-    room = min(EVALUATION_TOKENS, recipe.engine.micro_batch_size * max_length)
-    batches, data = list(evaluation_batches(encoded.examples, room)), world.data
+    room = min(INFERENCE_TOKENS, recipe.engine.micro_batch_size * max_length)
+    batches, data = list(inference_batches(encoded.examples, room)), world.data
 
     def scores(step: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
         share = []

@@ -29,7 +29,7 @@ from ds_minimodel.report.run_results import EXAMPLES_FILE, SCORES_FILE, Row
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
 from ds_minimodel.tasks import KINDS
-from ds_minimodel.tasks.batches import EVALUATION_TOKENS, Examples, evaluation_batches
+from ds_minimodel.tasks.batches import INFERENCE_TOKENS, Examples, inference_batches
 from ds_minimodel.tasks.kind import Encoded, Logits
 
 
@@ -173,5 +173,5 @@ def _packs(context: Context, system: System, language: str) -> list[tuple[Path, 
 def _logits(module: TaskModel, examples: Examples) -> Logits:
     """Yield (index (B,), logits as an array) of batches of all `examples`."""
     device = next(module.parameters()).device
-    for index, batch in evaluation_batches(examples, EVALUATION_TOKENS):
+    for index, batch in inference_batches(examples, INFERENCE_TOKENS):
         yield index, module.logits(to_tensors(batch, device)).float().cpu().numpy()

@@ -1,6 +1,6 @@
 """Tasks with labels, one object for each kind.
 
-A task's life: `read` a file into records -> `encode` into Examples -> TaskSampler or evaluation_batches (batches.py)
+A task's life: `read` a file into records -> `encode` into Examples -> TaskSampler or inference_batches (batches.py)
 -> the kind's `module` -> `score`, or `answers` to requests. kind.py has the interface.
 """
 
@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks.classification import Classification
+from ds_minimodel.tasks.classification import Classification, Pair
 from ds_minimodel.tasks.kind import FinetunedKind, TaskKind
 from ds_minimodel.tasks.likelihood import Choice, Text
-from ds_minimodel.tasks.pair import Pair
 from ds_minimodel.tasks.qa import QuestionAnswering
 from ds_minimodel.tasks.retrieval import Retrieval
 from ds_minimodel.tasks.tagging import Tagging

@@ -10,8 +10,8 @@ import numpy as np
 from ds_minimodel.common.random import permute, sample_key
 from ds_minimodel.common.vocabulary import FILLER, IGNORED
 
-Batch = dict[str, Any]  # arrays as models/trainable.py names them, and "count"
-EVALUATION_TOKENS = 16_384  # padded tokens of one forward pass without gradients
+ArrayBatch = dict[str, Any]  # arrays as models/trainable.py names them, and "count"
+INFERENCE_TOKENS = 16_384  # padded tokens of one forward pass without gradients
 PADDING_THAT_PAYS = 0.05  # share of a batch from which on packing saves more than its copies cost
 
 
@@ -39,8 +39,10 @@ class Examples:
         """(N,) tokens of each sequence."""
         return np.diff(self.bounds)
 
-    def batch(self, index: np.ndarray, keys: np.ndarray | Sequence[int], ignored: np.ndarray | None = None) -> Batch:
-        """Batch dict of the examples `index` (B,), padded to the longest, with dropout keys (B,) uint32.
+    def batch(
+        self, index: np.ndarray, keys: np.ndarray | Sequence[int], ignored: np.ndarray | None = None
+    ) -> ArrayBatch:
+        """Batch of the examples `index` (B,), padded to the longest, with dropout keys (B,) uint32.
 
         Its targets are (B, M), or (B, S) where there is one a token. "count" is the number of terms of its loss.
         ignored: (B,) bool, rows that give no loss. Where much is padding, "real" (T,) int64 says which of
@@ -60,7 +62,7 @@ class Examples:
         if ignored is not None:
             targets[ignored] = IGNORED
         terms = targets if one_a_token else targets[:, 0]
-        batch: Batch = {
+        batch: ArrayBatch = {
             "tokens": tokens,
             "lengths": lengths.astype(np.int32),
             "targets": targets,
@@ -108,7 +110,7 @@ class TaskSampler:
         self.updates_per_epoch = -(-len(examples) // batch_size)
         self._filler = int(examples.lengths.argmin())
 
-    def rows(self, first: int, last: int) -> Batch:
+    def rows(self, first: int, last: int) -> ArrayBatch:
         """Batch of the global samples `first` … `last - 1` (any piece of an update's samples)."""
         update, slot = np.divmod(np.arange(first, last), self.slots)
         epoch, update = np.divmod(update, self.updates_per_epoch)
@@ -120,7 +122,7 @@ class TaskSampler:
         return self.examples.batch(index, keys, ignored)
 
 
-def evaluation_batches(examples: Examples, max_tokens: int) -> Iterator[tuple[np.ndarray, Batch]]:
+def inference_batches(examples: Examples, max_tokens: int) -> Iterator[tuple[np.ndarray, ArrayBatch]]:
     """Yield (index (B,), batch): each example once, longest first, at most `max_tokens` padded tokens."""
     lengths = examples.lengths
     order = np.argsort(-lengths, kind="stable")

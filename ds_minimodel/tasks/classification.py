@@ -1,4 +1,4 @@
-"""Classification of sentences: labelled tables, `<s>A</s>`, accuracy. Pairs derive from it (pair.py)."""
+"""Classification of sentences, `<s>A</s>`, and of pairs of them, `<s>A</s></s>B</s>`: labelled tables, accuracy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ import numpy as np
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.batches import Examples, join
 from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, References, Request, Scores, TaskSettings
-from ds_minimodel.tasks.metrics import score_classification
-from ds_minimodel.tasks.tables import SENTENCE, Columns, Records, columns_named, read_table
+from ds_minimodel.tasks.metrics import accuracy
+from ds_minimodel.tasks.tables import (
+    MULTINLI,
+    PAIR,
+    PAWSX,
+    SENTENCE,
+    XNLI,
+    XNLI_TRAIN,
+    Columns,
+    Records,
+    columns_named,
+    read_table,
+)
 
 if TYPE_CHECKING:
     from ds_minimodel.data.tokenizer import Tokenizer
@@ -60,7 +71,7 @@ class Classification(FinetunedKind[Records, Encoded]):
         return super().hugging_face_config(labels) | {"problem_type": "single_label_classification"}
 
     def score(self, task: TaskSettings, language: str, records: Records, encoded: Encoded, logits: Logits) -> Scores:
-        return {"score": score_classification(_predicted(encoded, logits), records.targets)["accuracy"]}
+        return {"score": accuracy(_predicted(encoded, logits), records.targets)}
 
     def examples(self, records: Records, encoded: Encoded, logits: Logits) -> dict[str, Any]:
         predicted, num_labels = _predicted(encoded, logits), len(records.labels)
@@ -112,6 +123,31 @@ class Classification(FinetunedKind[Records, Encoded]):
                 scores = dict(zip(records.labels, row.tolist(), strict=True))
                 answers[place] = {"label": records.labels[int(row.argmax())], "scores": scores}
         return answers
+
+
+class Pair(Classification):
+    """One label for each pair of sentences, in XNLI's, MultiNLI's and PAWS-X's tables or others."""
+
+    name = "pair"
+    fields = ("sentence1", "sentence2")
+    roles = frozenset({"sentence1", "sentence2", "label", "language"})
+    known_forms = (PAWSX, XNLI, MULTINLI, XNLI_TRAIN, PAIR)
+
+    def least_length(self, task: TaskSettings) -> int:
+        return 6
+
+    def _references(self, train: Records, tests: Mapping[str, Records]) -> References:
+        """Also the accuracy by how many words the two sentences share."""
+        from ds_minimodel.tasks import references
+
+        pairs = {name: (_pairs(records), records.targets.tolist()) for name, records in tests.items()}
+        overlap = references.overlap_accuracies(_pairs(train), train.targets.tolist(), pairs)
+        return {**super()._references(train, tests), "overlap": overlap}
+
+
+def _pairs(records: Records) -> list[tuple[str, str]]:
+    first, second = records.texts
+    return list(zip(first, second, strict=True))
 
 
 def _predicted(encoded: Encoded, logits: Logits) -> np.ndarray:

@@ -7,19 +7,12 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-
-class Answered(Protocol):
-    """A question with the answers that count as right."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def answers(self) -> Sequence[str]: ...
-
+if TYPE_CHECKING:
+    from ds_minimodel.tasks.qa import Question
 
 # MLQA's articles (mlqa_evaluation_v1.py); languages that are not here have none.
 _ARTICLES = {
@@ -34,13 +27,11 @@ _BLOCK = 1 << 24  # similarities that are held at a time
 _SAME = 1e-6  # difference of two cosines that fp32 may make of one: products round by their place in a matrix
 
 
-def score_classification(
-    predictions: Sequence[int] | np.ndarray, labels: Sequence[int] | np.ndarray
-) -> dict[str, float]:
-    """{"accuracy": percent} of label ids, both (N,)."""
+def accuracy(predictions: Sequence[Any] | np.ndarray, labels: Sequence[Any] | np.ndarray) -> float:
+    """Percent of the predictions (N,) that are the label."""
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     assert predictions.shape == labels.shape
-    return {"accuracy": 100.0 * float((predictions == labels).mean())}
+    return 100.0 * float((predictions == labels).mean())
 
 
 def neighbour_accuracy(
@@ -66,7 +57,7 @@ def neighbour_accuracy(
 
 
 def score_qa(
-    predictions: Mapping[str, str], questions: Sequence[Answered], language: str | None = None
+    predictions: Mapping[str, str], questions: Sequence[Question], language: str | None = None
 ) -> dict[str, float]:
     """{"exact_match": percent, "f1": percent} of {question id: answer}; an unanswered question scores 0.
 
@@ -89,14 +80,9 @@ def answer_words(answer: str, language: str | None = None) -> list[str]:
 
     The official scripts join these by spaces and compare the strings, which is the same.
     """
-    if language is None:
-        bare = "".join(char for char in answer.lower() if char not in string.punctuation)
-    else:
-        bare = "".join(
-            char
-            for char in answer.lower()
-            if char not in string.punctuation and not unicodedata.category(char).startswith("P")
-        )
+    bare = "".join(char for char in answer.lower() if char not in string.punctuation)
+    if language is not None:
+        bare = "".join(char for char in bare if not unicodedata.category(char).startswith("P"))
     articles = _ARTICLES.get(language or "en")
     if articles:
         bare = re.sub(articles, " ", bare)

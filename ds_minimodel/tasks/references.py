@@ -10,21 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-
-class Asked(Protocol):
-    """A question about a context."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def context(self) -> str: ...
-
+if TYPE_CHECKING:
+    from ds_minimodel.tasks.qa import Question
 
 try:
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -112,10 +103,10 @@ def overlap_accuracies(
 
 def overlap_features(first: str, second: str) -> list[float]:
     """Share of the first text's stems, and of its letter triples, that the second has."""
-    return [share(stems(first), stems(second)), share(triples(first), triples(second))]
+    return [overlap(stems(first), stems(second)), overlap(triples(first), triples(second))]
 
 
-def overlap_answers(questions: Iterable[Asked]) -> dict[str, str]:
+def overlap_answers(questions: Iterable[Question]) -> dict[str, str]:
     """{id: the sentence of the context that shares most stems with the question}, for the F1 of QA.
 
     Of equal sentences the shorter one is taken, then the earlier one.
@@ -142,9 +133,9 @@ def triples(text: str) -> set[str]:
     return {letters[at : at + 3] for at in range(len(letters) - 2)}
 
 
-def share(wanted: set[str], found: set[str]) -> float:
-    """Share of `wanted` that is in `found`; 0 of nothing."""
-    return len(wanted & found) / len(wanted) if wanted else 0.0
+def overlap(wanted: set[str], present: set[str]) -> float:
+    """Share of `wanted` that is `present`; 0 of nothing."""
+    return len(wanted & present) / len(wanted) if wanted else 0.0
 
 
 # The newest fit is kept: the languages of a task are jobs that follow one another, with the same training data.

@@ -5,6 +5,7 @@ The columns have the official files' forms, or a user's own names.
 
 import csv
 import io
+import itertools
 import json
 import os
 import stat
@@ -193,40 +194,27 @@ def _jsonl_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, An
 
 def _tsv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The benchmarks' form: a header, tabs, and no quoting (a quote is a character like others)."""
-    header = None
-    for line, content in enumerate(text.split("\n"), 1):
-        if not content.strip("\r"):
-            continue
-        fields = content.rstrip("\r").split("\t")
-        if header is None:
-            header = _header(fields, f"{path}:{line}")
-        else:
-            yield line, _row(header, fields, f"{path}:{line}")
+    lines = (content.rstrip("\r") for content in text.split("\n"))
+    return _rows(path, ((line, content.split("\t")) for line, content in enumerate(lines, 1) if content))
 
 
 def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header = None
     try:
-        for fields in reader:
-            if header is None:
-                header = _header(fields, f"{path}:{reader.line_num}")
-            elif fields:
-                yield reader.line_num, _row(header, fields, f"{path}:{reader.line_num}")
+        yield from _rows(path, ((reader.line_num, fields) for fields in reader if fields))
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 
 
-def _header(names: list[str], where: str) -> list[str]:
-    repeated = [name for name in names if name and names.count(name) > 1]
-    if repeated:
-        raise UserError(f"{where}: the column '{repeated[0]:.40}' comes twice; rename or remove one")
-    return names
-
-
-def _row(header: Sequence[str], fields: Sequence[str], where: str) -> dict[str, str]:
-    if len(fields) != len(header):
-        raise UserError(
-            f"{where}: {len(fields)} fields where the header names {len(header)}; check separators and quotes"
-        )
-    return dict(zip(header, fields, strict=True))
+def _rows(path: str | Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of (line number, fields), of which the first names the columns."""
+    for line, header in itertools.islice(lines, 1):
+        if repeated := [name for name in header if name and header.count(name) > 1]:
+            raise UserError(f"{path}:{line}: the column '{repeated[0]:.40}' comes twice; rename or remove one")
+        for number, fields in lines:
+            if len(fields) != len(header):
+                raise UserError(
+                    f"{path}:{number}: {len(fields)} fields where the header names {len(header)}; check separators "
+                    "and quotes"
+                )
+            yield number, dict(zip(header, fields, strict=True))

@@ -21,7 +21,7 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.rows import text_field
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, References, Request, Scores, TaskSettings
-from ds_minimodel.tasks.metrics import score_classification
+from ds_minimodel.tasks.metrics import accuracy
 from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
@@ -300,8 +300,7 @@ def score_tags(predicted: Sequence[np.ndarray], records: Sentences) -> Scores:
     if has_entities(records.labels):
         gold, found = ([_names(ids, records.labels) for ids in sentences] for sentences in (records.targets, predicted))
         return score_entities(found, gold)
-    accuracy = score_classification(np.concatenate(predicted), np.concatenate(records.targets))["accuracy"]
-    return {"score": accuracy}
+    return {"score": accuracy(np.concatenate(predicted), np.concatenate(records.targets))}
 
 
 def score_entities(predicted: Sequence[Sequence[str | None]], gold: Sequence[Sequence[str | None]]) -> Scores:

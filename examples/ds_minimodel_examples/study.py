@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ds_minimodel.tasks.references import share, stems, triples
+from ds_minimodel.tasks.references import overlap, stems, triples
 from ds_minimodel_examples.tasks import Split, split_of, wanted_splits
 from ds_minimodel_examples.text import Document, clean, is_text, same_text_key
 
@@ -74,7 +74,7 @@ class Item:
 
     def shared_with(self, other: "Item") -> tuple[float, float]:
         """Share of the short text's stems, and of its letter triples, that the sentence of `other` has."""
-        return share(self.pieces[0], other.pieces[1]), share(self.pieces[2], other.pieces[3])
+        return overlap(self.pieces[0], other.pieces[1]), overlap(self.pieces[2], other.pieces[3])
 
 
 class Splits:

@@ -7,7 +7,7 @@ import pytest
 
 from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import FILLER
-from ds_minimodel.tasks.batches import TaskSampler, evaluation_batches, join
+from ds_minimodel.tasks.batches import TaskSampler, inference_batches, join
 
 N = 23
 
@@ -92,7 +92,7 @@ def test_slots_beyond_the_batch_change_nothing_but_fillers(examples, slots):
 @pytest.mark.parametrize("max_tokens", [1, 30, 10_000])
 def test_evaluation_meets_each_example_once(examples, max_tokens):
     seen = []
-    for index, batch in evaluation_batches(examples, max_tokens):
+    for index, batch in inference_batches(examples, max_tokens):
         assert np.array_equal(who(batch), index) and np.array_equal(batch["targets"][:, 0], index)
         assert (np.diff(batch["lengths"]) <= 0).all()
         assert batch["tokens"].shape[1] == batch["lengths"][0]

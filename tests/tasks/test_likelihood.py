@@ -10,7 +10,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.recipe.schema import Task
 from ds_minimodel.tasks import KINDS
-from ds_minimodel.tasks.batches import evaluation_batches
+from ds_minimodel.tasks.batches import inference_batches
 from ds_minimodel.tasks.likelihood import Choices, Documents
 
 TEXT, CHOICE = KINDS["text"], KINDS["choice"]
@@ -30,7 +30,7 @@ class Letters:
 
 def logits(encoded):
     """The likelihood of a token is e^-(id/10); what must not be counted is NaN."""
-    for index, batch in evaluation_batches(encoded.examples, 64):
+    for index, batch in inference_batches(encoded.examples, 64):
         found = -batch["tokens"] / 10
         found[:, 0] = np.nan
         found[np.arange(found.shape[1]) >= batch["lengths"][:, None]] = np.nan
@@ -46,7 +46,7 @@ def test_every_token_is_counted_once_whatever_the_length(special, start, tmp_pat
     for max_length in (3, 4, 64):
         encoded = TEXT.encode(tokenizer, records, SETTINGS, max_length)
         assert encoded.examples.lengths.max() <= max_length
-        begins = {int(batch["tokens"][0, 0]) for _, batch in evaluation_batches(encoded.examples, 1)}
+        begins = {int(batch["tokens"][0, 0]) for _, batch in inference_batches(encoded.examples, 1)}
         assert begins == {150} if special.get("bos") else len(begins) > 1 or max_length == 64
         score = TEXT.score(SETTINGS, "de", records, encoded, logits(encoded))
         assert score["bits_per_byte"] == pytest.approx(sum(ids) / 10 / math.log(2) / 12)

@@ -8,7 +8,7 @@ import unicodedata
 
 import pytest
 
-from ds_minimodel.tasks.metrics import score_classification, score_qa
+from ds_minimodel.tasks.metrics import accuracy, score_qa
 from ds_minimodel.tasks.qa import Question
 
 
@@ -22,7 +22,7 @@ def score(predicted, *answers, language=None):
 
 
 def test_accuracy():
-    assert score_classification([1, 0, 2, 2], [1, 1, 2, 0]) == {"accuracy": 50.0}
+    assert accuracy([1, 0, 2, 2], [1, 1, 2, 0]) == 50.0
 
 
 def test_unanswered_and_empty_answers_score_nothing():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks.pair import Pair
+from ds_minimodel.tasks.classification import Pair
 from ds_minimodel.tasks.tables import read_table
 
 PAIR = Pair().table_forms({})

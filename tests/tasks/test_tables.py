@@ -6,8 +6,7 @@ import os
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks.classification import Classification
-from ds_minimodel.tasks.pair import Pair
+from ds_minimodel.tasks.classification import Classification, Pair
 from ds_minimodel.tasks.tables import read_table
 
 SENTENCE, PAIR = Classification().table_forms({}), Pair().table_forms({})

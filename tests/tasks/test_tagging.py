@@ -15,7 +15,7 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.hf.convert import export_hf
 from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, save_body, save_pack, space_of
 from ds_minimodel.tasks import KINDS
-from ds_minimodel.tasks.batches import TaskSampler, evaluation_batches
+from ds_minimodel.tasks.batches import TaskSampler, inference_batches
 from ds_minimodel.tasks.tagging import (
     Sentences,
     encode_words,
@@ -250,7 +250,7 @@ def test_the_exported_model_has_the_same_logits(tokenizer, tokenizer_folder, tmp
     assert theirs.config.id2label == dict(enumerate(LABELS))
     words = [["abc", "日本", "κόσμος"], ["abcdefgh"]]
     records, encoded = TAGGING.encode_requests(tokenizer, [{"tokens": row} for row in words], LABELS, 64)
-    (index, batch), *rest = evaluation_batches(encoded.examples, 1000)
+    (index, batch), *rest = inference_batches(encoded.examples, 1000)
     tokens = torch.from_numpy(batch["tokens"])
     mask = torch.arange(tokens.shape[1]) < torch.from_numpy(batch["lengths"])[:, None]
     with torch.no_grad():
