@@ -160,7 +160,7 @@ def _in_engine(module: nn.Module, work: Workload, recipe: Recipe) -> Trained:
     def step(number: int) -> torch.Tensor:
         batch = make_batch(work, number * world.size + world.rank)
         (count,) = world.sum(batch["count"])  # as the loop does
-        (sums,), _ = optimizer_step(engine, [batch], count, run, world, number)
+        (sums,) = optimizer_step(engine, [batch], count, run, world, number)
         return sums.mean() / batch["count"]
 
     return Trained(work, step, lambda: destroy(engine))

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMES, ADDRESSES = ("node-a", "node-b"), ("10.77.0.1", "10.77.0.2")
 LAUNCHERS = ("hostfile", "torchrun")
 STEPS, CHECKPOINT_EVERY, LOST_AFTER = 120, 20, 50
-PATIENCE = 30  # seconds for a command to end on its own after a host is lost, before it is ended
+PATIENCE = 120  # seconds for a command to end on its own after a host is lost, before it is ended
 # With --pdeathsig, so that no host outlives this process.
 NAMESPACES = "setpriv --pdeathsig KILL unshare --net --uts --pid --fork --mount-proc --kill-child".split()
 ALIVE = "-o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3"

@@ -19,10 +19,10 @@ from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
 from ds_minimodel.training.meter import Meter
 from ds_minimodel.training.partition import Partition, partition_of_run
 from ds_minimodel.training.ranks.signals import Stopped, StopSignals
-from ds_minimodel.training.ranks.world import World
+from ds_minimodel.training.ranks.world import World, break_dead_connections
 from ds_minimodel.training.run import Run
 from ds_minimodel.training.zero import start
-from ds_minimodel.training.zero.engine import backward_and_step, build_engine, destroy, set_learning_rate
+from ds_minimodel.training.zero.engine import backward_and_step, build_engine, destroy, gradient_norm, set_learning_rate
 from ds_minimodel.training.zero.state import read_masters
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def train(
     partition = partition_of_run(module, run, world)
     engine = build_engine(module, run, world, partition.zero, partition.whole)
     checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
+    break_dead_connections()  # of the groups that DeepSpeed and the checkpoints have made
     steps, first = run.schedule.steps, checkpoints.load_newest()
     world.from_main(lambda: write_json(Path(folder) / "run.json", _run_record(run, world, partition)))
     if first == 0 and 0 in snapshot_steps:
@@ -118,11 +119,10 @@ def train(
             count = max(1, count)  # short blocks may leave a batch without a masked token
             done = step + 1
             is_due = meter.is_due(done) or done in evaluation.steps
-            sums_of_batches, norm = optimizer_step(engine, micro_batches, count, run, world, step, with_norm=is_due)
-            for sums in sums_of_batches:
+            for sums in optimizer_step(engine, micro_batches, count, run, world, step):
                 meter.add(sums, count)
             if is_due:
-                meter.gradient_norm = norm
+                meter.gradient_norm = gradient_norm(engine, run, world)
                 meter.report(done, scores)
             if done in snapshot_steps:
                 on_snapshot(done, read_masters(engine))
@@ -138,28 +138,20 @@ def train(
 
 
 def optimizer_step(
-    engine: DeepSpeedEngine,
-    micro_batches: list[Batch],
-    count: int,
-    run: Run,
-    world: World,
-    step: int,
-    with_norm: bool = False,
-) -> tuple[list[torch.Tensor], float | None]:
-    """Forward, backward and update of one step.
+    engine: DeepSpeedEngine, micro_batches: list[Batch], count: int, run: Run, world: World, step: int
+) -> list[torch.Tensor]:
+    """Forward, backward and update of one step; sums of losses of each micro-batch, still on the device.
 
-    count: loss terms of the whole batch on all ranks, at least 1. Returns (sums of losses of each micro-batch, still on
-    the device; norm of the gradients, None where it is not known or not asked for). Only `with_norm` waits for the
-    device.
+    count: loss terms of the whole batch on all ranks, at least 1.
     """
-    sums_of_batches, norm = [], None
+    sums_of_batches = []
     set_learning_rate(engine, run.schedule.lr_at(step))
     for batch in micro_batches:
         sums = engine(to_device(batch, world.device))
         # DeepSpeed averages gradients over data ranks; the count is global, so undo that.
-        norm = backward_and_step(engine, sums.mean() * (world.data.size / count), run, world if with_norm else None)
+        backward_and_step(engine, sums.mean() * (world.data.size / count), run)
         sums_of_batches.append(sums.detach())
-    return sums_of_batches, norm
+    return sums_of_batches
 
 
 def _check_finite(weights: Weights, label: str) -> None:

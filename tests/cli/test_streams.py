@@ -60,15 +60,7 @@ def test_a_locale_that_is_not_utf_8(shell):
 
 @pytest.mark.parametrize(
     "name, value",
-    [
-        ("RANK", "abc"),
-        ("RANK", "-1"),
-        ("WORLD_SIZE", "0"),
-        ("MASTER_PORT", "9" * 5000),
-        ("DS_ACCELERATOR", "abacus"),
-        ("TORCH_DISTRIBUTED_DEBUG", "nonsense"),
-        ("GLOO_SOCKET_IFNAME", "lo,nonsense0"),
-    ],
+    [("RANK", "abc"), ("RANK", "-1"), ("WORLD_SIZE", "0"), ("MASTER_PORT", "9" * 5000), ("DS_ACCELERATOR", "abacus")],
 )
 def test_variables_that_no_launcher_sets_so(shell, name, value):
     done = shell("$FLOPS", **{name: value})

@@ -149,7 +149,7 @@ def observe(world, folder, run, what):
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[run.execution.precision]
     return {
         "losses": losses(folder),
-        "gradient_norms": [record["gradient_norm"] for record in read_json_lines(folder / "metrics.jsonl")],
+        "gradient_norms": [record.get("gradient_norm") for record in read_json_lines(folder / "metrics.jsonl")],
         "trained": sorted(weights),
         "unmoved": sorted(name for name in weights if torch.equal(weights[name], original[name])),
         "frozen_moved": sorted(

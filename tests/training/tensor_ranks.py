@@ -12,7 +12,6 @@ from measure import measure_step
 from safetensors.torch import save_file
 from synthetic import SEQ_LENGTH, TRAINS, Sampler, losses, same, train
 from synthetic import run_config as six_steps
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
@@ -21,7 +20,7 @@ from ds_minimodel.models.parameters import train_only
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor, to_tensors
 from ds_minimodel.ops import parallel
-from ds_minimodel.ops.parallel import cross_entropy, mappings
+from ds_minimodel.ops.parallel import cross_entropy
 from ds_minimodel.steps.training import micro_batches
 from ds_minimodel.training.ranks.world import join_ranks
 from tests.small_models import masked_lm, roberta
@@ -177,62 +176,11 @@ def differences(worlds):
     return found
 
 
-def held_parameters(group):
-    """(elements that this rank holds, elements of the whole) of a masked-LM model's split parameters."""
-    module = model("pretrain", True)
-    whole = sum(parameter.numel() for parameter in module.parameters())
-    split_model(module, group)
-    return sum(parameter.numel() for parameter in module.parameters()), whole
-
-
-def mapped(world, group):
-    """{mapping: [forward, backward] on each rank} for inputs that differ by rank."""
-    seen = {}
-    for name in ("copy", "reduce", "gather"):
-        x = torch.tensor([1.0, 2.0]) * 10**group.rank
-        x.requires_grad_()
-        out = getattr(mappings, name)(x, group)
-        out.backward(torch.arange(1.0, 1 + out.numel()) * 10**group.rank)
-        seen[name] = world.gather(lambda out=out, x=x: [out.tolist(), x.grad.tolist()])
-    return seen
-
-
-class Largest(TorchDispatchMode):
-    """Elements of the largest tensor that an operator returns."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor):
-            self.elements = max(self.elements, out.numel())
-        return out
-
-
-def largest_tensor_of_the_loss(group):
-    """(elements of the largest tensor, elements of this rank's part of all logits)"""
-    rows, hidden, vocabulary = 64, 8, 401
-    share = group.share(vocabulary)
-    weight, bias = torch.randn(len(share), hidden, requires_grad=True), torch.zeros(len(share), requires_grad=True)
-    x, targets = torch.randn(rows, hidden, requires_grad=True), torch.arange(rows)
-    with mock.patch.object(cross_entropy, "CHUNK_ROWS", 16), Largest() as largest:
-        cross_entropy.linear_cross_entropy(x, weight, bias, targets, share, group).backward()
-    return largest.elements, rows * len(share)
-
-
 def main(folder):
     two = join_ranks(2)
     four = replace(two, **dict(zip(("data", "tensor"), parallel.split_world(two.rank, two.size, 4))))
     worlds = {2: two, 4: four}
-    results = {
-        "mapped": mapped(two, two.tensor),
-        "held": held_parameters(four.tensor),
-        "largest": largest_tensor_of_the_loss(two.tensor),
-    }
-    results["groups"] = two.gather(
-        lambda: [[world.data.rank, world.data.size, world.tensor.rank, world.tensor.size] for world in worlds.values()]
-    )
-    results["measured"] = measured(two)
+    results = {"measured": measured(two)}
     results["differences"] = differences(worlds)
     results["cases"] = train_cases(worlds, folder)
     results["resumed"] = resumed(two, folder / "resumed")

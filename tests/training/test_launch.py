@@ -1,6 +1,5 @@
 """Ranks by --ranks, and under torchrun and deepspeed: exit codes and signals come through, nobody is waited for."""
 
-import itertools
 import os
 import random
 import shlex
@@ -8,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -24,8 +21,6 @@ from ds_minimodel.training.ranks import launch
 
 from ..forks import free_port
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).parent / "end_ranks.py"
 RECIPE = """
 workdir: {folder}/run
 seed: 1
@@ -108,12 +103,9 @@ def test_a_signal_reaches_the_ranks_which_save(recipe):
     assert len(ranks) == 2 and not any(rank.is_running() for rank in ranks)
 
 
-@pytest.mark.parametrize("pause", [0, 0.3])
-def test_two_interrupts_end_without_a_traceback(recipe, pause):
-    """The second comes while the ranks save, when they end at once, or while they end, when it changes nothing."""
+def test_two_interrupts_end_without_a_traceback(recipe):
     process, _ = train(recipe, "bl_base")
     process.send_signal(signal.SIGINT)
-    time.sleep(pause)
     process.send_signal(signal.SIGINT)
     errors = said_by(process)
     assert process.returncode == 1 and "Traceback" not in errors, errors
@@ -174,16 +166,6 @@ def test_a_mistake_that_the_ranks_find_is_a_users_mistake(recipe):
     assert said.startswith("ds-minimodel: batch_size 3 cannot be divided among 2 ranks")
 
 
-def test_ranks_end_the_threads_of_libraries_first(tmp_path):
-    """Ranks that end by a mistake: no thread of a library outlives Python, which would abort the process."""
-    torchrun = LAUNCHERS["torchrun"].partition(" -m ds_minimodel")[0]
-    command = torchrun.format(python=sys.executable, ranks=2, port=free_port()).split()
-    environment = {**os.environ, **launch.CPU, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*command, SCRIPT, tmp_path], capture_output=True, text=True, env=environment, timeout=200)
-    assert done.stdout.count("left: []") == 2, done.stdout
-    assert done.stderr.count("exitcode  : 2") == 2
-
-
 def hostfile(folder, text):
     path = folder / "hosts"
     path.write_text(text)
@@ -199,8 +181,6 @@ def test_ranks_on_hosts_are_counted(tmp_path):
     "text, fault",
     [
         ("worker-1\n", "hosts: Hostfile contains a bad entry: worker-1"),
-        ("a slots=1\na slots=1\n", "hosts: Hostfile contains multiple entries for a"),
-        ("# nobody\n", "hosts: Hostfile is empty"),
         ("a slots=0\n", "hosts: a has 0 slots for 1 ranks"),
     ],
 )
@@ -236,28 +216,10 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 
 
 def test_threads_do_not_spin_beside_other_work(monkeypatch):
-    """And do where nobody keeps a core busy, or where that is not told."""
-    cores = sorted(os.sched_getaffinity(0))
-
-    def tell(*texts):
-        texts = itertools.cycle(texts)
-        monkeypatch.setattr(launch, "STAT", SimpleNamespace(read_text=lambda: next(texts)))
-
-    def ticks(user, idle):
-        return "".join(f"cpu{core} {user} 0 0 {idle} 0 0 0 0 0 0\n" for core in cores)
-
-    monkeypatch.setattr(launch, "has_gpu", lambda: False)
-    for name in (*launch.CPU, "LOCAL_WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    spins = []  # of the process that this one would become
-    monkeypatch.setattr(os, "execve", lambda *given: spins.append(given[2]["GOMP_SPINCOUNT"]))
-    tell(ticks(0, 0), ticks(90, 10))
-    assert launch.busy_cores(0) == pytest.approx(0.9 * len(cores))
-    assert launch.cpu_settings() == {**launch.CPU, "GOMP_SPINCOUNT": "0"}
-    for ranks in (1, len(cores) + 1):  # as many others as cores may be starting
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-        launch.restart_with_cpu_settings()
-    assert spins == ["0", launch.CPU["GOMP_SPINCOUNT"]]
-    for texts in ([ticks(0, 0), ticks(1, 9999)], ["cpu 1 2\nintr 5\n"], [ticks(0, 0)]):  # the last as gVisor has it
-        tell(*texts)
-        assert launch.busy_cores(0) < 0.5 and launch.cpu_settings() == launch.CPU
+    cores = len(os.sched_getaffinity(0))
+    for each, spins in ((90.0, "0"), (0.0, launch.CPU["GOMP_SPINCOUNT"])):
+        monkeypatch.setattr(psutil, "cpu_percent", lambda *_, each=each, **__: [each] * os.cpu_count())
+        assert launch.busy_cores() == pytest.approx(each / 100 * cores)
+        assert launch.cpu_settings() == {**launch.CPU, "GOMP_SPINCOUNT": spins}
+    monkeypatch.setattr(launch, "busy_cores", lambda: 1.0)
+    assert launch.cpu_settings(starting=2) == launch.CPU  # ranks that start beside this one keep as many busy

@@ -61,12 +61,10 @@ def test_losses_are_those_of_stage_0_on_one_rank(seen, ranks, case):
 
 
 @each_size
-@each_case
-def test_gradient_norms_are_those_of_stage_0_on_one_rank(seen, ranks, case):
-    what, run = cases()[case]
-    expected = seen[1][f"{what} {run.execution.precision} zero0 {run.execution.micro_batch_size}"]["gradient_norms"]
-    bound = 10 * BOUNDS[run.execution.precision]
-    assert seen[ranks][case]["gradient_norms"] == pytest.approx(expected, rel=bound)
+@pytest.mark.parametrize("case", [case for case in cases() if "fp32 zero1" in case or "fp32 zero2" in case])
+def test_gradient_norms_do_not_depend_on_stage_and_ranks(seen, ranks, case):
+    expected = seen[1][case.replace("zero1", "zero3").replace("zero2", "zero3")]["gradient_norms"]
+    assert None not in expected and seen[ranks][case]["gradient_norms"] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -1,26 +1,15 @@
-"""The update that reads gradients less often than DeepSpeed's gives the same bits, and skips what it skips."""
+"""A step whose gradients are not finite changes nothing, at any stage and in any precision."""
 
 import math
-from unittest import mock
 
 import pytest
 import torch
-from synthetic import Sampler, model, run_config, same, train
+from synthetic import Sampler, model, run_config, same
 
 from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.training.loop import optimizer_step
 from ds_minimodel.training.zero import engine as zero_engine
-from ds_minimodel.training.zero import update
 from ds_minimodel.training.zero.state import fragments, read_masters
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_the_weights_have_the_bits_of_deepspeeds_own_update(world, tmp_path, stage):
-    run = run_config(zero_stage=stage, precision="bf16")
-    with mock.patch.object(update, "BLOCK", 48):  # so that parameters have several blocks, and parts of one
-        ours = train(world, tmp_path / "ours", run)
-    with mock.patch.object(zero_engine, "replace_bf16_update"):
-        assert same(ours, train(world, tmp_path / "theirs", run))
 
 
 @pytest.mark.parametrize("stage, precision", [(0, "bf16"), (1, "bf16"), (2, "bf16"), (0, "fp32"), (1, "fp32")])

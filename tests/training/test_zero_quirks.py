@@ -271,20 +271,6 @@ def test_one_rank_copies_its_gradients_to_a_bucket(still, stage):
     still(operators.named("copy_", 16) and operators.named("div_", 20))
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_bf16_gradients_are_read_twice_to_be_checked(still, stage):
-    with Operators() as operators:
-        step(build(stage, "bf16"))
-    still(operators.named("amin", 1) and operators.named("amax", 1))
-
-
-def test_stage_0_copies_bf16_gradients_twice_and_multiplies_them_by_1(still):
-    engine = build(0, "bf16")
-    with Operators() as operators:
-        step(engine)
-    still(operators.named("_to_copy", 16) == 2 and operators.named("mul_", 16))
-
-
 def test_fp32_at_stage_0_takes_steps_that_are_not_finite(still):
     engine = build(0, "fp32")
     engine.backward(loss_of(engine) * torch.inf)

@@ -1,7 +1,7 @@
 """Checkpoints that are complete or absent, written beside the training.
 
-A save copies the training state to host memory; a thread writes the copy under another name, fsyncs and
-verifies it, lists sizes and hashes in a manifest and renames; `latest` moves last. Frozen weights are not in it:
+A save copies the training state to host memory; a thread writes the copy under another name, fsyncs it,
+lists sizes and hashes in a manifest and renames; `latest` moves last. Frozen weights are not in it:
 they are in the artifacts that the step reads. Everything else that a run needs to go on is the number of steps
 done, because data and dropout are functions of it.
 """
@@ -144,7 +144,7 @@ class Checkpoints:
                 "saved; lower lr, or use bf16 or fp32"
             )
         with clear_write_errors(self.folder):
-            return {path.name: storage.write_verified(path, state) for path, state in states.items()}
+            return {path.name: storage.write_hashed(path, state) for path, state in states.items()}
 
     def _complete(self, step: int, written: list[dict[str, dict]], facts: dict[str, Any]) -> None:
         with clear_write_errors(self.folder):

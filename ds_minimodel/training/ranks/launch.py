@@ -6,9 +6,7 @@ import os
 import re
 import shlex
 import signal
-import socket
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -33,7 +31,6 @@ CPU = {
 }
 BESIDE_OTHERS = {"GOMP_SPINCOUNT": "0"}
 BUSY = 0.5  # cores
-STAT = Path("/proc/stat")
 
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")  # number of ranks on this host: torchrun's, deepspeed's
 
@@ -42,11 +39,6 @@ _LEAST = {
     **dict.fromkeys(("RANK", *mpi.RANKS), 0),
     **dict.fromkeys(("WORLD_SIZE", "MASTER_PORT", *_RANKS_HERE, *mpi.SIZES), 1),
     "LOCAL_RANK": -1,  # what some set for "no launcher"
-}
-# What others can be that libraries end at with a traceback.
-_CHOICES = {
-    "DS_ACCELERATOR": ("cpu", "cuda"),
-    "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO", "DETAIL", "off", "info", "detail"),
 }
 _MEETING = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets beside RANK
 
@@ -70,11 +62,9 @@ def check_environment() -> None:
         text = os.environ.get(name)
         if text is not None and (not re.fullmatch(r"-?[0-9]{1,9}", text) or int(text) < least):
             raise UserError(f"{name}={text}: launchers set this variable to a number from {least} on; unset or mend it")
-    interfaces = [name for _, name in socket.if_nameindex()]
-    for name, known in {**_CHOICES, "GLOO_SOCKET_IFNAME": interfaces}.items():
-        text = os.environ.get(name)
-        if text is not None and not {*(text.split(",") if known is interfaces else [text])} <= {*known}:
-            raise UserError(f"{name}={text}: it is {' or '.join(known)}; unset or mend it")
+    accelerator = os.environ.get("DS_ACCELERATOR")
+    if accelerator not in (None, "cpu", "cuda"):
+        raise UserError(f"DS_ACCELERATOR={accelerator}: it is cpu or cuda; unset or mend it")
     os.environ["MPLBACKEND"] = "agg"  # nothing is shown on a screen, and matplotlib does not load with nonsense there
 
 
@@ -134,22 +124,8 @@ def cpu_settings(starting: int = 0) -> dict[str, str]:
 
 def busy_cores(seconds: float = 0.1) -> float:
     """How many of the cores that this process may use others keep busy, watched for some time; 0 if it is not told."""
-
-    def ticks() -> dict[str, tuple[int, int]]:
-        """{core: ticks that it was idle, all of its ticks}; what guests take is part of their host's."""
-        lines = (line.split() for line in STAT.read_text().splitlines() if re.match(r"cpu\d", line))
-        return {name: (int(counts[3]) + int(counts[4]), sum(map(int, counts[:8]))) for name, *counts in lines}
-
-    try:
-        before = ticks()
-        time.sleep(seconds)
-        after, found = ticks(), 0.0
-        for core in (f"cpu{number}" for number in os.sched_getaffinity(0)):
-            idle, all_of_it = (end - start for start, end in zip(before[core], after[core], strict=True))
-            found += max(0.0, 1 - idle / all_of_it) if all_of_it else 0.0  # some sandboxes count nothing
-        return found
-    except (OSError, KeyError, ValueError, IndexError):
-        return 0.0
+    busy = psutil.cpu_percent(seconds, percpu=True)
+    return sum(busy[core] for core in os.sched_getaffinity(0) if core < len(busy)) / 100
 
 
 def restart_with_cpu_settings() -> None:

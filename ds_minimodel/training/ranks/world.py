@@ -25,8 +25,8 @@ from ds_minimodel.training.zero import start
 PATIENCE = 60.0  # seconds for the ranks to meet, before one says that it waits
 # For collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
 HOST_TIMEOUT = timedelta(days=7)
-# Seconds of silence, seconds between probes, probes without an answer.
-KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+# Seconds of silence before a probe and between probes; milliseconds that a host may leave anything unanswered.
+TCP_OPTIONS = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_USER_TIMEOUT: 60_000}
 
 Value = TypeVar("Value")
 
@@ -136,7 +136,7 @@ def join_ranks(tensor_parallel: int = 1) -> World:
     host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
     world = World(rank, size, device, host_group, Group(rank, size), SOLO)
     if size > 1:
-        probe_connections()
+        break_dead_connections()
     if device.type == "cuda":
         reasons = world.gather(lambda: why_no_code(device))
         world.replicated(lambda: refuse(reasons))
@@ -161,16 +161,16 @@ def name_interface() -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-def probe_connections() -> None:
-    """Have the kernel break this process's idle connections to hosts that do not answer for about half a minute.
+def break_dead_connections() -> None:
+    """Have the kernel break those of this process's connections whose other host does not answer for a minute.
 
-    One over which something is on its way breaks when TCP gives up, in about a quarter of an hour; gloo itself would
-    wait as long as a collective may take.
+    TCP would else try for a quarter of an hour, and gloo wait as long as a collective may take. To be called again
+    where groups have been made since.
     """
     for connection in psutil.Process().net_connections("tcp"):
         with socket.socket(fileno=os.dup(connection.fd)) as line:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in KEEPALIVE.items():
+            for option, value in TCP_OPTIONS.items():
                 line.setsockopt(socket.IPPROTO_TCP, option, value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import deepspeed
@@ -16,7 +16,6 @@ from ds_minimodel.training.run import Run
 from ds_minimodel.training.zero import start
 from ds_minimodel.training.zero.config import deepspeed_config, deepspeeds_refusals
 from ds_minimodel.training.zero.state import write_masters
-from ds_minimodel.training.zero.update import adamw_for, replace_bf16_update
 
 if TYPE_CHECKING:
     from ds_minimodel.training.ranks.world import World
@@ -59,10 +58,44 @@ def build_engine(
         engine.optimizer.optimizer.state.clear()
     if precision != "fp32":
         write_masters(engine, original)
-    replace_bf16_update(engine, run, world)
     start.set_log_level(run.deepspeed)
     engine.train()
     return engine
+
+
+def adamw_for(parameters: Iterable[torch.nn.Parameter], run: Run, world: World) -> torch.optim.AdamW:
+    """The optimizer of a run, for DeepSpeed to wrap."""
+    rule = run.optimizer
+    skips = run.execution.zero_stage == 0 and run.execution.precision == "fp32"
+    optimizer = (SkippingAdamW if skips else torch.optim.AdamW)(
+        parameters,
+        lr=run.schedule.lr,
+        betas=(rule.beta1, rule.beta2),
+        eps=rule.eps,
+        weight_decay=rule.weight_decay,
+        fused=True,
+    )
+    if isinstance(optimizer, SkippingAdamW):
+        optimizer.world = world
+    return optimizer
+
+
+class SkippingAdamW(torch.optim.AdamW):
+    """AdamW that skips a step whose gradients are not finite on some rank, as DeepSpeed does but in fp32 at stage 0."""
+
+    world: World
+    overflow = False  # in the last step, which the engine then counts as skipped
+
+    def step(self, closure: Any = None) -> Any:
+        parameters = (parameter for group in self.param_groups for parameter in group["params"])
+        finite = [
+            torch.linalg.vector_norm(parameter.grad).isfinite()
+            for parameter in parameters
+            if parameter.grad is not None
+        ]
+        (spoiled,) = self.world.sum(int(not torch.stack(finite).all()))
+        self.overflow = spoiled > 0
+        return None if self.overflow else super().step(closure)
 
 
 def destroy(engine: deepspeed.DeepSpeedEngine) -> None:
@@ -86,42 +119,22 @@ def set_learning_rate(engine: deepspeed.DeepSpeedEngine, lr: float) -> None:
         group["lr"] = lr
 
 
-def backward_and_step(
-    engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run: Run, norm_over: World | None = None
-) -> float | None:
+def backward_and_step(engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run: Run) -> None:
     """Gradients of one micro-batch; after the last one of a step, the update.
 
     loss: this micro-batch's share of the step's loss. DeepSpeed would divide it by the number of micro-batches.
-    norm_over: the ranks, all of which call, where the L2 norm of the step's gradients before clipping is to be
-    returned, after its last micro-batch; None for one that is not known.
     """
     engine.backward(loss * _missing_loss_scale(engine, run), scale_wrt_gas=False)
-    world = norm_over if engine.is_gradient_accumulation_boundary() else None
-    own = _norm_of_gradients(engine, run, world) if world else None
     engine.step()
-    if world is None or (run.execution.zero_stage == 0 and world.tensor.size > 1):  # DeepSpeed's is wrong there
-        return None
-    norm = engine.get_global_grad_norm() if own is None else own
-    return None if norm is None or not math.isfinite(norm) else float(norm)
 
 
-def _norm_of_gradients(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> float | None:
-    """The norm where DeepSpeed may have none: at stage 0 but in fp16, without clipping at stages 1 and 2."""
-    if run.execution.zero_stage == 0 and run.execution.precision != "fp16":
-        parts = [parameter.grad for parameter in engine.module.parameters() if parameter.grad is not None]
-        scale, is_partitioned = 1.0, False
-    elif not getattr(engine.optimizer, "compute_grad_norm", True):
-        parts = [gradient for part in engine.optimizer.averaged_gradients.values() for gradient in part]
-        scale, is_partitioned = engine.optimizer.loss_scale, True
-    else:
+def gradient_norm(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> float | None:
+    """The L2 norm of the last step's gradients before clipping; None where DeepSpeed has not taken it, or takes it
+    wrongly (stage 0 with parts of a replica)."""
+    norm = engine.get_global_grad_norm()
+    if norm is None or (run.execution.zero_stage == 0 and world.tensor.size > 1) or not math.isfinite(norm):
         return None
-    if world.tensor.size > 1:
-        return None  # some of these would count twice
-    norms = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in parts]
-    square = torch.stack([*norms, torch.zeros((), device=world.device)]).square().sum()
-    if is_partitioned and world.data.size > 1:
-        dist.all_reduce(square, group=world.data.handle)
-    return float(square.sqrt()) / scale
+    return float(norm)
 
 
 def _missing_loss_scale(engine: deepspeed.DeepSpeedEngine, run: Run) -> float:
