@@ -6,7 +6,6 @@ from transformers import RobertaConfig
 
 from ds_minimodel.hf.roberta import ROBERTA
 from ds_minimodel.models import make_body
-from ds_minimodel.models.roberta.model import FIRST_POSITION
 from tests.small_models import PAD
 
 
@@ -26,23 +25,10 @@ def names(num_layers, head_depth=None, task=()):
 
 def twin(theirs, ours, found, **settings):
     """A model of Hugging Face's class `theirs` with the weights of our module, in the same dtype and mode."""
-    body = ours.body.config
-    config = RobertaConfig(
-        vocab_size=len(ours.pack.tokens),
-        hidden_size=body.hidden_size,
-        num_attention_heads=body.num_heads,
-        num_hidden_layers=sum(name.endswith("qkv.weight") for name in found),
-        intermediate_size=body.ffn_size,
-        max_position_embeddings=body.max_positions + FIRST_POSITION,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-        pad_token_id=PAD,
-        attn_implementation="eager",
-        hidden_dropout_prob=body.dropout,
-        attention_probs_dropout_prob=body.attention_dropout,
-        **settings,
-    )
-    model = theirs(config).to(ours.pack.tokens.dtype).train(ours.training)
+    num_layers = sum(name.endswith("qkv.weight") for name in found)
+    config = ROBERTA[0].config_json(ours.body.config.with_layers(num_layers), len(ours.pack.tokens))
+    config |= {"pad_token_id": PAD, "attn_implementation": "eager", **settings}
+    model = theirs(RobertaConfig(**config)).to(ours.pack.tokens.dtype).train(ours.training)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         parameters.pop("roberta.embeddings.token_type_embeddings.weight").zero_()

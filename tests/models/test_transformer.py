@@ -20,14 +20,11 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.costs.tracing import saving_to
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.roberta.model import FIRST_POSITION
-from ds_minimodel.models.trainable import encode
 from tests.small_models import masked_lm
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}  # float32: compiled kernels where built
 
-
-def make_model(config, *head_depths, dtype=torch.float64):
-    return randomise(masked_lm(config, VOCAB_SIZE, *head_depths)).to(dtype)
+def make_model(config, *head_depths):
+    return randomise(masked_lm(config, VOCAB_SIZE, *head_depths)).double()
 
 
 def hugging_face_losses_and_gradients(ours, batch, depth):
@@ -37,29 +34,12 @@ def hugging_face_losses_and_gradients(ours, batch, depth):
     output = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=labels)
     loss = output.loss * (labels != IGNORED).sum()
     loss.backward()
-    return output.logits.detach(), (loss.detach()[None], hugging_face.gradients(theirs, found))
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
-def test_equals_roberta(dtype, padded):
-    model, batch = make_model(body_config(), dtype=dtype), mlm_batch(padded)
-    logits, expected = hugging_face_losses_and_gradients(model, batch, 3)
-    # Hugging Face computes every position in every layer; we compute the last layer where it is read.
-    assert_same(losses_and_gradients(model, batch), expected, TOLERANCE[dtype])
-    assert_same(losses_and_gradients(model, read_everywhere(batch)), expected, TOLERANCE[dtype])
-
-    (hidden,), _ = encode(model.pack, model.body, batch)
-    got = model.body.heads["3"](hidden.flatten(0, 1)) @ model.pack.tokens.T + model.pack.bias
-    used = batch["targets"] != IGNORED
-    at_read = logits[torch.arange(len(used))[:, None], batch["read"]]
-    got = got.view(at_read.shape)
-    torch.testing.assert_close(got[used], at_read[used], rtol=0, atol=50 * TOLERANCE[dtype])
+    return loss.detach()[None], hugging_face.gradients(theirs, found)
 
 
 def test_every_head_is_the_roberta_that_ends_at_its_depth():
     model, batch = make_model(body_config(), 1, 2, 3), mlm_batch()
-    expected = [hugging_face_losses_and_gradients(model, batch, depth)[1] for depth in (1, 2, 3)]
+    expected = [hugging_face_losses_and_gradients(model, batch, depth) for depth in (1, 2, 3)]
     gradients = {}
     for _, part in expected:
         gradients |= {name: gradients.get(name, 0) + gradient for name, gradient in part.items()}
@@ -178,13 +158,6 @@ def test_a_frozen_body_gets_no_gradients_and_lets_them_through():
     pack_only = {name: gradient for name, gradient in gradients.items() if name.startswith("pack.")}
     assert_same(losses_and_gradients(model, batch), (losses, pack_only))
     assert all(parameter.grad is None for parameter in model.body.parameters())
-
-
-def test_a_frozen_body_keeps_less_for_the_backward_pass():
-    model, batch = make_model(body_config()), mlm_batch()
-    everything = saved_by(model, batch)
-    trains(model, lambda name: name.startswith("pack."))
-    assert saved_by(model, batch) < everything
 
 
 def test_no_graph_is_built_below_the_lowest_layer_that_trains():

@@ -3,5 +3,6 @@
 docs/deepspeed.md is headed by the table of its quirks: DeepSpeed's issue, versions, what we do about each, and the
 test (tests/training/test_zero_quirks.py) that would tell us that it is gone.
 
-config: its JSON and constants. start: its process group and launcher. engine: built, stepped, ended. state: where masters and moments of each parameter lie. files: its checkpoint files.
+config: its JSON and constants. start: its process group and launcher. engine: built, stepped, ended. state: where
+masters and moments of each parameter lie. files: its checkpoint files.
 """
