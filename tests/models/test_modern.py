@@ -97,7 +97,7 @@ def test_logits_and_gradients_are_theirs(shape):
     own_loss = ours(batch)
     torch.testing.assert_close(own_loss[0], loss)
     own_loss.sum().backward()
-    shift = 1 if architecture.shifted_norms else 0  # which to_theirs takes from weights
+    shift = 1 if getattr(architecture, "shifted_norms", False) else 0  # which to_theirs takes from weights
     gradients = {name: parameter.grad + (shift if "norm" in name else 0) for name, parameter in ours.named_parameters()}
     found = architecture.to_theirs(gradients, ours.body.config, architecture.language_model_head(len(ours.body.layers)))
     for name, parameter in theirs.named_parameters():
