@@ -17,21 +17,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import decoders, growth, kernels, prepare, saves, steps, stores, threads
+from benchmarks import kernels, prepare, saves, steps, stores, threads
 from benchmarks.record import INDEX, Record, index, page, runs_of
 from ds_minimodel.common.errors import exit_code
 from ds_minimodel.common.files import atomic_write
 
-PARTS = {
-    "steps": steps,
-    "kernels": kernels,
-    "growth": growth,
-    "threads": threads,
-    "stores": stores,
-    "prepare": prepare,
-    "saves": saves,
-    "decoders": decoders,
-}
+PARTS = {"steps": steps, "kernels": kernels, "threads": threads, "stores": stores, "prepare": prepare, "saves": saves}
 HERE = Path(__file__).resolve().parent
 
 

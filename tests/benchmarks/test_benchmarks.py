@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import device, growth
+from benchmarks import device
 from benchmarks.__main__ import HERE, PARTS, parse
 from benchmarks.processes import Contestant, Failed
 from benchmarks.record import INDEX, index, page, runs_of
@@ -68,11 +68,6 @@ def test_that_transformers_is_missing_is_said_at_once(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"^transformers is not installed; pip install 'ds_minimodel\[benchmark\]'"):
         next(PARTS["steps"].measure(parse(["steps", "--against", "reference", "hf"])))
-
-
-def test_a_slope_is_that_of_logarithms():
-    rows = [{"x": x, "tokens": 2, "seconds": 6 * x**2} for x in (1, 10, 100)]
-    assert growth.slope(rows, "seconds") == pytest.approx(2)
 
 
 def test_a_sparse_store_is_a_store_that_takes_no_place(tmp_path):

@@ -1,7 +1,6 @@
 """python -m benchmarks at tiny sizes: what is measured and recorded, and what a failure leaves."""
 
 import json
-import random
 import subprocess
 import sys
 
@@ -58,7 +57,6 @@ def test_a_mistake_is_one_line():
     "part, arguments, keys",
     [
         ("kernels", ["--ops", "dropout", "--no-compiled"], ["op", "shape", "seconds"]),
-        ("growth", ["--axes", "depth", "--points", "1", "--tokens", "128"], ["axis", "x", "fastest", "flops"]),
         ("stores", ["--gigabytes", "0.13", "0.26"], ["shards", "open_seconds", "sample_seconds"]),
         ("saves", ["--parameters", "1e4"], ["at_once", "background", "until_on_disk"]),
     ],
@@ -71,22 +69,3 @@ def test_a_part_adds_a_run_to_its_records(part, arguments, keys, tmp_path, monke
     assert code == 0 and rows and all(row.keys() >= set(keys) for row in rows)
     assert runs_of(tmp_path, part)[0] == before and "## another, 2026-01-01" in table
     assert {path.name for path in tmp_path.iterdir()} == {f"{part}.jsonl", f"{part}.md"}, "nothing else is left"
-
-
-def test_ways_to_another_language_cost_the_same(tmp_path):
-    words = {"en": "the old boat sees a town", "de": "das alte Boot sieht eine Stadt"}
-    for language, own in words.items():
-        documents = [" ".join(random.Random(number).choices(own.split(), k=30)) for number in range(45)]
-        (tmp_path / f"{language}.txt").write_text("\n\n".join(documents))
-    small = ["tokenizer.vocab_size=270", "model.num_layers=4", "model.hidden_size=16", "model.ffn_size=32"]
-    for section, steps in (("pretrain", 3), ("build_mini", 20), ("adapt", 40)):
-        small += [f"{section}.steps={steps}", f"{section}.warmup_steps=1", f"{section}.seq_length=32"]
-    code, rows, table = measured(tmp_path / "out", "decoders", "--text", str(tmp_path), "--set", *small)
-    assert code == 0 and "| untied | 1 | pack, MiniPost, mapped on de |" in table
-    for output in ("tied", "untied"):
-        of = {(row["way"], row["steps"]): row for row in rows if row["output"] == output}
-        unadapted, mini = of.pop(("unadapted", 0)), of["pack, MiniPost", 40]
-        del of["pack, BL_BASE", 40]
-        assert all(row["flops"] == pytest.approx(mini["flops"], rel=0.05) for row in of.values())
-        assert all(row["de"] < unadapted["de"] for row in of.values())
-        assert all((row["en"] == unadapted["en"]) == way.startswith("pack") for (way, _), row in of.items())
