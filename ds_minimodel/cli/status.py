@@ -19,7 +19,7 @@ from ds_minimodel.training.ranks.launch import name_the_cpu
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 if TYPE_CHECKING:
-    from ds_minimodel.steps.status import JobStatus, Left
+    from ds_minimodel.steps.status import JobStatus
 
 
 def add_arguments(commands: Commands) -> None:
@@ -34,22 +34,21 @@ def add_arguments(commands: Commands) -> None:
 
 def _status(options: Options) -> None:
     name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.steps.status import left_of, look
+    from ds_minimodel.steps.status import look
 
     recipe = recipe_of(options)[0]
     try:
         while True:
             jobs = look(recipe, options.verify)
-            left = left_of(recipe, jobs)
             if options.json:
-                rows = {"jobs": [asdict(job) for job in jobs], "left": asdict(left)}
+                rows = {"jobs": [asdict(job) for job in jobs]}
                 print(json.dumps(rows, indent=None if options.watch else 1), flush=True)
             else:
                 clear = "\033[H\033[2J" if options.watch and sys.stdout.isatty() else ""
-                print(clear + "\n".join(_lines(jobs, left)), flush=True)
+                print(clear + "\n".join(_lines(jobs)), flush=True)
             damaged = [job for job in jobs if job.state == "damaged"]
             if options.verify and damaged:
-                more = f" (and {_count(len(damaged) - 1)} more)" if len(damaged) > 1 else ""
+                more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
                 raise UserError(f"{damaged[0].name} is damaged: {damaged[0].why}{more}")
             if not options.watch or all(job.state == "complete" for job in jobs):
                 return
@@ -58,23 +57,15 @@ def _status(options: Options) -> None:
         return
 
 
-def _lines(jobs: Sequence[JobStatus], left: Left) -> list[str]:
-    """A line for each job, one for all, and what is left."""
+def _lines(jobs: Sequence[JobStatus]) -> list[str]:
+    """A line for each job, and one for all."""
     width = max(len(job.name) for job in jobs)
     lines = [
         f"{job.name:{width}}  {job.state:10}  {_size(job.bytes):>8}  {printable(_what(job))}".rstrip() for job in jobs
     ]
     states = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in jobs).items())
     lines.append(f"{len(jobs)} jobs: {states}; {_size(sum(job.bytes for job in jobs))}")
-    if left.jobs:
-        lines.append(f"about {tqdm.format_interval(left.seconds)} of training left in {_count(left.jobs)}")
-    if left.unknown:
-        lines.append(f"the training of {_count(left.unknown)} cannot be estimated yet")
     return lines
-
-
-def _count(jobs: int) -> str:
-    return f"{jobs} job" if jobs == 1 else f"{jobs} jobs"
 
 
 def _what(job: JobStatus) -> str:

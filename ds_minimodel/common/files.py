@@ -84,8 +84,9 @@ def lock(path: str | Path) -> Iterator[None]:
         file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), encoding="utf-8")  # noqa: SIM115
     with file:
         if not _locked(file):
-            who, _, _ = file.read().partition("\n")
-            raise UserError(f"{path}: another run is at work here ({who}); wait for it, or use another workdir")
+            who, _, work = file.read().strip().partition("\n")
+            at = f"{who}, at {work}" if work else who
+            raise UserError(f"{path}: another run is at work here ({at}); wait for it, or use another workdir")
         if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # it unlinked the file
             raise UserError(f"{path}: another run was refused here at this moment; run again")
         note_holder(path)

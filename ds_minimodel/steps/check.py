@@ -46,7 +46,6 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     for section in _text_steps(recipe).values():
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
-    warn_of_windows(recipe)
     check_deepspeed_file(recipe, replicas)
     if recipe.finetune.tasks:
         check_plots()
@@ -57,15 +56,6 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
         end = "without a report, which needs matplotlib"
     print(f"the recipe names no finetune.tasks: the run ends with the language packs {end}", file=sys.stderr)
     return left
-
-
-def warn_of_windows(recipe: Recipe) -> None:
-    """Say on standard error where a mini-model's layers of the body all see a window alone."""
-    body, depth = recipe.body_config, recipe.mini.depth
-    if recipe.builds_minis and not any(map(body.sees_all, range(depth))):
-        first = next((index + 1 for index in range(body.num_layers) if body.sees_all(index)), None)
-        more = "" if first is None else f"; with mini.depth {first} one sees all of a sequence"
-        print(f"mini.depth {depth}: the layers below the new ones see windows alone{more}", file=sys.stderr)
 
 
 def _text_steps(recipe: Recipe) -> dict[str, Training]:

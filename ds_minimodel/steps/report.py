@@ -9,20 +9,10 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import (
-    Manifest,
-    Stored,
-    atomic_folder,
-    read_artifact,
-    read_model,
-    write_json,
-    write_manifest,
-)
+from ds_minimodel.common.files import Stored, atomic_folder, read_manifest, read_model, write_json, write_manifest
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, log_of, record_of
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.recipe.systems import System
 from ds_minimodel.report.losses import DevelopmentRow, LossRow, read_development, read_losses
 from ds_minimodel.report.page import write_report
 from ds_minimodel.report.run_results import (
@@ -40,18 +30,6 @@ from ds_minimodel.tasks import KINDS
 
 BASELINES_FILE = "baselines.json"
 _EVALUATE = "delete its folder and run the step again"
-
-
-class _Scores(Manifest):
-    noun = "scores"
-    kinds = ("scores",)
-    required = ((SCORES_FILE,),)
-
-
-class _Baselines(Manifest):
-    noun = "reference scores"
-    kinds = ("baselines",)
-    required = ((BASELINES_FILE,),)
 
 
 class _TrainingRun(Stored):
@@ -118,7 +96,7 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> Path:
 
 def _reference_scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
     for folder, _, _ in _references(recipe, layout):
-        read_artifact(folder, _Baselines, verify=True)
+        read_manifest(folder, verify=True)
         for row in read_model(folder / BASELINES_FILE, list[BaselineRow], _EVALUATE):
             yield row.model_dump()
 
@@ -126,7 +104,9 @@ def _reference_scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
 def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
     for system, name in product(recipe.chosen_systems, recipe.finetune.tasks):
         for language, seed in product(sorted(recipe.languages_of_task(name)), seeds_of_task(recipe, name)):
-            yield from _scores_in(layout.evaluate(system, language, name, seed), system, name, language, seed)
+            folder = layout.evaluate(system, language, name, seed)
+            read_manifest(folder, verify=True)
+            yield from (row.model_dump() for row in read_model(folder / SCORES_FILE, list[ScoreRow], _EVALUATE))
 
 
 def _examples(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
@@ -147,18 +127,6 @@ def _development(recipe: Recipe, layout: WorkdirLayout) -> Iterator[DevelopmentR
             curve = read_development(log_of(layout.finetune(system, name, seed), "run/metrics.jsonl"))
             if curve:
                 yield DevelopmentRow(system=system.name, task=name, seed=seed, curve=curve)
-
-
-def _scores_in(folder: Path, system: System, task: str, language: str, seed: int) -> list[Row]:
-    read_artifact(folder, _Scores, verify=True)
-    path = folder / SCORES_FILE
-    rows = read_model(path, list[ScoreRow], _EVALUATE)
-    of_job = (system.name, task, language, seed)
-    if any((row.system, row.task, row.language, row.seed) != of_job for row in rows):
-        raise UserError(
-            f"{path}: scores of another system, task, language or seed than {' '.join(map(str, of_job))}; {_EVALUATE}"
-        )
-    return [row.model_dump() for row in rows]
 
 
 def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[str, str]:

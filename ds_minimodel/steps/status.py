@@ -6,7 +6,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
 
 _TAIL = 1 << 14  # bytes of metrics.jsonl that hold the newest records
-# Steps that train, and how many parts of their folders' names jobs that take the same time have in common.
-_ALIKE = {"pretrain": 2, "build-mini": 2, "adapt": 2, "finetune": 3}
 
 
 @dataclass(frozen=True)
@@ -47,15 +45,6 @@ class JobStatus:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Left:
-    """Training that is left: seconds of it in `jobs` jobs; `unknown` are those that nothing tells about yet."""
-
-    seconds: float
-    jobs: int
-    unknown: int
-
-
 def look(recipe: Recipe, verify: bool = False) -> list[JobStatus]:
     """Every job in the order of the steps; UserError where a file that the recipe names is missing.
 
@@ -67,31 +56,10 @@ def look(recipe: Recipe, verify: bool = False) -> list[JobStatus]:
 
 def _status(recipe: Recipe, step: Step, job: Job, verify: bool) -> JobStatus:
     state, why = state_of(job, WorkdirLayout(recipe.workdir), verify)
-    has_trained = step.name in _ALIKE and state in (State.RUNNING, State.UNFINISHED, State.COMPLETE)
+    has_trained = state in (State.RUNNING, State.UNFINISHED, State.COMPLETE)
     training = training_in(job.folder / "run") if has_trained else None
     name = os.path.relpath(job.folder, recipe.workdir)
     return JobStatus(step.name, name, state.value, why, training, _size(job.folder))
-
-
-def left_of(recipe: Recipe, jobs: Sequence[JobStatus]) -> Left:
-    """What the training of the jobs still takes: at its own rate, or as long as jobs of its kind took."""
-    train = _ALIKE.keys() - ({"pretrain"} if recipe.base else set())  # a base is copied
-    took: dict[str, list[float]] = {}
-    for job in jobs:
-        if job.training:
-            took.setdefault(_alike(job), []).append(job.training.steps / job.training.rate)
-    each: list[float | None] = []
-    for job in jobs:
-        if job.step in train and job.state != State.COMPLETE.value:
-            known = took.get(_alike(job))
-            each.append(job.training.seconds_left if job.training else statistics.fmean(known) if known else None)
-    seconds = [one for one in each if one is not None]
-    return Left(sum(seconds), len(seconds), len(each) - len(seconds))
-
-
-def _alike(job: JobStatus) -> str:
-    """What the names of jobs that take the same time begin with."""
-    return "/".join(job.name.split("/")[: _ALIKE[job.step]])
 
 
 def training_in(folder: Path) -> TrainingProgress | None:

@@ -15,7 +15,6 @@ from ds_minimodel.common.files import (
     atomic_write,
     lock,
     read_json,
-    read_json_lines,
     read_manifest,
     read_model,
     read_model_lines,
@@ -231,12 +230,3 @@ def test_a_manifest_without_files_verifies_nothing_and_is_refused(artifact):
     write_json(artifact / "manifest.json", {"kind": "test", "files": {}})
     with pytest.raises(UserError, match="manifest.json: files: Dictionary should have at least 1 item"):
         read_manifest(artifact)
-
-
-def test_json_lines_end_before_one_that_is_cut_short(tmp_path):
-    path = tmp_path / "records.jsonl"
-    assert read_json_lines(path) == []
-    whole = '{"step": 1}\n{"name": "é"}\n'.encode()
-    for cut in (b"", b'{"st', '{"name": "é'.encode()[:-1]):
-        path.write_bytes(whole + cut)
-        assert read_json_lines(path) == [{"step": 1}, {"name": "é"}]

@@ -1,11 +1,12 @@
 """A user's mistake gets exit code 2 and one line that names it; nothing is lost."""
 
+import os
 import shutil
 import subprocess
 
 import pytest
 
-from ds_minimodel.common.files import lock
+from ds_minimodel.common.files import lock, note_holder
 
 from ..forks import run
 from .conftest import copy_of, make_world, refused
@@ -43,13 +44,11 @@ def test_mistakes_in_the_tasks_are_found_before_any_training(recipe, tmp_path):
 
 def test_two_runs_in_one_workdir(world, tmp_path):
     recipe = copy_of(world, tmp_path)
-    with lock(recipe.parent / "run/.lock"):
-        assert "another run is at work here" in refused("pretrain", recipe)
-
-
-def test_a_report_of_stale_scores(world, tmp_path):
-    recipe = copy_of(world, tmp_path)
-    assert "made from another recipe" in refused("report", recipe, "adapt.steps=9")
+    path = recipe.parent / "run/.lock"
+    with lock(path):
+        note_holder(path, "adapt/minijoint/xx")
+        here = f"process {os.getpid()} on {os.uname().nodename}"
+        assert f"another run is at work here ({here}, at adapt/minijoint/xx); wait" in refused("pretrain", recipe)
 
 
 def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import pytest
 
@@ -14,7 +13,7 @@ from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.steps.order import STEPS
 
 from ..forks import run
-from .conftest import copy_of, refused
+from .conftest import copy_of
 
 
 def do(capsys, *arguments):
@@ -97,23 +96,6 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
     assert row["training"] == training
 
 
-def left(capsys, recipe, *arguments):
-    return json.loads(do(capsys, "status", recipe, "--json", *arguments))["left"]
-
-
-def test_what_is_left_goes_by_jobs_of_its_kind(recipe, capsys):
-    workdir, nowhere = recipe.parent / "run", f"workdir={recipe.parent}/none"
-    assert left(capsys, recipe) == {"seconds": 0, "jobs": 0, "unknown": 0}
-    assert left(capsys, recipe, nowhere) == {"seconds": 0, "jobs": 0, "unknown": 26}
-    took = states(capsys, recipe)["finetune/bl_base/topic/seed-3"]["training"]
-    for name in ("finetune/bl_base/topic/seed-4", "adapt/bl_base/xx"):
-        (workdir / f"{name}.job.json").unlink()
-        shutil.rmtree(workdir / name)
-    found = left(capsys, recipe)
-    assert found == {"seconds": pytest.approx(took["steps"] / took["rate"]), "jobs": 1, "unknown": 1}
-    assert "of training left in 1 job" in do(capsys, "status", recipe)
-
-
 def with_a_language_of_tests(recipe):
     """The recipe with text and test data of another language, yy, which is no target yet; its text."""
     text, data = recipe.read_text(), recipe.parent
@@ -155,8 +137,3 @@ def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
         assert {row["seed"] for row in rows} == set(range(3, 3 + seeds))
     now = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")
     assert all(now[path] == when for path, when in made.items() if path.is_file() and path.suffix != ".lock")
-
-
-@pytest.mark.parametrize("command", ["status", "flops", "plan"])
-def test_commands_that_make_nothing_have_nothing_to_rebuild(recipe, command):
-    assert "unrecognized arguments: --rebuild" in refused(command, recipe, "--rebuild")

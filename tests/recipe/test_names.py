@@ -2,24 +2,8 @@
 
 import pytest
 
-NO_NAMES = [
-    "/",
-    "a/b",
-    "a\\\\b",
-    "..",
-    ".",
-    "",
-    "a\\0",
-    "a\\nb",
-    " a",
-    "a ",
-    ".a",
-    "a.",
-    "x" * 200,
-    "ä" * 100,
-    "\\u202e",
-]
-NO_NAMES += ["de.tmp", "de.lock", "de.job.json", "de.old-1234", "de.partial", "de.blocks"]
+NO_NAMES = ["a/b", "a\\\\b", "..", "", "a\\0", "a\\nb", " a", "a ", "x" * 200, "ä" * 100, "\\u202e"]
+NO_NAMES += ["de.tmp", "de.job.json", "de.old-1234"]
 
 
 @pytest.mark.parametrize("name", NO_NAMES)
