@@ -118,13 +118,8 @@ def json_object(text: str, path: str | Path, line: int) -> dict[str, Any]:
 
 def shown(value: object) -> str:
     """A JSON value as a message quotes it."""
-    return (
-        "an object"
-        if isinstance(value, dict)
-        else "a list"
-        if isinstance(value, list)
-        else json.dumps(value, default=repr)[:40]
-    )
+    kinds = {dict: "an object", list: "a list"}
+    return kinds.get(type(value)) or json.dumps(value, default=repr)[:40]
 
 
 def text_field(row: Mapping[str, object], name: str, where: str) -> str:

@@ -75,17 +75,8 @@ def write_shard(
         yield add
     offsets = np.cumsum(np.concatenate(lengths))
     with files.atomic_write(path.with_suffix(".idx")) as file:
-        file.write(
-            _HEADER.pack(
-                _MAGIC,
-                _VERSION,
-                dtype.itemsize,
-                vocab_size,
-                offsets[-1],
-                len(offsets) - 1,
-                bytes.fromhex(tokenizer_sha256),
-            )
-        )
+        facts = (dtype.itemsize, vocab_size, offsets[-1], len(offsets) - 1, bytes.fromhex(tokenizer_sha256))
+        file.write(_HEADER.pack(_MAGIC, _VERSION, *facts))
         file.write(offsets.astype("<i8").tobytes())
 
 

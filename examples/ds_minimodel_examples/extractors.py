@@ -207,24 +207,9 @@ def _extended_help(node: etree._Element) -> str | None:
 FONTS = frozenset("B I R BR IR RB RI BI IB SM SB".split())
 BLOCK_BEGIN, BLOCK_END = frozenset("nf EX TS EQ SY ig".split()), frozenset("fi EE TE EN YS .".split())
 _REQUEST = re.compile(r"[.']\s*([A-Za-z.]*)\s*(.*)")
-_GLYPHS = {
-    "aq": "'",
-    "dq": '"',
-    "lq": "“",
-    "rq": "”",
-    "oq": "‘",
-    "cq": "’",
-    "en": "–",
-    "em": "—",
-    "bu": "",
-    "ha": "^",
-    "ti": "~",
-    "rs": "\\",
-    "co": "©",
-    "hy": "-",
-    "Fo": "«",
-    "Fc": "»",
-}
+# Names of two letters, each before its character.
+_NAMED = "aq' dq\" lq“ rq” oq‘ cq’ en– em— bu ha^ ti~ rs\\ co© hy- Fo« Fc»"
+_GLYPHS = {word[:2]: word[2:] for word in _NAMED.split()}
 
 
 def man_page_documents(root: Path) -> Iterator[Document]:

@@ -21,27 +21,18 @@ from ds_minimodel.tasks.references import overlap, stems, triples
 from ds_minimodel_examples.tasks import Split, split_of, wanted_splits
 from ds_minimodel_examples.text import Document, clean, is_text, same_text_key
 
-TOPICS = {
+_SECTIONS = {  # of Debian, by topic
     "games": "games",
-    "science": "science",
-    "math": "science",
-    "net": "net",
-    "mail": "net",
-    "news": "net",
-    "web": "web",
-    "httpd": "web",
-    "sound": "media",
-    "video": "media",
+    "science": "science math",
+    "net": "net mail news",
+    "web": "web httpd",
+    "media": "sound video",
     "graphics": "graphics",
-    "admin": "admin",
-    "kernel": "admin",
-    "text": "text",
-    "editors": "text",
-    "tex": "text",
-    "devel": "devel",
-    "debug": "devel",
-    "vcs": "devel",
+    "admin": "admin kernel",
+    "text": "text editors tex",
+    "devel": "devel debug vcs",
 }
+TOPICS = {section: topic for topic, sections in _SECTIONS.items() for section in sections.split()}
 TRAIN_EXAMPLES = {"section": 20_000, "match": 40_000, "find": 15_000}  # at most
 HELD_OUT_EXAMPLES = 1_000  # at most, of a task, language and split
 SENTENCES = 3  # of a description, at most; the first ones say what it is about

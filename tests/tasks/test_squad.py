@@ -53,6 +53,7 @@ def test_offsets_count_code_points(tmp_path):
         (lambda f, p, q, a: p["qas"].append(q), r"qas\[1\]: the id 'q1' comes a second time"),
         (lambda f, p, q, a: p.update(qas="none"), r"data\[0\].paragraphs\[0\].qas: not a list"),
         (lambda f, p, q, a: f.update(data=[]), "qa.json: no questions"),
+        (lambda f, p, q, a: f.pop("data"), "qa.json: data: not a list"),
     ],
 )
 def test_mistakes_name_their_place(tmp_path, change, message):
@@ -60,14 +61,6 @@ def test_mistakes_name_their_place(tmp_path, change, message):
         read(tmp_path, changed(change))
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        ('{"data":\n [}', "qa.json:2: not JSON"),
-        ("[" * 100_000, "qa.json:1: JSON that is nested too deeply"),
-        ("[]", "data: not a list"),
-    ],
-)
-def test_files_that_are_no_json(tmp_path, content, message):
-    with pytest.raises(UserError, match=message):
-        read(tmp_path, content)
+def test_a_file_that_is_no_json_is_refused(tmp_path):
+    with pytest.raises(UserError, match="qa.json:2: not JSON"):
+        read(tmp_path, '{"data":\n [}')

@@ -63,16 +63,12 @@ GOOD = '{"text": "a", "label": "x"}\n'
     "name, content, message",
     [
         ("t.jsonl", "", "t.jsonl: no examples"),
-        ("t.jsonl", GOOD + '{"text": "a", \n', r"t.jsonl:2: not JSON"),
         ("t.jsonl", GOOD + "[1]\n", "t.jsonl:2: not a JSON object"),
         ("t.jsonl", GOOD + '{"txt": "a", "label": "x"}\n', "t.jsonl:2: no 'text'; there are: txt, label"),
-        ("t.jsonl", '{"text": 3, "label": "x"}\n', "t.jsonl:1: 'text' is 3, not text"),
         ("t.jsonl", '{"text": "a", "label": " "}\n', "t.jsonl:1: the label 'label' is empty"),
-        ("t.jsonl", '{"text": "a\\ud800", "label": "x"}\n', "t.jsonl:1: 'text' holds half a surrogate pair"),
         ("t.jsonl", GOOD.encode() + b'{"text": "\xe4"}\n', "t.jsonl:2: not UTF-8 .byte 0xe4"),
         ("t.tsv", "text\tlabel\n", "t.tsv: no examples"),
         ("t.tsv", "text\tlabel\na\tx\n\nb\n", "t.tsv:4: 1 fields where the header names 2"),
-        ("t.tsv", "txt\tlabel\na\tx\n", "t.tsv:2: no 'text'"),
         ("t.csv", "text,label,,,label\na,x,,,y\n", "t.csv:1: the column 'label' comes twice"),
         ("t.csv", 'text,label\na,x\n"b,x\n', "t.csv:3: not CSV"),
         ("t.parquet", "", "t.parquet: the name must end in"),
@@ -86,7 +82,7 @@ def test_mistakes_get_one_line_that_says_where(tmp_path, name, content, message)
     assert "\n" not in str(caught.value)
 
 
-def test_missing_files_and_languages(tmp_path):
+def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match="absent.jsonl: no such file"):
         read_table(tmp_path / "absent.jsonl", SENTENCE)
     with pytest.raises(UserError, match="cannot be read"):
@@ -95,9 +91,6 @@ def test_missing_files_and_languages(tmp_path):
     os.mkfifo(tmp_path / "pipe.tsv")
     with pytest.raises(UserError, match="cannot be read .a folder, a pipe or a device"):
         read_table(tmp_path / "pipe.tsv", SENTENCE)
-    xnli = write(tmp_path, "x.tsv", "language\tgold_label\tsentence1\tsentence2\nde\tneutral\tA\tB\n")
-    with pytest.raises(UserError, match="x.tsv: no examples in 'sw'"):
-        read_table(xnli, PAIR, language="sw")
 
 
 def test_columns_of_no_known_form_are_named_with_a_way_out(tmp_path):
