@@ -6,7 +6,6 @@ from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, load_body,
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.serve.answers import Completion
 from ds_minimodel.serve.embedder import Embedder
 from ds_minimodel.serve.packs import plugged_module
 from ds_minimodel.serve.predictor import Predictor
@@ -14,7 +13,6 @@ from ds_minimodel.steps.run import run_recipe
 
 __all__ = [
     "BodyArtifact",
-    "Completion",
     "Embedder",
     "PackArtifact",
     "Predictor",

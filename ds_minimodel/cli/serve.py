@@ -64,10 +64,6 @@ def add_arguments(commands: Commands) -> None:
     predict.add_argument("--head", metavar="N", type=int, help="depth of the head of a body; default: the deepest")
     predict.add_argument("--top", metavar="K", type=int, default=5, help="pieces for each <mask> (5)")
     predict.add_argument("--tokens", metavar="N", type=int, help="with which a decoder continues a text, at most (32)")
-    predict.add_argument(
-        "--top-p", metavar="P", type=float, help="draw from the likeliest that share P; default: take the likeliest"
-    )
-    predict.add_argument("--seed", metavar="S", type=int, help="of these draws (0)")
     _add_precision(predict)
     predict.set_defaults(run=_predict)
     embed = commands.add_parser("embed", help="vectors of sentences, the lines of a file, as a .npy")
@@ -131,15 +127,11 @@ def _pull(options: Options) -> None:
 
 
 def _predict(options: Options) -> None:
-    from ds_minimodel.serve.answers import Completion
     from ds_minimodel.serve.many_languages import beside
     from ds_minimodel.serve.predictor import Predictor
 
     folders = _folders(options.pack) or beside(options.model)
-    given = {name: getattr(options, name) for name in ("tokens", "top_p", "seed")}
-    given = {name: value for name, value in given.items() if value is not None}
-    completion = Completion(**given) if given else None
-    predictor = Predictor(options.model, folders, options.head, options.top, options.precision, completion)
+    predictor = Predictor(options.model, folders, options.head, options.top, options.precision, options.tokens)
     if options.file is not None:
         _answer_file(predictor, options.file)
         return

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, number_of_seconds, recipe_of
+from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, recipe_of
 from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.training.ranks.launch import name_the_cpu
 
@@ -25,11 +23,8 @@ if TYPE_CHECKING:
 def add_arguments(commands: Commands) -> None:
     """Add the command to argparse's `commands`."""
     status = add_recipe_command(commands, "status", "every job: what is done, at work, left, stale and why", _status)
-    status.add_argument(
-        "--watch", metavar="SECONDS", nargs="?", type=number_of_seconds, const=5, help="again and again; default: 5"
-    )
     status.add_argument("--verify", action="store_true", help="read every byte of what is complete")
-    status.add_argument("--json", action="store_true", help="print JSON, with --watch a line each time")
+    status.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _status(options: Options) -> None:
@@ -37,24 +32,15 @@ def _status(options: Options) -> None:
     from ds_minimodel.steps.status import look
 
     recipe = recipe_of(options)[0]
-    try:
-        while True:
-            jobs = look(recipe, options.verify)
-            if options.json:
-                rows = {"jobs": [asdict(job) for job in jobs]}
-                print(json.dumps(rows, indent=None if options.watch else 1), flush=True)
-            else:
-                clear = "\033[H\033[2J" if options.watch and sys.stdout.isatty() else ""
-                print(clear + "\n".join(_lines(jobs)), flush=True)
-            damaged = [job for job in jobs if job.state == "damaged"]
-            if options.verify and damaged:
-                more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
-                raise UserError(f"{damaged[0].name} is damaged: {damaged[0].why}{more}")
-            if not options.watch or all(job.state == "complete" for job in jobs):
-                return
-            time.sleep(options.watch)
-    except KeyboardInterrupt:  # how a watch ends
-        return
+    jobs = look(recipe, options.verify)
+    if options.json:
+        print(json.dumps({"jobs": [asdict(job) for job in jobs]}, indent=1))
+    else:
+        print("\n".join(_lines(jobs)))
+    damaged = [job for job in jobs if job.state == "damaged"]
+    if options.verify and damaged:
+        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+        raise UserError(f"{damaged[0].name} is damaged: {damaged[0].why}{more}")
 
 
 def _lines(jobs: Sequence[JobStatus]) -> list[str]:

@@ -78,13 +78,6 @@ def number_of_ranks(text: str) -> int:
     return int(text)
 
 
-def number_of_seconds(text: str) -> float:
-    """argparse's type of a time to wait."""
-    if not text.isdigit() or not 0 < int(text) < 10**6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return int(text)
-
-
 def recipe_of(options: Options) -> "tuple[Recipe, list[str]]":
     """(recipe, overrides) of a recipe command's options."""
     from ds_minimodel.recipe.reading import load_recipe

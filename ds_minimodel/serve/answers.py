@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -85,54 +84,31 @@ class MaskAnswerer(Answerer):
         return answers
 
 
-@dataclass(frozen=True)
-class Completion:
-    """How a text is continued: by at most `tokens` of them. top_p: each is drawn from the likeliest that have this
-    share of the probability together; None: it is the likeliest. seed: of the draws, for each text anew."""
-
-    tokens: int = 32
-    top_p: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """UserError where a value is out of range."""
-        if self.tokens < 1:
-            raise UserError(f"--tokens {self.tokens}: there must be at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"--top-p {self.top_p}: a share of the probability, above 0 and at most 1")
-        if not 0 <= self.seed < 2**63:
-            raise UserError(f"--seed {self.seed}: a whole number from 0 to 2^63 - 1")
-
-
 class CompletionAnswerer(Answerer):
-    """A body that predicts next tokens: how it continues a text, of one that is too long its end."""
+    """A body that predicts next tokens: the likeliest continuation of a text, of one that is too long of its end."""
 
-    def __init__(self, models: Mapping[str, Any], how: Completion, max_length: int):
-        """models: of transformers, for each language."""
-        self.models, self.how, self.room = models, how, max_length - how.tokens
-        if self.room < 2:
-            raise UserError(f"--tokens {how.tokens}: the model takes {max_length} tokens, those of the text among them")
+    def __init__(self, models: Mapping[str, Any], tokens: int, max_length: int):
+        """models: of transformers, for each language. tokens: of a continuation, at most."""
+        if not 1 <= tokens <= max_length - 2:
+            raise UserError(
+                f"--tokens {tokens}: give at least 1; the model takes {max_length} tokens, those of the text among them"
+            )
+        self.models, self.tokens, self.room = models, tokens, max_length - tokens
 
     def answer(self, language: str, tokenizer: Tokenizer, requests: Sequence[Request]) -> list[Answer]:
         from transformers import GenerationConfig
 
         model, vocabulary = self.models[language], tokenizer.vocabulary
-        how: dict[str, Any] = {"do_sample": False}
-        if self.how.top_p is not None:
-            how = {"do_sample": True, "top_p": self.how.top_p, "top_k": 0}
         pad = vocabulary.pad if vocabulary.pad is not None else vocabulary.eos
         config = GenerationConfig(
-            max_new_tokens=self.how.tokens, eos_token_id=vocabulary.eos, pad_token_id=pad, use_cache=True, **how
+            max_new_tokens=self.tokens, do_sample=False, eos_token_id=vocabulary.eos, pad_token_id=pad
         )
         begin, answers = vocabulary.frame[0], list[Answer]()
         for request in requests:
             ids = [*begin, *tokenizer.encode([str(request["text"])])[0][len(begin) - self.room :]]
             ids_1S = torch.tensor([ids or [vocabulary.require("eos", "a text that starts from nothing")]])
-            with torch.random.fork_rng():
-                torch.manual_seed(self.how.seed)
-                found = model.generate(
-                    ids_1S.to(model.device), attention_mask=torch.ones_like(ids_1S), generation_config=config
-                )
+            ids_1S = ids_1S.to(model.device)
+            found = model.generate(ids_1S, attention_mask=torch.ones_like(ids_1S), generation_config=config)
             new = found[0, ids_1S.shape[1] :].tolist()
             answers.append({"text": tokenizer.decode([id for id in new if id != vocabulary.eos])})
         return answers

@@ -8,7 +8,7 @@ from pathlib import Path
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.models.artifacts import load_body, load_task_model
 from ds_minimodel.models.objectives import OBJECTIVES
-from ds_minimodel.serve.answers import Answer, Answerer, Completion, CompletionAnswerer, MaskAnswerer, TaskAnswerer
+from ds_minimodel.serve.answers import Answer, Answerer, CompletionAnswerer, MaskAnswerer, TaskAnswerer
 from ds_minimodel.serve.many_languages import ManyLanguages, SharedModel
 from ds_minimodel.tasks import task_of
 
@@ -25,8 +25,9 @@ class Predictor(ManyLanguages):
     "sentence2", … A body answers "text" with <mask> in it by the likeliest pieces of each, or, where it predicts next
     tokens, any text by what comes after it. "language" may be left out where there is one.
 
-    The weights are in memory once for any number of languages; each adds its embeddings. A task model is finetuned as a
-    whole, so that another task is another Predictor.
+    A task model's weights are in memory once for any number of languages; each adds its embeddings. A body is asked as
+    one model of transformers for each language; these share the body's weights in fp32 on a CPU, and elsewhere each has
+    its own. A task model is finetuned as a whole, so that another task is another Predictor.
     """
 
     def __init__(
@@ -36,11 +37,11 @@ class Predictor(ManyLanguages):
         depth: int | None = None,
         top: int = 5,
         precision: str | None = None,
-        completion: Completion | None = None,
+        tokens: int | None = None,
     ):
         """pack_folders: {language: folder}. depth: of the head, default the deepest; top: pieces a mask.
 
-        completion: how a body that predicts next tokens continues a text.
+        tokens: by how many a body that predicts next tokens continues a text, at most; default 32.
 
         precision: fp32, bf16, fp16, or auto, which takes the fastest that suits the device. Without one it is fp32 on a
         CPU, as the exported model answers there, and auto on a GPU.
@@ -51,8 +52,8 @@ class Predictor(ManyLanguages):
             raise UserError(f"--top {top}: there must be at least 1 piece for each <mask>")
         artifact = load_body(model_folder)
         is_causal = artifact.task is None and OBJECTIVES[artifact.objective].causal
-        if completion is not None and not is_causal:
-            raise UserError(f"{model_folder}: --tokens, --top-p and --seed are for a body that predicts next tokens")
+        if tokens is not None and not is_causal:
+            raise UserError(f"{model_folder}: --tokens is for a body that predicts next tokens")
         if artifact.task is not None:
             if depth is not None:
                 raise UserError(f"{model_folder}: a task model has one head; leave out --head")
@@ -76,7 +77,7 @@ class Predictor(ManyLanguages):
             model = exported(model_folder, artifact, pack, self.tokenizers[language].vocabulary, depth)
             models[language] = model.module().to(self.device, self.dtype)
         if is_causal:
-            self.answerer = CompletionAnswerer(models, completion or Completion(), max_length)
+            self.answerer = CompletionAnswerer(models, 32 if tokens is None else tokens, max_length)
         else:
             self.answerer = MaskAnswerer(models, top, max_length)
 

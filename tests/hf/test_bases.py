@@ -1,4 +1,4 @@
-"""CamemBERT, BERT, added tokens and weights in parts: equal ids and logits in, equal ids and logits out."""
+"""RoBERTa, XLM-R, CamemBERT, BERT, added tokens, weights in parts: equal ids and logits, in and out."""
 
 import json
 import shutil
@@ -35,6 +35,7 @@ from ds_minimodel.tasks.batches import join
 
 from .conftest import ODD_TEXTS, SIZES, TEXTS, randomise
 from .refusing import refused
+from .test_hugging_face import varied_lines
 
 ATOL = 1e-5
 BERT_SIZES = {**SIZES, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
@@ -102,6 +103,7 @@ def with_added(source, folder):
 @pytest.fixture(
     scope="module",
     params=[
+        *("xlm_r", "xlm_r_json", "roberta", "roberta_json"),
         "camembert",
         "camembert_json",
         "bert_cased",
@@ -117,7 +119,7 @@ def base(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bases")
     source = folder / "source"
     get = request.getfixturevalue
-    theirs = {
+    made = {
         "camembert": lambda: make_camembert(get("xlm_r"), source),
         "camembert_json": lambda: make_camembert_json(get("xlm_r"), source),
         "bert_cased": lambda: make_bert(get("text_file"), source, lowercase=False, vocab_txt=True),
@@ -126,7 +128,8 @@ def base(request, tmp_path_factory):
         "xlm_r_added": lambda: with_added(get("xlm_r_json"), folder / "added"),
         "roberta_added": lambda: with_added(get("roberta_json"), folder / "added"),
         "bert_added": lambda: with_added(make_bert(get("text_file"), source), folder / "added"),
-    }[request.param]()
+    }
+    theirs = made[request.param]() if request.param in made else get(request.param)
     import_hf(theirs, folder / "ours", "fr")
     export_hf(folder / "ours/body", folder / "exported")
     return theirs, folder / "ours", folder / "exported"
@@ -137,16 +140,11 @@ def test_ids_and_token_types(base):
     theirs, ours, exported = base
     old, new = (AutoTokenizer.from_pretrained(folder, split_special_tokens=True) for folder in (theirs, exported))
     own = open_tokenizer(ours / "pack")
-    assert own.vocabulary.special == {
-        "bos": old.cls_token_id,
-        "eos": old.sep_token_id,
-        "pad": old.pad_token_id,
-        "unk": old.unk_token_id,
-        "mask": old.mask_token_id,
-    }
+    roles = {"bos": "cls", "eos": "sep", "pad": "pad", "unk": "unk", "mask": "mask"}
+    assert own.vocabulary.special == {ours: getattr(old, f"{role}_token_id") for ours, role in roles.items()}
     assert old.get_vocab() == new.get_vocab() and len(set(own.pieces())) == own.vocabulary.size == len(old)
     (bos,), (eos,) = own.vocabulary.frame
-    lines = [*TEXTS, *ODD_TEXTS, *WITH_ADDED]
+    lines = [*TEXTS, *ODD_TEXTS, *WITH_ADDED, *varied_lines(2000)]
     for line, ids in zip(lines, own.encode(lines), strict=True):
         assert [bos, *ids, eos] == old(line)["input_ids"] == new(line)["input_ids"], line
         assert own.encode_with_offsets(line)[0] == ids
@@ -160,7 +158,9 @@ def test_ids_and_token_types(base):
 def test_logits(base):
     """Of padded pairs, with both token types where there are two."""
     theirs, _, exported = base
-    tokenizer = AutoTokenizer.from_pretrained(theirs)
+    tokenizer, again = AutoTokenizer.from_pretrained(theirs), AutoTokenizer.from_pretrained(exported)
+    masked = f"a {tokenizer.mask_token} b{tokenizer.mask_token}, c</s>"
+    assert tokenizer(masked)["input_ids"] == again(masked)["input_ids"]
     before, after = (AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, exported))
     texts = [TEXTS[0][:20], TEXTS[1], "a", TEXTS[3][:9]], ["the wind", "b", TEXTS[0][:30], "Straße boat"]
     batch = tokenizer(*texts, return_tensors="pt", padding=True, truncation=True, max_length=60)

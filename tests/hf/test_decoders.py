@@ -17,7 +17,6 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.hf.convert import export_hf, import_hf
 from ds_minimodel.models.artifacts import PackArtifact, load_body, save_pack
-from ds_minimodel.serve.answers import Completion
 from ds_minimodel.serve.packs import save_plugged
 from ds_minimodel.serve.predictor import Predictor
 
@@ -76,12 +75,11 @@ def test_a_text_is_continued_as_transformers_does(text_file, tmp_path, single, t
     end = tokenizer(text, add_special_tokens=False)["input_ids"][len(begin) - 54 :]  # of 64 positions
     ids = torch.tensor([[*begin, *end]])
     found = model.generate(ids, do_sample=False, max_new_tokens=10, eos_token_id=0, pad_token_id=0)[0, ids.shape[1] :]
-    ask = lambda how: Predictor(tmp_path / "ours/body", packs, completion=how).predict([{"text": text}])[0]["text"]
-    assert ask(Completion(10)) == tokenizer.decode([id for id in found.tolist() if id])
-    drawn = [ask(Completion(10, 0.9, seed)) for seed in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    with pytest.raises(UserError, match="--tokens 63: the model takes 64 tokens"):
-        ask(Completion(63))
+    (answer,) = Predictor(tmp_path / "ours/body", packs, tokens=10).predict([{"text": text}])
+    assert answer == {"text": tokenizer.decode([id for id in found.tolist() if id])}
+    for tokens in (0, 63):
+        with pytest.raises(UserError, match=f"--tokens {tokens}: .*the model takes 64 tokens"):
+            Predictor(tmp_path / "ours/body", packs, tokens=tokens)
 
 
 def test_a_text_that_ends_before_it_goes_on_is_refused(text_file, tmp_path):

@@ -1,10 +1,10 @@
-"""Checkpoints in and out: the same weights, logits, and ids of text, in Hugging Face's classes and in ours."""
+"""Task models, languages of ours, heads of any depth and mini-models answer in Hugging Face's classes as in ours."""
 
 import random
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, RobertaForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ds_minimodel.data.tokenizer import TokenizerJson, open_tokenizer
 from ds_minimodel.hf.convert import export_hf, import_hf
@@ -67,15 +67,6 @@ def varied_lines(number):
     ]
 
 
-def test_the_same_ids_of_many_lines(imported):
-    """Those of AutoTokenizer, where two segmentations of a text score the same too."""
-    theirs, ours = imported
-    tokenizer, their_tokenizer = open_tokenizer(ours / "pack"), AutoTokenizer.from_pretrained(theirs)
-    lines = [*TEXTS, *ODD_TEXTS, *varied_lines(2000)]
-    for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
-        assert their_tokenizer(line)["input_ids"] == [BOS, *ids, EOS], line
-
-
 def test_answers_are_those_of_the_exported_model(imported, tmp_path):
     """Of every request to the rounding of fp32, which is what a CPU answers in; by a pack with positions of its own."""
     config, pack = roberta(2, 16, 2, 24, 64), load_pack(imported[1] / "pack")
@@ -103,21 +94,6 @@ def test_answers_are_those_of_the_exported_model(imported, tmp_path):
     found = torch.tensor([list(answer["scores"].values()) for answer in answers])
     torch.testing.assert_close(found, expected, atol=ATOL, rtol=0)
     assert [answer["label"] for answer in answers] == [task["labels"][id] for id in expected.argmax(-1)]
-
-
-def test_round_trip(imported, tmp_path):
-    theirs, ours = imported
-    export_hf(ours / "body", tmp_path / "out")
-    before, after = RobertaForMaskedLM.from_pretrained(theirs), AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
-    old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
-    found = after.state_dict()
-    for name, tensor in before.state_dict().items():
-        assert torch.equal(found.pop(name), tensor), name
-    assert not found
-    assert new.get_vocab() == old.get_vocab() and new.all_special_ids == old.all_special_ids
-    for text in [*TEXTS, *ODD_TEXTS, "a <mask> b<mask>, c</s>"]:
-        assert new(text)["input_ids"] == old(text)["input_ids"], text
-    assert new("a", "b")["input_ids"] == old("a", "b")["input_ids"]
 
 
 def test_ids_of_an_exported_tokenizer_of_ours(unigram_folder, imported, tmp_path):

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import DebertaV2Config, DistilBertConfig, GPT2Config, RobertaPreLayerNormConfig, XLMRobertaXLConfig
+from transformers import DebertaV2Config, RobertaPreLayerNormConfig
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
@@ -32,7 +32,6 @@ def folder(xlm_r, tmp_path):
     [
         ("model_type", "gpt2", "takes roberta, xlm-roberta, camembert, bert, modernbert, eurobert, llama"),
         ("hidden_act", "relu", "logits of up to"),
-        ("hidden_act", "gelu_new", "logits of up to"),
         ("layer_norm_eps", 0.5, "norm_eps"),
         ("type_vocab_size", 2, "has shape (1, 16), by config.json (2, 16)"),
         ("is_decoder", True, "logits of up to"),
@@ -40,11 +39,9 @@ def folder(xlm_r, tmp_path):
         ("pad_token_id", 0, "logits of up to"),
         ("hidden_size", "16", "hidden_size"),
         ("num_attention_heads", 3, "num_heads 3 does not divide hidden_size 16"),
-        ("num_hidden_layers", None, "num_hidden_layers"),
         ("num_hidden_layers", 2, "'roberta.encoder.layer.2."),
         ("num_hidden_layers", 4, "no tensor roberta.encoder.layer.3."),
         ("num_hidden_layers", 9_999, "58 tensors, where config.json has 9999 layers"),
-        ("max_position_embeddings", 2, "max_positions"),
         ("hidden_dropout_prob", None, "hidden_dropout_prob"),
         ("quantization_config", {"quant_method": "fp8"}, "quantised weights are not taken"),
         # Of which a library makes something as large as is said.
@@ -52,8 +49,6 @@ def folder(xlm_r, tmp_path):
         ("num_hidden_layers", 10**9, "num_hidden_layers"),
         ("vocab_size", 10**6, "numbers, where config.json describes a model of"),
         ("intermediate_size", 10**12, "ffn_size"),
-        ("max_position_embeddings", 10**7, "numbers, where config.json describes a model of"),
-        ("type_vocab_size", 10**9, "numbers, where config.json describes a model of"),
     ],
 )
 def test_configurations(folder, tmp_path, key, value, words):
@@ -77,9 +72,7 @@ def test_a_configuration_that_is_none(folder, tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    "config",
-    [GPT2Config(), DebertaV2Config(), DistilBertConfig(), RobertaPreLayerNormConfig(), XLMRobertaXLConfig()],
-    ids=lambda config: config.model_type,
+    "config", [DebertaV2Config(), RobertaPreLayerNormConfig()], ids=lambda config: config.model_type
 )
 def test_other_architectures(folder, tmp_path, config):
     config.save_pretrained(folder)
@@ -126,7 +119,6 @@ def test_a_model_that_memory_does_not_hold(folder, tmp_path, monkeypatch):
         (lambda tensors: tensors.update({"lm_head.layer_norm.bias": torch.zeros(3)}), "has shape (3,)"),
         (lambda tensors: tensors["lm_head.bias"].fill_(float("nan")), "lm_head.bias holds NaN or infinite numbers"),
         (lambda tensors: tensors.update({"lm_head.bias": torch.zeros(260).int()}), "torch.int32; weights in fp32"),
-        (lambda tensors: tensors.update({"lm_head.bias": torch.zeros(260).double()}), "torch.float64; weights in"),
         (lambda tensors: tensors.update({"lm_head.bias": torch.zeros(260).to(torch.float8_e4m3fn)}), "float8_e4m3fn"),
         (lambda tensors: tensors.update({TYPES: torch.zeros(2, 16)}), "has shape (2, 16), by config.json (1, 16)"),
     ],
@@ -150,8 +142,6 @@ class Runs:
         ({"lm_head.bias": torch.zeros(260, device="meta")}, "has fewer numbers than that"),
         ([1], "pytorch_model.bin"),
         ({7: torch.zeros(1)}, "7 is not a dense tensor"),
-        ({"a": "b"}, "'a' is not a dense tensor"),
-        (torch.zeros(2), "pytorch_model.bin"),
         ({"weights": Runs()}, "pytorch_model.bin"),
         (Runs(), "pytorch_model.bin"),
     ],
@@ -192,7 +182,6 @@ TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": F
     [
         (lambda file: file["added_tokens"].append({"id": 400, "content": "Straße", **TOKEN}), "the tokenizer 401 ids"),
         (lambda file: file["model"]["merges"].append("a b c"), "transformers cannot read its tokenizer"),
-        (lambda file: file["model"]["vocab"].update({"!": -1}), "transformers cannot read its tokenizer"),
         (lambda file: file["model"]["vocab"].update({"!": 10**9}), "tokenizer"),
         (lambda file: file.update(pre_tokenizer=7), "transformers cannot read its tokenizer"),
         (lambda file: file.update(model={**file["model"], "vocab": {"<s>": 0}, "merges": []}), "tokenizer"),

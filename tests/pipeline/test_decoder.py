@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.serve.answers import Completion
 from ds_minimodel.serve.predictor import Predictor
 
 from ..forks import run
@@ -85,12 +84,7 @@ def test_what_comes_next_is_hugging_faces(workdir, exported):
     (model, tokenizer), text = exported, "zit gsr"
     batch = tokenizer(text, return_tensors="pt")
     ids = model.generate(**batch, do_sample=False, max_new_tokens=12)[0, batch["input_ids"].shape[1] :]
-    (answer,) = Predictor(body, {"xx": pack}, completion=Completion(tokens=12)).predict([{"text": text}])
+    (answer,) = Predictor(body, {"xx": pack}, tokens=12).predict([{"text": text}])
     assert answer == {"text": tokenizer.decode(ids, skip_special_tokens=True)}
-    first, again, other = (
-        Predictor(body, {"xx": pack}, completion=Completion(12, 0.9, seed)).predict([{"text": text}])
-        for seed in (1, 1, 2)
-    )
-    assert first == again != other
-    with pytest.raises(UserError, match="--tokens, --top-p and --seed are for a body that predicts next tokens"):
-        Predictor(workdir / "finetune/minijoint/topic/seed-3/model", {"xx": pack}, completion=Completion())
+    with pytest.raises(UserError, match="--tokens is for a body that predicts next tokens"):
+        Predictor(workdir / "finetune/minijoint/topic/seed-3/model", {"xx": pack}, tokens=12)

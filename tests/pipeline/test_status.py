@@ -46,7 +46,7 @@ def test_a_finished_run_is_complete_and_nothing_is_written(recipe, capsys):
     assert {row["state"] for row in jobs.values()} == {"complete"}
     assert {"tokenizer/en", "adapt/minijoint/xx", "evaluate/minijoint/xx/qa/seed-3"} < jobs.keys()
     assert everything(recipe.parent) == before
-    page = do(capsys, "status", recipe, "--watch", "1")  # ends by itself, because all is complete
+    page = do(capsys, "status", recipe)
     assert f"{len(jobs)} jobs: {len(jobs)} complete" in page
 
 

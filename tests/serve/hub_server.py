@@ -4,8 +4,11 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import re
+import signal
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -17,13 +20,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class Hub:
     """repositories: {name: {path: bytes}}. blobs: {sha256: bytes} that came by LFS. requests: (method, path) of all.
 
-    datasets: as repositories. etag: in the place of every file's own.
+    datasets: as repositories. etag: in the place of every file's own. interrupts: end of a path at which whoever asks
+    for it, this process, gets Ctrl-C before the answer.
     """
 
     def __init__(self):
         self.repositories, self.blobs, self.requests, self.private = {}, {}, [], set()
         self.datasets = {}
-        self.endpoint, self.etag = "", None
+        self.endpoint, self.etag, self.interrupts = "", None, None
 
     def variables(self, folder):
         """Environment of a process that takes this for the Hub, and keeps what it fetches in `folder`."""
@@ -84,6 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self):
         hub, body, path = self.hub, self._body(), self.path.partition("?")[0]
         hub.requests.append((self.command, path))
+        if hub.interrupts and path.endswith(hub.interrupts):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
         if path == "/api/repos/create":
             wanted = json.loads(body)
             name = "/".join(filter(None, (wanted.get("organization") or "user", wanted["name"])))

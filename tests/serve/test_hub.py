@@ -137,6 +137,21 @@ def test_a_hub_without_xet(family, hub, run, monkeypatch):  # noqa: F811
     assert hub.repositories == {REPOSITORY: {"notes.txt": b"mine"}}
 
 
+def test_interrupted(family, hub, run, tmp_path):  # noqa: F811
+    """Whole or nothing, on either side; the same command does it afterwards."""
+    for command, place in (
+        (("push", family.de, REPOSITORY), "/commit/main"),
+        (("pull", REPOSITORY, tmp_path / "de"), "/embeddings.safetensors"),
+    ):
+        before, hub.interrupts = hub.repositories.copy(), place
+        code, _, line = run(*command)
+        assert code == 1 and line.startswith("ds-minimodel: interrupted") and line.count("\n") == 1
+        assert hub.repositories == before and not list(tmp_path.iterdir())
+        hub.interrupts = None
+        assert run(*command)[0] == 0
+    assert contents(tmp_path / "de") == contents(family.de)
+
+
 def test_nobody_answers(family, run, tmp_path):
     refused(run("pull", REPOSITORY, tmp_path / "out", endpoint="http://127.0.0.1:9"), "127.0.0.1:9", "HF_ENDPOINT")
     refused(run("push", family.de, REPOSITORY, endpoint="http://127.0.0.1:9"), "127.0.0.1:9")

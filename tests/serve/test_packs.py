@@ -25,12 +25,6 @@ def test_facts(family):
     assert facts["replaces of the body"] == ["body.positions"] and "embeddings.safetensors" in facts["files"]
 
 
-def test_whole_packs_fit_their_family(family):
-    for body in ("body", "classification", "qa"):
-        check_pack(family.de, family.root / body)
-        check_pack(family.zh, family.root / body)
-
-
 def test_a_vocabulary_of_another_pack(family, pack):
     """Its manifest is in order again, as if made by hand."""
     from ds_minimodel.data.tokenizer_training import train_tokenizer

@@ -1,5 +1,7 @@
 """Answers of one body in many languages are those of a model built for the one language."""
 
+import sys
+
 import pytest
 import torch
 
@@ -105,11 +107,6 @@ def test_a_wrong_request_is_named(family, request_, message):
         predictor.predict([{"language": "de", "text": "a"}, request_])
 
 
-def test_a_text_without_a_mask_is_refused(family):
-    with pytest.raises(UserError, match="request 1: no <mask> in the text"):
-        Predictor(family.body, {"de": family.de}).predict([{"text": "der Hund"}])
-
-
 def test_a_mask_beyond_the_models_length_is_refused(family):
     predictor = Predictor(family.body, {"de": family.de})
     with pytest.raises(UserError, match="has a <mask> beyond the 48 tokens"):
@@ -128,3 +125,12 @@ def test_models_and_packs_that_do_not_fit_are_refused(family, other_family):
         Predictor(family.body, packs_of(family), top=0)
     with pytest.raises(UserError, match="no language pack"):
         Predictor(family.qa, beside(family.qa))
+
+
+def test_a_body_is_asked_by_transformers(family, monkeypatch):
+    """Where it is not installed the extra is named; a task model does without."""
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "ds_minimodel.hf.convert", raising=False)
+    with pytest.raises(UserError, match=r"transformers.* is not installed; pip install 'ds_minimodel\[hf\]'"):
+        Predictor(family.body, {"de": family.de})
+    assert Predictor(family.classification, {"de": family.de}).predict([{"text": "der Hund"}])
