@@ -134,7 +134,8 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
     if (pack / SETTINGS_FILE).is_file():
         shutil.copyfile(pack / JSON_FILE, folder / JSON_FILE)
         settings = files.read_model(pack / SETTINGS_FILE, dict[str, Any], "put the pack back from a copy")
-        settings.pop("auto_map", None)  # names code
+        for key in ("auto_map", "local_files_only"):  # names code; how this package has read it
+            settings.pop(key, None)
         ids: dict[str, Any] = files.read_model(
             pack / IDS_FILE, dict[str, int | list[int] | None], "put the pack back from a copy"
         )

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import AddedToken, BertWordPieceTokenizer
 from transformers import (
     AutoModelForMaskedLM,
@@ -272,33 +272,17 @@ INDEX = "model.safetensors.index.json"
 
 
 @pytest.mark.parametrize(
-    "what, words",
-    [
-        ("outside", "no name below the folder"),
-        ("missing", "no such file"),
-        ("not there", "no tensor"),
-        ("shape", "has shape (3,)"),
-        ("empty", "weight_map"),
-        ("no index", "a valid dictionary"),
-    ],
+    "what, words", [("outside", "no name below the folder"), ("missing", "no such file"), ("nothing", "weight_map")]
 )
 def test_damaged_parts(bert, tmp_path, what, words):
     folder = shutil.copytree(bert[0], tmp_path / "hf")
     index = json.loads((folder / INDEX).read_text())
     name, part = next(iter(index["weight_map"].items()))
-    tensors = load_file(folder / part)
+    (folder / part).rename(tmp_path / "x")
     if what == "outside":
-        shutil.copyfile(folder / part, tmp_path / "x")
         index["weight_map"][name] = "../x"
-    elif what == "missing":
-        (folder / part).unlink()
-    elif what == "not there":
-        del tensors[name]
-        save_file(tensors, folder / part)
-    elif what == "shape":
-        save_file(tensors | {name: torch.zeros(3)}, folder / part)
-    else:
-        index = [index] if what == "no index" else {**index, "weight_map": {}}
+    elif what == "nothing":
+        index["weight_map"] = {}
     (folder / INDEX).write_text(json.dumps(index))
     refused(folder, tmp_path / "out", words)
 

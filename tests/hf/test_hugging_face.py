@@ -10,7 +10,8 @@ from ds_minimodel.data.tokenizer import TokenizerJson, open_tokenizer
 from ds_minimodel.hf.convert import export_hf, import_hf
 from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
 from ds_minimodel.models.mini import prefix, with_new_layers
-from ds_minimodel.models.trainable import SequenceClassifier
+from ds_minimodel.models.trainable import SequenceClassifier, encode
+from ds_minimodel.serve.packs import plugged_module
 from ds_minimodel.serve.predictor import Predictor
 from tests.small_models import masked_lm, roberta
 
@@ -18,7 +19,6 @@ from .conftest import ODD_TEXTS, TEXTS, VOCAB_SIZE, randomise
 
 CHECKPOINTS = ["xlm_r", "xlm_r_json", "roberta", "roberta_json"]
 ATOL = 1e-5
-BOS, PAD, EOS = 0, 1, 2  # of all of these
 
 
 @pytest.fixture(scope="module", params=CHECKPOINTS)
@@ -27,34 +27,6 @@ def imported(request, tmp_path_factory):
     folder, out = request.getfixturevalue(request.param), tmp_path_factory.mktemp("imported") / "out"
     import_hf(folder, out, "en")
     return folder, out
-
-
-def encode(tokenizer, texts):
-    """A padded batch <s> text </s> of our tokenizer's ids: (tokens (B, S), lengths (B))."""
-    rows = [torch.tensor([BOS, *ids, EOS]) for ids in tokenizer.encode(texts)]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD), torch.tensor(
-        [len(row) for row in rows], dtype=torch.int32
-    )
-
-
-def logits_of_ours(body, pack, tokens, lengths, depth):
-    """(B, S, V) of a body's head."""
-    model = masked_lm(body.config, len(pack.tensors["tokens"]), *body.head_depths).eval()
-    model.load_state_dict(
-        {f"body.{name}": tensor for name, tensor in body.tensors.items()}
-        | {f"pack.{name}": tensor for name, tensor in pack.tensors.items()}
-    )
-    with torch.no_grad():
-        (x_BSH,) = model.body(model.pack(tokens)[0], lengths, model.body.dropout(None), None, (depth,))
-        inner = model.body.heads[str(depth)](x_BSH.flatten(0, 1)).view_as(x_BSH)
-        return inner @ model.pack.tokens.T + model.pack.bias
-
-
-def logits_of_theirs(model, tokenizer, texts):
-    """(output, attention mask) of a Hugging Face model on texts."""
-    batch = tokenizer(texts, return_tensors="pt", padding=True)
-    with torch.no_grad():
-        return model.eval()(**batch), batch["attention_mask"].bool()
 
 
 def varied_lines(number):
@@ -119,22 +91,19 @@ def test_ids_of_an_exported_tokenizer_of_ours(unigram_folder, imported, tmp_path
     assert exported("a boat<mask>sees")["input_ids"] == [0, *before, len(exported) - 1, *after, 2]
 
 
-@pytest.mark.parametrize("depth", [1, 3])
-def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, depth):
+@pytest.mark.parametrize("name, depth", [("both", 1), ("both", 3), ("mini", None), ("prefix", None)])
+def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, name, depth):
     import_hf(xlm_r, tmp_path / "in")
     pack, source = load_pack(tmp_path / "in/pack"), load_body(tmp_path / "in/body")
     config = roberta(3, 16, 2, 24, 64)
     module = randomise(masked_lm(config, VOCAB_SIZE, 1, 3))
     both = BodyArtifact(config, (1, 3), module.body.state_dict(), source.space)
-    for name, body in (("both", both), ("mini", with_new_layers(source, 1, 1, seed=0)), ("prefix", prefix(both, 1))):
-        save_body(tmp_path / name, body, "mini-model")
-        depth_here = depth if name == "both" else body.config.num_layers
-        export_hf(tmp_path / name, tmp_path / f"{name}.hf", tmp_path / "in/pack", depth if name == "both" else None)
-        tokens, lengths = encode(open_tokenizer(tmp_path / "in/pack"), TEXTS[:3])
-        theirs, mask = logits_of_theirs(
-            AutoModelForMaskedLM.from_pretrained(tmp_path / f"{name}.hf"),
-            AutoTokenizer.from_pretrained(tmp_path / f"{name}.hf"),
-            TEXTS[:3],
-        )
-        ours = logits_of_ours(body, pack, tokens, lengths, depth_here)
-        torch.testing.assert_close(theirs.logits[mask], ours[mask], atol=ATOL, rtol=0)
+    body = {"both": both, "mini": with_new_layers(source, 1, 1, seed=0), "prefix": prefix(both, 1)}[name]
+    save_body(tmp_path / name, body, "mini-model")
+    export_hf(tmp_path / name, tmp_path / "out", tmp_path / "in/pack", depth)
+    theirs, ours = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(), plugged_module(body, pack)
+    depth, tokens = depth or body.config.num_layers, torch.arange(4, 64).view(2, 30)
+    with torch.no_grad():
+        (x_BSH,), table = encode(ours.pack, ours.body, {"tokens": tokens}, (depth,))
+        logits = ours.pack.logits(ours.body.heads[str(depth)](x_BSH), table)
+        torch.testing.assert_close(theirs(tokens).logits, logits, atol=ATOL, rtol=0)

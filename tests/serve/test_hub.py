@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 
 import pytest
 import yaml
@@ -139,6 +140,7 @@ def test_a_hub_without_xet(family, hub, run, monkeypatch):  # noqa: F811
 
 def test_interrupted(family, hub, run, tmp_path):  # noqa: F811
     """Whole or nothing, on either side; the same command does it afterwards."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
     for command, place in (
         (("push", family.de, REPOSITORY), "/commit/main"),
         (("pull", REPOSITORY, tmp_path / "de"), "/embeddings.safetensors"),
