@@ -118,8 +118,9 @@ def json_object(text: str, path: str | Path, line: int) -> dict[str, Any]:
 
 def shown(value: object) -> str:
     """A JSON value as a message quotes it."""
-    kinds = {dict: "an object", list: "a list"}
-    return kinds.get(type(value)) or json.dumps(value, default=repr)[:40]
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return json.dumps(value, default=repr)[:40]
 
 
 def text_field(row: Mapping[str, object], name: str, where: str) -> str:
