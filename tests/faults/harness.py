@@ -11,24 +11,61 @@ Usage: harness.py [MINUTES [SEED]]
 import collections
 import hashlib
 import json
-import multiprocessing
 import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parent))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "training"), str(TESTS / "faults")]
 
-from worker import weights_hash, work
+from tests.forks import start_ranks  # noqa: E402
 
-PRELOAD = ["deepspeed.runtime.zero.muon.original_muon", "torch.utils.tensorboard", "ds_minimodel.training.loop"]
 STEPS, SAVE_EVERY, TIMEOUT = 30, 2, 1200
 LIVES = 3  # times that a trial's run is ended before it may finish
+
+
+def work(folder, changes):
+    """Train as one rank to the end; exit code 0 done, 3 stopped by a signal, 1 a crash.
+
+    folder/start gets the step that it went on from, folder/weights-RANK.pt what came out.
+    """
+    import torch
+    from synthetic import resume, run_config
+
+    from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
+    from ds_minimodel.training.ranks.signals import Stopped
+    from ds_minimodel.training.ranks.world import join_ranks
+
+    load_newest = Checkpoints.load_newest
+
+    def load_and_tell(self):
+        step = load_newest(self)
+        if self.world.is_main:
+            (folder / "start").write_text(str(step))
+        return step
+
+    try:
+        with mock.patch.object(Checkpoints, "load_newest", load_and_tell):
+            world = join_ranks()
+            torch.save(resume(world, folder / "run", run_config(**changes)), folder / f"weights-{world.rank}.pt")
+    except Stopped:
+        sys.exit(3)
+
+
+def weights_hash(path):
+    """Hash of names and bits of what a rank wrote."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, weight in sorted(torch.load(path, weights_only=True).items()):
+        digest.update(name.encode() + weight.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def truncate(file, rng):
@@ -76,9 +113,9 @@ class Lost(AssertionError):
 class Trial:
     """One run in `folder` under faults drawn from `rng`."""
 
-    def __init__(self, context, folder, rng, ranks, run, faults):
-        self.context, self.folder, self.rng = context, folder, rng
-        self.ranks, self.run, self.faults = ranks, run, faults
+    def __init__(self, folder, rng, ranks, run, faults):
+        self.folder, self.rng, self.ranks, self.run, self.faults = folder, rng, ranks, run, faults
+        self.log = ""  # of the last start
         self.checkpoints = folder / "run" / "checkpoints"
         folder.mkdir(parents=True)
 
@@ -89,37 +126,35 @@ class Trial:
             + (["kill one rank", "kill one rank in a save"] if self.ranks > 1 else [])
         )
         expected, damaged = self._expect()
-        processes = self._start()
+        processes = start_ranks(self.ranks, "harness:work", self.folder, self.run)
         if "save" in fault:
             self._wait_for_a_save(processes)
         else:
             time.sleep(self.rng.uniform(0, 2.5))
-        if any(process.is_alive() for process in processes):
+        if any(process.poll() is None for process in processes):
             self.faults[fault] += 1
         victims = [self.rng.choice(processes)] if "one rank" in fault else processes
         for process in victims:
-            if process.is_alive():
-                os.kill(process.pid, signal.SIGTERM if fault == "SIGTERM" else signal.SIGKILL)
+            process.send_signal(signal.SIGTERM if fault == "SIGTERM" else signal.SIGKILL)
         codes = self._join(processes, patience=TIMEOUT if fault == "SIGTERM" else 1)
         self._check_start(expected, damaged)
         # A rank that is not yet training dies of the signal, and the others of its absence.
         if fault == "SIGTERM" and -signal.SIGTERM not in codes and not set(codes) <= {0, 3}:
-            raise Lost(f"exit codes {codes} after SIGTERM: {self._log()}")
+            raise Lost(f"exit codes {codes} after SIGTERM: {self.log}")
         if self.rng.random() < 0.5:
             self._damage()
 
     def finish(self):
         """Let the run end; the weights' file."""
         expected, damaged = self._expect()
-        codes = self._join(self._start(), TIMEOUT)
+        codes = self._join(start_ranks(self.ranks, "harness:work", self.folder, self.run), TIMEOUT)
         self._check_start(expected, damaged)
         if set(codes) != {0}:
-            raise Lost(f"exit codes {codes}: {self._log()}")
+            raise Lost(f"exit codes {codes}: {self.log}")
         return self.folder / "weights-0.pt"
 
     def _expect(self):
         """(step to go on from, names of damaged checkpoints to be named on the way), found independently."""
-        (self.folder / "log").unlink(missing_ok=True)
         (self.folder / "start").unlink(missing_ok=True)
         found = complete(self.checkpoints)
         good = [path for path in found if is_good(path)]
@@ -127,14 +162,13 @@ class Trial:
         return (int(good[0].name.removeprefix("step-")) if good else 0), damaged
 
     def _check_start(self, expected, damaged):
-        log = self._log()
         start = self.folder / "start"
         if start.exists() and int(start.read_text()) != expected:
-            raise Lost(f"went on from step {start.read_text()}, but {expected} is good: {log}")
+            raise Lost(f"went on from step {start.read_text()}, but {expected} is good: {self.log}")
         if start.exists() and any(
-            f"passing over a damaged checkpoint: {self.checkpoints / name}" not in log for name in damaged
+            f"passing over a damaged checkpoint: {self.checkpoints / name}" not in self.log for name in damaged
         ):
-            raise Lost(f"damaged {damaged} not named: {log}")
+            raise Lost(f"damaged {damaged} not named: {self.log}")
 
     def _damage(self):
         """Of what is good all but the oldest, which the run goes on from."""
@@ -145,21 +179,10 @@ class Trial:
             DAMAGES[kind](file, self.rng)
             self.faults[kind] += 1
 
-    def _start(self):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        processes = [
-            self.context.Process(target=work, args=(self.folder, rank, self.ranks, port, self.run))
-            for rank in range(self.ranks)
-        ]
-        for process in processes:
-            process.start()
-        return processes
-
     def _wait_for_a_save(self, processes):
         """Until a random save from now on is under way."""
         skip, seen, deadline = self.rng.randrange(6), set(), time.monotonic() + 10
-        while time.monotonic() < deadline and all(process.is_alive() for process in processes):
+        while time.monotonic() < deadline and all(process.poll() is None for process in processes):
             seen |= {path.name for path in self.checkpoints.glob("*.partial")}
             if len(seen) > skip:
                 time.sleep(self.rng.uniform(0, 0.02))
@@ -169,16 +192,12 @@ class Trial:
     def _join(self, processes, patience):
         """Exit codes; ranks that are left after `patience` seconds are killed, as the launcher does."""
         deadline = time.monotonic() + patience
+        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+            time.sleep(0.01)
         for process in processes:
-            process.join(max(0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
-        return [process.exitcode for process in processes]
-
-    def _log(self):
-        log = self.folder / "log"
-        return log.read_text(errors="replace")[-3000:] if log.exists() else ""
+            process.send_signal(signal.SIGKILL)
+        self.log = "".join(process.communicate()[1] for process in processes)[-3000:]
+        return [process.returncode for process in processes]
 
 
 class Harness:
@@ -186,9 +205,6 @@ class Harness:
 
     def __init__(self, folder, seed):
         self.folder, self.rng = Path(folder), random.Random(seed)
-        os.environ.update(OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")  # before the server loads torch
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(PRELOAD)
         self.faults, self.trials, self.lost, self.undisturbed = collections.Counter(), 0, [], {}
 
     def trial(self, ranks, stage, precision):
@@ -202,7 +218,7 @@ class Harness:
             "phases": ((STEPS, 1e9, 2e9),),
         }
         expected = self._undisturbed(ranks, run)
-        trial = Trial(self.context, self.folder / f"trial-{self.trials}", self.rng, ranks, run, self.faults)
+        trial = Trial(self.folder / f"trial-{self.trials}", self.rng, ranks, run, self.faults)
         self.trials += 1
         try:
             for _ in range(self.rng.randint(1, LIVES)):
@@ -218,7 +234,7 @@ class Harness:
         key = ranks, run["zero_stage"], run["precision"]
         if key not in self.undisturbed:
             folder = self.folder / "undisturbed-{}-{}-{}".format(*key)
-            trial = Trial(self.context, folder, self.rng, ranks, {**run, "checkpoint_every": 10**6}, {})
+            trial = Trial(folder, self.rng, ranks, {**run, "checkpoint_every": 10**6}, {})
             self.undisturbed[key] = trial.finish()
         return self.undisturbed[key]
 

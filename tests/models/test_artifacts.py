@@ -111,9 +111,6 @@ def test_what_is_no_pack_or_no_body_is_refused(saved):
         ({"kind": "gpt"}, "architecture: kind 'gpt': there are roberta, bert"),
         ({"num_layers": 4}, "layers.3.attention_norm.bias is of shape .16,. by config.json, none in model.safetensors"),
         ({"hidden_size": 10**9}, "architecture: hidden_size"),
-        ({"num_heads": 3}, "num_heads 3 does not divide hidden_size"),
-        ({"dropout": 1.5}, "architecture: dropout"),
-        ({"head_depths": "1"}, "head_depths: Input should be a valid list"),
         ({"head_depths": [9]}, "there are 3 layers"),
     ],
 )
@@ -140,15 +137,8 @@ def flip(position):
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        lambda path: path.write_bytes(path.read_bytes()[:-1]),
-        lambda path: path.write_bytes(b""),
-        lambda path: path.unlink(),
-        flip(0),
-        flip(20),
-        flip(-1),
-    ],
-    ids=["truncated", "empty", "missing", "length of header", "header", "last weight"],
+    [lambda path: path.write_bytes(path.read_bytes()[:-1]), lambda path: path.unlink(), flip(20), flip(-1)],
+    ids=["truncated", "missing", "header", "last weight"],
 )
 @pytest.mark.parametrize(
     "load, name",
@@ -203,11 +193,3 @@ def test_a_pack_in_another_packs_place_is_refused(saved):
         load_pack(saved / "pack", "space-1", "tr")
     with pytest.raises(UserError, match="pack: the pack of step 5 in the place of that of 0"):
         load_pack(saved / "pack", "space-1", "de", 0)
-
-
-def test_a_manifest_that_promises_other_weights_is_refused(saved):
-    """Weights that safetensors cannot read, under a manifest that names them rightly."""
-    (saved / "body" / "model.safetensors").write_bytes(b"\xff" * 100)
-    write_manifest(saved / "body", kind="body", space="space-1")
-    with pytest.raises(UserError, match="model.safetensors: damaged or unreadable"):
-        load_body(saved / "body")

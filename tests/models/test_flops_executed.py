@@ -70,10 +70,8 @@ def counted(module, batch, trains):
 @pytest.mark.parametrize(
     "step, depths, frozen_layers, trains",
     [
-        ("pretrain", [4], 0, lambda name: True),
         ("pretrain", [2, 4], 0, lambda name: True),
         ("build-mini", [4], 2, lambda name: name.startswith(("body.layers.2.", "body.layers.3."))),
-        ("build-mini", [3], 2, lambda name: name.startswith("body.layers.2.")),
         ("adapt", [4], 0, lambda name: name.startswith("pack.")),
         ("adapt", [1], 0, lambda name: name.startswith("pack.")),
     ],
