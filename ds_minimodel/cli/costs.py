@@ -110,7 +110,7 @@ def _measure(options: Options) -> int:
         return launch([*arguments, *(["--json"] if options.json else [])], options.ranks)
     from ds_minimodel.costs.measure import measured_rows
     from ds_minimodel.costs.tables import measured_table
-    from ds_minimodel.training.ranks.signals import Stopped, end_with_launcher
+    from ds_minimodel.training.ranks.launch import Stopped, end_with_launcher
     from ds_minimodel.training.ranks.world import join_ranks
 
     if launched():

@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hf, recipes, sample, serve, status, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError
-from ds_minimodel.training.ranks.launch import check_environment, launched, rank_of_environment
-from ds_minimodel.training.ranks.signals import end_undisturbed
+from ds_minimodel.training.ranks.launch import check_environment, end_undisturbed, launched, rank_of_environment
 
 USER_ERROR, FAILURE = 2, 1
 _SAID_BY_LIBRARIES = {  # in errors of any kind: what the user can do

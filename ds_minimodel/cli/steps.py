@@ -12,7 +12,18 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.steps.order import STEPS, RunsOn, Step
 from ds_minimodel.steps.run import check_alone, is_pending, run_step, run_step_here, steps_to_run
 from ds_minimodel.training.ranks import mpi
-from ds_minimodel.training.ranks.launch import name_the_cpu
+from ds_minimodel.training.ranks.launch import (
+    Stopped,
+    check_ranks,
+    end_with_launcher,
+    launch,
+    launch_on_hosts,
+    launched,
+    name_the_cpu,
+    rank_of_environment,
+    ranks_on_hosts,
+    restart_with_cpu_settings,
+)
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -97,8 +108,6 @@ def overrides_of(options: Options) -> list[str]:
 
 
 def _run(options: Options) -> int:
-    from ds_minimodel.training.ranks.launch import check_ranks, ranks_on_hosts, restart_with_cpu_settings
-
     check_alone()
     recipe, overrides = recipe_of(options)
     ranks = options.ranks or 1
@@ -121,8 +130,6 @@ def _run_step(options: Options) -> int:
 
 def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) -> int:
     """Do one step, in this process or on ranks that it starts; return the exit code."""
-    from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
-
     if step.runs_on is not RunsOn.RANKS:
         return _do_without_ranks(step, recipe, options)
     if not options.hostfile:  # those are for the ranks, and their hosts may have GPUs
@@ -135,8 +142,6 @@ def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) ->
 
 
 def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
-    from ds_minimodel.training.ranks.launch import launched
-
     name_the_cpu()  # before the step is imported, which may bring DeepSpeed
     if mpi.started() and step.runs_on is RunsOn.MPI_RANKS:
         from ds_minimodel.data.workers import MpiRanks
@@ -151,8 +156,6 @@ def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
 
 
 def _start_ranks(step: Step, overrides: list[str], options: Options) -> int:
-    from ds_minimodel.training.ranks.launch import check_ranks, launch, launch_on_hosts
-
     arguments = [step.name, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
     if options.hostfile:
         return launch_on_hosts(arguments, options.hostfile, options.ranks, options.deepspeed_args)
@@ -161,9 +164,6 @@ def _start_ranks(step: Step, overrides: list[str], options: Options) -> int:
 
 
 def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
-    from ds_minimodel.training.ranks.launch import launched, rank_of_environment
-    from ds_minimodel.training.ranks.signals import Stopped, end_with_launcher
-
     if launched():
         end_with_launcher()
     try:

@@ -18,7 +18,7 @@ from ds_minimodel.common.files import write_json
 from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
 from ds_minimodel.training.meter import Meter
 from ds_minimodel.training.partition import Partition, partition_of_run
-from ds_minimodel.training.ranks.signals import Stopped, StopSignals
+from ds_minimodel.training.ranks.launch import Stopped, StopSignals
 from ds_minimodel.training.ranks.world import World, break_dead_connections
 from ds_minimodel.training.run import Run
 from ds_minimodel.training.zero import start

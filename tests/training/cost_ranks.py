@@ -14,7 +14,7 @@ from ds_minimodel.common.files import write_json
 from ds_minimodel.ops import product
 from ds_minimodel.steps.training import micro_batches
 from ds_minimodel.training import loop
-from ds_minimodel.training.ranks.signals import Stopped
+from ds_minimodel.training.ranks.launch import Stopped
 from ds_minimodel.training.ranks.world import join_ranks
 
 WHOLE, SPLIT = 8, 2  # micro-batch sizes: without and with gradient accumulation

@@ -24,7 +24,7 @@ from synthetic import (
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
-from ds_minimodel.training.ranks.signals import Stopped
+from ds_minimodel.training.ranks.launch import Stopped
 from ds_minimodel.training.ranks.world import join_ranks
 from ds_minimodel.training.zero.engine import build_engine
 from ds_minimodel.training.zero.state import read_masters

@@ -1,20 +1,26 @@
-"""Start of ranks by torchrun's and DeepSpeed's launchers, and the environment that training processes need."""
+"""Start and end of ranks: torchrun's and DeepSpeed's launchers, the environment that they need, SIGINT and SIGTERM."""
 
 import contextlib
+import ctypes
 import logging
 import os
 import re
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import psutil
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.training.ranks import mpi
 from ds_minimodel.training.zero import start
+
+log = logging.getLogger(__name__)
 
 # Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
 # every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. A thread of OpenMP that
@@ -244,3 +250,49 @@ def launch_on_hosts(arguments: Sequence[str], hostfile: str, ranks: int | None, 
 
 def _say(line: str) -> None:
     print(f"ds-minimodel: {line}", file=sys.stderr)
+
+
+class Stopped(Exception):
+    """Training was asked to stop (SIGINT or SIGTERM); its state is saved."""
+
+    def __init__(self, signal_number: int, message: str):
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+class StopSignals:
+    """Records SIGINT or SIGTERM instead of ending the process; only a SIGINT after it stops at once.
+
+    Launchers send SIGTERM after the terminal's SIGINT, which must not cut the saving short.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.old: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            self.old = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.old.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if self.received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received is None and rank_of_environment() == 0:
+            log.warning("stopping after this step; the state is being saved")
+        self.received = self.received or number
+
+
+def end_with_launcher() -> None:
+    """From now on send this rank SIGTERM when the process that started it is gone, however that came (Linux)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG of <linux/prctl.h>
+
+
+def end_undisturbed() -> None:
+    """Ignore both signals from now on: the work of this process is done, and what it calls at its end is short."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
