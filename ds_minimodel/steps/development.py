@@ -42,7 +42,7 @@ def evaluation(
     batches, data = list(inference_batches(encoded.examples, room)), world.data
 
     def scores(step: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
-        share = []
+        own = []
         for first in range(0, len(batches), data.size):
             is_filler = first + data.rank >= len(batches)  # all ranks run the model equally often
             index, batch = batches[first if is_filler else first + data.rank]
@@ -50,8 +50,8 @@ def evaluation(
             del tensors["targets"]
             logits = module(tensors).float().cpu().numpy()
             if not is_filler and world.tensor.rank == 0:
-                share.append((index, logits))
-        outputs = [pair for pairs in world.gather(lambda: share) for pair in pairs]
+                own.append((index, logits))
+        outputs = [pair for pairs in world.gather(lambda: own) for pair in pairs]
         values = world.from_main(lambda: kind.score(task, source, records, encoded, outputs))
         score = values.pop("score")
         if best is not None:

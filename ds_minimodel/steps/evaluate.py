@@ -68,9 +68,9 @@ def _model(context: Context, system: System, name: str, seed: int) -> Path:
 
 def _evaluate(context: Context, system: System, name: str, language: str, seed: int, out: Path) -> None:
     recipe, world = context.recipe, context.world
-    shares = world.gather(partial(_score_packs, context, system, name, language, seed))
-    rows = sorted((row for share, _ in shares for row in share), key=itemgetter("step"))
-    shown = [example for _, example in shares if example]
+    gathered = world.gather(partial(_score_packs, context, system, name, language, seed))
+    rows = sorted((row for scored, _ in gathered for row in scored), key=itemgetter("step"))
+    shown = [example for _, example in gathered if example]
     task = recipe.finetune.tasks[name]
     metric = KINDS[task.kind].metric(task, recipe.languages.source)
 
@@ -88,11 +88,11 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
     """(score rows of this replica's share of a language's packs under a task's model, what is shown of the last)."""
     recipe, layout, world = context.recipe, context.layout, context.world
     packs = _packs(context, system, language)
-    share = packs[world.data.rank :: world.data.size]
-    if not share:
+    own = packs[world.data.rank :: world.data.size]
+    if not own:
         return [], None
     of_job = f"evaluate {system.name} {language} {name} seed {seed}"
-    progress = Progress(of_job, len(share), "scores", quiet=not world.is_main)
+    progress = Progress(of_job, len(own), "scores", quiet=not world.is_main)
     task, model_folder = recipe.finetune.tasks[name], _model(context, system, name, seed)
     kind, max_length = KINDS[task.kind], recipe.finetune.of(name, "max_length")
     tokenizer, model = open_tokenizer(layout.tokenizer(language)), load_body(model_folder)
@@ -105,7 +105,7 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
     module = module_of(recipe.source_vocab_size if in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
     shown: Row | None = None
-    for folder, step in share:
+    for folder, step in own:
         pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
         plug(module, pack)
         logits = _logits(module, encoded.examples)

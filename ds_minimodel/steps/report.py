@@ -45,15 +45,15 @@ class _TrainingRun(Stored):
 def jobs(context: Context) -> list[Job]:
     """Jobs that score a task's references in a target language."""
     recipe, layout = context.recipe, context.layout
-    found = []
+    listed = []
     for folder, name, language in _references(recipe, layout):
         task = recipe.finetune.tasks[name]
         inputs = {
             "task": task_inputs(recipe, name, [*task.training_files, *task.test_files(language)]),
             "languages": [recipe.languages.source, language],
         }
-        found.append(Job(folder, inputs, (), partial(_score_references, recipe, name, language, folder)))
-    return found
+        listed.append(Job(folder, inputs, (), partial(_score_references, recipe, name, language, folder)))
+    return listed
 
 
 def _references(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[Path, str, str]]:
@@ -69,8 +69,8 @@ def _score_references(recipe: Recipe, name: str, language: str, out: Path) -> No
     scores = KINDS[task.kind].references(task, {language: task.test[language]}, recipe.languages.source)
     rows = [
         {"baseline": reference, "task": name, "language": language}
-        | ({"score": None, "reason": found} if isinstance(found, str) else {"score": found[language]})
-        for reference, found in scores.items()
+        | ({"score": None, "reason": result} if isinstance(result, str) else {"score": result[language]})
+        for reference, result in scores.items()
     ]
     with atomic_folder(out) as folder:
         write_json(folder / BASELINES_FILE, rows)
