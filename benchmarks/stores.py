@@ -13,8 +13,7 @@ from benchmarks.device import CLOCKS
 from benchmarks.processes import Contestant, Failed
 from benchmarks.record import table
 from ds_minimodel.common.files import MANIFEST, sha256_of_file, write_json
-from ds_minimodel.data.blocks import BlockTable
-from ds_minimodel.data.samples import SampleReader
+from ds_minimodel.data.samples import BlockTable, SampleReader
 from ds_minimodel.data.store import TokenStore, id_type, shard_name, write_shard
 from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler

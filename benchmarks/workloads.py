@@ -12,8 +12,7 @@ from ds_minimodel.data.tokenizer import SPECIAL, trained_layout
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import Cost, Work, finetune_flops, step_flops
 from ds_minimodel.models.mini import is_layer_from
-from ds_minimodel.models.parameters import train_only
-from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, to_tensors
+from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, to_tensors, train_only
 from ds_minimodel.recipe.schema import Finetune, Recipe, Training
 from ds_minimodel.steps.adapt import trains_in_adapt
 from ds_minimodel.steps.training import training_run

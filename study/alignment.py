@@ -28,7 +28,7 @@ from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.systems import System
-from ds_minimodel.report.units import name_of
+from ds_minimodel.report.curves import name_of
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import snapshot_folder, text_sampler
 from ds_minimodel.tasks.metrics import neighbour_accuracy

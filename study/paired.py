@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds_minimodel.recipe.systems import SYSTEMS
-from ds_minimodel.report.curves import NEAR_MAXIMAL
+from ds_minimodel.report.curves import NEAR_MAXIMAL, SCORES_FILE, Row
 from ds_minimodel.report.render import EMPTY, Cell, CellRow, Table
-from ds_minimodel.report.run_results import SCORES_FILE, Row
 
 NUM_RESAMPLES = 10_000
 PERCENTILES = (2.5, 97.5)

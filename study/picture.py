@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from ds_minimodel.report.units import v100_unit
+from ds_minimodel.report.curves import v100_unit
 from study.paired import UnitCurves, name_of
 
 Curves = dict[str, list[tuple[float, float]]]  # system -> (compute in a unit, score) by rising step

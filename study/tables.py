@@ -23,8 +23,8 @@ sys.path.insert(0, str(ROOT))
 
 from ds_minimodel.common.errors import UserError, exit_code
 from ds_minimodel.common.files import atomic_write
+from ds_minimodel.report.curves import SCORES_FILE, Row
 from ds_minimodel.report.render import EMPTY, Block, Cell, Heading, Table, to_markdown
-from ds_minimodel.report.run_results import SCORES_FILE, Row
 from study.paired import (
     BootstrapEstimate,
     Pair,
@@ -72,7 +72,7 @@ def gather(work: Path) -> None:
 
 
 def read_scores(folder: Path) -> list[Row]:
-    """Score rows of all runs in the terms of report/run_results.py, each system called as its variant."""
+    """Score rows of all runs in the terms of report/curves.py, each system called as its variant."""
     path = folder / SCORES
     if not path.is_file():
         raise UserError(f"{path}: no such file, and no finished run beside it; make one with `bash study/run.sh`")

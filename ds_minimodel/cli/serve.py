@@ -127,8 +127,7 @@ def _pull(options: Options) -> None:
 
 
 def _predict(options: Options) -> None:
-    from ds_minimodel.serve.many_languages import beside
-    from ds_minimodel.serve.predictor import Predictor
+    from ds_minimodel.serve.predictor import Predictor, beside
 
     folders = _folders(options.pack) or beside(options.model)
     predictor = Predictor(options.model, folders, options.head, options.top, options.precision, options.tokens)
@@ -151,7 +150,7 @@ def _embed(options: Options) -> None:
     if len(folders) > 1:
         raise UserError("--pack: a file is in one language; give one, and embed the other files separately")
     from ds_minimodel.serve.embedder import Embedder
-    from ds_minimodel.serve.many_languages import beside
+    from ds_minimodel.serve.predictor import beside
     from ds_minimodel.tasks.tables import decoded, read_text, text_lines
 
     name = "standard input" if options.file == STDIN else options.file

@@ -23,7 +23,6 @@ from pydantic import Field
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.held_out import HELD_OUT, is_held_out
 from ds_minimodel.data.reader import (
     COLUMN,
     Chunk,
@@ -35,6 +34,7 @@ from ds_minimodel.data.reader import (
     pinned,
     read_chunks,
 )
+from ds_minimodel.data.samples import HELD_OUT, is_held_out
 from ds_minimodel.data.store import id_type, shard_name, write_shard
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.data.workers import MpiRanks, ordered_map

@@ -2,15 +2,157 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import bisect
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import permute, sample_key
 from ds_minimodel.common.vocabulary import FILLER
-from ds_minimodel.data.blocks import BlockTable
-from ds_minimodel.data.store import TokenStore
+from ds_minimodel.data.store import Reader, TokenStore
+from ds_minimodel.data.tokenizer import Tokenizer
+
+CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
+_RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
+_MAGIC = b"DSMMBLK2"
+# magic, mode, tokens a sequence, blocks, SHA-256 of the store and of the records, which follow
+_HEADER = struct.Struct("<8s 16s Q Q 32s 32s")
+
+_ADVICE = "delete it, it is built again"
+
+Spans = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+
+class BlockTable:
+    """Start and length of every block of a store, on disk; built at the first use.
+
+    The file lies beside the store and carries mode, length and the store's hash in its name and in its header, so it
+    is never used for another store. verify: read it whole, and compare it with the hash in its header. Where ranks
+    share a disk, let one open it before the others, or each builds it (with the same result).
+    """
+
+    def __init__(self, store: TokenStore, mode: str, seq_length: int, verify: bool = False):
+        name = f"{store.folder.name}.{mode}-{seq_length}-{store.sha256[:16]}.blocks"
+        path = store.folder.with_name(name)
+        try:
+            if not path.exists():
+                _build(path, store, mode, seq_length)
+            self._count = _open(path, store, mode, seq_length, verify)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror}); {_ADVICE}") from None
+        self.seq_length = seq_length
+        self._records = Reader().of(path, _HEADER.size)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def spans(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First token and number of tokens (int64) of each of the blocks `numbers`."""
+        firsts = (numbers * _RECORD.itemsize).tolist()
+        records = np.frombuffer(b"".join(self._records(first, first + _RECORD.itemsize) for first in firsts), _RECORD)
+        return records["start"], records["length"].astype(np.int64)
+
+
+def _open(path: Path, store: TokenStore, mode: str, seq_length: int, verify: bool) -> int:
+    """The number of blocks; UserError where the header is not the one of this table."""
+    with open(path, "rb") as file:
+        header = file.read(_HEADER.size)
+        if len(header) == _HEADER.size:
+            *_, count, _, digest = _HEADER.unpack(header)
+            size = _HEADER.size + count * _RECORD.itemsize
+            is_ours = header == _header(store, mode, seq_length, count, digest) and path.stat().st_size == size
+            if count and is_ours and (not verify or _digest(file) == digest):
+                return count
+    raise UserError(f"{path}: damaged table of blocks; {_ADVICE}")
+
+
+def _digest(file: IO[bytes]) -> bytes:
+    """SHA-256 of what is left of a file."""
+    return hashlib.file_digest(cast(BufferedReader, file), "sha256").digest()  # typeshed wants to see readinto
+
+
+def _header(store: TokenStore, mode: str, seq_length: int, count: int, digest: bytes) -> bytes:
+    return _HEADER.pack(_MAGIC, mode.encode(), seq_length, count, bytes.fromhex(store.sha256), digest)
+
+
+def _build(path: Path, store: TokenStore, mode: str, seq_length: int) -> None:
+    limit, count = seq_length - 1, 0
+    eos = store.vocabulary.require("eos", "a table of blocks")
+    with files.atomic_write(path, "w+b") as file:
+        file.write(bytes(_HEADER.size))
+        for starts, lengths in (
+            _even(store, limit) if mode == "none" else _whole_sentences(store, eos, limit, mode == "complete_doc")
+        ):
+            records = np.empty(len(starts), _RECORD)
+            records["start"], records["length"] = starts, lengths
+            records = records[records["length"] > 1]
+            count += len(records)
+            file.write(records.tobytes())
+        if not count:
+            raise UserError(f"{store.folder}: holds no text of two tokens or more; prepare more text")
+        file.seek(_HEADER.size)
+        digest = _digest(file)
+        file.seek(0)
+        file.write(_header(store, mode, seq_length, count, digest))
+
+
+def _even(store: TokenStore, limit: int) -> Spans:
+    step = max(1, CHUNK_TOKENS // limit) * limit
+    for first in range(0, store.num_tokens, step):
+        starts = np.arange(first, min(first + step, store.num_tokens), limit)
+        yield starts, np.minimum(limit, store.num_tokens - starts)
+
+
+def _whole_sentences(store: TokenStore, eos: int, limit: int, within_documents: bool) -> Spans:
+    """Starts and lengths, a chunk of the store at a time; each chunk is read from a block's start on."""
+    assert CHUNK_TOKENS > limit
+    start = 0
+    while start < store.num_tokens:
+        stop = min(start + CHUNK_TOKENS, store.num_tokens)
+        is_end, is_last = store.read(start, stop) == eos, stop == store.num_tokens
+        starts, ends, done = _pack(is_end, limit, within_documents, is_last, store.whole_documents)
+        yield start + starts, ends - starts
+        start += done
+
+
+def _pack(
+    is_end: NDArray[np.bool_], limit: int, within_documents: bool, is_last: bool, whole_documents: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Greedy packing of sentences: starts and ends of the blocks, and how many tokens are done with.
+
+    is_end: which tokens end a sentence. Unless these are the last tokens, it stops where a block's end could depend on
+    what follows.
+    """
+    ends = (np.flatnonzero(is_end) + 1).tolist()
+    # A block may not go on past the end of a document: the second of two </s>, which is the blank line after it.
+    blanks: list[int] = []
+    if within_documents:
+        blanks += ends if whole_documents else (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist()
+    blanks.append(len(is_end) + limit)  # never reached
+    borders: list[tuple[int, int]] = []
+    start, sentence, document = 0, 0, 0
+    stop = len(is_end) if is_last else len(is_end) - limit
+    while start < stop:
+        furthest = min(start + limit, blanks[document])
+        sentence = bisect.bisect_right(ends, furthest, sentence)
+        end = ends[sentence - 1] if sentence else 0
+        if end <= start:
+            end = furthest  # a sentence longer than a block
+        borders.append((start, end))
+        start = end
+        if end == blanks[document]:
+            start, document = end + (not whole_documents), document + 1
+    block_starts, block_ends = np.array(borders, np.int64).reshape(-1, 2).T
+    return block_starts, block_ends, start
+
 
 _MULTIPLE = 8  # batches are padded to a multiple: fewer shapes, faster matrices
 _AHEAD = 256  # samples whose order is drawn at once: for 4 numpy needs two thirds of the time that it needs for all
@@ -69,3 +211,25 @@ class SampleReader:
         for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
             tokens[row, first : first + size] = self.store.read(start, start + size)
         return tokens, lengths
+
+
+HELD_OUT = "held_out"  # folder of the store of these documents, in that of the others
+
+
+def is_held_out(document: Sequence[str], share: float) -> bool:
+    """Whether a document, a list of lines, is among the `share` of all that is held out: by a hash of its text."""
+    digest = hashlib.blake2b("\n".join(document).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") < share * 2**64
+
+
+def bytes_of_ids(tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """UTF-8 bytes of the text that each id stands for, (ids,), as Tokenizer.num_bytes has them.
+
+    The end of a text is a line's end, one byte; the other special tokens stand for none.
+    """
+    vocabulary = tokenizer.vocabulary
+    found = np.array(tokenizer.num_bytes(), np.int64)
+    found[vocabulary.special_ids] = 0
+    if vocabulary.eos is not None:
+        found[vocabulary.eos] = 1
+    return found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ds_minimodel.models.body import INIT_STD
-from ds_minimodel.models.config import BodyConfig
+from ds_minimodel.models.kind import BodyConfig
 
 _SIZES = {  # of every body: field of its configuration -> key of config.json
     "num_layers": "num_hidden_layers",

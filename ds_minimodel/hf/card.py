@@ -15,12 +15,12 @@ from typing import Annotated, Any, NamedTuple
 from huggingface_hub import EvalResult, ModelCardData, metadata_load
 from pydantic import Field
 
+from ds_minimodel.common.errors import escape_markdown
 from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_model
-from ds_minimodel.common.markdown import escape_markdown
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.models.artifacts import BodyManifest, PackManifest
 from ds_minimodel.recipe.systems import SYSTEMS
-from ds_minimodel.report.run_results import SCORES_FILE, ScoreRow
+from ds_minimodel.report.curves import SCORES_FILE, ScoreRow
 
 CARD = "README.md"
 # A folder that transformers' Trainer made, such as out/checkpoint-500, is none.

@@ -49,8 +49,7 @@ from ds_minimodel.models.artifacts import (
     space_of,
 )
 from ds_minimodel.models.objectives import OBJECTIVES
-from ds_minimodel.models.parameters import tensors_under
-from ds_minimodel.models.trainable import LanguageModel, encode
+from ds_minimodel.models.trainable import LanguageModel, encode, tensors_under
 from ds_minimodel.tasks import task_of
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"

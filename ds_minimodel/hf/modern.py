@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ds_minimodel.hf.architecture import Architecture
-from ds_minimodel.models.config import BodyConfig
+from ds_minimodel.models.kind import BodyConfig
 from ds_minimodel.models.modern import (
     EuroBertConfig,
     Gemma3Config,

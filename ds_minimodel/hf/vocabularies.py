@@ -17,8 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
-from ds_minimodel.data.probes import PROBES
-from ds_minimodel.data.tokenizer import JSON_FILE, SETTINGS_FILE, UNIGRAM_FILE, TokenizerJson
+from ds_minimodel.data.tokenizer import JSON_FILE, PROBES, SETTINGS_FILE, UNIGRAM_FILE, TokenizerJson
 from ds_minimodel.models import BodyConfig
 
 _VOCABULARIES = JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model"

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import PlainValidator, ValidationError
 
 from ds_minimodel.common.errors import reason_of
-from ds_minimodel.models.config import BodyConfig, BodyProducts
-from ds_minimodel.models.kind import BodyKind
+from ds_minimodel.models.kind import BodyConfig, BodyKind, BodyProducts
 from ds_minimodel.models.modern import FAMILIES
 from ds_minimodel.models.roberta import Bert, Roberta
 

@@ -40,7 +40,7 @@ from ds_minimodel.common.sections import OneOf
 from ds_minimodel.common.vocabulary import VocabularyManifest
 from ds_minimodel.models import BodyConfig, BodyConfigOfKind, make_body
 from ds_minimodel.models.objectives import OBJECTIVES
-from ds_minimodel.models.parameters import load_into
+from ds_minimodel.models.trainable import load_into
 from ds_minimodel.ops.parallel import full_shape, own_part
 
 BODY_WEIGHTS = "model.safetensors"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ds_minimodel.models import BodyConfig, products_of
-from ds_minimodel.models.config import LayerProducts, keys_seen
+from ds_minimodel.models.kind import LayerProducts, keys_seen
 
 EFLOP = 1e18
 V100_FLOPS_PER_SECOND = 30e12  # the paper's estimate of what one V100 sustains (section 3)

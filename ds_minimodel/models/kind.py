@@ -9,13 +9,134 @@ them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
-from ds_minimodel.models.config import BodyConfig, BodyProducts
+from pydantic import model_validator
+
+from ds_minimodel.common.random import DropoutSites
+from ds_minimodel.common.sections import Few, Length, Probability, Section, Size
 
 if TYPE_CHECKING:
     from ds_minimodel.models.body import Body
+
+
+class BodyConfig(Section):
+    """Sizes of a body, with the paper's as defaults; the keys that every kind has."""
+
+    kind: str
+    """Kind of body; each has keys and defaults of its own."""
+    num_layers: Few = 12
+    """Transformer layers of the whole body."""
+    hidden_size: Size = 768
+    """Width; `num_heads` must divide it."""
+    num_heads: Few = 12
+    """Attention heads."""
+    ffn_size: Size = 3072
+    """Inner width of the feed-forward blocks."""
+    max_positions: Length = 512
+    """Tokens of the longest sequence; no `seq_length` or `max_length` may be above."""
+    dropout: Probability = 0.1
+    """After embeddings, attention and feed-forward blocks."""
+    attention_dropout: Probability = 0.1
+    """Of attention probabilities."""
+
+    separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair
+    token_types: ClassVar[int] = 1  # vectors that tell them apart; with one there is none, since positions can hold it
+    tasks_read_head: ClassVar[bool] = False  # whether a task's scores are of the last head's outputs, not of its inputs
+    task_activation: ClassVar[str] = "tanh"  # after a classifier's own dense layer; empty where it has none
+    causal: ClassVar[bool] = False  # whether a position sees what is before it alone
+    output_bias: ClassVar[bool] = True  # whether a language's output projection has a bias
+
+    @model_validator(mode="after")
+    def _sizes_agree(self) -> Self:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"num_heads {self.num_heads} does not divide hidden_size {self.hidden_size}")
+        if not DropoutSites.fit(self.num_layers, self.num_heads):
+            raise ValueError(f"{self.num_layers} layers of {self.num_heads} heads have too many dropouts to number")
+        return self
+
+    @property
+    def num_key_heads(self) -> int:
+        """Heads of keys and values: as many as of queries, or fewer, which these share."""
+        return self.num_heads
+
+    @property
+    def head_width(self) -> int:
+        """Width of a head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def tied(self) -> bool:
+        """Whether a language's embeddings are its output projection too."""
+        return True
+
+    @property
+    def language_tensors(self) -> tuple[str, ...]:
+        """Names of the tensors of a language over this body: its embeddings, and what its output projection has of its
+        own."""
+        own = {"tokens": True, "output": not self.tied, "bias": self.output_bias}
+        return tuple(name for name, has in own.items() if has)
+
+    @property
+    def dropout_sites(self) -> DropoutSites:
+        """The numbers of the dropouts of this body and of a task's head on it."""
+        return DropoutSites(self.num_layers, self.num_heads)
+
+    @property
+    def split_sizes(self) -> Mapping[str, int]:
+        """{what: size} that the number of tensor-parallel ranks must divide."""
+        return {"model.num_heads": self.num_heads, "model.ffn_size": self.ffn_size}
+
+    @property
+    def period(self) -> int:
+        """After how many layers the kinds of layers repeat, where not all are of one kind."""
+        return 1
+
+    def sees_all(self, index: int) -> bool:
+        """Whether layer `index`, from 0, sees as far as the sequence goes, not a window of it."""
+        return True
+
+    @property
+    def task_depths(self) -> tuple[int, ...]:
+        """Depths at which a task's model has heads of the body's."""
+        return (self.num_layers,) if self.tasks_read_head else ()
+
+    def with_layers(self, num_layers: int) -> Self:
+        """The same body with another number of layers."""
+        return self.model_copy(update={"num_layers": num_layers})
+
+
+def keys_seen(window: tuple[int | None, int | None], length: int) -> float:
+    """Keys that a position of a sequence of `length` sees, itself among them, on average.
+
+    window: how many before and after its own; None: all.
+    """
+    reaches = [min(length - 1, length if reach is None else reach) for reach in window]
+    return 1 + sum(reach - reach * (reach + 1) / (2 * length) for reach in reaches)
+
+
+class LayerProducts(NamedTuple):
+    """FLOPs of one layer's products of matrices, forward; 2mnp for an m x n by an n x p matrix.
+
+    key: at each position, read or not (keys and values). query: at each position whose output is computed, before
+    attention. output: there, after attention. pair: of each such position with each key that it sees (scores, and the
+    sum of values). window: how many keys before and after its own a position sees; None: all of its sequence.
+    """
+
+    key: float
+    query: float
+    output: float
+    pair: float
+    window: tuple[int | None, int | None] = (None, None)
+
+
+class BodyProducts(NamedTuple):
+    """FLOPs of a body's products: of its layers from the lowest on, and of a head for a position that it reads, all but
+    the output matrix."""
+
+    layers: tuple[LayerProducts, ...]
+    head: float
 
 
 class BodyKind(ABC):

@@ -2,13 +2,13 @@
 
 A batch is a dict of tensors (shapes as in models/body.py): tokens (B,S), lengths (B), read (B,M), targets,
 sample_keys (B), second (B) where rows hold two texts, and real (T) where the padding is to be left out
-(models/packing.py). The sums are divided by the global count of loss terms in the training loop, so that the result
+(models/body.py). The sums are divided by the global count of loss terms in the training loop, so that the result
 does not depend on how a batch is split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,8 @@ from torch.nn import functional as F
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import FILLER, IGNORED
 from ds_minimodel.models import BodyConfig, make_body
-from ds_minimodel.models.body import Body, LanguagePack, Linear, init_weights
+from ds_minimodel.models.body import Body, LanguagePack, Linear, Packing, init_weights
 from ds_minimodel.models.objectives import Objective
-from ds_minimodel.models.packing import Packing
 
 Batch = Mapping[str, Any]
 
@@ -233,3 +232,23 @@ class SpanExtractor(TaskModel):
             for place in (0, 1)
         )
         return (start + end) / 2
+
+
+Tensors = dict[str, Tensor]
+
+
+def train_only(module: nn.Module, trains: Callable[[str], bool]) -> None:
+    """Freeze every parameter of `module` but those for whose name `trains(name)` holds."""
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(trains(name))
+
+
+def load_into(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Copy tensors into the parameters of those names (with `prefix` before them); each must exist."""
+    result = module.load_state_dict({prefix + name: tensor for name, tensor in tensors.items()}, strict=False)
+    assert not result.unexpected_keys, result.unexpected_keys
+
+
+def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> Tensors:
+    """The tensors whose names start with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

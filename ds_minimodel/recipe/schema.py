@@ -43,8 +43,7 @@ from ds_minimodel.common.sections import (
 )
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.models import BODIES
-from ds_minimodel.models.config import BodyConfig
-from ds_minimodel.models.kind import BodyKind
+from ds_minimodel.models.kind import BodyConfig, BodyKind
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, FromFile

@@ -4,15 +4,69 @@ Every system has every task, language, seed and step: score rows are those of on
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
+from pydantic import Field, model_validator
+from typing_extensions import TypedDict  # typing's is none that pydantic reads before Python 3.12
 
-from ds_minimodel.recipe.systems import BASELINE
-from ds_minimodel.report.run_results import Row
-from ds_minimodel.report.units import in_order
+from ds_minimodel.common.files import Amount, Count, Stored, read_model_lines
+from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
+
+Row = Mapping[str, Any]  # of scores, costs or references, as JSON holds it
+
+
+def name_of(system: str) -> str:
+    """Printed name of a system."""
+    return SYSTEMS[system].title
+
+
+def in_order(systems: Iterable[str]) -> list[str]:
+    """Distinct systems in the paper's order."""
+    there = set(systems)
+    return [name for name in SYSTEMS if name in there]
+
+
+class ComputeUnit(NamedTuple):
+    """Unit of compute, and how many of it are an EFLOP."""
+
+    name: str
+    per_eflop: float
+
+    def text(self, eflops: float) -> str:
+        """`eflops` in this unit, printed with three significant digits at most; ∞ where it is infinite."""
+        value = eflops * self.per_eflop
+        if value == float("inf"):
+            return "∞"
+        decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 3 if 0 < value < 0.1 else 2
+        return f"{value:.{decimals}f}"
+
+
+_FLOPS = [ComputeUnit("EFLOPs", 1), ComputeUnit("PFLOPs", 1e3), ComputeUnit("TFLOPs", 1e6), ComputeUnit("GFLOPs", 1e9)]
+_A_DAY = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600, "milliseconds": 24 * 3600 * 1000}
+_V100 = [ComputeUnit(f"V100 {name}", per_day / EFLOPS_PER_V100_DAY) for name, per_day in _A_DAY.items()]
+
+
+def flops_unit(largest_eflops: float) -> ComputeUnit:
+    """Largest unit of FLOPs in which `largest_eflops` is at least 1: runs on a laptop cost PFLOPs, not EFLOPs."""
+    return _largest_that_fits(_FLOPS, largest_eflops)
+
+
+def v100_unit(largest_eflops: float) -> ComputeUnit:
+    """Largest unit of one V100's time in which `largest_eflops` is at least 1."""
+    return _largest_that_fits(_V100, largest_eflops)
+
+
+def _largest_that_fits(units: list[ComputeUnit], eflops: float) -> ComputeUnit:
+    return next((unit for unit in units if eflops * unit.per_eflop >= 1), units[-1])
+
 
 NEAR_MAXIMAL = 0.95  # share of the baseline's final score
 AVERAGE = "avg"  # stands as the language of an average over languages
@@ -158,3 +212,155 @@ def seconds_ratios(losses: Iterable[Row], spent: Mapping[str, float]) -> dict[st
     adapted = pd.DataFrame([row for row in losses if row["stage"] == "adapt"], columns=columns)
     paces = adapted.set_index(columns[:2])["usual_seconds"].unstack().div(pd.Series(spent), axis=0)
     return (paces.loc[BASELINE] / paces).mean(axis=1).dropna().to_dict() if BASELINE in adapted["system"].array else {}
+
+
+LAST_SHARE = 0.05  # share of a run over which its final loss is averaged
+NUM_STRETCHES = 120  # points of a curve: means of so many stretches of the run, without single steps' noise
+
+
+class LossRow(TypedDict):
+    """Loss of one training run, as above."""
+
+    system: str
+    stage: str
+    language: str
+    final: float
+    curve: list[list[float]]
+    held_out: list[list[float]]
+    usual_seconds: float
+
+
+class DevelopmentRow(TypedDict):
+    """[step, score] of one finetuning on its task's development file."""
+
+    system: str
+    task: str
+    seed: int
+    curve: list[list[float]]
+
+
+class LossRecord(Stored):
+    """What is read of a line of metrics.jsonl; that of step 0 has held-out losses alone."""
+
+    step: Count
+    eflops: Amount
+    loss: Amount = math.nan
+    tflops_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = math.nan
+    bits: Amount | None = Field(None, alias="held_out/bits_per_byte")
+    body_bits: Amount | None = Field(None, alias="held_out/body_bits_per_byte")
+    score: Amount | None = Field(None, alias="dev/score")
+
+    @model_validator(mode="after")
+    def _has_trained(self) -> Self:
+        if self.step and not {"loss", "tflops_per_second"} <= self.model_fields_set:
+            raise ValueError("loss or tflops_per_second is missing")
+        return self
+
+
+def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow | None:
+    """Loss row of one run, or None where nothing was logged."""
+    every = _records(path)
+    records = [record for record in every if record.step]
+    if not records:
+        return None
+    of_body = [(record, record.body_bits) for record in every]
+    of_trained = [(record, record.bits) for record in every]
+    held_out = of_body if any(bits is not None for _, bits in of_body) else of_trained
+    start = (1 - LAST_SHARE) * records[-1].step
+    return {
+        "system": system,
+        "stage": stage,
+        "language": language,
+        "final": statistics.fmean(record.loss for record in records if record.step >= start),
+        "curve": _stretches([(record.eflops, record.loss) for record in records]),
+        "held_out": [[record.step, record.eflops, bits] for record, bits in held_out if bits is not None],
+        "usual_seconds": 1e6 * records[-1].eflops / statistics.median(record.tflops_per_second for record in records),
+    }
+
+
+def read_development(path: Path) -> list[list[float]]:
+    """[step, score] of one run wherever it was scored on a development file."""
+    return [[record.step, record.score] for record in _records(path) if record.score is not None]
+
+
+def _records(path: Path) -> list[LossRecord]:
+    """By rising steps. A run that was killed and resumed writes some again: the last record of a step counts."""
+    advice = "put it back from a copy, or delete it: nothing but the report reads it"
+    by_step = {record.step: record for record in read_model_lines(path, LossRecord, advice)}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _stretches(points: list[tuple[float, float]]) -> list[list[float]]:
+    """Means of consecutive stretches of (x, y) points."""
+    size = math.ceil(len(points) / NUM_STRETCHES)
+    stretches = [points[start : start + size] for start in range(0, len(points), size)]
+    return [[statistics.fmean(axis) for axis in zip(*stretch, strict=True)] for stretch in stretches]
+
+
+SCORES_FILE, EXAMPLES_FILE = "scores.json", "examples.json"
+
+
+class ScoreRow(Stored):
+    """A score row in a file."""
+
+    __pydantic_extra__: dict[str, Amount]
+
+    system: str
+    task: str
+    language: str
+    seed: Annotated[int, Field(ge=0)]
+    step: Count
+    eflops: Amount
+    score: Amount
+
+
+class BaselineRow(Stored):
+    """Score of a reference in a file, or the reason why there is none."""
+
+    baseline: str
+    task: str
+    language: str
+    score: Amount | None
+    reason: str | None = None
+
+
+class ExamplesRow(Stored):
+    """What TaskKind.examples gives, in a file."""
+
+    labels: list[str]
+    confusion: list[list[Count]]
+    predictions: list[Annotated[list[str], Field(min_length=3, max_length=3)]]
+
+
+def further_columns(rows: Iterable[Row]) -> list[str]:
+    """Names of the further scores in score rows, in the order of the alphabet."""
+    return sorted({name for row in rows for name in row} - ScoreRow.model_fields.keys())
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """Results of a recipe in its workdir.
+
+    facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
+    and steps with every seed. baselines: rows as of BaselineRow. losses, development: rows of losses.py. examples:
+    {"system", "task", "language", and what ExamplesRow has} of the last packs and first seeds.
+    """
+
+    recipe: Recipe
+    facts: Mapping[str, str]
+    metrics: Mapping[str, str]
+    scores: Sequence[Row]
+    baselines: Sequence[Row]
+    losses: Sequence[LossRow]
+    development: Sequence[DevelopmentRow] = field(default_factory=list)
+    examples: Sequence[Row] = field(default_factory=list)
+
+    @property
+    def target_scores(self) -> list[Row]:
+        """Scores in the target languages."""
+        return [row for row in self.scores if row["language"] != self.recipe.languages.source]
+
+    @property
+    def source_scores(self) -> list[Row]:
+        """Scores in the source language."""
+        return [row for row in self.scores if row["language"] == self.recipe.languages.source]

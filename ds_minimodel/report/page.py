@@ -8,9 +8,18 @@ import pandas as pd
 from ds_minimodel.common.files import atomic_folder, write_json
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.report import plots, tables
-from ds_minimodel.report.curves import names_in, near_maximal, seconds_ratios, speedups, training_curves
+from ds_minimodel.report.curves import (
+    SCORES_FILE,
+    Row,
+    RunResults,
+    further_columns,
+    names_in,
+    near_maximal,
+    seconds_ratios,
+    speedups,
+    training_curves,
+)
 from ds_minimodel.report.render import Block, Facts, Heading, Notes, Plot, to_html, to_markdown
-from ds_minimodel.report.run_results import SCORES_FILE, Row, RunResults, further_columns
 
 TITLE = "Mini-model adaptation: report"
 OF_SOURCE = "source_pack_"  # begins the name of a score that the source language's own pack has

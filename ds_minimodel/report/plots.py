@@ -18,9 +18,17 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
-from ds_minimodel.report.curves import AVERAGE, NEAR_MAXIMAL, Speedup, last_points, names_in
-from ds_minimodel.report.run_results import Row
-from ds_minimodel.report.units import ComputeUnit, name_of, v100_unit
+from ds_minimodel.report.curves import (
+    AVERAGE,
+    NEAR_MAXIMAL,
+    ComputeUnit,
+    Row,
+    Speedup,
+    last_points,
+    name_of,
+    names_in,
+    v100_unit,
+)
 
 GREY, INK = "#59636e", "#1c2126"
 RC_PARAMS: dict[Any, Any] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote
 
-from ds_minimodel.common.markdown import escape_markdown
+from ds_minimodel.common.errors import escape_markdown
 
 
 class Heading(NamedTuple):

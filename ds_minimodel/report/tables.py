@@ -9,11 +9,24 @@ from typing import NamedTuple
 import pandas as pd
 
 from ds_minimodel.recipe.systems import BASELINE
-from ds_minimodel.report.curves import ALL_TASKS, AVERAGE, Estimate, Key, Speedup, first_points, last_points, names_in
-from ds_minimodel.report.losses import LAST_SHARE
+from ds_minimodel.report.curves import (
+    ALL_TASKS,
+    AVERAGE,
+    LAST_SHARE,
+    ComputeUnit,
+    Estimate,
+    Key,
+    Row,
+    Speedup,
+    first_points,
+    flops_unit,
+    in_order,
+    last_points,
+    name_of,
+    names_in,
+    v100_unit,
+)
 from ds_minimodel.report.render import EMPTY, Cell, CellRow, Table
-from ds_minimodel.report.run_results import Row
-from ds_minimodel.report.units import ComputeUnit, flops_unit, in_order, name_of, v100_unit
 
 Run = tuple[str, str, str]  # system, stage and language of a loss row
 

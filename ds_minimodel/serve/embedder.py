@@ -17,10 +17,8 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.rows import text_field
 from ds_minimodel.models.artifacts import load_body
 from ds_minimodel.models.mini import tensors_of
-from ds_minimodel.models.parameters import load_into, tensors_under
-from ds_minimodel.models.trainable import SentenceEncoder
-from ds_minimodel.serve.answers import outputs
-from ds_minimodel.serve.many_languages import ManyLanguages, SharedModel
+from ds_minimodel.models.trainable import SentenceEncoder, load_into, tensors_under
+from ds_minimodel.serve.predictor import ManyLanguages, SharedModel, outputs
 from ds_minimodel.tasks.retrieval import Pool, collected, sentences_of, unit
 
 log = logging.getLogger(__name__)

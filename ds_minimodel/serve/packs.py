@@ -19,8 +19,7 @@ from ds_minimodel.models.artifacts import (
     save_pack,
 )
 from ds_minimodel.models.objectives import OBJECTIVES
-from ds_minimodel.models.parameters import load_into
-from ds_minimodel.models.trainable import LanguageModel
+from ds_minimodel.models.trainable import LanguageModel, load_into
 from ds_minimodel.tasks import task_of
 
 _NAMED = ("kind", "language", "space", "vocab_size", "special", "rows", "steps", "eflops", "files")

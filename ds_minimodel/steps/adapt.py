@@ -25,9 +25,8 @@ from ds_minimodel.models.artifacts import (
 )
 from ds_minimodel.models.flops import Cost
 from ds_minimodel.models.mini import prefix
-from ds_minimodel.models.parameters import Tensors, load_into, train_only
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import LanguageModel
+from ds_minimodel.models.trainable import LanguageModel, Tensors, load_into, train_only
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.recipe.systems import System

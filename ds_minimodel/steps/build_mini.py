@@ -6,9 +6,8 @@ from functools import partial
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.models.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
 from ds_minimodel.models.mini import is_layer_from, with_new_layers
-from ds_minimodel.models.parameters import load_into, tensors_under, train_only
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import LanguageModel
+from ds_minimodel.models.trainable import LanguageModel, load_into, tensors_under, train_only
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context

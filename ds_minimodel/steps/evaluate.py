@@ -19,13 +19,12 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.models.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug
 from ds_minimodel.models.mini import tensors_of
-from ds_minimodel.models.parameters import load_into
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import TaskModel, to_tensors
+from ds_minimodel.models.trainable import TaskModel, load_into, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.schema import Task
 from ds_minimodel.recipe.systems import System
-from ds_minimodel.report.run_results import EXAMPLES_FILE, SCORES_FILE, Row
+from ds_minimodel.report.curves import EXAMPLES_FILE, SCORES_FILE, Row
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
 from ds_minimodel.tasks import KINDS

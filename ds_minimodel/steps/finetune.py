@@ -10,8 +10,8 @@ from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.models.artifacts import identity, load_body, load_pack, save_body
 from ds_minimodel.models.flops import Work, finetune_flops
 from ds_minimodel.models.mini import tensors_of
-from ds_minimodel.models.parameters import load_into, train_only
 from ds_minimodel.models.split import split_model
+from ds_minimodel.models.trainable import load_into, train_only
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context

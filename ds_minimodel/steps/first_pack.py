@@ -25,7 +25,7 @@ from ds_minimodel.data.vectors import (
 )
 from ds_minimodel.models import initialisation
 from ds_minimodel.models.initialisation import FirstPack, Pieces
-from ds_minimodel.models.parameters import Tensors
+from ds_minimodel.models.trainable import Tensors
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.context import Context

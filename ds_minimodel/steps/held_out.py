@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 
-from ds_minimodel.data.held_out import bytes_of_ids
+from ds_minimodel.data.samples import bytes_of_ids
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.recipe.schema import Training

@@ -20,9 +20,8 @@ from ds_minimodel.models.artifacts import (
     space_of,
 )
 from ds_minimodel.models.initialisation import zero_padding_row
-from ds_minimodel.models.parameters import tensors_under
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import LanguageModel
+from ds_minimodel.models.trainable import LanguageModel, tensors_under
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context

@@ -13,17 +13,20 @@ from ds_minimodel.common.files import Stored, atomic_folder, read_manifest, read
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, log_of, record_of
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.report.losses import DevelopmentRow, LossRow, read_development, read_losses
-from ds_minimodel.report.page import write_report
-from ds_minimodel.report.run_results import (
+from ds_minimodel.report.curves import (
     EXAMPLES_FILE,
     SCORES_FILE,
     BaselineRow,
+    DevelopmentRow,
     ExamplesRow,
+    LossRow,
     Row,
     RunResults,
     ScoreRow,
+    read_development,
+    read_losses,
 )
+from ds_minimodel.report.page import write_report
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, task_inputs
 from ds_minimodel.tasks import KINDS

@@ -8,9 +8,7 @@ from typing import Any, Protocol
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import sha256_of_file
-from ds_minimodel.data.blocks import BlockTable
-from ds_minimodel.data.held_out import HELD_OUT
-from ds_minimodel.data.samples import SampleReader
+from ds_minimodel.data.samples import HELD_OUT, BlockTable, SampleReader
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.models import BodyConfig

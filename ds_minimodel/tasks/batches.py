@@ -46,7 +46,7 @@ class Examples:
 
         Its targets are (B, M), or (B, S) where there is one a token. "count" is the number of terms of its loss.
         ignored: (B,) bool, rows that give no loss. Where much is padding, "real" (T,) int64 says which of
-        the B*S positions are tokens, so that the model can leave out the rest (models/packing.py).
+        the B*S positions are tokens, so that the model can leave out the rest (models/body.py).
         """
         starts, lengths = self.bounds[index], self.lengths[index]
         real = np.arange(lengths.max()) < lengths[:, None]

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 from ds_minimodel.common.errors import UserError, exit_code
 from ds_minimodel.common.files import atomic_write, read_json, write_json
+from ds_minimodel.report.curves import flops_unit
 from ds_minimodel.report.render import EMPTY, Block, Cell, Heading, Table, to_markdown
-from ds_minimodel.report.units import flops_unit
 from study.paired import (
     UnitCurves,
     by_task,

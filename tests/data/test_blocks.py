@@ -5,8 +5,8 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
-from ds_minimodel.data import blocks
-from ds_minimodel.data.blocks import BlockTable
+from ds_minimodel.data import samples as blocks
+from ds_minimodel.data.samples import BlockTable
 from ds_minimodel.data.store import TokenStore, write_shard
 from ds_minimodel.data.tokenizer import trained_layout
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from ds_minimodel.data.held_out import HELD_OUT, bytes_of_ids, is_held_out
 from ds_minimodel.data.prepare import prepare
+from ds_minimodel.data.samples import HELD_OUT, bytes_of_ids, is_held_out
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 

@@ -6,11 +6,10 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import permute, sample_key
 from ds_minimodel.common.vocabulary import FILLER, IGNORED, Vocabulary
-from ds_minimodel.data.blocks import BlockTable
-from ds_minimodel.data.samples import SampleReader
+from ds_minimodel.data.samples import BlockTable, SampleReader
 from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
-from ds_minimodel.models.objectives.masked_lm import MaskedLmSettings, choose_positions, replacements
+from ds_minimodel.models.objectives.objective import MaskedLmSettings, choose_positions, replacements
 
 SEQ_LENGTH = 30
 BOS, EOS = 0, 2  # of what is trained here

@@ -27,8 +27,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.hf.convert import export_hf, import_hf
 from ds_minimodel.models.artifacts import BodyArtifact, load_body, load_pack, save_body
-from ds_minimodel.models.parameters import load_into
-from ds_minimodel.models.trainable import to_tensors
+from ds_minimodel.models.trainable import load_into, to_tensors
 from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import join

@@ -9,15 +9,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.held_out import bytes_of_ids
+from ds_minimodel.data.samples import bytes_of_ids
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.hf.convert import export_hf, import_hf
 from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
 from ds_minimodel.models.mini import tensors_of
-from ds_minimodel.models.parameters import load_into
-from ds_minimodel.serve.answers import with_masks
-from ds_minimodel.serve.predictor import Predictor
+from ds_minimodel.models.trainable import load_into
+from ds_minimodel.serve.predictor import Predictor, with_masks
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.classification import encode_table
 from ds_minimodel.tasks.tables import Records

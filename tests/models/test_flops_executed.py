@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ds_minimodel.models import flops
-from ds_minimodel.models.config import keys_seen
+from ds_minimodel.models.kind import keys_seen
 from ds_minimodel.models.modern import Gemma3Config, LlamaConfig, ModernBertConfig
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel

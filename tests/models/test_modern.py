@@ -11,8 +11,8 @@ from ds_minimodel.common.files import write_json
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.hf import ARCHITECTURES
 from ds_minimodel.hf.convert import read_config
-from ds_minimodel.models.config import keys_seen
 from ds_minimodel.models.flops import Work, step_flops
+from ds_minimodel.models.kind import keys_seen
 from ds_minimodel.models.modern import FAMILIES, Rotation
 from ds_minimodel.models.modern.model import waves
 from ds_minimodel.models.trainable import LanguageModel, encode

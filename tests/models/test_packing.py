@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ds_minimodel import ops
-from ds_minimodel.models.packing import Packing
+from ds_minimodel.models.body import Packing
 from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor, TokenClassifier
 from tests.small_models import masked_lm
 

@@ -17,8 +17,7 @@ from ds_minimodel.common.sections import Section
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.body import Body, Layer, Linear, Projection, init_weights
-from ds_minimodel.models.config import BodyConfig, BodyProducts, LayerProducts
-from ds_minimodel.models.kind import BodyKind
+from ds_minimodel.models.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.systems import SYSTEMS, System
 from tests.pipeline.tensor_ranks import do_steps  # noqa: F401

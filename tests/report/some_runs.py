@@ -1,7 +1,7 @@
 """A run of a small recipe with made-up scores, as its report reads them."""
 
 from ds_minimodel.recipe.flops import recipe_costs
-from ds_minimodel.report.run_results import RunResults
+from ds_minimodel.report.curves import RunResults
 from ds_minimodel.report.tables import adapt_costs
 
 from ..recipes import recipe_of

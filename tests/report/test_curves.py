@@ -7,8 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
-from ds_minimodel.report.curves import AVERAGE, compute_to_reach, near_maximal, speedups, training_curves
-from ds_minimodel.report.run_results import ScoreRow
+from ds_minimodel.report.curves import AVERAGE, ScoreRow, compute_to_reach, near_maximal, speedups, training_curves
 from ds_minimodel.report.tables import near_maximal_table
 
 from .some_runs import score_row

@@ -8,7 +8,7 @@ from html import escape
 import pytest
 from markdown_it import MarkdownIt
 
-from ds_minimodel.report.losses import read_losses
+from ds_minimodel.report.curves import read_losses
 from ds_minimodel.report.page import write_report
 from ds_minimodel.report.render import Cell, Facts, Heading, Notes, Plot, Table, to_html, to_markdown, to_terminal
 

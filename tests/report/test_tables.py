@@ -4,10 +4,9 @@ import pytest
 
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.report import tables
-from ds_minimodel.report.curves import near_maximal, training_curves
+from ds_minimodel.report.curves import ComputeUnit, near_maximal, training_curves
 from ds_minimodel.report.render import EMPTY, Cell
 from ds_minimodel.report.tables import adapt_costs
-from ds_minimodel.report.units import ComputeUnit
 
 from ..recipes import recipe_of
 from .some_runs import score_row

@@ -8,9 +8,8 @@ import torch
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.models.artifacts import load_body, load_pack, plug
-from ds_minimodel.models.parameters import load_into
-from ds_minimodel.serve.many_languages import beside
-from ds_minimodel.serve.predictor import Predictor
+from ds_minimodel.models.trainable import load_into
+from ds_minimodel.serve.predictor import Predictor, beside
 from ds_minimodel.tasks import KINDS
 from tests.small_models import masked_lm
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ds_minimodel.common.files import read_json_lines
-from ds_minimodel.models.parameters import train_only
+from ds_minimodel.models.trainable import train_only
 from ds_minimodel.steps.training import micro_batches
 from ds_minimodel.training import loop
 from ds_minimodel.training.run import Accounting, CheckpointPolicy, Execution, Optimizer, Run, Schedule

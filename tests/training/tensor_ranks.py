@@ -16,9 +16,8 @@ from synthetic import run_config as six_steps
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.models.modern import Qwen3Config
-from ds_minimodel.models.parameters import train_only
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor, to_tensors
+from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor, to_tensors, train_only
 from ds_minimodel.ops import parallel
 from ds_minimodel.ops.parallel import cross_entropy
 from ds_minimodel.steps.training import micro_batches

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from ds_minimodel.common.sections import Few, Length, NonNegativeInt, Probability, Size
-from ds_minimodel.models.config import BodyConfig, BodyProducts, LayerProducts
-from ds_minimodel.models.kind import BodyKind
+from ds_minimodel.models.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
 
 if TYPE_CHECKING:
     from ds_minimodel.models.body import Body

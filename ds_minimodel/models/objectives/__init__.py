@@ -1,8 +1,6 @@
 """Training objectives: one declaration each. objective.py has the declaration's type."""
 
-from ds_minimodel.models.objectives.masked_lm import MaskedLm
-from ds_minimodel.models.objectives.next_token import NextToken
-from ds_minimodel.models.objectives.objective import Objective, Sampler
+from ds_minimodel.models.objectives.objective import MaskedLm, NextToken, Objective, Sampler
 
 OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (MaskedLm(), NextToken())}
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ds_minimodel.models.config import BodyConfig, BodyProducts, LayerProducts
-from ds_minimodel.models.kind import BodyKind
+from ds_minimodel.models.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
 
 if TYPE_CHECKING:
     from ds_minimodel.models.body import Body
