@@ -3,8 +3,6 @@
 import argparse
 import json
 import math
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,11 +124,9 @@ def _measure(options: Options) -> int:
 
 
 def _show(options: Options, rows: list[dict[str, Any]], title: str, tables: "Callable[[], list[Table]]") -> None:
-    from ds_minimodel.report.render import to_markdown, to_terminal
+    from ds_minimodel.report.render import to_markdown
 
     if options.json:
         print(json.dumps({"rows": rows}, indent=1))
-    elif sys.stdout.isatty():
-        print(to_terminal(tables(), shutil.get_terminal_size().columns))
     else:
         print(to_markdown(title, tables()))

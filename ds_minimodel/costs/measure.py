@@ -17,7 +17,7 @@ import torch
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.costs.steps import model_of, phases_of, text_steps
+from ds_minimodel.costs.plans import model_of, phases_of, text_steps
 from ds_minimodel.data.samples import Samples
 from ds_minimodel.models.flops import Cost
 from ds_minimodel.models.split import split_model

@@ -3,7 +3,6 @@
 Finetuning takes less memory than the pretraining of the same body at the same micro-batch, and is not planned.
 """
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -14,17 +13,22 @@ import torch
 
 from ds_minimodel.costs.devices import Device, device_named
 from ds_minimodel.costs.memory import Memory, memory_of_step, traffic_of_step
-from ds_minimodel.costs.steps import largest_batch, model_of, phases_of, text_steps
 from ds_minimodel.costs.tracing import Trace, on_meta, trace
-from ds_minimodel.models import BODIES
+from ds_minimodel.models import BODIES, make_body
+from ds_minimodel.models.artifacts import BodyArtifact
 from ds_minimodel.models.split import split_model
+from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.ops.parallel import Group
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.recipe.systems import SYSTEMS, System
+from ds_minimodel.steps.adapt import adapt_depths, adapted_model, is_scheduled
+from ds_minimodel.steps.build_mini import mini_model
 from ds_minimodel.steps.check import check_deepspeed_file
-from ds_minimodel.training.partition import ParameterInfo, Partition, Setup, partition_of
+from ds_minimodel.steps.pretrain import pretrained_model
+from ds_minimodel.steps.training import body_of
+from ds_minimodel.training.partition import Partition, Setup, partition_of
 from ds_minimodel.training.run import Execution, replicas_of
 from ds_minimodel.training.zero.config import needed_stage, zero_memory
 
@@ -153,41 +157,51 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
                 **plan.record(),
                 "smallest_zero_stage": planner.smallest_stage(setup),
                 "largest_micro_batch": planner.largest_micro_batch(setup),
-                "modules": _modules(plan.partition),
             }
         )
     return rows
 
 
-def _modules(partition: Partition) -> list[Row]:
-    """Rows as JSON: the parameters of each module that train, and those that are frozen; bytes on one device.
-
-    Entries of a list that are alike are one row: layers.0-3.
-    """
-    groups: dict[tuple[str, bool, bool], dict[str, list[ParameterInfo]]] = {}
-    for parameter in partition.parameters:
-        module, entry = _module_of(parameter.name)
-        group = groups.setdefault((module, parameter.trains, partition.is_whole(parameter)), {})
-        group.setdefault(entry, []).append(parameter)
-    rows = []
-    for (module, trains, is_whole), entries in groups.items():
-        first, *_, last = *entries, *entries
-        parameters = [parameter for entry in entries.values() for parameter in entry]
-        rows.append(
-            {
-                "name": module + first + (f"-{last[1:]}" if last != first else ""),
-                "trains": trains,
-                "placement": "whole" if is_whole else "partitioned",
-                "parameters": sum(parameter.numel for parameter in parameters),
-                "weights": sum(map(partition.weight_bytes, parameters)),
-                "gradients": sum(map(partition.gradient_bytes, parameters)),
-                "optimizer": sum(map(partition.optimizer_bytes, parameters)),
-            }
-        )
-    return rows
+# --- the steps on text: their models with fresh weights, and the form of their batches
 
 
-def _module_of(name: str) -> tuple[str, str]:
-    """(the module that a parameter is shown under, ".0" for the entry of a list that it lies in)."""
-    listed = re.match(r"(.*?)(\.\d+)\.", name)
-    return (listed[1], listed[2]) if listed else (name.rpartition(".")[0], "")
+def text_steps(recipe: Recipe, system: System) -> dict[str, Training]:
+    """{step: its section of the recipe}, of what a system trains on text."""
+    steps: dict[str, Training] = {} if recipe.base else {"pretrain": recipe.pretrain}
+    return steps | ({"build-mini": recipe.build_mini} if system.builds_mini else {}) | {"adapt": recipe.adapt}
+
+
+def phases_of(recipe: Recipe, system: System, step: str) -> list[tuple[int | None, float]]:
+    """(the one head that is trained through, None for all; its share of the step's updates), the deepest last."""
+    if step == "adapt" and is_scheduled(recipe, system):
+        return list(adapt_depths(recipe, system))
+    return [(None, 1.0)]
+
+
+def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
+    """The whole model of a step, with fresh weights on torch's default device, frozen as the step freezes it."""
+    if step == "pretrain":
+        return pretrained_model(recipe, system)
+    config, depths = body_of(recipe, system)
+    body = BodyArtifact(config, depths, make_body(config, depths).state_dict(), space="")
+    if system.builds_mini:
+        body, module = mini_model(recipe, body)
+        if step == "build-mini":
+            return module
+    return adapted_model(recipe, body, system, recipe.tokenizer.vocab_size)[1]
+
+
+def largest_batch(recipe: Recipe, section: Training, depth: int | None, micro: int) -> dict[str, Any]:
+    """A micro-batch of this size on the meta device, of the form that costs most."""
+    shapes = recipe.trained_by.shapes(section, section.seq_length)
+    batch: dict[str, Any] = {name: _integers((micro, *shape)) for name, shape in shapes.items()}
+    batch["sample_keys"] = _integers((micro,), torch.int32)
+    if recipe.data.blocks != "complete":
+        batch["lengths"] = _integers((micro,), torch.int32)
+    if depth is not None:
+        batch["depth"] = depth
+    return batch
+
+
+def _integers(shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device="meta")

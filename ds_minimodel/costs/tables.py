@@ -8,14 +8,13 @@ from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.render import Cell, Table
 from ds_minimodel.report.tables import cost_table
 
-HELD = ("weights", "gradients", "optimizer")
-KINDS_OF_BYTES = (*HELD, "activations", "buffers", "total")
+KINDS_OF_BYTES = ("weights", "gradients", "optimizer", "activations", "buffers", "total")
 Row = dict[str, Any]
 
 
 def plan_tables(rows: Sequence[Row]) -> list[Table]:
-    """Tables of the rows: memory of the steps, their FLOPs, and the modules."""
-    return [_steps(rows), cost_table(rows), _modules(rows)]
+    """Tables of the rows: memory of the steps, and their FLOPs."""
+    return [_steps(rows), cost_table(rows)]
 
 
 def _steps(rows: Sequence[Row]) -> Table:
@@ -81,22 +80,6 @@ def duration(hours: float) -> str:
         if hours >= length:
             return f"{hours / length:.3g} {name}"
     return f"{hours * 3600:.3g} s"
-
-
-def _modules(rows: Sequence[Row]) -> Table:
-    cells = [
-        [
-            *_name(row),
-            Cell(module["name"]),
-            Cell("yes" if module["trains"] else "no"),
-            Cell(module["placement"]),
-            Cell(f"{module['parameters'] / 1e6:.2f}"),
-            *(Cell(size_of(module[kind])) for kind in HELD),
-        ]
-        for row in rows
-        for module in row["modules"]
-    ]
-    return Table("Modules", ["System", "Step", "module", "trains", "lies", "parameters, M", *HELD], cells)
 
 
 def _name(row: Row) -> tuple[Cell, Cell]:

@@ -1,4 +1,4 @@
-"""A page as data (headings, facts, tables, plots), printed as Markdown, as HTML that stands alone, on a terminal."""
+"""A page as data (headings, facts, tables, plots), printed as Markdown and as HTML that stands alone."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -119,21 +119,3 @@ def _markdown_table(table: Table) -> list[str]:
     rule = ["---"] + ["---:"] * (len(table.columns) - 1)
     rows = [map(entry, row) for row in [*table.rows, *table.references]]
     return [line(map(escape_markdown, table.columns)), line(rule), *map(line, rows)]
-
-
-def to_terminal(tables: Iterable[Table], width: int) -> str:
-    """Tables with aligned columns; what is wider than `width` goes on below."""
-    import textwrap
-
-    import pandas as pd
-
-    parts = []
-    for table in tables:
-        num_names = len([name for name in table.columns[:2] if name in ("System", "Step")]) or 1  # of what a row is of
-        rows = [list(map(str, row)) for row in [*table.rows, *table.references]]
-        frame = pd.DataFrame(rows, columns=list(table.columns))
-        names = frame.iloc[:, :num_names].agg(" ".join, axis=1)
-        frame = frame.iloc[:, num_names:].set_index(names).rename_axis(columns=", ".join(table.columns[:num_names]))
-        shown = [line.rstrip(" \\") for line in frame.to_string(line_width=width).splitlines()]  # \\: it goes on below
-        parts += [table.title, "\n".join(shown), *(textwrap.fill(note, width) for note in table.notes)]
-    return "\n\n".join(parts)

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from ds_minimodel.report.curves import read_losses
 from ds_minimodel.report.page import write_report
-from ds_minimodel.report.render import Cell, Facts, Heading, Notes, Plot, Table, to_html, to_markdown, to_terminal
+from ds_minimodel.report.render import Cell, Facts, Heading, Notes, Plot, Table, to_html, to_markdown
 
 from .some_runs import some_run
 
@@ -109,13 +109,6 @@ def test_the_same_blocks_in_all_forms():
     assert "- **Seed**: 1" in markdown and "![caption](f%201.png)" in markdown and "- n &lt; m" in markdown
     assert "<td><b>1.0</b> <small>±0.1</small></td>" in html and "<dt>Seed</dt><dd>1</dd>" in html
     assert '<tbody class="references">' in html and '<p class="note">n &lt; m</p>' in html
-    assert re.search(r"^A +1.0 ±0.1$", to_terminal([A_TABLE], 80), re.MULTILINE)
-
-
-def test_what_is_wider_than_the_terminal_goes_on_below_with_its_names():
-    columns = ["System", "Step", *(f"column {number}" for number in range(12))]
-    shown = to_terminal([Table("T", columns, [["BL_BASE", "adapt", *map(str, range(12))]])], 80)
-    assert max(map(len, shown.splitlines())) <= 80 and shown.count("BL_BASE adapt") == 2
 
 
 HOSTILE = "[x](javascript:alert(1)) ![x](http://a.b/c.png) <script>1</script> `|**b**\n\n# H\n[y]: http://a.b\n[y][y]"
