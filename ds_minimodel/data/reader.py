@@ -19,8 +19,15 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.hub_text import PREFIX, HubText, documents_of_hub
-from ds_minimodel.data.rows import JSON_LINES, PARQUET, documents_of_json_lines, documents_of_parquet
+from ds_minimodel.data.rows import (
+    JSON_LINES,
+    PARQUET,
+    PREFIX,
+    HubText,
+    documents_of_hub,
+    documents_of_json_lines,
+    documents_of_parquet,
+)
 
 CHUNK_BYTES = 1 << 20
 _CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
@@ -49,7 +56,7 @@ class Chunk(NamedTuple):
 
 
 def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
-    """Files that paths and globs (`**` too) name, in order, each once, and data sets of the Hub (hub_text.py).
+    """Files that paths and globs (`**` too) name, in order, each once, and data sets of the Hub (rows.HubText).
 
     UserError where there is no file; a Hub is not asked.
     """

@@ -6,8 +6,8 @@ import io
 import json
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +39,20 @@ def train_tokenizer(
     `text` are paths or globs of raw text. At most `input_sentences` of its lines, sampled over all of it, are held in
     memory. The result is a function of the text and the arguments: lines are sampled with a fixed seed.
     character_coverage: share of the text's characters that get pieces (unigram; the others are byte-level). label: of
-    the progress that is shown. column: where files of rows have their text. kind: of _TRAINERS. base: the tokenizer
-    whose special tokens the vocabulary has and, where both are byte-level, by which text is parted into words.
+    the progress that is shown. column: where files of rows have their text. kind: "unigram" or "byte-bpe". base: the
+    tokenizer whose special tokens the vocabulary has and, where both are byte-level, by which text is parted into words.
 
     Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
     """
     sources = pinned(find_text(text))
     special = base.special if base else SPECIAL
-    request = _Request(
-        _Lines([*map(str, sources)], label, column, special.values()),
-        ", ".join(map(str, text)),
-        vocab_size,
-        special,
-        base,
-        character_coverage,
-        input_sentences,
-    )
-    name, data, vocabulary = _TRAINERS[kind](request)
+    where, lines = ", ".join(map(str, text)), _Lines([*map(str, sources)], label, column, special.values())
+    if kind == "unigram":
+        name = UNIGRAM_FILE
+        data, vocabulary = _train_unigram(lines, where, vocab_size, special, character_coverage, input_sentences)
+    else:
+        name = JSON_FILE
+        data, vocabulary = _train_byte_bpe(lines, where, vocab_size, special, base, input_sentences)
     with files.atomic_folder(out) as folder:
         (folder / name).write_bytes(data)
         files.write_manifest(
@@ -68,30 +65,17 @@ def train_tokenizer(
         )
 
 
-@dataclass(frozen=True)
-class _Request:
-    """A vocabulary to train, as train_tokenizer has it. where: its text, in messages."""
+def _too_large(vocab_size: int, most: int, where: str) -> UserError:
+    return UserError(
+        f"tokenizer.vocab_size={vocab_size}: the text ({where}) supports at most {most}; lower it to that or add text"
+    )
 
-    lines: _Lines
-    where: str
-    vocab_size: int
-    special: dict[str, str]
-    base: Tokenizer | None
-    character_coverage: float
-    input_sentences: int
 
-    def too_large(self, most: int) -> UserError:
-        return UserError(
-            f"tokenizer.vocab_size={self.vocab_size}: the text ({self.where}) supports at most {most}; lower it to "
-            "that or add text"
-        )
-
-    @property
-    def no_line(self) -> UserError:
-        return UserError(
-            f"{self.where}: no line that a vocabulary can be made of; text has a sentence or paragraph a line, of at "
-            f"most {_MAX_LINE_BYTES:,} bytes, and more than white space"
-        )
+def _no_line(where: str) -> UserError:
+    return UserError(
+        f"{where}: no line that a vocabulary can be made of; text has a sentence or paragraph a line, of at most "
+        f"{_MAX_LINE_BYTES:,} bytes, and more than white space"
+    )
 
 
 class _Lines:
@@ -120,11 +104,14 @@ _MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limi
 _LOSS_OF_UNIGRAM = "it normalises text, and what has no piece is unknown to it"
 
 
-def _train_unigram(request: _Request) -> tuple[str, bytes, Vocabulary]:
-    special, lines, model = {"unk": SPECIAL["unk"], **request.special}, request.lines, io.BytesIO()
-    vocabulary = trained_layout(request.vocab_size, special, _LOSS_OF_UNIGRAM)
+def _train_unigram(
+    lines: _Lines, where: str, vocab_size: int, special: dict[str, str], character_coverage: float, input_sentences: int
+) -> tuple[bytes, Vocabulary]:
+    """The model's bytes and its layout. where: the text, in messages."""
+    special, model = {"unk": SPECIAL["unk"], **special}, io.BytesIO()
+    vocabulary = trained_layout(vocab_size, special, _LOSS_OF_UNIGRAM)
     mask = special.pop("mask", None)
-    size = request.vocab_size - (mask is not None)
+    size = vocab_size - (mask is not None)
     tokens: dict[str, Any] = {f"{role}_id": vocabulary.special.get(role, -1) for role in SPECIAL if role != "mask"}
     tokens |= {f"{role}_piece": string for role, string in special.items()}
     try:
@@ -133,8 +120,8 @@ def _train_unigram(request: _Request) -> tuple[str, bytes, Vocabulary]:
             model_writer=model,
             model_type="unigram",
             vocab_size=size,
-            character_coverage=request.character_coverage,
-            input_sentence_size=request.input_sentences,
+            character_coverage=character_coverage,
+            input_sentence_size=input_sentences,
             shuffle_input_sentence=True,
             max_sentence_length=_MAX_LINE_BYTES,
             **tokens,
@@ -142,10 +129,10 @@ def _train_unigram(request: _Request) -> tuple[str, bytes, Vocabulary]:
         )
     except RuntimeError as error:
         if lines.error is None:
-            raise _explain(str(error), request, request.vocab_size - size) from error
+            raise _explain(str(error), where, vocab_size, vocab_size - size) from error
     if lines.error is not None:  # SentencePiece up to 0.2.0 takes an error for the end of the text
         raise lines.error
-    return UNIGRAM_FILE, model.getvalue() + (b"" if mask is None else _last_piece(mask)), vocabulary
+    return model.getvalue() + (b"" if mask is None else _last_piece(mask)), vocabulary
 
 
 def _last_piece(string: str) -> bytes:
@@ -161,20 +148,20 @@ def _last_piece(string: str) -> bytes:
     return field_1(field_1(string.encode()) + b"\x18\x03")
 
 
-def _explain(message: str, request: _Request, uncounted: int) -> UserError:
+def _explain(message: str, where: str, vocab_size: int, uncounted: int) -> UserError:
     """The error to raise for SentencePiece's message, in our terms. uncounted: ids that it does not count."""
     most = re.search(r"Vocabulary size too high .*value <= (\d+)", message)
     if most:
-        return request.too_large(int(most[1]) + uncounted)
+        return _too_large(vocab_size, int(most[1]) + uncounted, where)
     least = re.search(r"Vocabulary size is smaller than required_chars. \d+ vs (\d+)", message)
     if least:
         return UserError(
-            f"tokenizer.vocab_size={request.vocab_size}: the text ({request.where}) has so many characters that it "
+            f"tokenizer.vocab_size={vocab_size}: the text ({where}) has so many characters that it "
             f"needs at least {int(least[1]) + uncounted}; raise it or lower tokenizer.character_coverage"
         )
     if "!sentences_.empty()" in message or "all_chars_count" in message:
-        return request.no_line
-    return UserError(f"{request.where}: SentencePiece cannot train on this text ({message})")
+        return _no_line(where)
+    return UserError(f"{where}: SentencePiece cannot train on this text ({message})")
 
 
 # Byte-level BPE, of the same layout.
@@ -194,13 +181,20 @@ _SPLIT: dict[str, Any] = {
 _DECODER = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}  # of no effect
 
 
-def _train_byte_bpe(request: _Request) -> tuple[str, bytes, Vocabulary]:
-    special, base = request.special, request.base
-    vocabulary, alphabet = trained_layout(request.vocab_size, special), pre_tokenizers.ByteLevel.alphabet()
+def _train_byte_bpe(
+    text: Iterable[str],
+    where: str,
+    vocab_size: int,
+    special: dict[str, str],
+    base: Tokenizer | None,
+    input_sentences: int,
+) -> tuple[bytes, Vocabulary]:
+    """As _train_unigram. base: as of train_tokenizer."""
+    vocabulary, alphabet = trained_layout(vocab_size, special), pre_tokenizers.ByteLevel.alphabet()
     least = len(vocabulary.special_ids) + len(alphabet)
-    if request.vocab_size < least:
+    if vocab_size < least:
         raise UserError(
-            f"tokenizer.vocab_size={request.vocab_size}: a byte-level vocabulary has at least {least}, the bytes and "
+            f"tokenizer.vocab_size={vocab_size}: a byte-level vocabulary has at least {least}, the bytes and "
             "the special tokens; raise it"
         )
     strings = {vocabulary.special[role]: string for role, string in sorted(special.items()) if role != "mask"}
@@ -208,24 +202,24 @@ def _train_byte_bpe(request: _Request) -> tuple[str, bytes, Vocabulary]:
     empty = json.loads(tokenizers.Tokenizer(models.BPE()).to_str())
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps({**empty, **parts}))
     trainer = trainers.BpeTrainer(
-        vocab_size=request.vocab_size - ("mask" in special),
+        vocab_size=vocab_size - ("mask" in special),
         min_frequency=2,
         special_tokens=[strings[id] for id in sorted(strings)],
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    lines = _sample(request.lines, request.input_sentences)
+    lines = _sample(text, input_sentences)
     if not any(map(str.strip, lines)):
-        raise request.no_line
+        raise _no_line(where)
     tokenizer.train_from_iterator(lines, trainer)
     if "mask" in special:
         takes_space = base.mask_takes_space if base else True
         tokenizer.add_special_tokens([tokenizers.AddedToken(special["mask"], lstrip=takes_space)])
-    if tokenizer.get_vocab_size() < request.vocab_size:
-        raise request.too_large(tokenizer.get_vocab_size())
+    if tokenizer.get_vocab_size() < vocab_size:
+        raise _too_large(vocab_size, tokenizer.get_vocab_size(), where)
     data = tokenizer.to_str()
     lossy = TokenizerJson(Path(JSON_FILE), json.loads(data)).lost_text(vocabulary)
-    return JSON_FILE, data.encode(), replace(vocabulary, lossy=lossy)
+    return data.encode(), replace(vocabulary, lossy=lossy)
 
 
 def _sample(lines: Iterable[str], most: int) -> list[str]:
@@ -237,9 +231,3 @@ def _sample(lines: Iterable[str], most: int) -> list[str]:
         elif (place := int(draw.random() * (number + 1))) < most:
             kept[place] = line
     return kept
-
-
-_TRAINERS: dict[str, Callable[[_Request], tuple[str, bytes, Vocabulary]]] = {
-    "unigram": _train_unigram,
-    "byte-bpe": _train_byte_bpe,
-}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,39 +29,41 @@ class WordVectors:
     vectors: Floats
 
 
-def read_header(path: str | Path) -> tuple[int, int]:
-    """(words, D) of a file of vectors in fastText's text form; UserError where it is missing or malformed."""
-    with _open(path) as file:
-        return _header(file.readline(), path)
+def read_size(path: str | Path) -> int:
+    """Dimensions of the vectors in a file; UserError as read_vectors."""
+    return int(_load(path, 1).vector_size)
 
 
 def read_vectors(path: str | Path) -> WordVectors:
-    """The first MAX_WORDS words of a fastText `.vec` file: a header `words D`, then `word x1 … xD` a line."""
-    with _open(path) as file:
-        count, dimension = _header(file.readline(), path)
-        words: list[str] = []
-        vectors = np.empty((min(count, MAX_WORDS), dimension), np.float32)
-        for number in range(len(vectors)):
-            line = file.readline()
-            word, *numbers = line.rstrip(" \n").rsplit(" ", dimension)
-            try:
-                vectors[number] = np.array(numbers, np.float32).reshape(dimension)
-            except ValueError:
-                found = repr(line.strip()[:40]) if line else "the end of the file"
-                raise UserError(
-                    f"{path}:{number + 2}: {found} where a word and {dimension} numbers are expected"
-                ) from None
-            words.append(word)
-    if not np.isfinite(vectors).all():
-        row = int(np.argmin(np.isfinite(vectors).all(1)))
-        raise UserError(f"{path}:{row + 2}: the vector of {words[row]!r} is not finite")
-    return WordVectors(words, vectors)
+    """The first MAX_WORDS words of a file in word2vec's text form (fastText's `.vec`, also `.vec.gz`).
+
+    UserError where gensim, which reads it, is missing or cannot.
+    """
+    found = _load(path, MAX_WORDS)
+    if not np.isfinite(found.vectors).all():
+        row = int(np.argmin(np.isfinite(found.vectors).all(1)))
+        raise UserError(f"{path}: the vector of {found.index_to_key[row]!r} is not finite")
+    return WordVectors(found.index_to_key, found.vectors)
+
+
+def _load(path: str | Path, limit: int) -> Any:
+    require_gensim("adapt.word_vectors")
+    from gensim.models import KeyedVectors
+
+    _require_file(path)
+    try:
+        return KeyedVectors.load_word2vec_format(str(path), limit=limit, unicode_errors="replace")
+    except (ValueError, EOFError, OSError) as error:
+        raise UserError(
+            f"{path}: not vectors in fastText's text form, a line `words dimensions` and then `word x1 … xD` ({error})"
+        ) from None
 
 
 def read_dictionary(path: str | Path) -> list[tuple[str, str]]:
     """Pairs (source word, target word) of a dictionary: two words a line, a tab or space between."""
     pairs = []
-    with _open(path) as file:
+    _require_file(path)
+    with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             pair = line.strip().split("\t") if "\t" in line else line.split()
             if not line.strip():
@@ -120,22 +119,9 @@ def piece_vectors(tokenizer: Tokenizer, words: WordVectors) -> Floats:
     return (sums / np.maximum(weights, 1e-30)[:, None]).astype(np.float32)
 
 
-def _open(path: str | Path) -> TextIO:
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UserError(f"{path}: a folder, a pipe or a device; check the path in the recipe")
-        return open(path, encoding="utf-8", errors="replace", newline="\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); check the path in the recipe") from None
-
-
-def _header(line: str, path: str | Path) -> tuple[int, int]:
-    fields = line.split()
-    if len(fields) != 2 or not all(re.fullmatch("[1-9][0-9]{0,8}", field) for field in fields):
-        raise UserError(
-            f"{path}:1: {line.strip()[:40]!r} is not the header of fastText's text form, `words dimensions`"
-        )
-    return int(fields[0]), int(fields[1])
+def _require_file(path: str | Path) -> None:
+    if not Path(path).is_file():
+        raise UserError(f"{path}: no such file; check the path in the recipe")
 
 
 # Vectors of pieces trained by fastText (gensim's implementation) on a token store.
@@ -159,9 +145,9 @@ _FASTTEXT: dict[str, Any] = {
 
 
 def require_gensim(user: str) -> None:
-    """Raise UserError, with the name of what trains vectors, where gensim is missing; it is not imported."""
+    """Raise UserError, with the name of what needs gensim, where it is missing; it is not imported."""
     if importlib.util.find_spec("gensim") is None:
-        raise UserError(f"{user} trains vectors with gensim, which is not installed; pip install 'ds_minimodel[focus]'")
+        raise UserError(f"{user} needs gensim, which is not installed; pip install 'ds_minimodel[focus]'")
 
 
 def train_piece_vectors(store: TokenStore, tokenizer: Tokenizer, seed: int) -> Floats:

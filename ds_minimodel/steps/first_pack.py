@@ -18,7 +18,7 @@ from ds_minimodel.data.vectors import (
     align,
     piece_vectors,
     read_dictionary,
-    read_header,
+    read_size,
     read_vectors,
     require_gensim,
     train_piece_vectors,
@@ -34,7 +34,7 @@ from ds_minimodel.steps.context import Context
 def check_vectors(recipe: Recipe) -> None:
     """Raise UserError where vectors, a dictionary or gensim are missing, or the vectors' dimensions differ."""
     section, method = recipe.adapt, INITIALISATIONS[recipe.adapt.initialisation]
-    sizes = {path: read_header(path)[1] for path in section.word_vectors.values()}
+    sizes = {path: read_size(path) for path in section.word_vectors.values()}
     if not method.trains_vectors and len(set(sizes.values())) > 1:
         raise UserError(
             "adapt.word_vectors: "

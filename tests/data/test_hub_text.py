@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.hub_text import HubText
 from ds_minimodel.data.reader import find_text
+from ds_minimodel.data.rows import HubText, documents_of_hub
 
 from ..forks import run
 from ..serve.hub_server import COMMIT, hub  # noqa: F401
@@ -67,7 +67,5 @@ def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa
 
 def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    from ds_minimodel.data.hub_text import documents_of_hub
-
     with pytest.raises(UserError, match=r"not installed; pip install 'ds_minimodel\[datasets\]'"):
         next(documents_of_hub(HubText.of("hf://datasets/a"), "text"))

@@ -1,5 +1,6 @@
 """Static vectors: files read or refused by line, languages turned into one space, vectors of pieces."""
 
+import gzip
 import hashlib
 import os
 import subprocess
@@ -15,11 +16,12 @@ from ds_minimodel.data.vectors import (
     align,
     piece_vectors,
     read_dictionary,
-    read_header,
+    read_size,
     read_vectors,
     train_piece_vectors,
 )
-from ds_minimodel.recipe.deepspeed_file import read_deepspeed_file
+
+pytest.importorskip("gensim", reason="gensim is not installed (pip install 'ds_minimodel[focus]')")
 
 
 def write(path, text):
@@ -27,10 +29,12 @@ def write(path, text):
     return path
 
 
-def test_a_file_of_vectors(tmp_path, monkeypatch):
-    path = write(tmp_path / "en.vec", "3 2\nthe 1 -2.5 \n\u00a0of  0.5 1e-3\nnew york 3 4\n")
+@pytest.mark.parametrize("suffix, compress", [("", bytes), (".gz", gzip.compress)])
+def test_a_file_of_vectors(tmp_path, monkeypatch, suffix, compress):
+    path = tmp_path / f"en.vec{suffix}"
+    path.write_bytes(compress("3 2\nthe 1 -2.5 \n\u00a0of 0.5 1e-3\nyork 3 4\n".encode()))
     words = read_vectors(path)
-    assert words.words == ["the", "\u00a0of ", "new york"] and read_header(path) == (3, 2)
+    assert words.words == ["the", "\u00a0of", "york"] and read_size(path) == 2
     np.testing.assert_array_equal(words.vectors, np.array([[1, -2.5], [0.5, 1e-3], [3, 4]], np.float32))
     monkeypatch.setattr("ds_minimodel.data.vectors.MAX_WORDS", 2)
     assert read_vectors(path).words == words.words[:2]
@@ -39,24 +43,16 @@ def test_a_file_of_vectors(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("", "en.vec:1: '' is not the header"),
-        ("the 1 2\n", "en.vec:1: 'the 1 2' is not the header"),
-        ("2 2\na 1 2\nb 3\n", "en.vec:3:"),
-        ("2 2\na 1 2\n", "en.vec:3: the end of the file where a word and 2 numbers"),
-        ("2 2\na 1 2\nb 1 nan\n", "en.vec:3: the vector of 'b' is not finite"),
+        ("", "en.vec: not vectors in fastText's text form"),
+        ("2 2\na 1 2\nb 3 4 5\n", "en.vec: not vectors"),
+        ("2 2\na 1 2\n", "en.vec: not vectors .*unexpected end"),
+        ("2 2\na 1 2\nb 1 nan\n", "en.vec: the vector of 'b' is not finite"),
     ],
 )
 def test_malformed_vectors(tmp_path, text, words):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=words) as error:
         read_vectors(write(tmp_path / "en.vec", text))
-    assert words in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for read in (read_header, read_vectors, read_dictionary, read_deepspeed_file):
-        with pytest.raises(UserError, match="a folder, a pipe or a device"):
-            read(tmp_path / "pipe")
+    assert "\n" not in str(error.value)
 
 
 def test_dictionaries(tmp_path):
@@ -65,7 +61,7 @@ def test_dictionaries(tmp_path):
     with pytest.raises(UserError, match="de.txt:2: 3 words where two are expected"):
         read_dictionary(write(path, "house Haus\na b c\n"))
     for read in (read_dictionary, read_vectors):
-        with pytest.raises(UserError, match="none.txt: cannot be read"):
+        with pytest.raises(UserError, match="none.txt: no such file"):
             read(tmp_path / "none.txt")
 
 
@@ -109,7 +105,6 @@ print(hashlib.sha256(vectors.tobytes()).hexdigest())
 
 @pytest.fixture(scope="module")
 def trained(store, tokenizer_folder):
-    pytest.importorskip("gensim")
     return train_piece_vectors(store, open_tokenizer(tokenizer_folder), seed=1)
 
 

@@ -24,6 +24,7 @@ from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world
 @pytest.fixture
 def vectors(tmp_path):
     """{key: override}: word vectors of both languages, those of the second turned, and the words' translations."""
+    pytest.importorskip("gensim")
     words = [*COMMON, *" ".join(TOPICS.values()).split()]
     draw = np.random.default_rng(0)
     rows = draw.normal(size=(len(words), 8))
@@ -114,10 +115,11 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
         (["adapt.word_vectors={en: en.vec}"], "word_vectors: the initialisation overlap reads none"),
         (["adapt.initialisation=focus", "adapt.dictionaries={xx: pairs.txt}"], "dictionaries: the initialisation"),
         (["adapt.initialisation=focus", "adapt.word_vectors={ge: ge.vec}"], "adapt.word_vectors: ge is not one of"),
-        (["adapt.initialisation=focus", "adapt.word_vectors={xx: nowhere.vec}"], "nowhere.vec: cannot be read"),
+        (["adapt.initialisation=focus", "adapt.word_vectors={xx: nowhere.vec}"], "nowhere.vec: no such file"),
     ],
 )
 def test_recipes_that_do_not_fit(prepared, overrides, words):
+    pytest.importorskip("gensim")
     with pytest.raises(UserError) as error:
         check_vectors(load_recipe(prepared, overrides))
     assert words in str(error.value) and "\n" not in str(error.value)
