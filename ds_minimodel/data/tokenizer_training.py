@@ -40,7 +40,7 @@ def train_tokenizer(
     memory. The result is a function of the text and the arguments: lines are sampled with a fixed seed.
     character_coverage: share of the text's characters that get pieces (unigram; the others are byte-level). label: of
     the progress that is shown. column: where files of rows have their text. kind: "unigram" or "byte-bpe". base: the
-    tokenizer whose special tokens the vocabulary has and, where both are byte-level, by which text is parted into words.
+    tokenizer whose special tokens the vocabulary has and, where both are byte-level, by which text is cut into words.
 
     Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
     """
