@@ -410,7 +410,7 @@ class Body(nn.Module, ABC):
         embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is padded.
         read_BM: positions wanted, None for all (then (B, S, H)). depths: rising; None: the last layer.
         Layers above the deepest are not run, and that one only at the positions read. packing: then
-        embedded_BSH is (T, 1, H), the real tokens alone (packing.py); what is returned is the same, but zero
+        embedded_BSH is (T, 1, H), the real tokens alone (Packing); what is returned is the same, but zero
         at padding. second_B: position from which on a row has token type 1; None where all have type 0.
         """
         depths = depths or (len(self.layers),)

@@ -60,10 +60,14 @@ REFUSED: dict[str, Any] = {
     "zero_optimization.compute_grad_norm": True,
     "zero_optimization.cpu_offload": False,
     "zero_optimization.cpu_offload_param": False,
+    "zero_optimization.elastic_checkpoint": False,  # files of another form
     "zero_optimization.legacy_stage1": False,
+    "zero_optimization.load_from_fp32_weights": True,  # else a resumed run loses the masters' last bits
     "zero_optimization.offload_optimizer.nvme_path": None,
     "zero_optimization.offload_optimizer.super_offload": False,
     "zero_optimization.offload_param": None,
+    "zero_optimization.pipeline_loading_checkpoint": False,
+    "zero_optimization.stage3_module_granularity_threshold": 0,  # its backward pass fails on our modules
     "zero_optimization.sub_group_size": 10**9,
     "zero_optimization.zenflow": None,
     "zero_optimization.zero_hpz_partition_size": 1,

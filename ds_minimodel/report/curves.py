@@ -1,6 +1,6 @@
 """Training curves of a run, compute to near-maximal performance (paper section 4.2), and speedups (Figure 1).
 
-Every system has every task, language, seed and step: score rows are those of one run (run_results.py).
+Every system has every task, language, seed and step: score rows are those of one run (steps/report.py).
 """
 
 import math

@@ -63,6 +63,15 @@ def test_deepspeeds_own_option_names_the_file(written):
             {"zero_optimization": {"offload_param": {"device": "cpu"}, "zero_hpz_partition_size": 2}},
             "ds.json: not offered: zero_optimization.offload_param, zero_optimization.zero_hpz_partition_size; remove",
         ),
+        *(
+            ({"zero_optimization": {key: value}}, f"not offered: zero_optimization.{key}; remove")
+            for key, value in {
+                "elastic_checkpoint": True,
+                "load_from_fp32_weights": False,
+                "pipeline_loading_checkpoint": True,
+                "stage3_module_granularity_threshold": 1000,
+            }.items()
+        ),
         ({"data_efficiency": {"enabled": True}}, "not offered: data_efficiency; remove"),
         ({"fp16": {"loss_scale": 128}}, "not offered: fp16.loss_scale; remove"),
         ({"bfloat16": {"enabled": True}}, "not offered: bfloat16; remove"),
