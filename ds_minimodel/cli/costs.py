@@ -1,4 +1,4 @@
-"""`ds-minimodel flops` and `plan` on the command line: what a recipe costs, before anything is started."""
+"""`ds-minimodel flops`, `fertility` and `plan` on the command line: what a recipe costs, before anything is started."""
 
 import argparse
 import json
@@ -29,6 +29,10 @@ def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
     flops = add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed", _flops)
     flops.add_argument("--json", action="store_true", help="print JSON")
+    fertility = add_recipe_command(
+        commands, "fertility", "what new pieces bring to a language that extends a base's vocabulary", _fertility
+    )
+    fertility.add_argument("--json", action="store_true", help="print JSON")
     plan = add_recipe_command(
         commands, "plan", "memory and FLOPs of every step before it is started, or its time", _plan
     )
@@ -67,6 +71,13 @@ def _flops(options: Options) -> None:
 
     rows = recipe_costs(recipe_of(options)[0])
     _show(options, rows, "Costs", lambda: [cost_table(rows)])
+
+
+def _fertility(options: Options) -> None:
+    from ds_minimodel.costs.fertility import fertility, fertility_table
+
+    rows = fertility(recipe_of(options)[0])
+    _show(options, rows, "Fertility", lambda: [fertility_table(rows)])
 
 
 def _plan(options: Options) -> int:

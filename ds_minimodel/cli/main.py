@@ -88,6 +88,9 @@ def _clear_errors() -> Iterator[None]:
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})  # --rank is no --ranks
+
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; `{self.prog} --help` shows what there is")
 

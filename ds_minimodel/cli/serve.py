@@ -1,4 +1,4 @@
-"""`ds-minimodel pack`, `predict` and `embed` on the command line."""
+"""`ds-minimodel pack`, `predict`, `embed` and `bits` on the command line."""
 
 import argparse
 import io
@@ -12,6 +12,7 @@ from ds_minimodel.cli.hf import hugging_face_module
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
+from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 if TYPE_CHECKING:
     from ds_minimodel.serve.predictor import Predictor
@@ -20,7 +21,7 @@ STDIN = "-"
 
 
 def add_arguments(commands: Commands) -> None:
-    """Add the three commands to argparse's `commands`."""
+    """Add the commands to argparse's `commands`."""
     pack = commands.add_parser("pack", help="show, check, push or pull a language pack, or put it beside a body")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
     show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
@@ -77,6 +78,17 @@ def add_arguments(commands: Commands) -> None:
     embed.add_argument("--depth", metavar="N", type=int, help="layers that are run; default: all")
     _add_precision(embed)
     embed.set_defaults(run=_embed)
+
+    bits = commands.add_parser("bits", help="bits a byte of texts, by a decoder with each of several packs")
+    bits.add_argument("body", metavar="BODY", help="folder of a body that predicts next tokens")
+    bits.add_argument("texts", metavar="TEXT", nargs="+", help="file of documents, with an empty line between them")
+    _add_pack(bits, "a pack to compare; may be repeated; default: the folder `pack` beside BODY")
+    bits.add_argument(
+        "--context-bytes", metavar="N", type=int, default=600, help="from which a token is predicted, at most (600)"
+    )
+    bits.add_argument("--json", action="store_true", help="print JSON")
+    _add_precision(bits)
+    bits.set_defaults(run=_bits)
 
 
 def _add_pack(command: argparse.ArgumentParser, text: str) -> None:
@@ -161,6 +173,23 @@ def _embed(options: Options) -> None:
         f"{out}: {len(lines):,} vectors of {embedder.size}, computed in {embedder.precision} on the "
         f"{embedder.device.type.upper()}"
     )
+
+
+def _bits(options: Options) -> None:
+    restart_with_cpu_settings()
+    from ds_minimodel.report.render import Table, to_markdown
+    from ds_minimodel.serve.bits import bits_per_byte
+    from ds_minimodel.serve.predictor import beside
+
+    folders = _folders(options.pack) or beside(options.body)
+    rows = bits_per_byte(options.body, folders, options.texts, options.context_bytes, options.precision)
+    if options.json:
+        print(json.dumps([row._asdict() for row in rows], indent=1, ensure_ascii=False))
+        return
+    cells = [[row.text, row.pack, f"{row.bits_per_byte:.4f}", f"{row.bytes_per_token:.2f}"] for row in rows]
+    title = f"From at most {options.context_bytes:,} bytes of context"
+    table = Table(title, ["Text", "pack", "bits a byte", "bytes a token"], cells)
+    print(to_markdown("Bits a byte", [table]))
 
 
 def _say_precision(predictor: "Predictor") -> None:

@@ -22,6 +22,7 @@ from ds_minimodel.common.errors import UserError, reason_of
 
 MANIFEST = "manifest.json"
 _MOST_JSON_BYTES = 1 << 28
+_IMPORT = "a model of Hugging Face's is imported first (import-hf)"
 _MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
 CANNOT_WRITE = {  # why a disk takes no more, by errno
     errno.ENOSPC: "no space left",
@@ -362,6 +363,10 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
     if not Path(folder).is_dir():
         what = "not a folder" if os.path.lexists(folder) else "no such folder"
         raise UserError(f"{folder}: {what}; give the folder of {model.noun}")
+    if not path.exists():
+        inside = [part for part in ("body", "pack") if (Path(folder) / part / MANIFEST).is_file()]
+        instead = f"give {' or '.join(f'{folder}/{part}' for part in inside)}" if inside else _IMPORT
+        raise UserError(f"{path}: no such file, so {folder} is not {model.noun}; {instead}")
     value = read_json(path)
     kind = value.get("kind") if isinstance(value, dict) else None
     if model.kinds and kind not in model.kinds:

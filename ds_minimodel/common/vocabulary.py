@@ -39,7 +39,8 @@ class Vocabulary:
     embedding starts at zero. unk: what a tokenizer gives for a text that it has no pieces for. mask: what stands in
     place of a token to predict. Each is None where the vocabulary has no such token. bos, eos and unk may be one id
     (GPT-2's), pad and mask are ids of their own. lossy: what shows that a text does not come back from its ids as it
-    was, as a message says it; None where every text does. name: the vocabulary's in messages.
+    was, as a message says it; None where every text does. kept: how many of the first ids are those of a base that this
+    vocabulary extends; 0 where it is one of its own. name: the vocabulary's in messages.
     """
 
     size: int
@@ -49,10 +50,13 @@ class Vocabulary:
     unk: int | None = None
     mask: int | None = None
     lossy: str | None = None
+    kept: int = 0
     name: str = field(default="the vocabulary", compare=False)
 
     def __post_init__(self) -> None:
         """ValueError where the ids cannot be those of one vocabulary."""
+        if self.kept > self.size:
+            raise ValueError(f"kept: {self.kept} of only {self.size} ids")
         for token, id in self.special.items():
             if not 0 <= id < self.size:
                 raise ValueError(f"special.{token}: {id} is not among the {self.size} ids")
@@ -115,7 +119,8 @@ class Vocabulary:
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the vocabulary."""
-        return {"vocab_size": self.size, "special": self.special, "lossy": self.lossy}
+        facts = {"vocab_size": self.size, "special": self.special, "lossy": self.lossy}
+        return {**facts, "kept": self.kept} if self.kept else facts
 
 
 _Id = Annotated[int | None, Field(ge=0)]
@@ -135,13 +140,14 @@ class VocabularyManifest(Manifest):
     vocab_size: Annotated[int, Field(ge=1, le=2**31)]
     special: _Special
     lossy: str | None
+    kept: Annotated[int, Field(ge=0)] = 0
 
     noun = "a tokenizer or a language pack"
 
     def vocabulary(self, name: str | Path) -> Vocabulary:
         """The Vocabulary; `name` is what messages call it."""
         ids = {token: getattr(self.special, token) for token in _TITLES}
-        return Vocabulary(self.vocab_size, **ids, lossy=self.lossy, name=str(name))
+        return Vocabulary(self.vocab_size, **ids, lossy=self.lossy, kept=self.kept, name=str(name))
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

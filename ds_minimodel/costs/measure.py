@@ -86,7 +86,7 @@ def _seconds(recipe: Recipe, system: System, step: str, section: Training, depth
     run = text_run(recipe, section, world, [(section.steps, Cost(0, 0))])
     # At a rate of 0 nothing diverges, and no checkpoint is due.
     run = replace(run, schedule=Schedule(WARM_UP + UPDATES, 0.0), checkpoints=CheckpointPolicy())
-    vocab_size = recipe.tokenizer.vocab_size if step == "adapt" else recipe.source_vocab_size
+    vocab_size = recipe.target_vocab_size if step == "adapt" else recipe.source_vocab_size
     of_step = micro_batches(RandomText(recipe, section, vocab_size), run, world)
 
     def batches(number: int) -> list[dict[str, Any]]:

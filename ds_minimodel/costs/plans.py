@@ -188,7 +188,7 @@ def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
         body, module = mini_model(recipe, body)
         if step == "build-mini":
             return module
-    return adapted_model(recipe, body, system, recipe.tokenizer.vocab_size)[1]
+    return adapted_model(recipe, body, system, recipe.target_vocab_size)[1]
 
 
 def largest_batch(recipe: Recipe, section: Training, depth: int | None, micro: int) -> dict[str, Any]:

@@ -175,6 +175,18 @@ class Tokenizer(ABC):
             for piece in self.pieces()
         ]
 
+    def cut(self, pieces: Sequence[str]) -> list[list[int]]:
+        """Ids that each piece of another vocabulary, as `pieces` spells it, is cut into.
+
+        One that is no whole number of characters is cut into its bytes, where this vocabulary has those.
+        """
+        own = {piece: id for id, piece in enumerate(self.pieces()) if _BYTES.fullmatch(piece)}
+        texts = ["" if _BYTES.fullmatch(piece) else piece.replace(WORD_START, " ") for piece in pieces]
+        return [
+            ids or [own[byte] for byte in re.findall("<0x..>", piece) if byte in own]
+            for ids, piece in zip(self.encode(texts), pieces, strict=True)
+        ]
+
 
 # SentencePiece's unigram vocabularies.
 

@@ -47,6 +47,7 @@ from ds_minimodel.models.artifacts import (
     load_pack,
     save_body,
     space_of,
+    whole_pack,
 )
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, encode, tensors_under
@@ -314,7 +315,7 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
     if not pack.is_dir():
         raise UserError(f"{pack}: no such language pack; give one with --pack")
     body = load_body(artifact)
-    language = load_pack(pack, body.space)
+    language = whole_pack(load_pack(pack, body.space), pack, artifact)
     check_fit(pack, language, body)
     vocabulary = read_artifact(pack, VocabularyManifest).vocabulary(pack)
     model = exported(artifact, body, language, vocabulary, depth)

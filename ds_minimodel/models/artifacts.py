@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -39,6 +39,7 @@ from ds_minimodel.common.names import Name
 from ds_minimodel.common.sections import OneOf
 from ds_minimodel.common.vocabulary import VocabularyManifest
 from ds_minimodel.models import BodyConfig, BodyConfigOfKind, make_body
+from ds_minimodel.models.body import KEPT
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import load_into
 from ds_minimodel.ops.parallel import full_shape, own_part
@@ -85,13 +86,15 @@ class BodyManifest(Manifest):
 
 
 class PackManifest(VocabularyManifest):
-    """Manifest of a language pack. rows: of its embeddings, as many as its vocabulary has ids, or more."""
+    """Manifest of a language pack. rows: of its embeddings, as many as its vocabulary has ids, or more, but for those
+    that it keeps of its base. kept_of: identity of the base's pack, which has these."""
 
     language: Name
     space: str
     rows: Count
     steps: Count
     eflops: Amount
+    kept_of: str = ""
 
     noun = "a language pack"
     kinds = ("language-pack",)
@@ -118,7 +121,8 @@ class PackArtifact:
     """A language: `tensors` tokens (V, H) and the others of BodyConfig.language_tensors, and what else was trained.
 
     A name that starts with `body.` replaces that tensor of the body while the pack is plugged in. steps,
-    eflops: what its training took.
+    eflops: what its training took. kept, kept_of: of a language that extends a base's, how many rows before its own it
+    has of the base, and the identity of the base's pack.
     """
 
     language: str
@@ -126,6 +130,8 @@ class PackArtifact:
     space: str
     steps: int = 0
     eflops: float = 0.0
+    kept: int = 0
+    kept_of: str = ""
 
 
 def identity(folder: str | Path) -> str:
@@ -217,11 +223,29 @@ def save_pack(folder: str | Path, artifact: PackArtifact, tokenizer_folder: str 
             language=artifact.language,
             space=artifact.space,
             rows=len(artifact.tensors["tokens"]),
-            **tokenizer.vocabulary(tokenizer_folder).facts(),
+            **replace(tokenizer.vocabulary(tokenizer_folder), kept=artifact.kept).facts(),
             steps=artifact.steps,
             eflops=artifact.eflops,
+            **({"kept_of": artifact.kept_of} if artifact.kept_of else {}),
             **facts,
         )
+
+
+def whole_pack(pack: PackArtifact, folder: str | Path, body: str | Path) -> PackArtifact:
+    """The pack in `folder` with all of its rows: those that it keeps of its base come from the base's pack.
+
+    That lies beside the folder `body` of a model, or where the steps of a recipe leave it. UserError where it does not.
+    """
+    if not pack.kept:
+        return pack
+    workdirs = Path(folder).resolve().parents
+    places = [Path(body).parent / "pack", *(place for each in workdirs for place in each.glob("pretrain/*/pack"))]
+    base = next((place for place in places if place.is_dir() and identity(place) == pack.kept_of), None)
+    if base is None:
+        raise UserError(f"{folder}: has new rows alone, and the pack that they extend is not {places[0]}; put it there")
+    kept = load_pack(base, pack.space).tensors
+    tensors = {name: torch.cat((kept[name], rows)) if name in kept else rows for name, rows in pack.tensors.items()}
+    return replace(pack, tensors=tensors, kept=0, kept_of="")
 
 
 def load_pack(
@@ -242,7 +266,7 @@ def load_pack(
     rows, tokens = manifest.rows, own.get("tokens", ())
     expected = {"tokens": (rows, *tokens[1:]), "output": (rows, *tokens[1:]), "bias": (rows,)}
     agree = all(own[name] == expected[name] for name in expected.keys() & own)
-    if len(tokens) != 2 or rows < manifest.vocab_size or not agree:
+    if len(tokens) != 2 or manifest.kept + rows < manifest.vocab_size or not agree:
         raise UserError(
             f"{Path(folder) / PACK_WEIGHTS}: tensors of shapes {own!s:.120} are not those of {rows} rows for "
             f"{manifest.vocab_size} ids; {_MAKE_AGAIN}"
@@ -250,7 +274,8 @@ def load_pack(
     other = sorted(own.keys() - expected.keys())
     if other:
         raise UserError(f"{Path(folder) / PACK_WEIGHTS}: {other[0]!r:.80} is nothing that a pack has; {_MAKE_AGAIN}")
-    return PackArtifact(manifest.language, tensors, manifest.space, manifest.steps, manifest.eflops)
+    facts = manifest.steps, manifest.eflops, manifest.kept, manifest.kept_of
+    return PackArtifact(manifest.language, tensors, manifest.space, *facts)
 
 
 def check_space(what: str | Path, of_pack: str, of_body: str) -> None:
@@ -293,6 +318,12 @@ def plug(model: nn.Module, pack: PackArtifact) -> None:
                 f"language pack {pack.language}: {name} of shape {tuple(tensor.shape)} does not fit this model"
             )
         parameter.data.copy_(own_part(parameter, tensor))
+
+
+def keep_rows(model: nn.Module, base: PackArtifact, kept: int) -> None:
+    """Put the base's rows that an extended language keeps into `model`; where it keeps none, nothing is done."""
+    if kept:
+        load_into(model, {KEPT + name: rows for name, rows in base.tensors.items()}, "pack.")
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:

@@ -91,6 +91,7 @@ def _place(x_RH: Tensor, real_T: Tensor, num_positions: int) -> Tensor:
 
 
 INIT_STD = 0.02
+KEPT = "kept_"  # before the names of rows that an extended language has of its base
 
 
 class Dropout:
@@ -165,6 +166,10 @@ def init_weights(module: nn.Module) -> None:
         nn.init.normal_(module.weight, 0, INIT_STD)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+def _drawn(*shape: int) -> Tensor:
+    return torch.empty(shape).normal_(0, INIT_STD)
 
 
 class Linear(nn.Linear):
@@ -320,38 +325,48 @@ class Layer(nn.Module, ABC):
 class LanguagePack(nn.Module):
     """A language: token embeddings, `tokens`, and an output projection: the same table or `output`, and `bias` or none.
 
-    config: of the body, which says what a language has.
+    config: of the body, which says what a language has. kept: how many of the first ids are those of a base that the
+    language extends; their rows are parameters of their own, `kept_tokens` and so on, which do not train.
     """
 
     cuts: ClassVar[Mapping[str, str]] = {"": "vocabulary"}
     tokens: nn.Parameter
     output: nn.Parameter
 
-    def __init__(self, vocab_size: int, config: BodyConfig):
+    def __init__(self, vocab_size: int, config: BodyConfig, kept: int = 0):
         super().__init__()
         for name in config.language_tensors:
-            shape = (vocab_size,) if name == "bias" else (vocab_size, config.hidden_size)
-            start = torch.zeros(shape) if name == "bias" else torch.empty(shape).normal_(0, INIT_STD)
+            width = () if name == "bias" else (config.hidden_size,)
+            start = torch.zeros(vocab_size - kept) if name == "bias" else _drawn(vocab_size - kept, *width)
             self.register_parameter(name, nn.Parameter(start))
-        self.tied = config.tied
+            if kept:
+                self.register_parameter(KEPT + name, nn.Parameter(torch.zeros(kept, *width), requires_grad=False))
+        self.tied, self.kept = config.tied, kept
+
+    def table(self, name: str) -> Tensor:
+        """All rows of `tokens`, `output` or `bias`.
+
+        A view: at ZeRO 3 it keeps what was gathered of a matrix until the backward pass.
+        """
+        rows = getattr(self, name)
+        return ops.extended(getattr(self, KEPT + name), rows) if self.kept else rows.view_as(rows)
 
     def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings of the tokens -> (B, S, H); and the output projection, for `logits` and `cross_entropy`."""
         embedded_BSH, table = self.embed(tokens_BS)
-        # A view: at ZeRO 3 it keeps what was gathered of the matrix until the backward pass, as that of the embeddings.
-        return embedded_BSH, table if self.tied else self.output.view_as(self.output)
+        return embedded_BSH, table if self.tied else self.table("output")
 
     def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings of the tokens, and their table as a tied output projection takes it."""
-        return ops.embedding(tokens_BS, self.tokens)
+        return ops.embedding(tokens_BS, self.table("tokens") if self.kept else self.tokens)
 
     def logits(self, x_PH: Tensor, table: Tensor) -> Tensor:
         """Scores (P, V) of all tokens, from a head's outputs; not of a pack that is split."""
-        return ops.linear(x_PH, table, getattr(self, "bias", None))
+        return ops.linear(x_PH, table, self.table("bias") if hasattr(self, "bias") else None)
 
     def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
-        return ops.linear_cross_entropy(x_PH, table, self.bias_of(table), targets_P)
+        return ops.linear_cross_entropy(x_PH, table, self.bias_of(table), targets_P, self.kept)
 
     def token_losses(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """The cross-entropy of each target, (P,) float32, without a gradient."""
@@ -359,8 +374,7 @@ class LanguagePack(nn.Module):
 
     def bias_of(self, table: Tensor) -> Tensor:
         """The output projection's bias, zeros where there is none."""
-        bias_V = getattr(self, "bias", None)
-        return table.new_zeros(len(table)) if bias_V is None else bias_V
+        return self.table("bias") if hasattr(self, "bias") else table.new_zeros(len(table))
 
 
 class Body(nn.Module, ABC):

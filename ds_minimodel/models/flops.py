@@ -30,6 +30,7 @@ class Work:
     """What goes through a body: `steps` x `batch_size` sequences of `seq_length` tokens.
 
     share_read: share of the positions that the heads read (Objective.share_read); with the head's products, 0 for none.
+    kept: ids of the vocabulary whose rows do not train in step 2, as an extended language has them of its base.
     """
 
     body: BodyConfig
@@ -38,6 +39,7 @@ class Work:
     share_read: float
     batch_size: int = 1
     steps: int = 1
+    kept: int = 0
 
     @property
     def num_sequences(self) -> int:
@@ -79,6 +81,11 @@ def output_flops(work: Work) -> float:
     return 2 * work.num_read * work.body.hidden_size * work.vocab_size
 
 
+def output_gradient_flops(work: Work) -> float:
+    """FLOPs of the gradient of the output projection's rows that train."""
+    return output_flops(work) * (1 - work.kept / work.vocab_size)
+
+
 def dense_flops(work: Work) -> float:
     """FLOPs of a head's own products at the read positions."""
     return work.num_read * products_of(work.body).head
@@ -117,7 +124,7 @@ def build_mini_flops(work: Work, frozen_layers: int, new_layers: int) -> float:
 def adapt_flops(work: Work, num_layers: int) -> float:
     """Step 2, equation A3: body frozen, embeddings trained through it, tied output projection trained."""
     passes = 2 * _all_layers(work, num_layers)
-    return work.num_sequences * (passes + 2 * lm_head_flops(work) + output_flops(work))
+    return work.num_sequences * (passes + 2 * lm_head_flops(work) + output_gradient_flops(work))
 
 
 # --- What is executed ---
@@ -174,7 +181,7 @@ def executed_build_mini(work: Work, frozen_layers: int, new_layers: int) -> floa
 def executed_adapt(work: Work, num_layers: int) -> float:
     """Step 2: every layer passes the gradient back without weight gradients; the output projection trains."""
     stack = _executed_stack(work, work.layers(num_layers), work.num_read, trains=False)
-    return work.num_sequences * (stack + 2 * dense_flops(work) + 3 * output_flops(work))
+    return work.num_sequences * (stack + 2 * lm_head_flops(work) + output_gradient_flops(work))
 
 
 # --- Costs of steps and of a recipe ---

@@ -76,6 +76,19 @@ def mean(target: Pieces, source: Pieces, pack: Pack) -> FirstPack:
     return _copy_special(old.mean(0).repeat(len(target), 1), old, target, source, pack, 0)
 
 
+def pieces(target: Pieces, source: Pieces, pack: Pack, parts: Sequence[Sequence[int]], seed: int) -> FirstPack:
+    """Each row is the mean of the source's rows of its `parts`, the ids by which the source's tokenizer cuts the piece.
+
+    Special tokens are copied; a piece of no parts is drawn.
+    """
+    old = _rows(source, pack)
+    rows = _drawn(len(target), old, seed)
+    for id, ids in enumerate(parts):
+        if ids:
+            rows[id] = old[[*ids]].mean(0)
+    return _copy_special(rows, old, target, source, pack, sum(map(bool, parts)))
+
+
 def focus(target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, seed: int) -> FirstPack:
     """Rows of shared pieces are copied; another is their sparsemax-weighted mean, by cosine of the vectors.
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from ds_minimodel import ops
 from ds_minimodel.models.body import LanguagePack, Linear, Norm, Projection
-from ds_minimodel.ops.parallel.cross_entropy import linear_cross_entropy, token_losses
+from ds_minimodel.ops.parallel.cross_entropy import linear_cross_entropy, place_of, token_losses
 from ds_minimodel.ops.parallel.group import Group
 from ds_minimodel.ops.parallel.mappings import copy, gather, reduce
 from ds_minimodel.ops.parallel.shard import shard_parameter
@@ -90,19 +90,19 @@ class _Shared(_Part):
 
 
 class _Vocabulary(LanguagePack):
-    """A language of which each rank has the entries in the range `rows`."""
+    """A language of which each rank has the entries in the ranges `rows`, one below the other."""
 
     group: Group
-    rows: range
+    rows: tuple[range, ...]
 
     def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
-        on_other_ranks = (tokens_BS < self.rows.start) | (tokens_BS >= self.rows.stop)
-        own = (tokens_BS - self.rows.start).masked_fill(on_other_ranks, 0)
-        found = F.embedding(own, self.tokens).masked_fill(on_other_ranks[..., None], 0)
-        return reduce(found, self.group), self.tokens
+        is_own, place = place_of(tokens_BS, self.rows)
+        table = self.table("tokens") if self.kept else self.tokens
+        found = F.embedding(place, table).masked_fill(~is_own[..., None], 0)
+        return reduce(found, self.group), table
 
     def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
-        return linear_cross_entropy(x_PH, table, self.bias_of(table), targets_P, self.rows, self.group)
+        return linear_cross_entropy(x_PH, table, self.bias_of(table), targets_P, self.rows, self.group, self.kept)
 
     def token_losses(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         return token_losses(x_PH, table, self.bias_of(table), targets_P, self.rows, self.group)
@@ -135,11 +135,13 @@ def _by_inputs(linear: Linear, group: Group) -> None:
 
 
 def _by_vocabulary(pack: LanguagePack, group: Group) -> None:
-    rows = group.share(len(pack.tokens))
+    kept, new = (group.share(size) for size in (pack.kept, len(pack.tokens)))
+    below = range(pack.kept + new.start, pack.kept + new.stop)
+    pack.rows = (kept, below) if pack.kept else (new,)  # type: ignore[assignment]
     for name, _ in list(pack.named_parameters()):
         shard_parameter(pack, name, group, dim=0)
+    pack.kept = len(kept) if pack.kept else 0
     _put_before(pack, _Vocabulary, group)
-    pack.rows = rows  # type: ignore[assignment]
 
 
 def _by_its_users(norm: Norm, group: Group) -> None:

@@ -60,19 +60,21 @@ def at_padding(x: Tensor, value: float, batch: Batch) -> Tensor:
 
 
 class Model(nn.Module):
-    """A language pack and a body with heads at `head_depths`."""
+    """A language pack and a body with heads at `head_depths`. kept: of the pack, the first ids that do not train."""
 
-    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int] = ()):
+    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int] = (), kept: int = 0):
         super().__init__()
-        self.pack = LanguagePack(vocab_size, config)
+        self.pack = LanguagePack(vocab_size, config, kept)
         self.body = make_body(config, head_depths)
 
 
 class LanguageModel(Model):
     """Body and language pack under the loss of an objective, at every head or at one depth."""
 
-    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], objective: Objective):
-        super().__init__(config, vocab_size, head_depths)
+    def __init__(
+        self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], objective: Objective, kept: int = 0
+    ):
+        super().__init__(config, vocab_size, head_depths, kept)
         self.objective = objective
         self.loss_names = [f"depth_{depth}" for depth in head_depths]
 

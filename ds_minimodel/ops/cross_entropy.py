@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.cpu import has_bf16_products
@@ -72,7 +73,14 @@ def _is_one_chunk(x: Tensor) -> bool:
 
 
 def _forward_by_chunks(
-    x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, needs_x: bool, needs_weight: bool, needs_bias: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    needs_x: bool,
+    needs_weight: bool,
+    needs_bias: bool,
+    kept: int,
 ) -> tuple[Tensor, ...]:
     """What the operator does on every device: products, and the compiled part of the loss, chunk by chunk."""
     needs_grad = needs_x or needs_weight or needs_bias
@@ -91,7 +99,7 @@ def _forward_by_chunks(
 
     loss = x.new_zeros((), dtype=dtype)
     grad_x = torch.empty_like(x) if needs_x else x.new_empty(0)
-    grad_weight = weight.new_zeros(weight.shape if needs_weight else 0, dtype=dtype)
+    grad_weight = weight.new_zeros(weight[kept:].shape if needs_weight else 0, dtype=dtype)
     grad_bias = weight.new_zeros(bias.shape if needs_bias else 0, dtype=dtype)
     buffer_RV = x.new_empty(_chunk_rows(x), weight.shape[0])
     (weight,) = upcast_if_emulated(weight)  # once, not for every product
@@ -116,14 +124,18 @@ def add_chunk_gradients(
     x_RH: Tensor,
     weight_VH: Tensor,
     grad_x_RH: Tensor | None,
-    grad_weight_VH: Tensor | None,
+    grad_weight_NH: Tensor | None,
     grad_bias_V: Tensor | None,
 ) -> None:
-    """Write a chunk's gradient of x, and add its gradients of weight and bias; None: not wanted."""
+    """Write a chunk's gradient of x, and add its gradients of weight, of whose last N rows it is wanted, and bias.
+
+    None: not wanted.
+    """
     if grad_x_RH is not None:
         product(grad_logits_RV, weight_VH, out=grad_x_RH)
-    if grad_weight_VH is not None:
-        add_product_(grad_weight_VH, grad_logits_RV.T, x_RH)
+    if grad_weight_NH is not None:
+        kept = len(weight_VH) - len(grad_weight_NH)
+        add_product_(grad_weight_NH, grad_logits_RV[:, kept:].T, x_RH)
     if grad_bias_V is not None:
         grad_bias_V += column_sums(grad_logits_RV, grad_bias_V.dtype)
 
@@ -135,7 +147,14 @@ def column_sums(rows_RV: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _forward_fake(
-    x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, needs_x: bool, needs_weight: bool, needs_bias: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    needs_x: bool,
+    needs_weight: bool,
+    needs_bias: bool,
+    kept: int,
 ) -> tuple[Tensor, ...]:
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
@@ -147,14 +166,14 @@ def _forward_fake(
         loss,
         x.new_empty(0),
         x.new_empty(x.shape if needs_x else 0),
-        x.new_empty(weight.shape if needs_weight else 0, dtype=dtype),
+        x.new_empty(weight[kept:].shape if needs_weight else 0, dtype=dtype),
         x.new_empty(bias.shape if needs_bias else 0, dtype=dtype),
     )
 
 
 _forward = define(
     "linear_cross_entropy(Tensor x, Tensor weight, Tensor bias, Tensor targets, bool needs_x, "
-    "bool needs_weight, bool needs_bias) "
+    "bool needs_weight, bool needs_bias, int kept) "
     "-> (Tensor loss, Tensor grad_logits, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
     _forward_by_chunks,
     _forward_fake,
@@ -162,7 +181,7 @@ _forward = define(
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-    x, weight, bias, *_ = inputs
+    x, weight, bias, *_, ctx.kept = inputs
     _, grad_logits, grad_x, grad_weight, grad_bias = output
     ctx.bias_dtype, ctx.weight_dtype = bias.dtype, weight.dtype
     ctx.one_chunk = _is_one_chunk(x)
@@ -181,7 +200,7 @@ def _backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         if needs_x:
             grad_x = product(grad_logits_PV, weight_VH) * scale
         if needs_weight:
-            grad_weight = product(grad_logits_PV.T, x_PH * scale)
+            grad_weight = _below(ctx.kept, product(grad_logits_PV[:, ctx.kept :].T, x_PH * scale))
         if needs_bias:
             grad_bias = (column_sums(grad_logits_PV, grad_loss.dtype) * grad_loss).to(ctx.bias_dtype)
     else:
@@ -189,23 +208,29 @@ def _backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         if needs_x:
             grad_x = (saved_x * grad_loss).to(saved_x.dtype)
         if needs_weight:
-            grad_weight = (saved_weight * grad_loss).to(ctx.weight_dtype)
+            grad_weight = _below(ctx.kept, (saved_weight * grad_loss).to(ctx.weight_dtype))
         if needs_bias:
             grad_bias = (saved_bias * grad_loss).to(ctx.bias_dtype)
-    return grad_x, grad_weight, grad_bias, None, None, None, None
+    return grad_x, grad_weight, grad_bias, None, None, None, None, None
+
+
+def _below(kept: int, rows: Tensor) -> Tensor:
+    """`rows` (N, H) below `kept` rows of zeros."""
+    return F.pad(rows, (0, 0, kept, 0)) if kept else rows
 
 
 _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
-def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, kept: int = 0) -> Tensor:
     """Sum of cross-entropies of x @ weight.T + bias, a float32 scalar.
 
     x: (P,H). weight: (V,H). bias: (V,). targets: (P,) int64, those equal to IGNORED give no loss.
-    Gradients are made only for those of x, weight and bias that require them.
+    Gradients are made only for those of x, weight and bias that require them. kept: so many first rows of weight do not
+    train, and the product for their gradient is left out.
     """
     tracks = torch.is_grad_enabled()
-    return _differentiable(x, weight, bias, targets, *(tracks and t.requires_grad for t in (x, weight, bias)))
+    return _differentiable(x, weight, bias, targets, *(tracks and t.requires_grad for t in (x, weight, bias)), kept)
 
 
 def token_losses(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
     if system.builds_mini:
         work = whole_work(recipe, recipe.build_mini, source_vocab_size)
         costs["build-mini"] = step_flops("build-mini", work, [mini.depth + mini.new_layers], mini.depth)
-    work = whole_work(recipe, adapt, recipe.tokenizer.vocab_size)
+    work = whole_work(recipe, adapt, recipe.target_vocab_size, recipe.kept_rows)
     parts = [
         (share, step_flops("adapt", work, [depth]))
         for depth, share in system.adapt_depths(num_layers, mini, adapt.depth_schedule)
@@ -46,12 +46,12 @@ def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
     return costs
 
 
-def step_work(recipe: Recipe, section: Training, vocab_size: int, steps: int = 1) -> Work:
+def step_work(recipe: Recipe, section: Training, vocab_size: int, steps: int = 1, kept: int = 0) -> Work:
     """The Work of `steps` optimizer steps of a section of the recipe that trains on text."""
     share = recipe.trained_by.share_read(section)
-    return Work(recipe.body_config, vocab_size, section.seq_length, share, section.batch_size, steps)
+    return Work(recipe.body_config, vocab_size, section.seq_length, share, section.batch_size, steps, kept)
 
 
-def whole_work(recipe: Recipe, section: Training, vocab_size: int) -> Work:
+def whole_work(recipe: Recipe, section: Training, vocab_size: int, kept: int = 0) -> Work:
     """The Work of all its steps."""
-    return step_work(recipe, section, vocab_size, section.steps)
+    return step_work(recipe, section, vocab_size, section.steps, kept)

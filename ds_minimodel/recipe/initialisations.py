@@ -26,6 +26,7 @@ INITIALISATIONS: dict[str, Initialisation] = {
         Initialisation("overlap"),
         Initialisation("random"),
         Initialisation("mean"),
+        Initialisation("pieces"),
         Initialisation("focus", reads=("word_vectors",), trains_vectors=True),
         Initialisation("wechsel", reads=("word_vectors", "dictionaries"), needs_vectors=True),
         Initialisation("ofa", reads=("word_vectors", "dictionaries"), needs_vectors=True),

@@ -71,11 +71,13 @@ class Languages(Section):
 
 
 class TokenizerSection(Section):
+    vocabulary: Literal["replace", "extend"] = "replace"
+    """`replace`: a target has a vocabulary of its own; `extend`: the base's byte-level BPE and new pieces beside it."""
     kind: Literal["unigram", "byte-bpe"] = "unigram"
     """Kind of vocabulary; `next-token` has and takes `byte-bpe` alone."""
     # SentencePiece takes no smaller ones.
     vocab_size: Annotated[int, Field(gt=5), UpTo(10**7)] = 50_000
-    """Ids of each language's vocabulary, the special ones included."""
+    """Ids of each language's vocabulary, the special ones included; of `extend` the number of new pieces."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9998
     """`unigram`: share of the text's characters that get pieces; the rest is `<unk>`."""
     input_sentences: Annotated[int, Field(gt=100), UpTo(10**9)] = 5_000_000
@@ -457,6 +459,16 @@ class Recipe(Section):
         return self.tokenizer.vocab_size if self._base is None else self._base.vocab_size
 
     @property
+    def kept_rows(self) -> int:
+        """First ids of a target's vocabulary that are the base's; 0 where it has one of its own."""
+        return self.source_vocab_size if self.tokenizer.vocabulary == "extend" else 0
+
+    @property
+    def target_vocab_size(self) -> int:
+        """Ids of a target language's vocabulary, with those of the base that it extends."""
+        return self.kept_rows + self.tokenizer.vocab_size
+
+    @property
     def body_config(self) -> BodyConfig:
         """The body as the section `model` has it, with all of its layers."""
         config = BODIES[self.model.kind].config
@@ -492,9 +504,25 @@ class Recipe(Section):
             raise ValueError(f"objective {values['objective']} is not the base's {base.objective}; leave the key out")
         return {**values, "model": {**given, **bases}, "objective": base.objective}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _new_rows_begin_as_those_of_their_parts(cls, values: Any) -> Any:
+        """The initialisation of a vocabulary that is extended, where none is given."""
+        tokenizer, adapt = (values.get(key, {}) if isinstance(values, dict) else None for key in ("tokenizer", "adapt"))
+        if not isinstance(tokenizer, dict) or not isinstance(adapt, dict) or tokenizer.get("vocabulary") != "extend":
+            return values
+        if "vocab_size" not in tokenizer:
+            raise ValueError(
+                "tokenizer.vocab_size: say how many pieces are added; with any number in its place `ds-minimodel "
+                "fertility` shows what each number brings"
+            )
+        return {**values, "adapt": {"initialisation": "pieces", **adapt}}
+
     @model_validator(mode="after")
     def _base_serves(self) -> "Recipe":
         if self._base is None:
+            if self.kept_rows:
+                raise ValueError("tokenizer.vocabulary extend: there is no base whose vocabulary is extended")
             return self
         able = [system.name for system in SYSTEMS.values() if system.starts_from_base]
         others = [name for name in self.systems if name not in able]

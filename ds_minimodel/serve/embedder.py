@@ -59,7 +59,7 @@ class Embedder(ManyLanguages):
         body = replace(artifact, tensors=tensors_under(artifact.tensors, "body.")) if artifact.task else artifact
         module = SentenceEncoder(config, 2)
         load_into(module, tensors_of(body, config), "body.")
-        super().__init__(artifact, pack_folders, precision)
+        super().__init__(artifact, model_folder, pack_folders, precision)
         self.model = SharedModel(module, artifact, self)
         self.pool, self.size, self.max_length = pool, config.hidden_size, config.max_positions
 

@@ -17,13 +17,14 @@ from ds_minimodel.models.artifacts import (
     load_body,
     load_pack,
     save_pack,
+    whole_pack,
 )
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, load_into
 from ds_minimodel.tasks import task_of
 
 _NAMED = ("kind", "language", "space", "vocab_size", "special", "rows", "steps", "eflops", "files")
-_WRITTEN = (*_NAMED, "lossy")  # anew
+_WRITTEN = (*_NAMED, "lossy", "kept", "kept_of")  # anew
 
 
 def facts_of(folder: str | Path) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def _load_body(folder: str | Path) -> BodyArtifact:
 
 
 def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Path, onto: bool = False) -> None:
-    """Write the folder `out` with copies of both, `body` and `pack`: a model of that language.
+    """Write the folder `out` with copies of both, `body` and `pack`: a model of that language, with all rows it has.
 
     onto: the body is declared to be another one of the pack's embedding space, such as what was made of its body by
     training on instructions; the copy's manifest says so (`trained_over`). UserError where they do not fit.
@@ -68,7 +69,7 @@ def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Pa
     if out.exists():
         raise UserError(f"{out}: exists; choose another name or delete it")
     body = _load_body(body_folder)
-    pack, _ = open_pack(pack_folder, None if onto else body)
+    pack, _ = open_pack(pack_folder, None if onto else body, body_folder)
     if onto:
         if pack.space == body.space:
             raise UserError(f"{pack_folder}: is of this body's embedding space already; leave out --onto")
@@ -78,10 +79,11 @@ def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Pa
             raise UserError(f"{out}: lies in {folder}, which is copied there; choose a place outside of it")
     with atomic_folder(out) as temporary:
         shutil.copytree(body_folder, temporary / "body")
-        if onto:
-            facts = {key: value for key, value in read_manifest(pack_folder).items() if key not in _WRITTEN}
-            declared = replace(pack, space=body.space)
-            save_pack(temporary / "pack", declared, pack_folder, **{**facts, "trained_over": pack.space})
+        manifest = read_manifest(pack_folder)
+        if onto or "kept" in manifest:
+            facts = {key: value for key, value in manifest.items() if key not in _WRITTEN}
+            facts |= {"trained_over": pack.space} if onto else {}
+            save_pack(temporary / "pack", replace(pack, space=body.space), pack_folder, **facts)
         else:
             shutil.copytree(pack_folder, temporary / "pack")
 
@@ -101,12 +103,15 @@ def plugged_module(body: BodyArtifact, pack: PackArtifact) -> LanguageModel:
     return model.eval()
 
 
-def open_pack(folder: str | Path, body: BodyArtifact | None = None) -> tuple[PackArtifact, Tokenizer]:
+def open_pack(
+    folder: str | Path, body: BodyArtifact | None = None, body_folder: str | Path | None = None
+) -> tuple[PackArtifact, Tokenizer]:
     """(PackArtifact, Tokenizer) of a language pack, all files verified.
 
-    UserError where its parts disagree or it does not fit `body`, a BodyArtifact.
+    body_folder: where `body` lies; then the pack has all rows, also those that it keeps of its base. UserError where
+    its parts disagree or it does not fit `body`.
     """
     pack, tokenizer = load_pack(folder, None if body is None else body.space), open_tokenizer(folder)
     if body is not None:
         check_fit(folder, pack, body)
-    return pack, tokenizer
+    return (pack if body_folder is None else whole_pack(pack, folder, body_folder)), tokenizer

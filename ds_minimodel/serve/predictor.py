@@ -36,9 +36,13 @@ class ManyLanguages:
     """
 
     def __init__(
-        self, artifact: BodyArtifact, pack_folders: Mapping[str, str | Path], precision: str | None = None
+        self,
+        artifact: BodyArtifact,
+        model_folder: str | Path,
+        pack_folders: Mapping[str, str | Path],
+        precision: str | None = None,
     ) -> None:
-        """pack_folders, precision: as of Predictor."""
+        """artifact: of model_folder. pack_folders, precision: as of Predictor."""
         if not pack_folders:
             raise UserError("no language pack; give one at least, for example --pack de=FOLDER")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -51,7 +55,7 @@ class ManyLanguages:
         default = "fp32" if self.device.type == "cpu" else "auto"
         self.precision = resolve_precision(precision or default, self.device, "--precision")
         self.dtype = DTYPES[self.precision]
-        opened = {language: open_pack(folder, artifact) for language, folder in pack_folders.items()}
+        opened = {language: open_pack(folder, artifact, model_folder) for language, folder in pack_folders.items()}
         self.packs = {language: pack for language, (pack, _) in opened.items()}
         self.tokenizers = {language: tokenizer for language, (_, tokenizer) in opened.items()}
 
@@ -269,7 +273,7 @@ class Predictor(ManyLanguages):
             if depth is not None:
                 raise UserError(f"{model_folder}: a task model has one head; leave out --head")
             kind, labels = task_of(model_folder, artifact)
-        super().__init__(artifact, pack_folders, precision)
+        super().__init__(artifact, model_folder, pack_folders, precision)
         max_length = artifact.config.max_positions
         self.answerer: Answerer
         if artifact.task is not None:

@@ -4,6 +4,7 @@ Packs are also kept at the recipe's snapshot steps, from step 0 (as initialised)
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from ds_minimodel.models.artifacts import (
     PackArtifact,
     PackManifest,
     identity,
+    keep_rows,
     load_body,
     load_pack,
     plug,
     save_pack,
 )
+from ds_minimodel.models.body import KEPT
 from ds_minimodel.models.flops import Cost
 from ds_minimodel.models.mini import prefix
 from ds_minimodel.models.split import split_model
@@ -95,6 +98,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
     initial, manifest = load_pack(first_folder, frozen.space, language, 0), read_artifact(first_folder, FirstManifest)
     facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
+    keep_rows(module, source, initial.kept)
     split_model(module, world.tensor)
 
     batches = micro_batches(sampler, run, world)
@@ -103,7 +107,8 @@ def _adapt(context: Context, system: System, language: str) -> None:
 
     def pack_of(step: int, weights: Tensors) -> PackArtifact:
         tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
-        return PackArtifact(language, tensors, frozen.space, step, run.accounting.eflops_until(step))
+        eflops = run.accounting.eflops_until(step)
+        return replace(initial, tensors=tensors, steps=step, eflops=eflops)
 
     def save(step: int, weights: Tensors, target: Path) -> None:
         world.from_main(lambda: save_pack(target, pack_of(step, weights), layout.tokenizer(language), **facts))
@@ -116,9 +121,10 @@ def _adapt(context: Context, system: System, language: str) -> None:
             return trained
         whole = load_body(layout.pretrain(system) / "body")
         with torch.random.fork_rng(devices=[]):
-            model = language_model(recipe, whole.config, whole.head_depths, vocab_size)
+            model = language_model(recipe, whole.config, whole.head_depths, vocab_size, initial.kept)
         load_into(model, whole.tensors, "body.")
         plug(model, pack_of(0, weights()))
+        keep_rows(model, source, initial.kept)
         split_model(model, world.tensor)
         return model.to(world.device, DTYPES[run.execution.precision]).eval()
 
@@ -156,7 +162,13 @@ def _save_first(
     }
     save_pack(
         out,
-        PackArtifact(language, first.tensors | trained, frozen.space),
+        PackArtifact(
+            language,
+            first.tensors | trained,
+            frozen.space,
+            kept=context.recipe.kept_rows,
+            kept_of=facts["parents"]["source"] if context.recipe.kept_rows else "",
+        ),
         context.layout.tokenizer(language),
         rows_copied=first.rows_copied,
         rows_combined=first.rows_combined,
@@ -176,7 +188,7 @@ def adapted_model(
     if not is_scheduled(recipe, system):
         ((depth, _),) = adapt_depths(recipe, system)
         frozen = prefix(body, depth)
-    module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size)
+    module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size, recipe.kept_rows)
     load_into(module, frozen.tensors, "body.")
     train_only(module, lambda name: trains_in_adapt(name, recipe.adapt))
     return frozen, module
@@ -194,6 +206,8 @@ def adapt_depths(recipe: Recipe, system: System) -> list[tuple[int, float]]:
 
 def trains_in_adapt(name: str, section: Adapt) -> bool:
     """Whether step 2 trains the model's parameter of this name."""
+    if name.startswith(f"pack.{KEPT}"):
+        return False
     if name.startswith("pack."):
         return name != "pack.bias" or section.train_output_bias
     return (name == "body.positions" and section.train_positions) or (

@@ -17,7 +17,7 @@ from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import Job
-from ds_minimodel.models.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug
+from ds_minimodel.models.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug, whole_pack
 from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import TaskModel, load_into, to_tensors
@@ -106,7 +106,7 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
     shown: Row | None = None
     for folder, step in own:
         pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
-        plug(module, pack)
+        plug(module, whole_pack(pack, folder, layout.pretrain(system) / "body"))
         logits = _logits(module, encoded.examples)
         if folder == packs[-1][0] and kind.shows_examples:
             logits = list(logits)

@@ -12,6 +12,7 @@ import torch
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import sha256_of_file
+from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.data.vectors import (
@@ -87,8 +88,17 @@ class _Request:
 
     @property
     def pieces(self) -> tuple[Pieces, Pieces]:
+        """Pieces of the target, of one that extends the source's the new ones alone, and of the source."""
         target, source = self.tokenizers
-        return Pieces(target.vocabulary, target.pieces()), Pieces(source.vocabulary, source.pieces())
+        vocabulary, strings = target.vocabulary, target.pieces()
+        if kept := vocabulary.kept:
+            vocabulary, strings = Vocabulary(vocabulary.size - kept), strings[kept:]
+        return Pieces(vocabulary, strings), Pieces(source.vocabulary, source.pieces())
+
+    def parts(self) -> list[list[int]]:
+        """Ids in the source of what its tokenizer cuts each piece of the target into."""
+        target, _ = self.pieces
+        return self.tokenizers[1].cut(target.strings)
 
     def target_vectors(self) -> torch.Tensor:
         """Vectors of the target's pieces (V, D): of the given word vectors, else trained on its text."""
@@ -118,6 +128,7 @@ _METHODS: dict[str, Callable[[_Request], FirstPack]] = {
     "overlap": lambda request: initialisation.overlap(*request.pieces, request.source, request.seed),
     "random": lambda request: initialisation.random(request.pieces[0], request.source, request.seed),
     "mean": lambda request: initialisation.mean(*request.pieces, request.source),
+    "pieces": lambda request: initialisation.pieces(*request.pieces, request.source, request.parts(), request.seed),
     "focus": lambda request: initialisation.focus(
         *request.pieces, request.source, request.target_vectors(), request.seed
     ),

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from ds_minimodel.common.files import atomic_folder, write_manifest
+from ds_minimodel.data.extension import extend_tokenizer
 from ds_minimodel.data.reader import find_text, identity_of_text
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
@@ -30,6 +31,14 @@ def _training(context: Context, language: str) -> Job:
     pack = None if recipe.base is None else Path(recipe.base) / "pack"
     out = layout.tokenizer(language)
 
+    def extend() -> None:
+        assert pack is not None
+        source = recipe.data.text.get(recipe.languages.source, [])
+        number, label = section.vocab_size, f"tokenizer {language}"
+        extend_tokenizer(
+            pack, recipe.kept_rows, recipe.data.text[language], source, out, number, label, recipe.data.column
+        )
+
     def train() -> None:
         train_tokenizer(
             recipe.data.text[language],
@@ -46,7 +55,10 @@ def _training(context: Context, language: str) -> Job:
             open_tokenizer(out).vocabulary.require_lossless(f"the objective {recipe.objective}")
 
     inputs |= {} if pack is None else {"base": identity(pack)}
-    return Job(out, inputs, (), train)
+    if recipe.kept_rows:
+        source = find_text(recipe.data.text.get(recipe.languages.source, []))
+        inputs["source"] = identity_of_text(source)
+    return Job(out, inputs, (), extend if recipe.kept_rows else train)
 
 
 def _take_over(pack: Path, out: Path) -> None:

@@ -41,9 +41,11 @@ def body_of(recipe: Recipe, system: System) -> tuple[BodyConfig, tuple[int, ...]
     return recipe.body_config.with_layers(depths[-1]), depths
 
 
-def language_model(recipe: Recipe, config: BodyConfig, head_depths: Sequence[int], vocab_size: int) -> LanguageModel:
-    """A fresh model of the recipe's objective."""
-    return LanguageModel(config, vocab_size, head_depths, recipe.trained_by)
+def language_model(
+    recipe: Recipe, config: BodyConfig, head_depths: Sequence[int], vocab_size: int, kept: int = 0
+) -> LanguageModel:
+    """A fresh model of the recipe's objective; kept: first ids of a target whose rows are the base's."""
+    return LanguageModel(config, vocab_size, head_depths, recipe.trained_by, kept)
 
 
 def seeds_of_task(recipe: Recipe, name: str) -> range:
@@ -149,7 +151,8 @@ def text_cost(
     recipe: Recipe, section: Training, vocab_size: int, step: str, depths: Sequence[int], frozen_layers: int = 0
 ) -> Cost:
     """Cost of one optimizer step of a step that trains on text."""
-    return step_flops(step, step_work(recipe, section, vocab_size), depths, frozen_layers)
+    kept = recipe.kept_rows if step == "adapt" else 0
+    return step_flops(step, step_work(recipe, section, vocab_size, kept=kept), depths, frozen_layers)
 
 
 def micro_batches(sampler: BatchSource, run: Run, world: World) -> Batches:

@@ -6,13 +6,14 @@ Nothing is finetuned. Both count bytes of the raw text, so that vocabularies com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.sections import NonNegativeInt, Section
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.data.rows import json_object, text_field
 from ds_minimodel.tasks.batches import join
@@ -68,10 +69,21 @@ class Documents:
         return sum(len(text.encode()) for text in self.texts)
 
 
+class TextKeys(Section):
+    """Keys of a task of this kind."""
+
+    context_bytes: NonNegativeInt = 0
+    """`text`: bytes of a scored part, the same for all vocabularies; 0: parts of `max_length` tokens."""
+
+
 class Text(LikelihoodKind[Documents]):
-    """Bits a byte of documents, each of which stands between empty lines, as in the text that is trained on."""
+    """Bits a byte of documents, each of which stands between empty lines, as in the text that is trained on.
+
+    Vocabularies compare at equal bytes of context: of longer pieces as many tokens hold more text.
+    """
 
     name = "text"
+    keys = TextKeys
     form = "documents, with an empty line between them"
     scored_with_source = True
 
@@ -82,11 +94,15 @@ class Text(LikelihoodKind[Documents]):
         self, tokenizer: Tokenizer, records: Documents, task: TaskSettings, max_length: int, separators: int = 2
     ) -> Scored:
         """Each document after the tokenizer's `scored_after`; what is longer than `max_length` in parts that begin as
-        samples of training do.
+        samples of training do; with `context_bytes` what has more bytes than these.
         """
         start, sequences, owner = _scored_after(tokenizer), [], []
+        context: int = task.context_bytes  # type: ignore[attr-defined]
+        sizes = tokenizer.num_bytes() if context else []
         for number, ids in enumerate(tokenizer.encode(records.texts)):
-            parts = _parts([*start, *ids], max_length, tokenizer.vocabulary.bos)
+            whole = [*start, *ids]
+            ends = _ends([sizes[id] for id in whole], context, max_length) if context else None
+            parts = _parts(whole, max_length, tokenizer.vocabulary.bos, ends)
             sequences += parts
             owner += [number] * len(parts)
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
@@ -208,11 +224,23 @@ def _scored_after(tokenizer: Tokenizer) -> list[int]:
     return [] if tokenizer.scored_after is None else [tokenizer.scored_after]
 
 
-def _parts(ids: list[int], max_length: int, bos: int | None) -> list[np.ndarray]:
+def _ends(sizes: Sequence[int], context: int, max_length: int) -> list[int]:
+    """Where parts of at most `context` bytes and `max_length` tokens end. sizes: bytes of each token."""
+    ends, first, used = list[int](), 0, 0
+    for place in range(1, len(sizes)):
+        if place > first + 1 and (used + sizes[place] > context or place - first >= max_length):
+            ends.append(place)
+            first, used = place - 1, 0
+        used += sizes[place]
+    return [*ends, len(sizes)]
+
+
+def _parts(ids: list[int], max_length: int, bos: int | None, ends: list[int] | None = None) -> list[np.ndarray]:
     """`ids` in parts of at most `max_length`, of which each but the first begins as a sample of training does: with
-    `bos`, or where there is none with the last of the part before. All but that one are the part's own."""
-    firsts = range(0, max(1, len(ids) - 1), max_length - 1)
-    parts = [np.array(ids[first : first + max_length]) for first in firsts]
+    `bos`, or where there is none with the last of the part before. All but that one are the part's own. ends: of the
+    parts, where they are not all as long as can be."""
+    ends = ends or [*range(max_length, len(ids), max_length - 1), len(ids)]
+    parts = [np.array(ids[first:end]) for first, end in zip([0, *(end - 1 for end in ends)], ends, strict=False)]
     if bos is not None:
         for part in parts[1:]:
             part[0] = bos

@@ -54,14 +54,6 @@ def test_progress_stays_on_one_line(columns):
     assert "1%|" in lines[-1] and "\n" not in "".join(lines)
 
 
-def test_tables_on_a_terminal_and_markdown_where_redirected():
-    flops = ["-m", "ds_minimodel", "flops", "paper"]
-    shown = on_terminal(80, *flops)
-    assert "---" not in shown and "BL_BASE" in shown and max(map(len, shown.split("\n"))) <= 80
-    printed = subprocess.run([sys.executable, *flops], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert printed.startswith("# Costs") and "| ---: |" in printed
-
-
 @pytest.mark.parametrize(
     "arguments, meant",
     [
@@ -83,3 +75,8 @@ def test_doctor_finds_launchers_beside_its_python(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     lines = doctor.report().splitlines()
     assert f"launcher torchrun: {tmp_path}/torchrun" in lines and "launcher ssh: not found" in lines
+
+
+def test_an_option_is_not_shortened():
+    with pytest.raises(UserError, match="unrecognized arguments: --rank 2"):
+        parse(["run", "quickstart", "--rank", "2"])

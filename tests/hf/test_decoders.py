@@ -25,7 +25,7 @@ from .conftest import ODD_TEXTS, TEXTS, randomise
 BEGIN, END = "<|begin|>", "<|end|>"
 
 
-def save_llama(text_file, folder, single):
+def save_llama(text_file, folder, single, tied=True):
     """A Llama with digits as SmolLM2's, whose tokenizer puts texts as `single` has them."""
     tokenizer = Tokenizer(models.BPE())
     digits, by_bytes = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -36,7 +36,7 @@ def save_llama(text_file, folder, single):
     tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=[(END, 0), (BEGIN, 1)])
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BEGIN, eos_token=END).save_pretrained(folder)
     sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
-    config = LlamaConfig(vocab_size=330, max_position_embeddings=64, tie_word_embeddings=True, **sizes)
+    config = LlamaConfig(vocab_size=330, max_position_embeddings=64, tie_word_embeddings=tied, **sizes)
     randomise(LlamaForCausalLM(config)).save_pretrained(folder)
     return folder
 

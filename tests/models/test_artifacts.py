@@ -193,3 +193,13 @@ def test_a_pack_in_another_packs_place_is_refused(saved):
         load_pack(saved / "pack", "space-1", "tr")
     with pytest.raises(UserError, match="pack: the pack of step 5 in the place of that of 0"):
         load_pack(saved / "pack", "space-1", "de", 0)
+
+
+def test_a_folder_above_and_one_of_transformers_are_told_from_a_body(tmp_path):
+    (tmp_path / "both/body").mkdir(parents=True)
+    (tmp_path / "both/body/manifest.json").write_text("{}")
+    with pytest.raises(UserError, match="no such file, so .*both is not a body; give .*both/body"):
+        load_body(tmp_path / "both")
+    (tmp_path / "theirs").mkdir()
+    with pytest.raises(UserError, match="is not a body; a model of Hugging Face's is imported first"):
+        load_body(tmp_path / "theirs")

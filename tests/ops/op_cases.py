@@ -178,15 +178,17 @@ def _cross_entropy(dtype, width):
 
 
 def _linear_cross_entropy(dtype, width):
-    yield (
-        torch.randn(9, width, dtype=dtype),
-        torch.randn(50, width, dtype=dtype) / width**0.5,
-        torch.randn(50, dtype=dtype),
-        _targets(9, 50),
-        True,
-        True,
-        True,
-    )
+    for kept in (0, 20):
+        yield (
+            torch.randn(9, width, dtype=dtype),
+            torch.randn(50, width, dtype=dtype) / width**0.5,
+            torch.randn(50, dtype=dtype),
+            _targets(9, 50),
+            True,
+            True,
+            True,
+            kept,
+        )
 
 
 CASES = {

@@ -32,6 +32,21 @@ def test_gradients_only_where_required(chunk_rows, monkeypatch):
         assert not ops.linear_cross_entropy(x, weight, bias, targets).requires_grad
 
 
+@pytest.mark.parametrize("chunk_rows", [64, 16])
+def test_rows_that_are_kept_get_no_gradient_and_the_others_their_own(chunk_rows, monkeypatch):
+    monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
+    monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", chunk_rows)
+    leaves, targets = tensors()
+    grads = []
+    for kept in (0, 200):
+        own = [leaf.clone().requires_grad_() for leaf in leaves]
+        ops.linear_cross_entropy(*own, targets, kept).backward()
+        grads.append([leaf.grad for leaf in own])
+    (x, weight, bias), (kept_x, kept_weight, kept_bias) = grads
+    assert torch.equal(kept_x, x) and torch.equal(kept_bias, bias) and not kept_weight[:200].any()
+    torch.testing.assert_close(kept_weight[200:], weight[200:])
+
+
 def test_losses_of_tokens_add_up_to_the_loss(monkeypatch):
     monkeypatch.setattr(cross_entropy, "TOKEN_ROWS", 16)
     (x, weight, bias), targets = tensors()

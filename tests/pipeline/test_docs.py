@@ -144,11 +144,13 @@ def test_extending_a_model(folder, hub, monkeypatch, capsys):  # noqa: F811
     assert manifest["initialisation"] == "wechsel"
 
 
-@pytest.mark.parametrize("model", ["ModernBERT-base", "SmolLM2-135M"])
+@pytest.mark.parametrize("model", ["ModernBERT-base", "SmolLM2-135M-Instruct"])
 def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa: F811
     """The tutorial's commands over a model with its tokenizer and few random layers."""
     name = model.partition("-")[0].lower()
-    if model == "SmolLM2-135M":
+    small = [*SMALL, "tokenizer.vocab_size=320"]
+    if name == "smollm2":
+        small += ["tokenizer.vocab_size=24", "systems=[bl_base]"]
         save_llama(text_file, folder / model, "$A")
     else:
         save_modernbert(text_file, folder / model)
@@ -157,9 +159,10 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
     for command in commands("docs/tutorial.md"):
         if name in command.lower():
             _, arguments = give(command, monkeypatch)
-            small = [*SMALL, "tokenizer.vocab_size=320"] if arguments[0] == "run" else []
-            small += [f"{step}.batch_size=8" for step in ("build_mini", "adapt")] if arguments[0] == "plan" else []
-            do([*arguments, *small], folder, capsys)
+            options = small if arguments[0] in ("run", "fertility") else []
+            if arguments[0] == "plan":
+                options = [f"{step}.batch_size=8" for step in ("build_mini", "adapt")]
+            do([*arguments, *options], folder, capsys)
     (code,) = (text for text in blocks("docs/tutorial.md", "python") if f"{name}-de" in text)
     assert run_script(code, folder).strip()
 

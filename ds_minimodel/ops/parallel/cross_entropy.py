@@ -9,6 +9,7 @@ ops/cross_entropy.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,25 +25,42 @@ from ds_minimodel.ops.product import product, upcast_if_emulated
 CHUNK_ROWS = 1024  # rows of logits held at once, in float32
 
 
-def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: range, group: Group) -> Tensor:
+Ranges = Sequence[range]
+
+
+def place_of(ids: Tensor, rows: Ranges) -> tuple[Tensor, Tensor]:
+    """Whether each id is in one of the ranges `rows`, and its place where these stand one below the other (else 0)."""
+    is_own, place, first = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids), 0
+    for part in rows:
+        inside = (ids >= part.start) & (ids < part.stop)
+        is_own, place = is_own | inside, torch.where(inside, ids - part.start + first, place)
+        first += len(part)
+    return is_own, place
+
+
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: Ranges, group: Group, kept: int = 0
+) -> Tensor:
     """Sum of cross-entropies of x @ weight.T + bias over the whole vocabulary, a float32 scalar on every rank.
 
-    x: (P,H), the same on every rank. weight: (V,H), bias: (V,): the entries in the range `rows`, which this rank
-    holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to IGNORED give no loss.
+    x: (P,H), the same on every rank. weight: (V,H), bias: (V,): the entries in the ranges `rows`, which this rank
+    holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to IGNORED give no loss. kept: as of
+    ops.linear_cross_entropy.
     """
-    return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, group)
+    return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, group, kept)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: range, group: Group
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: Ranges, group: Group, kept: int
     ) -> Tensor:
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         dtype = accumulation_dtype(x.dtype)
         loss = x.new_zeros((), dtype=dtype)
         grad_x = torch.empty_like(x) if needs_x else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_weight else None
+        grad_rows = None if grad_weight is None else grad_weight[kept:]
         grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
         ctx.dtypes = x.dtype, weight.dtype, bias.dtype
         (weight,) = upcast_if_emulated(weight)  # once, not for every product
@@ -52,7 +70,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             chunk_loss, grad_RV = _loss_and_logit_grad(logits_RV, bias, targets[chunk], rows, group)
             loss += chunk_loss
             grad_x_RH = None if grad_x is None else grad_x[chunk]
-            add_chunk_gradients(grad_RV, x[chunk], weight, grad_x_RH, grad_weight, grad_bias)
+            add_chunk_gradients(grad_RV, x[chunk], weight, grad_x_RH, grad_rows, grad_bias)
         ctx.grads = grad_x, grad_weight, grad_bias
         return loss
 
@@ -62,10 +80,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad if grad is None else (grad * grad_loss).to(dtype)
             for grad, dtype in zip(ctx.grads, ctx.dtypes, strict=True)
         )
-        return *grads, None, None, None
+        return *grads, None, None, None, None
 
 
-def token_losses(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: range, group: Group) -> Tensor:
+def token_losses(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: Ranges, group: Group) -> Tensor:
     """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
 
     Without a gradient, and never holding all logits.
@@ -79,7 +97,7 @@ def token_losses(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows:
 
 
 def _loss_and_logit_grad(
-    logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: range, group: Group
+    logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: Ranges, group: Group
 ) -> tuple[Tensor, Tensor]:
     """(sum of the losses, d sum / d logits) of a chunk; both equal those of the whole vocabulary."""
     losses_R, scores_RV, normaliser_R, own, column = _losses(logits_RV, bias, targets_R, rows, group)
@@ -89,14 +107,14 @@ def _loss_and_logit_grad(
 
 
 def _losses(
-    logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: range, group: Group
+    logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: Ranges, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Of a chunk: losses (R,), this rank's scores (R, V), the logarithm of each row's sum of exponentials (R,), whether
     this rank has the target's column (R,), and which that is (R, 1)."""
     scores_RV = logits_RV.to(accumulation_dtype(logits_RV.dtype)) + bias
     used = targets_R != IGNORED
-    own = used & (targets_R >= rows.start) & (targets_R < rows.stop)
-    column = torch.where(own, targets_R - rows.start, 0)[:, None]
+    is_here, place = place_of(targets_R, rows)
+    own, column = used & is_here, place[:, None]
     parts = torch.stack((torch.logsumexp(scores_RV, -1), torch.where(own, scores_RV.gather(-1, column)[:, 0], 0)))
     gathered = all_gather(parts, group) if group.size > 1 else [parts]
     normalisers, target_scores = torch.stack(gathered, 1)

@@ -1,0 +1,218 @@
+"""Extension of a base's vocabulary by pieces of another language: the merges of a byte-level BPE go on where they end.
+
+A text is cut as before, and then by the new merges: they join pieces that the old ones leave side by side. So a text in
+which no new piece occurs keeps its ids. Pieces that occur in text of the source language are not taken.
+"""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Runner
+
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.progress import Progress
+from ds_minimodel.common.vocabulary import VocabularyManifest
+from ds_minimodel.data.reader import COLUMN, find_text, names_of, pinned, read_documents
+from ds_minimodel.data.tokenizer import JSON_FILE, TokenizerJson
+
+FEWEST = 2  # occurrences of a new piece in the text
+Merge = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What a text makes of a base's vocabulary.
+
+    words, num_bytes, tokens: of the text; the tokens are the base's. merges: the further ones, best first. counts: how
+    often each occurs in the text as it is cut by those before it.
+    """
+
+    file: TokenizerJson
+    words: int
+    num_bytes: int
+    tokens: int
+    merges: Sequence[Merge]
+    counts: Sequence[int]
+
+    def tokens_with(self, number: int) -> int:
+        """Tokens of the text with so many new pieces."""
+        return self.tokens - sum(self.counts[:number])
+
+
+def read_extension(
+    base: str | Path,
+    text: Sequence[str | Path],
+    source_text: Sequence[str | Path],
+    most: int,
+    label: str = "tokenizer",
+    column: str = COLUMN,
+) -> Extension:
+    """The Extension by at most so many pieces of the vocabulary in the pack or tokenizer `base`.
+
+    text, source_text: paths or globs of the language that is added, and of the base's own, which keeps its pieces; it
+    may be empty. UserError where the base is no byte-level BPE.
+    """
+    file = _byte_level(Path(base))
+    runner, words = file.load(), 0
+
+    def lines(patterns: Sequence[str | Path]) -> Iterator[str]:
+        nonlocal words
+        progress = Progress(label, None, "lines")
+        for document in read_documents(map(str, patterns), column) if patterns else ():
+            for line in document:
+                words += len(line.split())
+                yield line
+                progress.update(progress.done + 1)
+        progress.close("all read")
+
+    of_source = _words(runner, lines(source_text))
+    words = 0
+    of_text = _words(runner, lines(text))
+    pieces = [
+        _Word([token.value for token in runner.model.tokenize(word)], of_text[word], of_source[word])
+        for word in sorted(of_text.keys() | of_source.keys())
+    ]
+    num_bytes = sum(len("".join(word.pieces)) * word.count for word in pieces)  # a character of a piece is a byte
+    tokens = sum(len(word.pieces) * word.count for word in pieces)
+    merges, counts = _more_merges(pieces, {*runner.get_vocab()}, most)
+    return Extension(file, words, num_bytes, tokens, merges, counts)
+
+
+def extend_tokenizer(
+    base: str | Path,
+    rows: int,
+    text: Sequence[str | Path],
+    source_text: Sequence[str | Path],
+    out: str | Path,
+    new_pieces: int,
+    label: str = "tokenizer",
+    column: str = COLUMN,
+) -> None:
+    """Write the vocabulary of the pack or tokenizer `base` with `new_pieces` more into the artifact folder `out`.
+
+    rows: of the base's embeddings; the new ids follow them. All else that the base's folder has of a tokenizer, such as
+    a chat template, is kept. The result is a function of the texts and the arguments. Other arguments and errors as of
+    read_extension; UserError, too, where the text supports fewer pieces.
+    """
+    base, sources = Path(base), pinned(find_text(text))
+    extension = read_extension(base, [*map(str, sources)], source_text, new_pieces, label, column)
+    if len(extension.merges) < new_pieces:
+        raise UserError(
+            f"tokenizer.vocab_size={new_pieces}: the text ({', '.join(map(str, text))}) supports at most "
+            f"{len(extension.merges)} pieces beside the base's; lower it to that or add text"
+        )
+    extended = TokenizerJson(Path(out) / JSON_FILE, with_merges(extension.file.content, extension.merges, rows))
+    manifest = files.read_artifact(base, VocabularyManifest, verify=True)
+    vocabulary = replace(manifest.vocabulary(base), size=rows + new_pieces, kept=rows)
+    with files.atomic_folder(out) as folder:
+        for name in manifest.files.keys() - {JSON_FILE}:
+            if not name.endswith(".safetensors"):
+                shutil.copyfile(base / name, folder / name)
+        extended.load().save(str(folder / JSON_FILE))
+        files.write_manifest(folder, kind="tokenizer", **vocabulary.facts(), text=names_of(sources))
+
+
+def _byte_level(base: Path) -> TokenizerJson:
+    """The base's file; UserError where its merges cannot go on."""
+    path = base / JSON_FILE
+    file = TokenizerJson(path) if path.is_file() else None
+    if file is None or not file.is_byte_level or file.content["model"].get("byte_fallback"):
+        kind = "SentencePiece" if file is None else file.kind
+        raise UserError(
+            f"{base}: a {kind} vocabulary, and only byte-level BPE is extended; leave tokenizer.vocabulary out, "
+            "so that the language has a vocabulary of its own"
+        )
+    return file
+
+
+def _words(runner: Runner, lines: Iterable[str]) -> Counter[str]:
+    """How often each word, as the vocabulary parts text, occurs."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        normal = runner.normalizer.normalize_str(line) if runner.normalizer else line
+        counts.update(word for word, _ in runner.pre_tokenizer.pre_tokenize_str(normal))
+    return counts
+
+
+@dataclass
+class _Word:
+    """A word as the pieces it is cut into, and how often the text and the source text have it."""
+
+    pieces: list[str]
+    count: int
+    in_source: int
+
+
+def _more_merges(words: Sequence[_Word], taken: set[str], number: int) -> tuple[list[Merge], list[int]]:
+    """At most `number` merges that go on where those of a BPE end, best first, and how often each occurs in the text.
+
+    words: of which the pieces are changed. taken: pieces that there are. The best is the pair that is most frequent in
+    the text as it is cut so far, as in training; of equal ones the first in the order of strings. Pairs that occur in
+    the source text are left out.
+    """
+    counts, in_source = Counter[Merge](), Counter[Merge]()
+    places: defaultdict[Merge, set[int]] = defaultdict(set)
+
+    def count(number: int, sign: int) -> set[Merge]:
+        word = words[number]
+        pairs = [*pairwise(word.pieces)]
+        for pair in pairs:
+            counts[pair] += sign * word.count
+            in_source[pair] += sign * word.in_source
+            (places[pair].add if sign > 0 else places[pair].discard)(number)
+        return {*pairs}
+
+    for place in range(len(words)):
+        count(place, 1)
+    heap = [(-occurrences, pair) for pair, occurrences in counts.items() if occurrences >= FEWEST]
+    heapq.heapify(heap)
+    merges, found = list[Merge](), list[int]()
+    while heap and len(merges) < number:
+        negative, pair = heapq.heappop(heap)
+        if -negative != counts[pair]:  # counted anew since
+            if counts[pair] >= FEWEST:
+                heapq.heappush(heap, (-counts[pair], pair))
+        elif not in_source[pair] and "".join(pair) not in taken:
+            merges.append(pair)
+            found.append(-negative)
+            taken.add("".join(pair))
+            touched = set[Merge]()
+            for place in sorted(places[pair]):
+                count(place, -1)
+                words[place].pieces = _merged(words[place].pieces, pair)
+                touched |= count(place, 1)
+            for other in touched:
+                if counts[other] >= FEWEST:
+                    heapq.heappush(heap, (-counts[other], other))
+    return merges, found
+
+
+def _merged(pieces: Sequence[str], pair: Merge) -> list[str]:
+    """Pieces with each occurrence of the pair, from the left, as one."""
+    merged, place = list[str](), 0
+    while place < len(pieces):
+        is_pair = tuple(pieces[place : place + 2]) == pair
+        merged.append("".join(pair) if is_pair else pieces[place])
+        place += 2 if is_pair else 1
+    return merged
+
+
+def with_merges(content: dict[str, Any], merges: Sequence[Merge], first: int) -> dict[str, Any]:
+    """A tokenizer.json's content with more merges, whose pieces have the ids from `first` on.
+
+    Added tokens stand among the model's pieces then: the library would give those that do not ids behind the new ones.
+    """
+    model = content["model"]
+    added = {token["content"]: token["id"] for token in content["added_tokens"]}
+    new = {"".join(pair): first + number for number, pair in enumerate(merges)}
+    vocab = {**model["vocab"], **added, **new}
+    return {**content, "model": {**model, "vocab": vocab, "merges": [*model["merges"], *map(list, merges)]}}

@@ -1,0 +1,173 @@
+"""A language that is added to a base's vocabulary: the base's rows stay, in training, on disk and in transformers."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ds_minimodel.costs.plans import model_of
+from ds_minimodel.hf.convert import import_hf
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.serve.packs import save_plugged
+from ds_minimodel.serve.predictor import Predictor
+
+from ..forks import run, run_ranks
+from ..hf.test_decoders import save_llama
+from .conftest import make_world, refused
+
+NEW, ROWS = 24, 330
+RECIPE = """
+workdir: {folder}/run
+systems: [bl_base, minipost]
+base: {folder}/base
+languages: {{source: en, targets: [xx]}}
+tokenizer: {{vocabulary: extend, vocab_size: 24}}
+data: {{workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
+mini: {{depth: 1, new_layers: 1}}
+build_mini: {{steps: 2, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 1}}
+adapt: {{steps: 6, batch_size: 8, seq_length: 32, lr: 2e-2, warmup_steps: 1, snapshot_every: 3}}
+finetune:
+  seeds: 1
+  max_length: 48
+  tasks: {{bits: {{kind: text, test: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}}}
+engine: {{precision: fp32, micro_batch_size: 4}}
+checkpoint: {{every: 2}}
+"""
+RANKS = "tests.pipeline.tensor_ranks:do_steps"
+
+
+def make_recipe(folder, tied=True):
+    """A world whose English a Llama knows; the recipe's path."""
+    folder.mkdir(exist_ok=True)
+    path = make_world(folder)
+    import_hf(save_llama(folder / "en.txt", folder / "theirs", "$A", tied), folder / "base", "en")
+    path.write_text(RECIPE.format(folder=folder))
+    return path
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def folder(request, tmp_path_factory):
+    """Of a run to its end."""
+    folder = tmp_path_factory.mktemp("extended")
+    code, _, err = run("run", make_recipe(folder, request.param))
+    assert code == 0, err
+    return folder
+
+
+def test_a_pack_has_new_rows_alone_and_they_learn(folder):
+    pack = load_file(folder / "run/adapt/bl_base/xx/pack/embeddings.safetensors")
+    first = load_file(folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors")
+    for name, rows in pack.items():
+        assert len(rows) == NEW and not torch.equal(rows, first[name])
+    for system in ("bl_base", "minipost"):
+        scores = json.loads((folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json").read_text())
+        assert scores[-1]["bits_per_byte"] < scores[0]["bits_per_byte"]
+
+
+def test_new_rows_begin_as_the_mean_of_their_parts(folder):
+    first = load_file(folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors")["tokens"]
+    old = load_file(folder / "base/pack/embeddings.safetensors")["tokens"]
+    theirs, new = (AutoTokenizer.from_pretrained(folder / name) for name in ("theirs", "run/tokenizer/xx"))
+    for id in range(ROWS, ROWS + NEW):
+        parts = theirs(new.decode([id]), add_special_tokens=False)["input_ids"]
+        torch.testing.assert_close(first[id - ROWS], old[parts].mean(0))
+
+
+def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(folder, tmp_path):
+    body, pack, out = folder / "run/pretrain/bl_base/body", folder / "run/adapt/bl_base/xx/pack", tmp_path / "hf"
+    code, _, err = run("export-hf", body, out, "--pack", pack)
+    assert code == 0, err
+    before, after = (AutoTokenizer.from_pretrained(place) for place in (folder / "theirs", out))
+    old, new = (AutoModelForCausalLM.from_pretrained(place).eval() for place in (folder / "theirs", out))
+    english, added = ((folder / f"{language}.txt").read_text()[:600] for language in ("en", "xx"))
+    ids = before(english, return_tensors="pt")["input_ids"][:, :64]
+    assert after(english, return_tensors="pt")["input_ids"][:, :64].equal(ids)
+    with torch.inference_mode():
+        assert new(ids).logits[..., :ROWS].equal(old(ids).logits)
+    assert (
+        len(after(added)["input_ids"]) < len(before(added)["input_ids"])
+        and after.decode(after(added)["input_ids"]) == added
+    )
+    assert after.special_tokens_map == before.special_tokens_map
+
+
+def test_a_pack_is_asked_beside_its_base_and_plugged_it_is_whole(folder, tmp_path):
+    body, pack = folder / "base/body", folder / "run/adapt/bl_base/xx/pack"
+    save_plugged(body, pack, tmp_path / "plugged")
+    answers = [
+        Predictor(model, {"xx": of_language}).predict([{"text": "zit gsr"}])
+        for model, of_language in ((body, pack), (tmp_path / "plugged/body", tmp_path / "plugged/pack"))
+    ]
+    assert answers[0] == answers[1]
+    assert len(load_file(tmp_path / "plugged/pack/embeddings.safetensors")["tokens"]) == ROWS + NEW
+
+
+def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
+    """Of the base's own language: what it had, and what new rows take of it."""
+    packs = [
+        f"--pack={name}={folder / place}"
+        for name, place in (("old", "base/pack"), ("new", "run/adapt/bl_base/xx/pack"))
+    ]
+    for language in ("en", "xx"):
+        documents = (folder / f"{language}.txt").read_text().split("\n\n")[:3]
+        (tmp_path / f"{language}.txt").write_text("\n\n".join(documents))
+    code, out, err = run(
+        "bits", folder / "base/body", *packs, "--context-bytes", 40, "--json", tmp_path / "en.txt", tmp_path / "xx.txt"
+    )
+    assert code == 0, err
+    rows = {(Path(row["text"]).stem, row["pack"]): row for row in json.loads(out)}
+    assert rows["en", "new"]["bits_per_byte"] >= rows["en", "old"]["bits_per_byte"]
+    assert rows["en", "new"]["bytes_per_token"] == rows["en", "old"]["bytes_per_token"]
+    assert rows["xx", "new"]["bytes_per_token"] > rows["xx", "old"]["bytes_per_token"]
+    model, tokenizer = (kind.from_pretrained(folder / "theirs") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    nats = 0.0
+    for document in (tmp_path / "en.txt").read_text().split("\n\n"):
+        part, rest = [tokenizer.bos_token_id], tokenizer(document, add_special_tokens=False)["input_ids"]
+        while rest:
+            sizes, number = [len(token) for token in tokenizer.convert_ids_to_tokens(rest)], 1
+            while number < len(rest) and sum(sizes[: number + 1]) <= 40:
+                number += 1
+            ids = torch.tensor([[*part, *rest[:number]]])
+            with torch.inference_mode():
+                nats += model(ids, labels=ids).loss.item() * number
+            part, rest = [rest[number - 1]], rest[number:]
+    num_bytes = len((tmp_path / "en.txt").read_text().replace("\n\n", ""))
+    assert rows["en", "old"]["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes, rel=1e-4)
+
+
+def test_the_plan_trains_the_new_rows_alone(folder):
+    recipe = load_recipe(folder / "recipe.yaml")
+    for system in recipe.chosen_systems:
+        with torch.device("meta"):
+            module = model_of(recipe, system, "adapt")
+        trained = {name: len(rows) for name, rows in module.named_parameters() if rows.requires_grad}
+        assert {name.removeprefix("pack.") for name in trained} == load_rows(folder).keys()
+        assert {*trained.values()} == {NEW} and len(module.pack.table("tokens")) == ROWS + NEW
+
+
+@pytest.mark.parametrize("layout", [["engine.zero_stage=3"], ["engine.zero_stage=1"], ["engine.tensor_parallel=2"]])
+def test_two_ranks_train_the_same_rows(folder, tmp_path, layout):
+    recipe = make_recipe(tmp_path, (folder / "base/pack").exists() and "output" not in load_rows(folder))
+    for step in ("tokenizer", "prepare"):
+        code, _, err = run(step, recipe)
+        assert code == 0, err
+    codes, errors = run_ranks(2, RANKS, recipe, ["finetune.tasks={}", "systems=[bl_base]", *layout])
+    assert codes == [0, 0], errors
+    for name, rows in load_rows(tmp_path).items():
+        torch.testing.assert_close(rows, load_rows(folder)[name], rtol=1e-3, atol=1e-4)
+
+
+def load_rows(folder):
+    return load_file(folder / "run/adapt/bl_base/xx/pack/embeddings.safetensors")
+
+
+def test_what_cannot_be_extended_is_refused(tmp_path):
+    recipe = make_world(tmp_path)
+    assert "there is no base whose vocabulary is extended" in refused("run", recipe, "tokenizer.vocabulary=extend")
+    other = make_recipe(tmp_path / "other")
+    other.write_text(other.read_text().replace(", vocab_size: 24", ""))
+    assert "tokenizer.vocab_size: say how many pieces are added" in refused("run", other)
