@@ -54,7 +54,8 @@ def test_a_script_without_a_guard_is_run_once(tmp_path):
 
 def test_an_interrupt_ends_without_a_word_of_the_workers(tmp_path):
     script = (
-        "import time\nfrom ds_minimodel.data.workers import ordered_map\n"
+        "import signal, time\nfrom ds_minimodel.data.workers import ordered_map\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell's job in the background ignores
         "print('begun', flush=True)\nlist(ordered_map(time.sleep, [2] * 9, 2))"
     )
     process = subprocess.Popen(
