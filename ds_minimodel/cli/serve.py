@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.cli.hf import hugging_face_module
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
@@ -22,7 +21,7 @@ STDIN = "-"
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    pack = commands.add_parser("pack", help="show, check, push or pull a language pack, or put it beside a body")
+    pack = commands.add_parser("pack", help="show or check a language pack, or put it beside a body")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
     show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
     show.add_argument("pack", metavar="PACK")
@@ -40,19 +39,6 @@ def add_arguments(commands: Commands) -> None:
         "--onto", action="store_true", help="BODY is another one of the pack's embedding space, by your declaration"
     )
     plug.set_defaults(run=_plug)
-    push = actions.add_parser("push", help="upload a pack with a model card to a Hub")
-    push.add_argument("pack", metavar="PACK")
-    push.add_argument("repository", metavar="REPOSITORY", help="NAME/PACK; made where it is not there")
-    push.add_argument("--private", action="store_true", help="of a repository that is made for it")
-    push.set_defaults(run=_push)
-    pull = actions.add_parser("pull", help="download a pack from a Hub; all files are checked")
-    pull.add_argument("repository", metavar="REPOSITORY")
-    pull.add_argument("out", metavar="OUT")
-    pull.add_argument("--revision", metavar="NAME", help="branch, tag or commit; default: main")
-    pull.add_argument("--identity", metavar="HASH", help="what `pack push` printed; another pack is refused")
-    pull.set_defaults(run=_pull)
-    for action in (push, pull):
-        action.add_argument("--endpoint", metavar="URL", help="default: HF_ENDPOINT, or https://huggingface.co")
     predict = commands.add_parser("predict", help="ask a task model or a body, in any language with a pack")
     predict.add_argument("model", metavar="MODEL", help="folder of a task model or a body")
     predict.add_argument(
@@ -127,15 +113,6 @@ def _plug(options: Options) -> None:
 
     save_plugged(options.body, options.pack, options.out, options.onto)
     say(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`")
-
-
-def _push(options: Options) -> None:
-    print(hugging_face_module("serve.hub").push(options.pack, options.repository, options.endpoint, options.private))
-
-
-def _pull(options: Options) -> None:
-    where = options.repository, options.out, options.endpoint
-    print(hugging_face_module("serve.hub").pull(*where, options.revision, options.identity))
 
 
 def _predict(options: Options) -> None:

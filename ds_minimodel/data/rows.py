@@ -174,7 +174,7 @@ class HubText(NamedTuple):
 
     def pinned(self) -> Self:
         """The same at the commit that its revision names now."""
-        with hub_api(str(self)) as (_, api):
+        with hub_api(str(self)) as api:
             return self._replace(revision=api.dataset_info(self.name, revision=self.revision).sha)
 
 

@@ -1,4 +1,4 @@
-"""The model card of an export or a pack: README.md with YAML front matter, of what manifests and the run say.
+"""The model card of an export: README.md with YAML front matter, of what manifests and the run say.
 
 Base and license are those that an import has kept; scores are read from the workdir that the pack lies in. What is not
 known is left out.
@@ -70,39 +70,38 @@ def hub_name(value: object) -> str | None:
     return value if isinstance(value, str) and _HUB_NAME.fullmatch(value) else None
 
 
-def model_card(pack: Path, artifact: Path | None = None, export: Export | None = None) -> str:
-    """README.md of a language pack, or of the export of a body or task model `artifact` with it."""
+def model_card(pack: Path, artifact: Path, export: Export) -> str:
+    """README.md of the export of a body or task model `artifact` with a language pack."""
     facts, place = read_artifact(pack, PackManifest), _Place.of(pack)
-    origin = _origin([*([artifact] if artifact else []), pack, *place.bodies])
-    scores = place.scores(facts, export.task if export else None)
-    language, pipeline = facts.language, export.pipeline if export else None
-    training: dict[str, Any] = {"system": place.system, "steps": facts.steps, "eflops": facts.eflops}
-    training |= {"embedding_space": facts.space, "layers": export.num_layers if export else None}
-    known = {key: value for key, value in training.items() if value is not None}
+    origin = _origin([artifact, pack, *place.bodies])
+    scores = place.scores(facts, export.task)
+    language = facts.language
+    training: dict[str, Any] = {"system": place.system} if place.system else {}
+    training |= {"steps": facts.steps, "eflops": facts.eflops}
+    training |= {"embedding_space": facts.space, "layers": export.num_layers}
     front = ModelCardData(
         language=language if _LANGUAGE_CODE.fullmatch(language) and language != UNKNOWN_LANGUAGE else None,
         license=origin.license,
         base_model=hub_name(origin.base_model),
-        library_name="transformers" if export else "ds_minimodel",
-        pipeline_tag=pipeline,
-        tags=[*(["mini-model-adaptation"] if facts.steps else []), *([] if export else ["language-pack"])],
+        library_name="transformers",
+        pipeline_tag=export.pipeline,
+        tags=["mini-model-adaptation"] if facts.steps else None,
         model_name=f"ds_minimodel-{language}" if scores else None,
-        eval_results=[score.result(language, pipeline or "fill-mask") for score in scores] or None,
-        ds_minimodel=known,
+        eval_results=[score.result(language, export.pipeline or "fill-mask") for score in scores] or None,
+        ds_minimodel=training,
     )
     table = {
         "language": "not known" if language == UNKNOWN_LANGUAGE else language,
         "base": hub_name(origin.base_model) or origin.imported_from or "not known",
         "license of the base": origin.license or "not known",
-        **{name.replace("_", " "): value for name, value in known.items()},
+        **{name.replace("_", " "): value for name, value in training.items()},
     }
     made = (
         "by mini-model adaptation (Marchisio et al., ACL 2023)" if facts.steps else "of an imported model, not trained,"
     )
-    noun = f"{export.architecture} with the language pack" if export else "Language pack"
     lines = [
-        f"# {noun} {escape_markdown(language)}",
-        f"\nMade {made} with ds_minimodel.{'' if export else ' It fits bodies of its embedding space alone.'}",
+        f"# {export.architecture} with the language pack {escape_markdown(language)}",
+        f"\nMade {made} with ds_minimodel.",
         "\n| | |\n|---|---|",
         *(f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()),
     ]

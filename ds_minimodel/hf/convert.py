@@ -73,7 +73,7 @@ def import_hf_from_hub(
     name: MODEL or OWNER/MODEL. revision: a branch, tag or commit; default main. The commit is recorded.
     """
     refuse_existing(out)
-    with hub_api(name) as (_, api):
+    with hub_api(name) as api:
         info = api.model_info(name, revision=revision)
         there = [file.rfilename for file in info.siblings or []]
         if "config.json" not in there:

@@ -43,7 +43,7 @@ def call(hub, tmp_path):  # noqa: F811
     documents = [" ".join(words[number % 7 : number % 31 + 8]) + "\nthe end" for number in range(200)]
     (tmp_path / "en.txt").write_text("\n\n".join(documents))
     rows = "".join(json.dumps({"text": document, "id": 1}) + "\n" for document in documents)
-    hub.datasets["someone/texts"] = {"train.jsonl": rows.encode(), "test.jsonl": b'{"text": null}\n'}
+    hub.repositories["someone/texts"] = {"train.jsonl": rows.encode(), "test.jsonl": b'{"text": null}\n'}
     own = hub.variables(tmp_path)
     return lambda step, *overrides: run(step, "recipe.yaml", *overrides, cwd=tmp_path, **own)[::2]
 

@@ -8,7 +8,7 @@ import yaml
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
-from ds_minimodel.hf.card import hub_name, model_card
+from ds_minimodel.hf.card import Export, hub_name, model_card
 from ds_minimodel.hf.convert import export_hf, import_hf
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.models.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
@@ -118,11 +118,12 @@ def test_no_name_becomes_a_mark(workdir, tmp_path):
     manifest = json.loads((pack / "manifest.json").read_text())
     hostile = {"imported_from": "<script>alert(1)</script>[x](javascript:y)\n\n# z", "base_model": "a\n---\n<b>"}
     (pack / "manifest.json").write_text(json.dumps({**manifest, "language": "de <b> ![x](http:y)", **hostile}))
-    card = model_card(pack)
+    export = Export("XLMRobertaForMaskedLM", 3, "fill-mask")
+    card = model_card(pack, pack, export)
     _, front, text = card.split("---\n", 2)
     assert not [mark for mark in ("<script", "<b>", "[x](", "\n# z") if mark in text]
     assert "base_model" not in yaml.safe_load(front)
-    for key, read in (("language", check_pack), ("license", model_card)):
+    for key, read in (("language", check_pack), ("license", lambda pack: model_card(pack, pack, export))):
         (pack / "manifest.json").write_text(json.dumps({**manifest, **hostile, key: "de\n\n<script>"}))
         with pytest.raises(UserError, match=f"manifest.json: {key}: ") as refusal:
             read(pack)

@@ -37,7 +37,7 @@ def test_a_model_is_fetched_and_imported(hub, call, files, roberta, tmp_path):  
         assert there["files"] == here["files"]
         assert (there["imported_from"], there["base_model"], there["revision"]) == (NAME, NAME, COMMIT)
         assert "revision" not in here
-    asked = " ".join(path for _, path in hub.requests)
+    asked = " ".join(hub.requests)
     assert "model.safetensors" in asked and not any(name in asked for name in ("pytorch_model", "onnx", "training"))
 
 

@@ -20,7 +20,6 @@ from ..forks import Fork, run
 from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from ..hf.test_decoders import save_llama
 from ..hf.test_modernbert import save_modernbert
-from ..serve.hub_server import hub  # noqa: F401
 from .conftest import copy_of, make_world
 from .test_base import assert_shared_rows_are_the_bases
 
@@ -107,7 +106,7 @@ def give(command, monkeypatch):
     return typed, shlex.split(command)[1:]
 
 
-def test_extending_a_model(folder, hub, monkeypatch, capsys):  # noqa: F811
+def test_extending_a_model(folder, monkeypatch, capsys):
     """From README's import to another initialisation, each page going on with what the one before left."""
     done = set()
 
@@ -118,7 +117,7 @@ def test_extending_a_model(folder, hub, monkeypatch, capsys):  # noqa: F811
         for command in commands(page):
             if "ds-minimodel " not in command or is_on_recipe(command) or command in done:
                 continue
-            replaced = command.replace("--ranks 8", "--ranks 1").replace("http://localhost:8080", hub.endpoint)
+            replaced = command.replace("--ranks 8", "--ranks 1")
             typed, arguments = give(replaced, monkeypatch)
             if arguments[1] == "extend.yaml":
                 arguments += [*SMALL, *([] if page == "README.md" else [QUESTIONS])]
