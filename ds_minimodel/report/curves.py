@@ -6,13 +6,13 @@ Every system has every task, language, seed and step: score rows are those of on
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import TypedDict  # typing's is none that pydantic reads before Python 3.12
 
 from ds_minimodel.common.files import Amount, Count, Stored, read_model_lines
@@ -203,101 +203,50 @@ def _ratio(curve: pd.DataFrame, base: pd.DataFrame) -> float:
     return compute_to_reach(base, target).eflops / own if 0 < own < math.inf else 0.0
 
 
-def seconds_ratios(losses: Iterable[Row], spent: Mapping[str, float]) -> dict[str, float]:
-    """{system: BL_BASE's measured seconds an EFLOP of step 2 over the system's, mean over languages}.
-
-    losses: rows of losses.py. spent: {system: EFLOPs of step 2}.
-    """
-    columns = ["system", "language", "usual_seconds"]
-    adapted = pd.DataFrame([row for row in losses if row["stage"] == "adapt"], columns=columns)
-    paces = adapted.set_index(columns[:2])["usual_seconds"].unstack().div(pd.Series(spent), axis=0)
-    return (paces.loc[BASELINE] / paces).mean(axis=1).dropna().to_dict() if BASELINE in adapted["system"].array else {}
-
-
 LAST_SHARE = 0.05  # share of a run over which its final loss is averaged
-NUM_STRETCHES = 120  # points of a curve: means of so many stretches of the run, without single steps' noise
 
 
 class LossRow(TypedDict):
-    """Loss of one training run, as above."""
+    """Loss of one training run. final: of training. held_out: (step, bits a byte) of text that is held out."""
 
     system: str
     stage: str
     language: str
     final: float
-    curve: list[list[float]]
-    held_out: list[list[float]]
-    usual_seconds: float
-
-
-class DevelopmentRow(TypedDict):
-    """[step, score] of one finetuning on its task's development file."""
-
-    system: str
-    task: str
-    seed: int
-    curve: list[list[float]]
+    held_out: list[tuple[int, float]]
 
 
 class LossRecord(Stored):
     """What is read of a line of metrics.jsonl; that of step 0 has held-out losses alone."""
 
     step: Count
-    eflops: Amount
     loss: Amount = math.nan
-    tflops_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = math.nan
     bits: Amount | None = Field(None, alias="held_out/bits_per_byte")
     body_bits: Amount | None = Field(None, alias="held_out/body_bits_per_byte")
-    score: Amount | None = Field(None, alias="dev/score")
-
-    @model_validator(mode="after")
-    def _has_trained(self) -> Self:
-        if self.step and not {"loss", "tflops_per_second"} <= self.model_fields_set:
-            raise ValueError("loss or tflops_per_second is missing")
-        return self
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow | None:
-    """Loss row of one run, or None where nothing was logged."""
-    every = _records(path)
-    records = [record for record in every if record.step]
-    if not records:
+    """Loss row of one run, or None where nothing was logged.
+
+    A run that was killed and resumed writes some steps again: the last record of a step counts.
+    """
+    advice = "put it back from a copy, or delete it: nothing but the report reads it"
+    records = {record.step: record for record in read_model_lines(path, LossRecord, advice)}
+    if not any(records):
         return None
-    of_body = [(record, record.body_bits) for record in every]
-    of_trained = [(record, record.bits) for record in every]
-    held_out = of_body if any(bits is not None for _, bits in of_body) else of_trained
-    start = (1 - LAST_SHARE) * records[-1].step
+    of_body = any(record.body_bits is not None for record in records.values())
+    held_out = {step: record.body_bits if of_body else record.bits for step, record in sorted(records.items())}
+    losses = [record.loss for step, record in records.items() if step >= max(1, (1 - LAST_SHARE) * max(records))]
     return {
         "system": system,
         "stage": stage,
         "language": language,
-        "final": statistics.fmean(record.loss for record in records if record.step >= start),
-        "curve": _stretches([(record.eflops, record.loss) for record in records]),
-        "held_out": [[record.step, record.eflops, bits] for record, bits in held_out if bits is not None],
-        "usual_seconds": 1e6 * records[-1].eflops / statistics.median(record.tflops_per_second for record in records),
+        "final": statistics.fmean(losses),
+        "held_out": [(step, bits) for step, bits in held_out.items() if bits is not None],
     }
 
 
-def read_development(path: Path) -> list[list[float]]:
-    """[step, score] of one run wherever it was scored on a development file."""
-    return [[record.step, record.score] for record in _records(path) if record.score is not None]
-
-
-def _records(path: Path) -> list[LossRecord]:
-    """By rising steps. A run that was killed and resumed writes some again: the last record of a step counts."""
-    advice = "put it back from a copy, or delete it: nothing but the report reads it"
-    by_step = {record.step: record for record in read_model_lines(path, LossRecord, advice)}
-    return [by_step[step] for step in sorted(by_step)]
-
-
-def _stretches(points: list[tuple[float, float]]) -> list[list[float]]:
-    """Means of consecutive stretches of (x, y) points."""
-    size = math.ceil(len(points) / NUM_STRETCHES)
-    stretches = [points[start : start + size] for start in range(0, len(points), size)]
-    return [[statistics.fmean(axis) for axis in zip(*stretch, strict=True)] for stretch in stretches]
-
-
-SCORES_FILE, EXAMPLES_FILE = "scores.json", "examples.json"
+SCORES_FILE = "scores.json"
 
 
 class ScoreRow(Stored):
@@ -324,14 +273,6 @@ class BaselineRow(Stored):
     reason: str | None = None
 
 
-class ExamplesRow(Stored):
-    """What TaskKind.examples gives, in a file."""
-
-    labels: list[str]
-    confusion: list[list[Count]]
-    predictions: list[Annotated[list[str], Field(min_length=3, max_length=3)]]
-
-
 def further_columns(rows: Iterable[Row]) -> list[str]:
     """Names of the further scores in score rows, in the order of the alphabet."""
     return sorted({name for row in rows for name in row} - ScoreRow.model_fields.keys())
@@ -342,8 +283,7 @@ class RunResults:
     """Results of a recipe in its workdir.
 
     facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
-    and steps with every seed. baselines: rows as of BaselineRow. losses, development: rows of losses.py. examples:
-    {"system", "task", "language", and what ExamplesRow has} of the last packs and first seeds.
+    and steps with every seed. baselines: rows as of BaselineRow. losses: as of LossRow.
     """
 
     recipe: Recipe
@@ -352,8 +292,6 @@ class RunResults:
     scores: Sequence[Row]
     baselines: Sequence[Row]
     losses: Sequence[LossRow]
-    development: Sequence[DevelopmentRow] = field(default_factory=list)
-    examples: Sequence[Row] = field(default_factory=list)
 
     @property
     def target_scores(self) -> list[Row]:

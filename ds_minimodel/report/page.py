@@ -15,7 +15,6 @@ from ds_minimodel.report.curves import (
     further_columns,
     names_in,
     near_maximal,
-    seconds_ratios,
     speedups,
     training_curves,
 )
@@ -46,7 +45,7 @@ def report_blocks(run: RunResults) -> list[Block]:
     if run.target_scores:
         curves = training_curves(run.target_scores)
         blocks.append(tables.summary_table(curves, costs))
-        blocks += _speedup_blocks(run, costs, left_out)
+        blocks += _speedup_blocks(run, left_out)
         caption = (
             "Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. "
             f"{_BANDS} Of runs longer than a week on one V100 the first week is shown."
@@ -58,16 +57,12 @@ def report_blocks(run: RunResults) -> list[Block]:
         blocks += _source_blocks(run, left_out)
     else:
         left_out.append("Tables 2, 3, 5, Figures 1 and 3: nothing was scored in a target language.")
-    if run.development:
-        blocks += [Heading("Finetuning"), tables.development_table(run.development)]
-    elif run.target_scores:
-        left_out.append("Scores during finetuning: no task names a development file (dev).")
     blocks += [Heading("Costs"), tables.cost_table(costs)]
     blocks += _loss_blocks(run.losses, left_out)
     return [*blocks, Heading("Left out"), Notes(left_out)] if left_out else blocks
 
 
-def _speedup_blocks(run: RunResults, costs: Sequence[Row], left_out: list[str]) -> list[Block]:
+def _speedup_blocks(run: RunResults, left_out: list[str]) -> list[Block]:
     """Speedups over BL_BASE and differences at equal compute, and Figure 1."""
     found = speedups(run.target_scores)
     if not found:
@@ -77,12 +72,11 @@ def _speedup_blocks(run: RunResults, costs: Sequence[Row], left_out: list[str]) 
         "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal performance, 95 % of "
         "BL_BASE's final score, on curves averaged over tasks and languages; lines: range of single seeds."
     )
-    seconds = seconds_ratios(run.losses, tables.adapt_costs(costs))
-    return [tables.speedups_table(found, seconds), Plot("figure-1.png", plots.plot_speedups(found), caption)]
+    return [tables.speedups_table(found), Plot("figure-1.png", plots.plot_speedups(found), caption)]
 
 
 def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequence[Row]) -> list[Block]:
-    """Tables 2 and 3 and Figure 3 of a task by language, its further scores, and examples."""
+    """Tables 2 and 3 and Figure 3 of a task by language, its further scores."""
     rows = [row for row in run.target_scores if row["task"] == task]
     baselines = [row for row in run.baselines if row["task"] == task]
     metric, estimates = run.metrics[task], near_maximal(curves)
@@ -99,9 +93,7 @@ def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequen
         blocks.append(tables.near_maximal_table(task, estimates))
     caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"
     drawn = plots.plot_task_scores(curves, baselines, task, metric)
-    blocks.append(Plot(f"figure-3-{task}.png", drawn, caption))
-    examples = [row for row in run.examples if row["task"] == task]
-    return [*blocks, tables.confusion_table(examples), tables.predictions_table(examples)] if examples else blocks
+    return [*blocks, Plot(f"figure-3-{task}.png", drawn, caption)]
 
 
 def _source_blocks(run: RunResults, left_out: list[str]) -> list[Block]:
@@ -116,18 +108,8 @@ def _loss_blocks(losses: Sequence[Row], left_out: list[str]) -> list[Block]:
     if not losses:
         left_out.append("Losses: no run logged any.")
         return []
-    adapted = [row for row in losses if row["stage"] == "adapt"]
     blocks: list[Block] = [Heading("Losses"), tables.loss_table(losses)]
-    if adapted:
-        caption = "Training loss of step 2 against compute, by language."
-        blocks.append(Plot("losses.png", plots.plot_losses(adapted), caption))
-    if not any(row["held_out"] for row in losses):
-        left_out.append("Held-out loss: no text was held out (data.held_out).")
-        return blocks
-    blocks.append(tables.held_out_table(losses))
-    if any(row["held_out"] for row in adapted):
-        caption = (
-            "Held-out loss of the whole body with the pack at the snapshots of step 2, against compute, by language."
-        )
-        blocks.append(Plot("held-out.png", plots.plot_held_out(adapted), caption))
+    if any(row["held_out"] for row in losses):
+        return [*blocks, tables.held_out_table(losses)]
+    left_out.append("Held-out loss: no text was held out (data.held_out).")
     return blocks

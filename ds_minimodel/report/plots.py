@@ -1,4 +1,4 @@
-"""Curves and bars as PNG: the paper's Figures 1 and 3, and loss against compute.
+"""Curves and bars as PNG: the paper's Figures 1 and 3.
 
 A system has the same colour in every figure. Colours are Okabe and Ito's, which colour-blind readers tell apart;
 markers and line styles say the same again. Only matplotlib's objects are used, no pyplot: no global state, no display.
@@ -131,34 +131,6 @@ def _draw_curve(axes: Axes, system: str, points: pd.DataFrame, unit: ComputeUnit
 def _draw_level(axes: Axes, height: float | None, dashes: Any, label: str) -> None:
     if height is not None:
         axes.axhline(height, color=GREY, linestyle=dashes, linewidth=1.1, label=label, zorder=1)
-
-
-def plot_losses(losses: Iterable[Row]) -> bytes:
-    """Losses, a panel for each language: training loss of step 2 against compute; loss rows as in losses.py."""
-    curves = [(row, row["curve"]) for row in losses if row["stage"] == "adapt"]
-    return _loss_panels(curves, "loss (nats a predicted token)")
-
-
-def plot_held_out(losses: Iterable[Row]) -> bytes:
-    """The same of held-out text: bits a byte of the whole body with the pack, at the snapshots."""
-    rows = [row for row in losses if row["stage"] == "adapt" and row["held_out"]]
-    return _loss_panels([(row, [point[1:] for point in row["held_out"]]) for row in rows], "held-out bits a byte")
-
-
-def _loss_panels(curves: Sequence[tuple[Row, Sequence[Sequence[float]]]], ylabel: str) -> bytes:
-    """curves: each with the row that it is of, which names its system and its language."""
-    languages = list(dict.fromkeys(row["language"] for row, _ in curves))
-    unit = v100_unit(max(curve[-1][0] for _, curve in curves))
-    with rc_context(RC_PARAMS):
-        figure, all_axes = _grid(len(languages))
-        for row, curve in curves:
-            drawn, (eflops, losses) = SYSTEMS[row["system"]], zip(*curve, strict=True)
-            axes = all_axes[languages.index(row["language"])]
-            x = [unit.per_eflop * value for value in eflops]
-            axes.plot(x, losses, color=drawn.color, linestyle=drawn.line, label=drawn.title)
-        for axes, language in zip(all_axes, languages, strict=True):
-            axes.set_title(language)
-        return _finish(figure, all_axes, unit, ylabel)
 
 
 def _figure(width: float, height: float) -> Figure:

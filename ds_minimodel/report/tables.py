@@ -80,22 +80,20 @@ def summary_table(curves: pd.DataFrame, costs: Iterable[Row]) -> Table:
     return Table("Summary", columns, rows, notes=notes)
 
 
-def speedups_table(found: Mapping[str, Mapping[str, Speedup]], seconds: Mapping[str, float]) -> Table:
-    """How much sooner than BL_BASE each system is, of all tasks and of each. seconds: as of seconds_ratios."""
+def speedups_table(found: Mapping[str, Mapping[str, Speedup]]) -> Table:
+    """How much sooner than BL_BASE each system is, of all tasks and of each."""
     groups = list(next(iter(found.values())))
     rows: list[CellRow] = []
     for system, by_group in found.items():
         whole, cells = by_group[ALL_TASKS], map(_speedup_cell, by_group.values())
-        in_seconds = f"{whole.value * seconds[system]:.2f}" if system in seconds else EMPTY
-        rows.append([name_of(system), *cells, in_seconds, f"{whole.at_equal_compute:+.2f}"])
+        rows.append([name_of(system), *cells, f"{whole.at_equal_compute:+.2f}"])
     notes = [
         "BL_BASE's compute to 95 % of its final score over the system's to the same, on curves averaged over seeds, "
         "languages and tasks; in brackets the range of single finetuning seeds, which says nothing of another "
         "pretraining. 0: never, or BL_BASE is there unadapted. A system that is there unadapted counts with its next "
-        "checkpoint: it is at least as fast. In seconds: by the measured speed of the steps. At equal compute: "
-        "difference in points where the cheaper of both ends."
+        "checkpoint: it is at least as fast. At equal compute: difference in points where the cheaper of both ends."
     ]
-    return Table("Speedup over BL_BASE", ["System", *groups, "in seconds", "at equal compute"], rows, notes=notes)
+    return Table("Speedup over BL_BASE", ["System", *groups, "at equal compute"], rows, notes=notes)
 
 
 def _speedup_cell(speedup: Speedup) -> Cell:
@@ -263,7 +261,7 @@ def cost_table(costs: Sequence[Row]) -> Table:
 
 
 def loss_table(losses: Iterable[Row]) -> Table:
-    """Final training loss of every step; loss rows as in losses.py."""
+    """Final training loss of every step; rows as of LossRow."""
     note = (
         f"Mean training loss (nats a predicted token, mean over heads) over the last {LAST_SHARE:.0%} of the steps. "
         "Each language has a vocabulary of its own: losses compare within a language only."
@@ -282,8 +280,8 @@ def held_out_table(losses: Iterable[Row]) -> Table:
     cells = {}
     for row in losses:
         if row["held_out"]:
-            last, _, bits = row["held_out"][-1]
-            best, _, least = min(row["held_out"], key=operator.itemgetter(2))
+            last, bits = row["held_out"][-1]
+            best, least = min(row["held_out"], key=operator.itemgetter(1))
             detail = "" if best == last else f"best {least:.3f} at step {best:,}"
             cells[row["system"], row["stage"], row["language"]] = Cell(f"{bits:.3f}", detail)
     return _table_of_runs("Held-out loss", cells, note)
@@ -298,62 +296,3 @@ def _table_of_runs(title: str, cells: Mapping[Run, Cell], note: str) -> Table:
         for system in in_order(system for system, _, _ in cells)
     ]
     return Table(title, ["System", *map(" ".join, columns)], rows, notes=[note])
-
-
-def development_table(rows: Sequence[Row]) -> Table:
-    """Scores on development files after the last epoch and the best one of each finetuning; rows as in losses.py."""
-    ends: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row in rows:
-        scores = [score for _, score in row["curve"]]
-        ends.setdefault((row["system"], row["task"]), []).append((scores[-1], max(scores)))
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-
-    def cell(system: str, task: str) -> Cell:
-        if (system, task) not in ends:
-            return EMPTY
-        last, best = map(statistics.fmean, zip(*ends[system, task], strict=True))
-        return Cell(f"{last:.1f}", f"best {best:.1f}" if best > last else "")
-
-    note = (
-        "In the source language, after the last epoch, and of the best epoch of each finetuning; means over seeds. "
-        "Task models are those of the last epoch, or by finetune.keep of the best one."
-    )
-    cells: list[CellRow] = [
-        [name_of(system), *(cell(system, task) for task in tasks)] for system in in_order(row["system"] for row in rows)
-    ]
-    return Table("Scores on development files", ["System", *tasks], cells, notes=[note])
-
-
-# --- examples: of one task's rows of RunResults.examples
-
-_OF_WHAT = "after the last step, with the first finetuning seed"
-
-
-def confusion_table(examples: Sequence[Row]) -> Table:
-    """How often each system predicts what for which gold label."""
-    labels: list[str] = examples[0]["labels"]
-    rows: list[CellRow] = []
-    for system in in_order(row["system"] for row in examples):
-        counts = sum(pd.DataFrame(row["confusion"]) for row in examples if row["system"] == system)
-        for number, gold in enumerate(labels):
-            cells = (Cell(f"{count:,}", best=at == number) for at, count in enumerate(counts.loc[number]))
-            rows.append([name_of(system), gold, *cells])
-    columns = ["System", "gold", *(f"predicted {label}" for label in labels)]
-    notes = [f"Examples of all target languages {_OF_WHAT}; right ones in bold."]
-    return Table("Confusion matrices", columns, rows, notes=notes)
-
-
-def predictions_table(examples: Sequence[Row]) -> Table:
-    """What each system predicts for the first examples of each test file."""
-    systems = in_order(row["system"] for row in examples)
-    found: dict[tuple[str, int], dict[str, list[str]]] = {}  # {(language, number): {system: text, gold, predicted}}
-    for row in examples:
-        for number, prediction in enumerate(row["predictions"]):
-            found.setdefault((row["language"], number), {})[row["system"]] = prediction
-    rows: list[CellRow] = []
-    for (language, _), by_system in found.items():
-        text, gold, _ = next(iter(by_system.values()))
-        said = [by_system[name][2] for name in systems]
-        rows.append([" ".join(text.split()), language, gold, *(Cell(label, best=label == gold) for label in said)])
-    notes = [f"The first examples of each test file, {_OF_WHAT}; right ones in bold."]
-    return Table("Predictions", ["Text", "language", "gold", *map(name_of, systems)], rows, notes=notes)

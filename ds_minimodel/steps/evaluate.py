@@ -24,7 +24,7 @@ from ds_minimodel.models.trainable import TaskModel, load_into, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.schema import Task
 from ds_minimodel.recipe.systems import System
-from ds_minimodel.report.curves import EXAMPLES_FILE, SCORES_FILE, Row
+from ds_minimodel.report.curves import SCORES_FILE, Row
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
 from ds_minimodel.tasks import KINDS
@@ -68,28 +68,25 @@ def _model(context: Context, system: System, name: str, seed: int) -> Path:
 def _evaluate(context: Context, system: System, name: str, language: str, seed: int, out: Path) -> None:
     recipe, world = context.recipe, context.world
     gathered = world.gather(partial(_score_packs, context, system, name, language, seed))
-    rows = sorted((row for scored, _ in gathered for row in scored), key=itemgetter("step"))
-    shown = [example for _, example in gathered if example]
+    rows = sorted((row for scored in gathered for row in scored), key=itemgetter("step"))
     task = recipe.finetune.tasks[name]
     metric = KINDS[task.kind].metric(task, recipe.languages.source)
 
     def save() -> None:
         with atomic_folder(out) as folder:
             write_json(folder / SCORES_FILE, rows)
-            if shown:
-                write_json(folder / EXAMPLES_FILE, shown[0])
             write_manifest(folder, kind="scores", metric=metric)
 
     world.from_main(save)
 
 
-def _score_packs(context: Context, system: System, name: str, language: str, seed: int) -> tuple[list[Row], Row | None]:
-    """(score rows of this replica's share of a language's packs under a task's model, what is shown of the last)."""
+def _score_packs(context: Context, system: System, name: str, language: str, seed: int) -> list[Row]:
+    """Score rows of this replica's share of a language's packs under a task's model."""
     recipe, layout, world = context.recipe, context.layout, context.world
     packs = _packs(context, system, language)
     own = packs[world.data.rank :: world.data.size]
     if not own:
-        return [], None
+        return []
     of_job = f"evaluate {system.name} {language} {name} seed {seed}"
     progress = Progress(of_job, len(own), "scores", quiet=not world.is_main)
     task, model_folder = recipe.finetune.tasks[name], _model(context, system, name, seed)
@@ -103,14 +100,10 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
     in_source = language == recipe.languages.source
     module = module_of(recipe.source_vocab_size if in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
-    shown: Row | None = None
     for folder, step in own:
         pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
         plug(module, whole_pack(pack, folder, layout.pretrain(system) / "body"))
         logits = _logits(module, encoded.examples)
-        if folder == packs[-1][0] and kind.shows_examples:
-            logits = list(logits)
-            shown = kind.examples(records, encoded, logits)
         rows.append(
             {
                 "system": system.name,
@@ -124,7 +117,7 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
         )
         progress.update(len(rows))
     progress.close()
-    return (rows, shown) if world.tensor.rank == 0 else ([], None)  # one of the ranks that scored them together
+    return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
 
 
 def _module(context: Context, task: Task, folder: Path, model: BodyArtifact, vocab_size: int) -> TaskModel:

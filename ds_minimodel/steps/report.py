@@ -13,19 +13,7 @@ from ds_minimodel.common.files import Stored, atomic_folder, read_manifest, read
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, log_of, record_of
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.report.curves import (
-    EXAMPLES_FILE,
-    SCORES_FILE,
-    BaselineRow,
-    DevelopmentRow,
-    ExamplesRow,
-    LossRow,
-    Row,
-    RunResults,
-    ScoreRow,
-    read_development,
-    read_losses,
-)
+from ds_minimodel.report.curves import SCORES_FILE, BaselineRow, LossRow, Row, RunResults, ScoreRow, read_losses
 from ds_minimodel.report.page import write_report
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, task_inputs
@@ -90,8 +78,6 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> Path:
         list(_scores(recipe, layout)),
         list(_reference_scores(recipe, layout)),
         list(_losses(recipe, layout)),
-        list(_development(recipe, layout)),
-        list(_examples(recipe, layout)),
     )
     write_report(layout.report(), results)
     return layout.report()
@@ -110,26 +96,6 @@ def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
             folder = layout.evaluate(system, language, name, seed)
             read_manifest(folder, verify=True)
             yield from (row.model_dump() for row in read_model(folder / SCORES_FILE, list[ScoreRow], _EVALUATE))
-
-
-def _examples(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
-    """What was kept of predictions in the target languages, of each task's first seed."""
-    for name, system in product(recipe.finetune.tasks, recipe.chosen_systems):
-        for language in sorted({*recipe.languages_of_task(name)} - {recipe.languages.source}):
-            path = layout.evaluate(system, language, name, seeds_of_task(recipe, name)[0]) / EXAMPLES_FILE
-            if path.is_file():
-                row = read_model(path, ExamplesRow, _EVALUATE).model_dump()
-                yield {"system": system.name, "task": name, "language": language, **row}
-
-
-def _development(recipe: Recipe, layout: WorkdirLayout) -> Iterator[DevelopmentRow]:
-    """Scores of every finetuning on its development file."""
-    tasks = [name for name, task in recipe.finetune.finetuned_tasks.items() if task.dev]
-    for system, name in product(recipe.chosen_systems, tasks):
-        for seed in seeds_of_task(recipe, name):
-            curve = read_development(log_of(layout.finetune(system, name, seed), "run/metrics.jsonl"))
-            if curve:
-                yield DevelopmentRow(system=system.name, task=name, seed=seed, curve=curve)
 
 
 def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[str, str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from ds_minimodel.models.trainable import TaskModel
 
 
-_SHOWN, _SHOWN_TEXT = 5, 160  # examples in a report, and characters of each
-
-
 class Classification(FinetunedKind[Records, Encoded]):
     """One label for each sentence."""
 
@@ -42,7 +38,6 @@ class Classification(FinetunedKind[Records, Encoded]):
     roles = frozenset({"text", "label", "language"})
     known_forms: tuple[Columns, ...] = (SENTENCE,)  # of tables, those that say most first
     reads_start = True
-    shows_examples = True
     hugging_face_class = "ForSequenceClassification"
     head_names = {"dense": "classifier.dense", "out": "classifier.out_proj"}
 
@@ -72,19 +67,6 @@ class Classification(FinetunedKind[Records, Encoded]):
 
     def score(self, task: TaskSettings, language: str, records: Records, encoded: Encoded, logits: Logits) -> Scores:
         return {"score": accuracy(_predicted(encoded, logits), records.targets)}
-
-    def examples(self, records: Records, encoded: Encoded, logits: Logits) -> dict[str, Any]:
-        predicted, num_labels = _predicted(encoded, logits), len(records.labels)
-        pairs = records.targets * num_labels + predicted
-        shown = zip(_joined(records), records.targets, predicted, strict=True)
-        return {
-            "labels": list(records.labels),
-            "confusion": np.bincount(pairs, minlength=num_labels**2).reshape(num_labels, num_labels).tolist(),
-            "predictions": [
-                [text[:_SHOWN_TEXT], records.labels[gold], records.labels[found]]
-                for text, gold, found in islice(shown, _SHOWN)
-            ],
-        }
 
     def metric(self, task: TaskSettings, source: str) -> str:
         return "accuracy"

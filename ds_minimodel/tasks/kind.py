@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -120,13 +120,6 @@ class TaskKind(ABC, Generic[R, E]):
     @abstractmethod
     def score(self, task: TaskSettings, language: str, records: R, encoded: E, logits: Logits) -> Scores:
         """{"score": what reports show, and further columns of scores.json} on a test file in `language`."""
-
-    # Whether reports show predictions of the last pack, by `examples`.
-    shows_examples: ClassVar[bool] = False
-
-    def examples(self, records: R, encoded: E, logits: Logits) -> dict[str, Any]:
-        """{"labels", "confusion": counts, a row for each gold label, "predictions": [text, gold, predicted] each}."""
-        raise NotImplementedError
 
     @abstractmethod
     def metric(self, task: TaskSettings, source: str) -> str:

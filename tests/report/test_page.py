@@ -35,14 +35,7 @@ def test_report_holds_scores_page_and_plots(tmp_path):
     write_report(folder, run)
     assert json.loads((folder / "scores.json").read_text(encoding="utf-8")) == run.target_scores
     pngs = {path.name: path.read_bytes() for path in folder.glob("*.png")}
-    assert set(pngs) == {
-        "figure-1.png",
-        "figure-3.png",
-        "figure-3-topic.png",
-        "figure-3-qa.png",
-        "losses.png",
-        "held-out.png",
-    }
+    assert set(pngs) == {"figure-1.png", "figure-3.png", "figure-3-topic.png", "figure-3-qa.png"}
     assert all(data.startswith(PNG) for data in pngs.values())
 
     markdown, html = texts(folder)
@@ -54,15 +47,6 @@ def test_report_holds_scores_page_and_plots(tmp_path):
     assert names_of_paper(folder) == {"Figure 1", "Figure 3", "Table 2", "Table 3", "Table 5"}
     for text in ("Summary", "Speedup over BL_BASE", "completion, F1", "completion, exact match", "Cost of each step"):
         assert text in html and text in markdown
-
-
-def test_speedups_in_seconds_are_by_the_measured_speed_of_the_steps(tmp_path):
-    """MiniJoint, with less compute, takes 600 seconds where BL_BASE takes 1,500, but at a lower rate."""
-    write_report(tmp_path / "report", some_run())
-    markdown = texts(tmp_path / "report")[0]
-    speedup, in_seconds = re.search(r"\| MiniJoint \| ([\d.]+) .*\| ([\d.]+) \| \+", markdown).groups()
-    cost = re.search(r"\| MiniJoint \| [\d.]+ \| ([\d.]+) %", markdown)[1]
-    assert float(in_seconds) == pytest.approx(float(speedup) * 1500 / 600 * float(cost) / 100, rel=0.01)
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
@@ -132,50 +116,17 @@ def metrics(path, records):
     return path
 
 
-def test_losses_of_a_resumed_run_count_once(tmp_path):
-    path = metrics(
-        tmp_path / "metrics.jsonl",
-        [
-            {"step": 1, "loss": 6.0, "eflops": 0.1, "tflops_per_second": 1e4},
-            {"step": 2, "loss": 5.0, "eflops": 0.2, "tflops_per_second": 1e3},
-            {"step": 2, "loss": 4.0, "eflops": 0.2, "tflops_per_second": 1e4, "lr": 1e-3},
-        ],
-    )
-    with open(path, "a", encoding="utf-8") as file:
-        file.write('{"step": 3, "lo')
-    assert read_losses(path, "minijoint", "adapt", "de") == {
-        "system": "minijoint",
-        "stage": "adapt",
-        "language": "de",
-        "final": 4.0,
-        "curve": [[0.1, 6.0], [0.2, 4.0]],
-        "held_out": [],
-        "usual_seconds": 20.0,
-    }
+def test_losses_of_a_resumed_run_count_once_and_end_with_the_mean_of_the_last_twentieth(tmp_path):
+    records = [{"step": step, "loss": 9.0 if step < 38 else 2.0, "lr": 1e-3} for step in range(1, 41)]
+    records += [{"step": 39, "loss": 4.0}, {"step": 40, "loss": 6.0, "held_out/bits_per_byte": 1.5}]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records) + '{"step": 41, "lo', encoding="utf-8")
+    row = {"system": "minijoint", "stage": "adapt", "language": "de", "final": 4.0, "held_out": [(40, 1.5)]}
+    assert read_losses(path, "minijoint", "adapt", "de") == row
     assert read_losses(tmp_path / "none.jsonl", "minijoint", "adapt", "de") is None
 
 
-def test_a_loss_ends_with_the_mean_of_its_last_twentieth_and_is_drawn_as_means_of_stretches(tmp_path):
-    path = metrics(
-        tmp_path / "metrics.jsonl",
-        [
-            {
-                "step": step,
-                "loss": 4.0 + (-1) ** step if step < 2280 else 2.0 + step % 2,
-                "eflops": float(step),
-                "tflops_per_second": 1.0,
-            }
-            for step in range(1, 2401)
-        ],
-    )
-    row = read_losses(path, "minijoint", "adapt", "de")
-    assert row["final"] == pytest.approx(2.5, abs=0.01)
-    assert len(row["curve"]) == 120 and row["curve"][0] == [10.5, 4.0]
-
-
 # --- The page as people see it: on a phone, in dark mode, by keyboard ---
-
-ENOUGH = 4.5  # of contrast: WCAG 2, level AA
 
 
 def a_page():
@@ -192,21 +143,6 @@ def test_plots_scale_with_the_page():
     shown = a_page()
     assert "figure img { max-width: 100%; height: auto;" in shown
     assert shown.count('<figure><img alt="Figure 3" width="1320"') == 4
-
-
-def luminance(color):
-    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def test_every_text_has_enough_contrast_in_both_modes():
-    modes = re.findall(r"--ground: (\S+); --text: (\S+); --quiet: (\S+); --link: (\S+);", a_page())
-    assert len(modes) == 2
-    for mode in modes:
-        ground, *inks = map(luminance, mode)
-        for ink in inks:
-            assert (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) >= ENOUGH
 
 
 def test_colours_are_those_of_the_modes_and_what_is_wide_scrolls_by_keyboard():

@@ -136,41 +136,14 @@ def test_losses_have_a_column_for_each_stage_and_language():
 
 
 def test_held_out_losses_name_the_best_step():
-    row = {"system": "minijoint", "stage": "adapt", "language": "de", "held_out": [[0, 0.0, 2.0], [5, 1.0, 1.0]]}
+    row = {"system": "minijoint", "stage": "adapt", "language": "de", "held_out": [(0, 2.0), (5, 1.0)]}
     table = tables.held_out_table([row, row | {"held_out": [], "language": "tr"}])
     assert table.columns == ["System", "adapt de"] and table.rows[0][1] == Cell("1.000")
-    longer = row | {"held_out": [*row["held_out"], [1000, 9.0, 1.25]]}
+    longer = row | {"held_out": [*row["held_out"], (1000, 1.25)]}
     assert tables.held_out_table([longer]).rows[0][1] == Cell("1.250", "best 1.000 at step 5")
-
-
-def test_scores_during_finetuning_are_means_of_the_last_and_of_the_best_epochs():
-    row = {"system": "minijoint", "task": "topic", "seed": 1, "curve": [[8, 80.0], [16, 60.0]]}
-    other = row | {"seed": 2, "curve": [[8, 50.0], [16, 70.0]]}
-    table = tables.development_table([row, other, other | {"system": "bl_base", "task": "qa"}])
-    assert table.columns == ["System", "topic", "qa"]
-    assert table.rows[0][1:] == [EMPTY, Cell("70.0")] and table.rows[1][1:] == [Cell("65.0", "best 75.0"), EMPTY]
 
 
 def test_source_language_has_a_table_of_its_own():
     rows = rows_of("bl_base", "xnli", "en", [(0, 0.0, 86.4)]) + rows_of("minijoint", "xnli", "en", [(0, 0.0, 86.2)])
     table = tables.source_table("en", training_curves(rows))
     assert column(table, "xnli") == {"BL_BASE": ("86.4", "", True), "MiniJoint": ("86.2", "", False)}
-
-
-def test_confusion_and_predictions_are_those_of_all_languages():
-    examples = [
-        {
-            "system": system,
-            "task": "topic",
-            "language": language,
-            "labels": ["no", "yes"],
-            "confusion": [[7, 2], [1, 5]],
-            "predictions": [["a\n text", "no", said]],
-        }
-        for system, said in (("bl_base", "no"), ("minijoint", "yes"))
-        for language in ("de", "tr")
-    ]
-    confusion, predictions = tables.confusion_table(examples), tables.predictions_table(examples)
-    assert confusion.columns == ["System", "gold", "predicted no", "predicted yes"]
-    assert confusion.rows[2] == ["MiniJoint", "no", Cell("14", best=True), Cell("4")]
-    assert predictions.rows[1] == ["a text", "tr", "no", Cell("no", best=True), Cell("yes")]

@@ -9,7 +9,6 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.classification import encode_table
-from ds_minimodel.tasks.kind import Encoded
 from ds_minimodel.tasks.tables import Records
 
 
@@ -68,18 +67,6 @@ def test_columns_of_tests_may_differ_from_those_of_training(tmp_path):
     read = KINDS["classification"].read
     assert read(str(train), task, "en", None).texts == (["a", "b"],)
     assert read(str(test), task, "tr", ["1", "2"]).texts == (["d"],)
-
-
-def test_examples_are_counts_by_gold_label_and_the_first_predictions(tokenizer):
-    texts = [f"text {number}" for number in range(8)]
-    found = Records((texts,), np.array([0, 0, 1, 1, 1, 0, 0, 0]), ("no", "yes"))
-    encoded = Encoded(encode_table(tokenizer, found, 64))
-    logits = [(np.arange(8), np.eye(2)[[0, 1, 1, 1, 0, 0, 0, 0]])]
-    shown = KINDS["classification"].examples(found, encoded, logits)
-    assert shown["labels"] == ["no", "yes"] and shown["confusion"] == [[4, 1], [1, 2]]
-    assert (
-        shown["predictions"][:2] == [["text 0", "no", "no"], ["text 1", "no", "yes"]] and len(shown["predictions"]) == 5
-    )
 
 
 def test_no_room_for_text(tokenizer):
