@@ -8,11 +8,9 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import time
 from collections.abc import Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, ClassVar, TypeVar, cast
 
@@ -21,22 +19,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ds_minimodel.common.errors import UserError, reason_of
 
 MANIFEST = "manifest.json"
-_MOST_JSON_BYTES = 1 << 28
 _IMPORT = "a model of Hugging Face's is imported first (import-hf)"
 _MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
-CANNOT_WRITE = {  # why a disk takes no more, by errno
-    errno.ENOSPC: "no space left",
-    errno.EDQUOT: "disk quota exceeded",
-    errno.EFBIG: "file too large for this disk or user",
-    errno.EIO: "the disk failed",
-    errno.EROFS: "read-only file system",
-    errno.EACCES: "permission denied",
-    errno.EPERM: "not permitted",
-    errno.ENOTDIR: "a file is in the place of a folder",
-    errno.EEXIST: "a file is in the place of a folder",
-    errno.EISDIR: "a folder is in the place of a file",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.ELOOP: "a link is in the place of a file",
+# Of a disk that takes no more, or of what stands in the way of a file.
+CANNOT_WRITE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
 }
 # How torch.save and safetensors, which raise errors of their own, say that a write failed.
 _WRITE_FAILED = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
@@ -56,14 +44,12 @@ def clear_write_errors(path: str | Path, temporary: str | Path | None = None) ->
             raise
         raise UserError(str(error).replace(str(temporary), str(path))) from error
     except Exception as error:
-        reason = CANNOT_WRITE.get(getattr(error, "errno", None) or 0)
-        if reason is None and any(text in str(error) for text in _WRITE_FAILED):
-            reason = CANNOT_WRITE[errno.ENOSPC]
-        place = Path(str(getattr(error, "filename", None) or "-"))
-        if isinstance(error, FileNotFoundError) and place in (temporary, path, *path.parents):
-            reason = "nothing can be made here"  # as in /proc; what else is missing was to be read
-        elif isinstance(error, OSError) and place == temporary:
-            reason = reason or error.strerror
+        reason = None
+        if isinstance(error, OSError):  # /proc says of its files that they are not there; others were to be read
+            own = error.filename is not None and Path(os.fsdecode(error.filename)) in (temporary, path, *path.parents)
+            reason = error.strerror if own or error.errno in CANNOT_WRITE else None
+        elif any(text in str(error) for text in _WRITE_FAILED):
+            reason = os.strerror(errno.ENOSPC)
         if reason is None:
             raise
         raise UserError(
@@ -85,7 +71,7 @@ def lock(path: str | Path) -> Iterator[None]:
         file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), encoding="utf-8")  # noqa: SIM115
     with file:
         if not _locked(file):
-            who, _, work = file.read().strip().partition("\n")
+            who, work = holder(path) or ("a process that is ending", "")
             at = f"{who}, at {work}" if work else who
             raise UserError(f"{path}: another run is at work here ({at}); wait for it, or use another workdir")
         if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # it unlinked the file
@@ -135,19 +121,13 @@ def holder(path: str | Path) -> tuple[str, str] | None:
     return None
 
 
-def sync_folder(folder: str | Path) -> None:
-    """Make the renames done in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: str | Path) -> None:
+    """Make what was written to a file, or the renames done in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def sync_file(path: str | Path) -> None:
-    """Make what was written to a file survive a power cut."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
@@ -168,7 +148,7 @@ def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            sync_folder(path.parent)
+            sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -181,12 +161,8 @@ def write_json(path: str | Path, value: object) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Parse a JSON file; UserError where it is missing, no file, too large or damaged."""
+    """Parse a JSON file; UserError where it is missing or damaged."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UserError(f"{path}: not a file; put the file back from a copy")
-        if os.path.getsize(path) > _MOST_JSON_BYTES:
-            raise UserError(f"{path}: larger than {_MOST_JSON_BYTES >> 20} MiB, which no file of its name is")
         with open(path, encoding="utf-8") as file:
             return json.load(file)
     except FileNotFoundError:
@@ -197,7 +173,7 @@ def read_json(path: str | Path) -> Any:
 
 def _name_inside(name: str) -> str:
     path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or str(path) != name or "\0" in name or len(name) > 1024:
+    if not name or path.is_absolute() or ".." in path.parts or str(path) != name:
         raise ValueError(f"{name[:80]!r} is no name below the folder")
     return name
 
@@ -254,13 +230,10 @@ def read_model_lines(path: str | Path, model: type[M], advice: str) -> list[M]:
     A last line that a kill has cut short is left out. UserError, with the line, for any other that is no `model`.
     """
     records: list[M] = []
-    if not os.path.lexists(path):
-        return records
     try:
-        with open(path, "rb") as file:
-            lines = file.read().split(b"\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {advice}") from None
+        lines = Path(path).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return records
     for number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
@@ -286,11 +259,8 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         try:
             yield temporary
             for file in temporary.rglob("*"):
-                if file.is_file():
-                    sync_file(file)
-                else:
-                    sync_folder(file)
-            sync_folder(temporary)
+                sync(file)
+            sync(temporary)
             shutil.rmtree(former, ignore_errors=True)
             if path.exists():
                 path.rename(former)
@@ -298,7 +268,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(former, ignore_errors=True)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def sha256_of_file(path: str | Path) -> str:
@@ -361,8 +331,7 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
     """
     path = Path(folder) / MANIFEST
     if not Path(folder).is_dir():
-        what = "not a folder" if os.path.lexists(folder) else "no such folder"
-        raise UserError(f"{folder}: {what}; give the folder of {model.noun}")
+        raise UserError(f"{folder}: no such folder; give the folder of {model.noun}")
     if not path.exists():
         inside = [part for part in ("body", "pack") if (Path(folder) / part / MANIFEST).is_file()]
         instead = f"give {' or '.join(f'{folder}/{part}' for part in inside)}" if inside else _IMPORT
@@ -381,16 +350,9 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
             raise UserError(f"{file}: missing or of another size than {path} says; {_MAKE_AGAIN}")
     if verify:
         with ThreadPoolExecutor() as threads:  # which hash beside each other, so that the disk is the limit
-            list(threads.map(partial(_verify, Path(folder)), manifest.files.items()))
+            hashes = threads.map(sha256_of_file, (Path(folder) / name for name in manifest.files))
+            for (name, facts), digest in zip(manifest.files.items(), hashes, strict=True):
+                if digest != facts.sha256:
+                    file = Path(folder) / name
+                    raise UserError(f"{file}: damaged (its SHA-256 is not the one in {path}); {_MAKE_AGAIN}")
     return manifest
-
-
-def _verify(folder: Path, entry: tuple[str, FileFacts]) -> None:
-    """UserError where a file is not the one that its manifest names."""
-    file = folder / entry[0]
-    try:
-        digest = sha256_of_file(file)
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror}); mend this and run again") from None
-    if digest != entry[1].sha256:
-        raise UserError(f"{file}: damaged (its SHA-256 is not the one in {folder / MANIFEST}); {_MAKE_AGAIN}")

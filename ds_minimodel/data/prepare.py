@@ -302,5 +302,5 @@ class _Journal:
             if self.out.exists():
                 shutil.rmtree(self.out)
             os.replace(self.folder, self.out)
-            files.sync_folder(self.out.parent)
+            files.sync(self.out.parent)
             self.path.unlink()

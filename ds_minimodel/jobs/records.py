@@ -48,16 +48,11 @@ class Job:
 
 
 class Record(Stored):
-    """Record of a job.
-
-    artifacts: {folder: hash of its manifest}, of all that it made. logs: {file: hash} of what it wrote beside them
-    and the report reads.
-    """
+    """Record of a job. artifacts: {folder: hash of its manifest}, of all that it made."""
 
     inputs: dict[str, Any]
     complete: bool
     artifacts: dict[NameInside, Sha256] = {}
-    logs: dict[NameInside, Sha256] = {}
 
     @model_validator(mode="after")
     def _something_was_made(self) -> Self:
@@ -67,7 +62,7 @@ class Record(Stored):
 
     @property
     def identity(self) -> str:
-        """What children know the job by. A job made again to the same artifacts keeps it, even with other logs."""
+        """What children know the job by. A job made again to the same artifacts keeps it."""
         made = {"artifacts": self.artifacts} if self.complete else {}
         return sha256_of_json({"inputs": self.inputs, "complete": self.complete, **made})
 
@@ -165,29 +160,11 @@ def state_of(job: Job, layout: WorkdirLayout, verify: bool = False) -> tuple[Sta
         return State.DAMAGED, str(error)
 
 
-def log_of(folder: Path, name: str) -> Path:
-    """Path of a log that the job in `folder` has left; UserError where it is not the one that it left."""
-    record, path = read_record(folder), folder / name
-    digest = record.logs.get(name) if record else None
-    is_there = os.path.lexists(path) or (os.path.lexists(path.parent) and not path.parent.is_dir())
-    if is_there and (not path.is_file() or sha256_of_file(path) != digest):
-        raise UserError(
-            f"{path}: changed since it was written (its SHA-256 is not the one in {record_of(folder)}); put it back "
-            "from a copy, or delete it: nothing but the report reads it"
-        )
-    return path
-
-
 def _is_as_made(folder: Path, record: Record, verify: bool = False) -> bool:
     """Whether all artifacts of a complete job are there; UserError where one is not what the job made.
 
-    verify: read every byte, of the logs too.
+    verify: read every byte.
     """
-    for name in record.logs if verify else ():
-        log_of(folder, name)
-    for place in (folder, *(folder / name for name in record.artifacts)):
-        if os.path.lexists(place) and not place.is_dir():
-            raise UserError(f"{place}: not a folder, but in the place of one; {_make_again(folder)}")
     there = {folder / name: digest for name, digest in record.artifacts.items() if (folder / name).exists()}
     for artifact, digest in there.items():
         read_manifest(artifact, verify)

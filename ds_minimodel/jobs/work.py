@@ -10,7 +10,6 @@ from ds_minimodel.common.files import MANIFEST, note_holder, sha256_of_file, wri
 from ds_minimodel.jobs.layout import STEP_FOLDERS, WorkdirLayout
 from ds_minimodel.jobs.records import Job, Record, current_inputs, first_difference, is_complete, read_record, record_of
 
-LOGS = ("run/metrics.jsonl", "run/run.json")  # what training leaves beside its artifacts and the report reads
 _HALF_WRITTEN = re.compile(r".+\.tmp\d*")  # as atomic_write and atomic_folder call it
 
 
@@ -51,10 +50,9 @@ def finish(job: Job) -> None:
         for folder in folders
         if "checkpoints" not in folder.parts
     }
-    logs = {name: sha256_of_file(job.folder / name) for name in LOGS if (job.folder / name).is_file()}
     record = read_record(job.folder)  # what it was begun with: since then a parent may have been made again
     assert record is not None
-    _write(job, Record(inputs=record.inputs, complete=True, artifacts=artifacts, logs=logs))
+    _write(job, Record(inputs=record.inputs, complete=True, artifacts=artifacts))
     job.clean_up()
 
 

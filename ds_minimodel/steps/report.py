@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ds_minimodel.common.files import Stored, atomic_folder, read_manifest, read_model, write_json, write_manifest
 from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.jobs.records import Job, log_of, record_of
+from ds_minimodel.jobs.records import Job, record_of
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.report.curves import SCORES_FILE, BaselineRow, LossRow, Row, RunResults, ScoreRow, read_losses
 from ds_minimodel.report.page import write_report
@@ -102,7 +102,7 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
     """{label: text} for the head of the page. finished: time of the last result."""
     first = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0])
     advice = "put it back from a copy, or delete the folder of its job and run the step again"
-    model, run = recipe.model, read_model(log_of(first, "run/run.json"), _TrainingRun, advice)
+    model, run = recipe.model, read_model(first / "run/run.json", _TrainingRun, advice)
     origin = (
         {}
         if recipe.base is None
@@ -129,6 +129,6 @@ def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[LossRow]:
         runs += [("build-mini", layout.build_mini(system), source)] if system.builds_mini else []
         runs += [("adapt", layout.adapt(system, language), language) for language in recipe.languages.targets]
         for stage, folder, language in runs:
-            row = read_losses(log_of(folder, "run/metrics.jsonl"), system.name, stage, language)
+            row = read_losses(folder / "run/metrics.jsonl", system.name, stage, language)
             if row:
                 yield row

@@ -11,7 +11,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.data.reader import identity_of_text
 from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.jobs.records import Job, is_complete, log_of
+from ds_minimodel.jobs.records import Job, is_complete
 from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, sweep_up, withdraw
 from ds_minimodel.steps.training import finished_checkpoints
 
@@ -192,20 +192,6 @@ def test_text_that_was_edited_is_other_text(tmp_path, at):
         is_complete(job)
     move_aside_if_stale(job)
     assert run(job)
-
-
-def test_a_log_that_changed_is_refused_and_one_that_is_gone_is_not(tmp_path, job):
-    begin(job)
-    log = job.folder / "run/metrics.jsonl"
-    job.make()
-    log.write_text('{"step": 1}')
-    finish(job)
-    assert log_of(job.folder, "run/metrics.jsonl") == log
-    log.write_text('{"step": 2}')
-    with pytest.raises(UserError, match="metrics.jsonl: changed since it was written"):
-        log_of(job.folder, "run/metrics.jsonl")
-    log.unlink()
-    assert log_of(job.folder, "run/metrics.jsonl") == log
 
 
 def test_a_job_that_is_refused_before_it_made_anything_leaves_nothing(tmp_path):

@@ -138,8 +138,6 @@ READ_BY = [
     (f"{SCORES}/scores.json", [], "report"),
     (f"{SCORES}.job.json", [], "report"),
     ("evaluate/baselines/xx/topic/baselines.json", [], "report"),
-    ("adapt/bl_base/xx/run/run.json", [], "report"),
-    ("adapt/minijoint/xx/run/metrics.jsonl", [], "report"),
 ]
 DAMAGES = {
     "cut": lambda content: content[: len(content) // 2],
@@ -205,7 +203,6 @@ SWAPS = [
     ("evaluate/baselines/xx/qa", "evaluate/baselines/xx/topic", "report"),
     ("build-mini/minipost/mini", "pretrain/bl_base/body", "adapt"),
     ("adapt/bl_base/xx.job.json", "adapt/minijoint/xx.job.json", "adapt"),
-    ("adapt/bl_base/xx/run/metrics.jsonl", "adapt/minijoint/xx/run/metrics.jsonl", "report"),
 ]
 
 

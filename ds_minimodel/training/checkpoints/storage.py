@@ -25,7 +25,7 @@ from ds_minimodel.common.files import (
     read_json,
     sha256_of_file,
     sha256_of_json,
-    sync_folder,
+    sync,
     write_json,
 )
 
@@ -116,12 +116,12 @@ def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dic
             )
     manifest = {**facts, "kind": "checkpoint", "step": step, "files": files}
     write_json(partial / MANIFEST, {**manifest, "manifest_sha256": sha256_of_json(manifest)})
-    sync_folder(partial)
+    sync(partial)
     complete = folder / checkpoint_name(step)
     if complete.exists():  # damaged, and passed over
         shutil.rmtree(complete)
     partial.rename(complete)
-    sync_folder(folder)
+    sync(folder)
     with atomic_write(folder / LATEST, "w") as file:
         file.write(complete.name)
 
