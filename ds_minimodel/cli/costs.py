@@ -1,6 +1,5 @@
 """`ds-minimodel flops`, `fertility` and `plan` on the command line: what a recipe costs, before anything is started."""
 
-import argparse
 import json
 import math
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from ds_minimodel.cli.steps import (
     overrides_of,
     recipe_of,
 )
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.costs import devices
 from ds_minimodel.training.ranks.launch import check_ranks, launch, launched, name_the_cpu, restart_with_cpu_settings
 
@@ -45,24 +45,13 @@ def add_arguments(commands: Commands) -> None:
         help=f"{', '.join(devices.NAMES)}, which is this machine with all ranks; default: cpu",
     )
     plan.add_argument(
-        "--peak", type=_number_of_tflops, metavar="TFLOPS", help="of one device: how long the FLOPs take there at least"
+        "--peak", type=float, metavar="TFLOPS", help="of one device: how long the FLOPs take there at least"
     )
     plan.add_argument("--measure", action="store_true", help="run some updates of one step here, and say what all take")
     plan.add_argument(
         "--step", choices=("pretrain", "build-mini", "adapt"), default="adapt", help="to measure; default: adapt"
     )
     plan.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _number_of_tflops(text: str) -> float:
-    """argparse's type of a peak."""
-    try:
-        peak = float(text)
-    except ValueError:
-        peak = math.nan
-    if not 0 < peak < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of TFLOP/s")
-    return peak
 
 
 def _flops(options: Options) -> None:
@@ -81,6 +70,8 @@ def _fertility(options: Options) -> None:
 
 
 def _plan(options: Options) -> int:
+    if options.peak is not None and not 0 < options.peak < math.inf:
+        raise UserError(f"--peak {options.peak}: no number of TFLOP/s")
     if options.measure:
         return _measure(options)
     name_the_cpu()  # before the import, which brings DeepSpeed

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import logging
 import os
 import re
@@ -10,24 +11,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from ds_minimodel import __version__
-from ds_minimodel.cli import costs, hf, recipes, sample, serve, status, steps, streams
+from ds_minimodel.cli import costs, hf, look, sample, serve, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.training.ranks.launch import check_environment, end_undisturbed, launched, rank_of_environment
 
 USER_ERROR, FAILURE = 2, 1
-_SAID_BY_LIBRARIES = {  # in errors of any kind: what the user can do
-    "Invalid log settings": "TORCH_LOGS holds a setting that torch does not know; unset or mend it",
-    "Too many open files": "too many open files for `ulimit -n`; raise it, for example to 1024, and run again",
-}
-
 _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection that is broken
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: 0 done, 2 the user's mistake (one line on standard error), 1 anything else."""
-    if arguments is None:
-        streams.restart_in_utf8()
-    streams.configure()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # of names in any bytes
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     rank = 0
     try:
@@ -72,9 +67,6 @@ def _clear_errors() -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        for text, advice in _SAID_BY_LIBRARIES.items():
-            if text in str(error):
-                raise UserError(advice) from error
         if isinstance(error, OSError) and error.filename is not None:
             raise UserError(f"{os.fsdecode(error.filename)}: {error.strerror}; mend this and run again") from error
         if not isinstance(error, MemoryError) and not (
@@ -109,11 +101,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for part in (steps, recipes, status, costs, sample, hf, serve):
+    for part in (steps, look, costs, sample, hf, serve):
         part.add_arguments(commands)
-    commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers").set_defaults(
-        run=_doctor
-    )
     options, rest = parser.parse_known_args(arguments)
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]
     unknown = [text for text in rest if text not in overrides]
@@ -132,11 +121,3 @@ def _meant(rest: Sequence[str]) -> str:
             following = [] if value else rest[place + 1 : place + 2]
             return f" (did you mean {key}={''.join([value, *following]) or 'VALUE'}?)"
     return ""
-
-
-def _doctor(_options: argparse.Namespace) -> None:
-    from ds_minimodel.cli.doctor import report
-    from ds_minimodel.ops.gpu import check_gpus
-
-    print(report())
-    check_gpus()

@@ -63,7 +63,7 @@ def test_a_table_for_people(plan):
         (["--ranks", "0"], "'0' is no number of ranks"),
         (["--zero", "4"], "--zero: invalid choice"),
         (["--ranks", "7"], "batch_size 2048 cannot be divided among 7 ranks"),
-        (["--peak", "inf"], "'inf' is no number of TFLOP/s"),
+        (["--peak", "inf"], "--peak inf: no number of TFLOP/s"),
         (["--device", "v100-16g", "engine.precision=bf16"], "engine.precision bf16: v100-16g has fp16, fp32 alone"),
     ],
 )

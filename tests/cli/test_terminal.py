@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ds_minimodel.cli import doctor
+from ds_minimodel.cli import look
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.errors import UserError
 
@@ -73,7 +73,7 @@ def test_doctor_finds_launchers_beside_its_python(tmp_path, monkeypatch):
     (tmp_path / "torchrun").chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    lines = doctor.report().splitlines()
+    lines = look.report().splitlines()
     assert f"launcher torchrun: {tmp_path}/torchrun" in lines and "launcher ssh: not found" in lines
 
 

@@ -179,13 +179,7 @@ def test_a_folder_in_the_place_of_a_file(finished, name, undone, command):
 
 
 @pytest.mark.parametrize(
-    "folder, command",
-    [
-        ("tokens/xx", "prepare"),
-        (PACK, "adapt"),
-        ("adapt/minijoint/xx", "evaluate"),
-        ("pretrain/minijoint/run", "report"),
-    ],
+    "folder, command", [("tokens/xx", "prepare"), (PACK, "adapt"), ("pretrain/minijoint/run", "report")]
 )
 def test_a_file_in_the_place_of_a_folder(finished, folder, command):
     path = finished.parent / "run" / folder
@@ -222,7 +216,7 @@ def test_nothing_is_done_before_what_is_refused_later(finished):
         refused_naming(finished, finetune / "qa/seed-4", "run", finished)
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "a/../../x", "", "a\0b"])
+@pytest.mark.parametrize("name", ["/etc/passwd", "a/../../x", ""])
 def test_names_that_leave_the_folder(finished, name):
     path = finished.parent / "run" / PACK / "manifest.json"
     manifest = json.loads(path.read_text())

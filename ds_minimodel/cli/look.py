@@ -1,0 +1,135 @@
+"""`ds-minimodel recipes`, `status` and `doctor`: what comes with the package, what is done, what this machine has."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from ds_minimodel import __version__
+from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, recipe_of
+from ds_minimodel.common.errors import UserError, printable
+from ds_minimodel.training.ranks.launch import name_the_cpu
+
+if TYPE_CHECKING:
+    from ds_minimodel.steps.status import JobStatus
+
+PACKAGES = "torch deepspeed numpy sentencepiece safetensors tensorboard mpi4py apex scikit-learn".split()
+PACKAGES += "matplotlib lxml zstandard transformers".split()
+LAUNCHERS = ("deepspeed", "torchrun", "mpirun", "pdsh", "ssh")
+
+
+def add_arguments(commands: Commands) -> None:
+    """Add the commands to argparse's `commands`."""
+    recipes = commands.add_parser("recipes", help="list the recipes that come with the package, or print one")
+    recipes.add_argument("name", metavar="NAME", nargs="?", help="the recipe to print; every command takes it by name")
+    recipes.set_defaults(run=_recipes)
+    status = add_recipe_command(commands, "status", "every job: what is done, at work, left, stale and why", _status)
+    status.add_argument("--verify", action="store_true", help="read every byte of what is complete")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    doctor = commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers")
+    doctor.set_defaults(run=_doctor)
+
+
+def _recipes(options: Options) -> None:
+    from ds_minimodel.recipe.reading import package_recipes
+
+    recipes = package_recipes()
+    if options.name is None:
+        for name, text in recipes.items():
+            print(f"{name:<12}{text.partition(chr(10))[0].removeprefix('# ')}")
+    elif options.name in recipes:
+        print(recipes[options.name], end="")
+    else:
+        raise UserError(f"{options.name}: no such recipe; there are {', '.join(recipes)}")
+
+
+def _status(options: Options) -> None:
+    name_the_cpu()  # before the import, which brings DeepSpeed
+    from ds_minimodel.steps.status import look
+
+    jobs = look(recipe_of(options)[0], options.verify)
+    if options.json:
+        print(json.dumps({"jobs": [asdict(job) for job in jobs]}, indent=1))
+    else:
+        print("\n".join(_lines(jobs)))
+    damaged = [job for job in jobs if job.state == "damaged"]
+    if options.verify and damaged:
+        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+        raise UserError(f"{damaged[0].name} is damaged: {damaged[0].why}{more}")
+
+
+def _lines(jobs: Sequence[JobStatus]) -> list[str]:
+    """A line for each job, and one for all."""
+    width = max(len(job.name) for job in jobs)
+    lines = [
+        f"{job.name:{width}}  {job.state:10}  {_size(job.bytes):>8}  {printable(_what(job))}".rstrip() for job in jobs
+    ]
+    states = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in jobs).items())
+    return [*lines, f"{len(jobs)} jobs: {states}; {_size(sum(job.bytes for job in jobs))}"]
+
+
+def _what(job: JobStatus) -> str:
+    """Where a job's training is, and why it is as it is."""
+    training, parts = job.training, []
+    if training and job.state != "complete":
+        left = tqdm.format_interval(training.seconds_left)
+        parts = [f"step {training.step:,} of {training.steps:,}", f"{training.rate:.3g} steps/s", f"{left} left"]
+    return ", ".join([*parts, *([job.why] if job.why else [])])
+
+
+def _size(count: int) -> str:
+    return tqdm.format_sizeof(count, "B", 1024)
+
+
+def _doctor(_options: Options) -> None:
+    from ds_minimodel.ops.gpu import check_gpus
+
+    print(report())
+    check_gpus()
+
+
+def report() -> str:
+    """Versions, devices, kernels and launchers of this machine: lines of `name: what was found`."""
+    import torch
+
+    from ds_minimodel.models import BODIES
+    from ds_minimodel.ops.cpu import has_bf16_products
+    from ds_minimodel.ops.loading import OPS, backend
+    from ds_minimodel.ops.precision import DTYPES, resolve_precision
+
+    lines = [f"ds_minimodel: {__version__}, Python {platform.python_version()}"]
+    lines += [f"{name}: {_version(name)}" for name in PACKAGES]
+    bf16 = "its own" if has_bf16_products() else "made in fp32"
+    lines.append(
+        f"CPU: {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads, bf16 products {bf16}"
+    )
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    gpus = [f"{one.name} (sm_{one.major}{one.minor}, {one.total_memory / 2**30:.0f} GiB)" for one in devices]
+    lines.append(f"GPUs: {', '.join(gpus) or 'none'}")
+    device = "cuda" if devices else "cpu"
+    dtype = DTYPES[resolve_precision("auto", torch.device(device))]
+    lines += [f"op {name}: {backend(name, device, dtype)}" for name in OPS]
+    for kind in BODIES.values():
+        others = f"; by torch's own operators: {', '.join(kind.without_kernels)}" if kind.without_kernels else ""
+        lines.append(f"body {kind.name}: by the operators above{others}")
+    # Beside this python too: the environment that it is of may not be activated.
+    places = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    lines += [f"launcher {name}: {shutil.which(name, path=places) or 'not found'}" for name in LAUNCHERS]
+    return "\n".join(lines)
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
