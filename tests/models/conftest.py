@@ -1,4 +1,4 @@
-"""Lets the tests of the model import what they share, model_cases.py and hugging_face.py."""
+"""Lets the tests of the model import what they share, model_cases.py."""
 
 import sys
 from pathlib import Path

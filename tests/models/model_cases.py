@@ -1,8 +1,10 @@
-"""A tiny architecture, random weights that hide nothing, and batches with and without padding."""
+"""A tiny architecture, random weights that hide nothing, batches with and without padding; transformers' twins."""
 
 import torch
+from transformers import RobertaConfig
 
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.hf.roberta import ROBERTA
 from tests.small_models import PAD, roberta
 
 VOCAB_SIZE = 40
@@ -108,3 +110,29 @@ def assert_same(got, expected, tolerance=1e-10):
         assert tensor.shape == reference.shape, name
         error = (tensor - reference).abs().max()
         assert error <= tolerance * max(reference.abs().max(), 0.1), f"{name}: off by {error:.1e}"
+
+
+def twin(theirs, ours, head, **settings):
+    """A RoBERTa of transformers' class `theirs` with the weights of our module, in the same dtype and mode."""
+    config = ROBERTA[0].config_json(ours.body.config, len(ours.pack.tokens))
+    config |= {"pad_token_id": PAD, "attn_implementation": "eager", **settings}
+    model = theirs(RobertaConfig(**config)).to(ours.pack.tokens.dtype).train(ours.training)
+    weights = ROBERTA[0].to_theirs(ours.state_dict(), ours.body.config, head)
+    assert {name for name, _ in model.named_parameters()} == weights.keys()
+    model.load_state_dict(weights, strict=False)  # a tied output has two names
+    return model
+
+
+def attention_mask(batch):
+    return (batch["tokens"] != PAD).long()
+
+
+def assert_same_as_theirs(ours, batch, head, theirs, loss, tolerance=1e-10):
+    """That our losses and gradients of a batch are those of the twin `theirs`, whose loss this is."""
+    loss.backward()
+    losses, gradients = losses_and_gradients(ours, batch)
+    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    found = ROBERTA[0].to_theirs(gradients, ours.body.config, head)
+    for by_name in (expected, found):
+        del by_name["roberta.embeddings.token_type_embeddings.weight"]  # ours has none
+    assert_same((losses, found), (loss.detach()[None], expected), tolerance)

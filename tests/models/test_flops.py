@@ -1,15 +1,24 @@
-"""Costs against the figures that the paper prints; executed FLOPs are counted in test_flops_executed.py."""
+"""Costs against the figures that the paper prints; executed FLOPs against torch's own count of the products."""
+
+from typing import Any
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from ds_minimodel.models import flops
+from ds_minimodel.models.kind import keys_seen
+from ds_minimodel.models.modern import Gemma3Config, LlamaConfig, ModernBertConfig
+from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.roberta import RobertaConfig
+from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.tasks import KINDS
+from tests.small_models import masked_lm, roberta
 
 from ..recipes import recipe_of
 
-BODY = RobertaConfig()  # the paper's
-PAPER = flops.Work(BODY, vocab_size=50000, seq_length=512, share_read=0.15, batch_size=2048, steps=125000)
+PAPER = flops.Work(RobertaConfig(), vocab_size=50000, seq_length=512, share_read=0.15, batch_size=2048, steps=125000)
 
 
 def paper_costs(systems, **sections):
@@ -59,3 +68,105 @@ def test_depth_schedule_weighs_depths_by_their_share():
         assert row[name] == pytest.approx(expected / flops.EFLOP)
     heads = paper_costs(["multijoint"])["multijoint", "pretrain"]["formula_eflops"]
     assert heads == pytest.approx(flops.pretrain_flops(PAPER, 12, num_heads=3) / flops.EFLOP)
+
+
+WORK = flops.Work(roberta(3, 16, 2, 40, 20), vocab_size=50, seq_length=20, share_read=0.15, batch_size=2)
+TOKENS = torch.arange(40).reshape(2, 20) + 4
+KEYS = torch.tensor([1, 2], dtype=torch.int32)
+MASKED = {
+    "tokens": TOKENS,
+    "sample_keys": KEYS,
+    "read": torch.tensor([[1, 5, 9], [0, 7, 19]]),
+    "targets": torch.tensor([[4, 5, 6], [7, 8, 9]]),
+}
+
+
+def linear_cross_entropy_flops(x_shape, weight_shape, *_, **__):
+    """The forward product, inside of an operator into which torch's counter does not look."""
+    return 2 * x_shape[0] * x_shape[1] * weight_shape[0]
+
+
+def attention_flops(projected_shape, queries_shape, *_, **__):
+    """Two products, scores and context, likewise hidden from torch's counter."""
+    batch, num_keys, columns = projected_shape
+    num_queries, width = (num_keys, columns // 3) if queries_shape is None else queries_shape[1:]
+    return 2 * 2 * batch * num_queries * num_keys * width
+
+
+def window_attention_flops(keys_values_shape, queries_shape, _num_heads, _positions, before, after, *_, **__):
+    """The same two products with the keys that each position sees."""
+    batch, num_queries, width = queries_shape
+    return 2 * 2 * batch * num_queries * keys_seen((before, after), keys_values_shape[1]) * width
+
+
+def backward(forward):
+    """The four products of the gradients. The scores are made again on CPUs, to save memory: not the method's work."""
+    return lambda grad_shape, *shapes, **_: 2 * forward(*shapes)
+
+
+def counted(module, batch, trains):
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(trains(name))
+    mapping = {
+        torch.ops.dsmm.linear_cross_entropy: linear_cross_entropy_flops,
+        torch.ops.dsmm.attention: attention_flops,
+        torch.ops.dsmm.attention_backward: backward(attention_flops),
+        torch.ops.dsmm.window_attention: window_attention_flops,
+        torch.ops.dsmm.window_attention_backward: backward(window_attention_flops),
+    }
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        module(batch).mean().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "step, depths, frozen_layers, trains",
+    [
+        ("pretrain", [2, 4], 0, lambda name: True),
+        ("build-mini", [4], 2, lambda name: name.startswith(("body.layers.2.", "body.layers.3."))),
+        ("adapt", [4], 0, lambda name: name.startswith("pack.")),
+        ("adapt", [1], 0, lambda name: name.startswith("pack.")),
+    ],
+)
+def test_masked_language_model_steps(step, depths, frozen_layers, trains):
+    module = masked_lm(WORK.body.with_layers(max(depths)), WORK.vocab_size, *depths)
+    expected = flops.step_flops(step, WORK, depths, frozen_layers).executed
+    assert counted(module, MASKED, trains) == pytest.approx(expected, rel=1e-12)
+
+
+SMALL: dict[str, Any] = dict(num_layers=3, hidden_size=32, num_heads=4, ffn_size=40)
+
+
+@pytest.mark.parametrize("step", ["pretrain", "adapt"])
+@pytest.mark.parametrize(
+    "body, objective",
+    [
+        (ModernBertConfig(window=4, **SMALL), "masked-lm"),
+        (LlamaConfig(num_kv_heads=2, **SMALL), "next-token"),
+        (Gemma3Config(num_kv_heads=2, head_size=16, window=9, global_every=2, **SMALL), "next-token"),
+    ],
+)
+def test_windows_and_shared_heads(body, objective, step):
+    module = LanguageModel(body, 50, (3,), OBJECTIVES[objective])
+    batch = {"tokens": TOKENS, "sample_keys": KEYS, "targets": TOKENS} if body.causal else MASKED
+    share_read = 1 if body.causal else 0.15
+    expected = flops.step_flops(step, flops.Work(body, 50, 20, share_read, 2), [3]).executed
+    assert counted(module, batch, lambda name: step == "pretrain" or name.startswith("pack.")) == pytest.approx(
+        expected
+    )
+
+
+FIRST_READ = {"read": torch.zeros(2, 1, dtype=torch.long), "targets": torch.tensor([[0], [2]])}
+SPANS = {"targets": torch.tensor([[1, 3], [2, 5]])}
+ONE_A_TOKEN = {"targets": torch.zeros_like(TOKENS)}
+
+
+@pytest.mark.parametrize(
+    "kind, labels, targets",
+    [("pair", list("abc"), FIRST_READ), ("qa", None, SPANS), ("tagging", list("abcde"), ONE_A_TOKEN)],
+)
+def test_finetuning(kind, labels, targets):
+    module, num_outputs = KINDS[kind].module(WORK.body, WORK.vocab_size, labels), KINDS[kind].num_outputs(labels)
+    batch = {"tokens": TOKENS, "sample_keys": KEYS, **targets}
+    expected = flops.finetune_flops(WORK, num_outputs, KINDS[kind].reads_start).executed
+    assert counted(module, batch, lambda name: not name.startswith("pack.")) == expected

@@ -1,12 +1,12 @@
-"""The task heads against Hugging Face's, padding too; their dropout; targets that count nothing."""
+"""The task heads against transformers', padding too; their dropout; targets that count nothing."""
 
-import hugging_face
 import pytest
 import torch
 from model_cases import (
-    LENGTHS,
     VOCAB_SIZE,
     assert_same,
+    assert_same_as_theirs,
+    attention_mask,
     body_config,
     classification_batch,
     losses_and_gradients,
@@ -14,7 +14,9 @@ from model_cases import (
     randomise,
     rows,
     tagging_batch,
+    twin,
 )
+from torch.nn.functional import cross_entropy
 from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification, RobertaForTokenClassification
 
 from ds_minimodel import ops
@@ -23,17 +25,17 @@ from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor, Tok
 from tests.small_models import PAD
 
 NUM_LABELS = 3
-CLASSIFIER_HEAD = (("dense", "classifier.dense"), ("out", "classifier.out_proj"))
-QA_HEAD = (("out", "qa_outputs"),)
-TAGGING_HEAD = (("out", "classifier"),)
-
-
-HEADS = [
-    (SequenceClassifier, [NUM_LABELS], classification_batch()),
-    (SpanExtractor, [], qa_batch()),
-    (TokenClassifier, [NUM_LABELS], tagging_batch()),
-]
-HEAD_NAMES = ["classifier", "span extractor", "token classifier"]
+# Our class, its settings, transformers' class, names of the head there, a batch.
+SENTENCES = (
+    SequenceClassifier,
+    [NUM_LABELS],
+    RobertaForSequenceClassification,
+    {"dense": "classifier.dense", "out": "classifier.out_proj"},
+    classification_batch,
+)
+SPANS = (SpanExtractor, [], RobertaForQuestionAnswering, {"out": "qa_outputs"}, qa_batch)
+TOKENS = (TokenClassifier, [NUM_LABELS], RobertaForTokenClassification, {"out": "classifier"}, tagging_batch)
+every_head = pytest.mark.parametrize("task", [SENTENCES, SPANS, TOKENS], ids=["sentences", "spans", "tokens"])
 
 
 def make(kind, *settings, **dropout):
@@ -41,52 +43,30 @@ def make(kind, *settings, **dropout):
 
 
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
-@pytest.mark.parametrize(
-    "kind, theirs, head, batch_of",
-    [
-        (SequenceClassifier, RobertaForSequenceClassification, CLASSIFIER_HEAD, classification_batch),
-        (TokenClassifier, RobertaForTokenClassification, TAGGING_HEAD, tagging_batch),
-    ],
-    ids=["sentences", "tokens"],
-)
-def test_classifiers_equal_robertas(kind, theirs, head, batch_of, padded):
-    model, batch, found = make(kind, NUM_LABELS), batch_of(padded), hugging_face.names(3, task=head)
-    theirs = hugging_face.twin(theirs, model, found, num_labels=NUM_LABELS)
-    labels, real = batch["targets"], batch["tokens"] != PAD
-    if kind is SequenceClassifier:
-        labels, real = labels[:, 0], torch.full((4,), True)
-    output = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=labels)
-    loss = output.loss * (labels != IGNORED).sum()
-    loss.backward()
-    # The scores are made float32, of sentences for the loss alone.
-    exact = 1e-10 if kind is SequenceClassifier else 1e-5
-    torch.testing.assert_close(model.logits(batch)[real].double(), output.logits[real], rtol=0, atol=exact)
-    assert_same(losses_and_gradients(model, batch), (loss.detach()[None], hugging_face.gradients(theirs, found)), 2e-6)
+@every_head
+def test_scores_losses_and_gradients_are_robertas(task, padded):
+    kind, settings, theirs, head, batch_of = task
+    model, batch = make(kind, *settings), batch_of(padded)
+    theirs = twin(theirs, model, head, num_labels=NUM_LABELS if settings else 2)
+    output = theirs(batch["tokens"], attention_mask(batch))
+    scores = torch.stack((output.start_logits, output.end_logits), -1) if task is SPANS else output.logits
+    real, targets, own_scores = batch["tokens"] != PAD, batch["targets"], model.logits(batch)
+    if task is SENTENCES:
+        real, classes_second = torch.full((4,), True), scores[..., None]
+    elif task is TOKENS:
+        classes_second = scores.mT
+    else:
+        classes_second = scores.masked_fill(~real[..., None], -torch.inf)
+        assert (own_scores[~real] == -torch.inf).all()
+    torch.testing.assert_close(own_scores[real].double(), scores[real], rtol=0, atol=1e-5)
+    loss = cross_entropy(classes_second, targets, ignore_index=IGNORED, reduction="sum")
+    assert_same_as_theirs(model, batch, head, theirs, loss / 2 if task is SPANS else loss, 2e-6)
 
 
-@pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
-def test_span_extractor_equals_roberta(padded):
-    model, batch = make(SpanExtractor), qa_batch(padded)
-    found = hugging_face.names(3, task=QA_HEAD)
-    theirs = hugging_face.twin(RobertaForQuestionAnswering, model, found)
-    # Hugging Face's loss lets padding be an answer, so each example goes in without it.
-    loss = 0
-    for row, length in enumerate(LENGTHS if padded else [11] * 4):
-        example = rows(batch, [row], width=length)
-        output = theirs(
-            example["tokens"], start_positions=example["targets"][:, 0], end_positions=example["targets"][:, 1]
-        )
-        loss += output.loss
-        logits = torch.stack((output.start_logits, output.end_logits), -1)
-        got = model.logits(batch)[row]
-        torch.testing.assert_close(got[:length].double(), logits[0], rtol=0, atol=1e-5)
-        assert (got[length:] == -torch.inf).all()
-    loss.backward()
-    assert_same(losses_and_gradients(model, batch), (loss.detach()[None], hugging_face.gradients(theirs, found)), 2e-6)
-
-
-@pytest.mark.parametrize("kind, settings, batch", HEADS, ids=HEAD_NAMES)
-def test_dropout_depends_on_the_examples_alone_and_is_off_in_evaluation(kind, settings, batch):
+@every_head
+def test_dropout_depends_on_the_examples_alone_and_is_off_in_evaluation(task):
+    kind, settings, *_, batch_of = task
+    batch = batch_of()
     model = make(kind, *settings, dropout=0.2, attention_dropout=0.3)
     expected = losses_and_gradients(model, batch)
     parts = rows(batch, [2], width=5), rows(batch, [3, 0, 1], width=13)
@@ -110,9 +90,10 @@ def test_the_classifiers_own_dropouts_are_two_more():
     assert not dropped[0].equal(dropped[1])
 
 
-@pytest.mark.parametrize("kind, settings, batch", HEADS, ids=HEAD_NAMES)
-def test_an_ignored_target_adds_nothing(kind, settings, batch):
-    model = make(kind, *settings)
+@every_head
+def test_an_ignored_target_adds_nothing(task):
+    kind, settings, *_, batch_of = task
+    model, batch = make(kind, *settings), batch_of()
     targets = batch["targets"].clone()
     targets[1] = IGNORED
     expected = losses_and_gradients(model, rows(batch, [0, 2, 3]))

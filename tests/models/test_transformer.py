@@ -1,23 +1,26 @@
-"""The body against Hugging Face's RoBERTa; dropout that depends on the samples alone; what freezing saves."""
+"""Dropout that sits where transformers' RoBERTa has it and depends on the samples alone; what freezing saves."""
 
-import hugging_face
 import pytest
 import torch
 from model_cases import (
     VOCAB_SIZE,
     assert_same,
+    assert_same_as_theirs,
+    attention_mask,
     body_config,
     losses_and_gradients,
     mlm_batch,
     randomise,
     read_everywhere,
     rows,
+    twin,
 )
 from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.costs.tracing import saving_to
+from ds_minimodel.hf.roberta import ROBERTA
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.roberta.model import FIRST_POSITION
 from tests.small_models import masked_lm
@@ -27,39 +30,14 @@ def make_model(config, *head_depths):
     return randomise(masked_lm(config, VOCAB_SIZE, *head_depths)).double()
 
 
-def hugging_face_losses_and_gradients(ours, batch, depth):
-    found = hugging_face.names(depth, depth)
-    theirs = hugging_face.twin(RobertaForMaskedLM, ours, found)
-    labels = read_everywhere(batch)["targets"]
-    output = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=labels)
-    loss = output.loss * (labels != IGNORED).sum()
-    loss.backward()
-    return loss.detach()[None], hugging_face.gradients(theirs, found)
-
-
-def test_every_head_is_the_roberta_that_ends_at_its_depth():
-    model, batch = make_model(body_config(), 1, 2, 3), mlm_batch()
-    expected = [hugging_face_losses_and_gradients(model, batch, depth) for depth in (1, 2, 3)]
-    gradients = {}
-    for _, part in expected:
-        gradients |= {name: gradients.get(name, 0) + gradient for name, gradient in part.items()}
-    assert model.loss_names == ["depth_1", "depth_2", "depth_3"]
-    assert_same(losses_and_gradients(model, batch), (torch.cat([loss for loss, _ in expected]), gradients))
-    for depth, alone in zip((1, 2, 3), expected):
-        assert_same(losses_and_gradients(model, {**batch, "depth": depth}), alone)
-
-
 def test_dropout_sits_where_roberta_has_it(monkeypatch):
     """Hugging Face's dropout modules, given our bits, make the same losses and gradients as ours."""
     batch = mlm_batch()
     model = make_model(body_config(dropout=0.2, attention_dropout=0.3))
-    found = hugging_face.names(3, 3)
-    theirs = hugging_face.twin(RobertaForMaskedLM, model, found)
-    dropout, sites, positions = (
-        model.body.dropout(batch["sample_keys"]),
-        model.body.config.dropout_sites,
-        torch.arange(11),
-    )
+    head = ROBERTA[0].language_model_head(3)
+    theirs = twin(RobertaForMaskedLM, model, head)
+    dropout, sites = model.body.dropout(batch["sample_keys"]), model.body.config.dropout_sites
+    positions = torch.arange(11)
 
     def drop_rows(site):
         return lambda module, inputs, output: ops.dropout(inputs[0], 0.2, dropout.row_keys(site, positions))
@@ -80,12 +58,9 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
         ),
     )
     labels = read_everywhere(batch)["targets"]
-    loss = theirs(batch["tokens"], hugging_face.attention_mask(batch), labels=labels).loss
-    loss = loss * (labels != IGNORED).sum()
-    loss.backward()
+    loss = theirs(batch["tokens"], attention_mask(batch), labels=labels).loss * (labels != IGNORED).sum()
     assert not attention_rows
-    expected = loss.detach()[None], hugging_face.gradients(theirs, found)
-    assert_same(losses_and_gradients(model, batch), expected)
+    assert_same_as_theirs(model, batch, head, theirs, loss)
 
 
 @pytest.fixture

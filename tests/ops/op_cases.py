@@ -14,16 +14,15 @@ from ds_minimodel.ops.rotary import rotary_table
 # Whole vectors of the kernels (4, 8 or 16 lanes), parts of one, and both.
 WIDTHS = (768, 100, 33, 16, 7)
 P = 0.3
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# As the operators are used on this device: errors of the largest element, a few roundings of the result's dtype.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 4e-3}
+DTYPES = [dtype for dtype in TOLERANCE if DEVICE == "cuda" or dtype != torch.float16]
 
 
 def row_keys_of(*shape):
     """Random row keys of dropout."""
     return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32)
-
-
-def packed(*parts):
-    """Tensors (B,N,S,D) side by side, as a projection gives them: (B,S,len(parts)*N*D)."""
-    return torch.cat([part.transpose(1, 2).flatten(2) for part in parts], -1)
 
 
 def run(namespace, name, inputs, dtype=None):
@@ -37,6 +36,12 @@ def run(namespace, name, inputs, dtype=None):
     outputs = getattr(getattr(torch.ops, namespace), name)(*inputs)
     outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
     return outputs + [inputs[0]] if name.endswith("_") else outputs
+
+
+def close(got, exact, dtype):
+    """Assert that a result in `dtype` is near the exact one."""
+    assert got.shape == exact.shape and got.isfinite().all()
+    assert (got.double() - exact).abs().max() <= TOLERANCE[dtype] * max(exact.abs().max(), 1e-3)
 
 
 def assert_near_reference(namespace, name, inputs, tolerance):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from op_cases import P, cases, row_keys_of
+from op_cases import DEVICE, DTYPES, P, cases, close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
@@ -17,8 +17,6 @@ from ds_minimodel.ops.attention import (
 )
 from ds_minimodel.ops.window import torch_window_attention
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
 
 def test_a_sample_without_keys_attends_to_nothing():
     probs = ops.masked_softmax(torch.randn(2, 1, 3, 5), torch.tensor([0, 2], dtype=torch.int32), 1.0)
@@ -30,11 +28,10 @@ def without_dropout(projected, queries, num_heads, lengths, p, row_keys):
     return torch_attention(projected, queries, num_heads, lengths)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("way", [fused_attention, around_softmax, without_dropout])
-@pytest.mark.parametrize("others", [False, True])
-def test_lengths_of_0_are_right_on_every_way(way, others, monkeypatch):
-    """Of the first sample, of the middle one and of none; torch's kernels never see a row without keys."""
-    torch.manual_seed(0)
+def test_every_way_equals_the_reference(way, dtype, monkeypatch):
+    """Result and gradients, of samples without keys too, of which torch's kernels never see a row."""
     masks = []
 
     def attend(q, k, v, attn_mask=None, torchs=F.scaled_dot_product_attention):
@@ -42,21 +39,18 @@ def test_lengths_of_0_are_right_on_every_way(way, others, monkeypatch):
         return torchs(q, k, v, attn_mask=attn_mask)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
-    projected = torch.randn(3, 40, (2 if others else 3) * 32, device=DEVICE).requires_grad_()
-    queries = torch.randn(3, 5, 32, device=DEVICE).requires_grad_() if others else None
-    p, row_keys = (0.0, None) if way is without_dropout else (P, row_keys_of(3, 2, 5 if others else 40).to(DEVICE))
-    for lengths in ([0, 40, 23], [40, 0, 1], [0, 0, 0]):
-        lengths_B = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-        leaves = [leaf for leaf in (projected, queries) if leaf is not None]
-        exact = [None if x is None else x.detach().double() for x in (projected, queries)]
-        exact += [2, lengths_B, p, row_keys]
-        got = way(projected, queries, 2, lengths_B, p, row_keys)
-        grad = torch.randn_like(got)
-        ours = [got, *torch.autograd.grad(got, leaves, grad)]
-        for one, other in zip(ours, (_forward_reference(*exact), *_backward_reference(grad.double(), *exact))):
-            torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
-            assert not one[lengths_B == 0].any()
-    assert all(mask.any(-1).all() for mask in masks) and bool(masks) == (way is without_dropout)
+    torch.manual_seed(0)
+    for inputs in cases("attention_backward", dtype, 16):
+        grad, *inputs = (x.to(DEVICE) if torch.is_tensor(x) else x for x in inputs)
+        if way is without_dropout and inputs[-1] is not None:
+            continue
+        exact = [x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in inputs]
+        leaves = [x.requires_grad_() for x in inputs[:2] if x is not None]
+        got = way(*inputs)
+        expected = _forward_reference(*exact), *_backward_reference(grad.double(), *exact)
+        for one, other in zip((got, *torch.autograd.grad(got, leaves, grad)), expected):
+            close(one, other, dtype)
+    assert all(mask is None or mask.any(-1).all() for mask in masks) and bool(masks) == (way is without_dropout)
 
 
 def test_windows_by_torchs_kernel_equal_the_reference():

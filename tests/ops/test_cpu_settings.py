@@ -1,4 +1,4 @@
-"""The library for fp32 products follows the maker of the CPU, and the way of bf16 products what it can do."""
+"""What follows from the CPU: the library for fp32 products, the way of bf16 products, what precision `auto` means."""
 
 import sys
 
@@ -8,7 +8,9 @@ from op_cases import row_keys_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.ops import cpu, cross_entropy
+from ds_minimodel.ops.precision import resolve_precision
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +61,13 @@ def test_onednn_is_taken_on_amd_alone(make_cpu, text, is_changed):
 def test_what_has_bf16_products(make_cpu, text, has):
     make_cpu(text)
     assert cpu.has_bf16_products() == has
+    assert resolve_precision("auto", torch.device("cpu")) == ("bf16" if has else "fp32")
+
+
+def test_a_cpu_has_no_fp16():
+    assert resolve_precision("bf16", torch.device("cpu")) == "bf16"
+    with pytest.raises(UserError, match="fp16 needs a GPU"):
+        resolve_precision("fp16", torch.device("cpu"))
 
 
 class Products(TorchDispatchMode):
@@ -74,35 +83,13 @@ class Products(TorchDispatchMode):
         return op(*arguments, **(options or {}))
 
 
-@pytest.fixture
-def without_attention_kernel(monkeypatch):
-    """Attention by two products, as where no kernels are built."""
-    monkeypatch.setattr(sys.modules["ds_minimodel.ops.attention"], "backend", lambda *_: "torch")
-
-
-@pytest.mark.usefixtures("without_attention_kernel")
+@pytest.mark.parametrize("chunk_rows", [320, 30])
 @pytest.mark.parametrize(
     "text, dtype", [("flags\t\t: avx512f\n", torch.float32), ("flags\t\t: avx512_bf16\n", torch.bfloat16)]
 )
-def test_products_are_made_in_what_the_cpu_has_and_bf16_is_kept(make_cpu, text, dtype):
-    make_cpu(text)
-    x, weight, bias = (torch.randn(shape).bfloat16().requires_grad_() for shape in ((2, 40, 48), (144, 48), (144,)))
-    kept = []
-    with Products() as products:
-        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda same: same):
-            context = ops.attention(ops.linear(x, weight, bias), 3, None)
-            loss = ops.linear_cross_entropy(
-                context.flatten(0, 1), weight[:, :16].repeat(1, 3), bias, torch.zeros(80, dtype=torch.int64)
-            )
-        loss.backward()
-    assert products.dtypes == {dtype}
-    assert {tensor.dtype for tensor in kept if tensor.is_floating_point() and tensor.numel() > 1} == {torch.bfloat16}
-
-
-@pytest.mark.usefixtures("without_attention_kernel")
-@pytest.mark.parametrize("text", ["flags\t\t: avx512f\n", "flags\t\t: avx512_bf16\n"])
-@pytest.mark.parametrize("chunk_rows", [320, 30])
-def test_bf16_products_are_right_either_way(make_cpu, monkeypatch, text, chunk_rows):
+def test_bf16_products_are_made_in_what_the_cpu_has(make_cpu, monkeypatch, text, dtype, chunk_rows):
+    """They are right, and kept in bf16; attention by two products, as where no kernels are built."""
+    monkeypatch.setattr(sys.modules["ds_minimodel.ops.attention"], "backend", lambda *_: "torch")
     monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
     monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", chunk_rows)
     make_cpu(text)
@@ -111,19 +98,29 @@ def test_bf16_products_are_right_either_way(make_cpu, monkeypatch, text, chunk_r
     low = {name: (torch.randn(shape) / shape[-1] ** 0.5).bfloat16().requires_grad_() for name, shape in shapes.items()}
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in low.items()}
     row_keys, targets = row_keys_of(2, 3, 40), torch.randint(90, (80,))
-    losses = []
-    for leaves in (low, exact):
-        projected = ops.linear(leaves["x"], leaves["weight"], leaves["bias"])
-        context = ops.attention(projected, 3, torch.tensor([40, 17], dtype=torch.int32), 0.1, row_keys)
-        assert projected.dtype == context.dtype == leaves["x"].dtype
-        losses.append(ops.linear_cross_entropy(context.flatten(0, 1), leaves["table"], leaves["table_bias"], targets))
-        losses[-1].backward()
-    assert losses[0].dtype == torch.float32
-    torch.testing.assert_close(losses[0].double(), losses[1], rtol=1e-2, atol=0)
+
+    def loss_of(x, weight, bias, table, table_bias):
+        lengths = torch.tensor([40, 17], dtype=torch.int32)
+        context = ops.attention(ops.linear(x, weight, bias), 3, lengths, 0.1, row_keys)
+        assert context.dtype == x.dtype
+        return ops.linear_cross_entropy(context.flatten(0, 1), table, table_bias, targets)
+
+    kept = []
+    with Products() as products:
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda same: same):
+            loss = loss_of(**low)
+        loss.backward()
+    assert products.dtypes == {dtype}
+    if chunk_rows == 320:  # else the gradients of the table are summed in fp32
+        kept_dtypes = {tensor.dtype for tensor in kept if tensor.is_floating_point() and tensor.numel() > 1}
+        assert kept_dtypes == {torch.bfloat16}
+    expected = loss_of(**exact)
+    expected.backward()
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-2, atol=0)
     for name in shapes:
-        got, expected = low[name].grad, exact[name].grad
-        assert got.dtype == torch.bfloat16
-        assert (got - expected).norm() <= 2e-2 * expected.norm(), name
+        assert low[name].grad.dtype == torch.bfloat16
+        assert (low[name].grad - exact[name].grad).norm() <= 2e-2 * exact[name].grad.norm(), name
 
 
 def test_bf16_products_are_traced_without_a_break(make_cpu):

@@ -1,10 +1,11 @@
-"""What linear_cross_entropy makes gradients of, and what it refuses; test_device.py compares it with torch's."""
+"""Gradients of linear_cross_entropy, and what it refuses; test_device.py compares it with torch's."""
 
 import re
 from pathlib import Path
 
 import pytest
 import torch
+from torch.autograd import gradcheck
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
@@ -18,10 +19,15 @@ def tensors():
     return [torch.randn(*shape) for shape in ((P, H), (V, H), (V,))], torch.randint(0, V, (P,))
 
 
-@pytest.mark.parametrize("chunk_rows", [64, 16])
-def test_gradients_only_where_required(chunk_rows, monkeypatch):
-    monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
-    monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", chunk_rows)
+@pytest.fixture(params=[64, 16])
+def chunked(request, monkeypatch):
+    """All positions in one chunk, and in several."""
+    monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", request.param)
+    monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", request.param)
+
+
+@pytest.mark.usefixtures("chunked")
+def test_gradients_only_where_required():
     (x, weight, bias), targets = tensors()
     x.requires_grad_()
     loss = ops.linear_cross_entropy(x, weight, bias, targets)
@@ -32,10 +38,8 @@ def test_gradients_only_where_required(chunk_rows, monkeypatch):
         assert not ops.linear_cross_entropy(x, weight, bias, targets).requires_grad
 
 
-@pytest.mark.parametrize("chunk_rows", [64, 16])
-def test_rows_that_are_kept_get_no_gradient_and_the_others_their_own(chunk_rows, monkeypatch):
-    monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
-    monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", chunk_rows)
+@pytest.mark.usefixtures("chunked")
+def test_rows_that_are_kept_get_no_gradient_and_the_others_their_own():
     leaves, targets = tensors()
     grads = []
     for kept in (0, 200):
@@ -45,6 +49,13 @@ def test_rows_that_are_kept_get_no_gradient_and_the_others_their_own(chunk_rows,
     (x, weight, bias), (kept_x, kept_weight, kept_bias) = grads
     assert torch.equal(kept_x, x) and torch.equal(kept_bias, bias) and not kept_weight[:200].any()
     torch.testing.assert_close(kept_weight[200:], weight[200:])
+
+
+@pytest.mark.usefixtures("chunked")
+def test_gradients_are_right():
+    exact, targets = [leaf.double().requires_grad_() for leaf in tensors()[0]], tensors()[1]
+    targets[::7] = IGNORED
+    assert gradcheck(lambda *leaves: 0.3 * ops.linear_cross_entropy(*leaves, targets), exact, fast_mode=True)
 
 
 def test_losses_of_tokens_add_up_to_the_loss(monkeypatch):

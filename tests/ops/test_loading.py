@@ -14,18 +14,18 @@ def serving(tmp_path, monkeypatch):
     return lambda: loading.load_kernels("cpu")
 
 
-def test_missing_build(serving):
-    assert serving() == "torch (kernels not built, or from older sources)"
-
-
-def test_build_of_older_sources(serving, tmp_path):
-    (tmp_path / "_kernels_cpu_v1.abi3.so").write_bytes(b"not loaded")
-    assert serving() == "torch (kernels not built, or from older sources)"
-
-
-def test_broken_build(serving, tmp_path):
-    (tmp_path / (loading.LIBRARIES["cpu"] + ".abi3.so")).write_bytes(b"not a library")
-    assert serving().startswith("torch (kernels do not load:")
+@pytest.mark.parametrize(
+    "library, said",
+    [
+        (None, "torch (kernels not built, or from older sources)"),
+        ("_kernels_cpu_v1", "torch (kernels not built, or from older sources)"),
+        (loading.LIBRARIES["cpu"], "torch (kernels do not load:"),
+    ],
+)
+def test_what_cannot_serve(serving, tmp_path, library, said):
+    if library:
+        (tmp_path / f"{library}.abi3.so").write_bytes(b"not a library")
+    assert serving().startswith(said)
 
 
 def test_switched_off(serving, monkeypatch):
