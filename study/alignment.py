@@ -31,8 +31,7 @@ from ds_minimodel.recipe.systems import System
 from ds_minimodel.report.curves import name_of
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import snapshot_folder, text_sampler
-from ds_minimodel.tasks.metrics import neighbour_accuracy
-from ds_minimodel.tasks.retrieval import unit
+from ds_minimodel.tasks.retrieval import neighbour_accuracy, unit
 from ds_minimodel.training.ranks.world import join_ranks
 
 TASK, BATCHES, PARAGRAPHS = "topic", 12, 1000

@@ -9,8 +9,17 @@ import numpy as np
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.batches import Examples, join
-from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, References, Request, Scores, TaskSettings
-from ds_minimodel.tasks.metrics import accuracy
+from ds_minimodel.tasks.kind import (
+    Encoded,
+    FinetunedKind,
+    Labels,
+    Logits,
+    References,
+    Request,
+    Scores,
+    TaskSettings,
+    accuracy,
+)
 from ds_minimodel.tasks.tables import (
     MULTINLI,
     PAIR,

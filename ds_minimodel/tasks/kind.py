@@ -184,3 +184,10 @@ class FinetunedKind(TaskKind[R, E]):
     @abstractmethod
     def answers(self, records: R, encoded: E, logits: Logits, labels: Labels) -> list[dict[str, object]]:
         """The answer to each request, a JSON object."""
+
+
+def accuracy(predictions: Sequence[Any] | np.ndarray, labels: Sequence[Any] | np.ndarray) -> float:
+    """Percent of the predictions (N,) that are the label."""
+    predictions, labels = np.asarray(predictions), np.asarray(labels)
+    assert predictions.shape == labels.shape
+    return 100.0 * float((predictions == labels).mean())

@@ -17,7 +17,7 @@ from ds_minimodel.common.sections import NonNegativeInt, Section
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.data.rows import json_object, text_field
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, Labels, Logits, R, References, Scores, TaskKind, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, Labels, Logits, R, References, Scores, TaskKind, TaskSettings, accuracy
 from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
@@ -203,8 +203,7 @@ class Choice(LikelihoodKind[Choices]):
         sizes = [np.array([len(option.encode()) for option in options]) for options in records.options]
         by_byte = [int((-own / size).argmax()) for own, size in zip(nats, sizes, strict=True)]
         whole = [int((-own).argmax()) for own in nats]
-        score, unnormalised = (100 * float((np.array(found) == records.answers).mean()) for found in (by_byte, whole))
-        return {"score": score, "unnormalised": unnormalised}
+        return {"score": accuracy(by_byte, records.answers), "unnormalised": accuracy(whole, records.answers)}
 
     def metric(self, task: TaskSettings, source: str) -> str:
         return "accuracy"
@@ -216,7 +215,7 @@ class Choice(LikelihoodKind[Choices]):
             records = self.read(path, task, language, None)
             chance[language] = 100 * float(np.mean([1 / len(options) for options in records.options]))
             found = [int(np.argmax([len(option) for option in options])) for options in records.options]
-            longest[language] = 100 * float((np.array(found) == records.answers).mean())
+            longest[language] = accuracy(found, records.answers)
         return {"chance": chance, "longest": longest}
 
 

@@ -7,6 +7,10 @@ through whitespace tokens instead ruins languages that write without spaces: MLQ
 
 from __future__ import annotations
 
+import re
+import string
+import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +23,6 @@ from ds_minimodel.common.sections import PositiveInt, Section
 from ds_minimodel.data.rows import parse_json, shown, text_field
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, References, Request, Scores, TaskSettings
-from ds_minimodel.tasks.metrics import score_qa
 from ds_minimodel.tasks.tables import read_text
 
 if TYPE_CHECKING:
@@ -29,6 +32,16 @@ if TYPE_CHECKING:
 
 _FORM = "SQuAD 1.1 has data > paragraphs > qas > answers"
 _WINDOW = 384  # tokens of a question and a piece of its context where a model answers requests
+
+# MLQA's articles (mlqa_evaluation_v1.py); languages that are not here have none.
+_ARTICLES = {
+    "en": r"\b(a|an|the)\b",
+    "es": r"\b(un|una|unos|unas|el|la|los|las)\b",
+    "vi": r"\b(của|là|cái|chiếc|những)\b",
+    "de": r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b",
+    "ar": r"\sال^|ال",
+}
+_HAN = re.compile("([\u4e00-\u9fa5])")
 
 
 class QuestionAnsweringKeys(Section):
@@ -93,13 +106,14 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
 
     def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
         """F1 of answering with the sentence most like the question."""
-        from ds_minimodel.tasks import references
+        from ds_minimodel.tasks.references import best_sentence
 
         scores: dict[str, float] = {}
         for language, path in tests.items():
             questions = read_squad(path)
+            answers = {question.id: best_sentence(question.text, question.context) for question in questions}
             rules = language if _keys_of(task).metric == "mlqa" else None
-            scores[language] = score_qa(references.overlap_answers(questions), questions, rules)["f1"]
+            scores[language] = score_qa(answers, questions, rules)["f1"]
         return {"overlap": scores}
 
     def encode_requests(
@@ -388,3 +402,47 @@ def answer_texts(
             answer = AnswerSpan(question.context[begin:end].strip(), float(score[window]))
         answers[question.id] = answer
     return answers
+
+
+# --- Scores: official metrics, in percent ---
+
+
+def score_qa(predictions: Mapping[str, str], questions: Sequence[Question], language: str | None = None) -> Scores:
+    """{"exact_match": percent, "f1": percent} of {question id: answer}; an unanswered question scores 0.
+
+    language: None for SQuAD 1.1's official script (XQuAD uses it for all languages), else MLQA's
+    rules for the language of the answers; languages that MLQA lacks are cut at spaces.
+    """
+    exact_match = f1 = 0.0
+    for question in questions:
+        if question.id not in predictions:
+            continue
+        predicted = answer_words(predictions[question.id], language)
+        accepted = [answer_words(answer, language) for answer in question.answers]
+        exact_match += predicted in accepted
+        f1 += max(_f1(predicted, words) for words in accepted)
+    return {"exact_match": 100.0 * exact_match / len(questions), "f1": 100.0 * f1 / len(questions)}
+
+
+def answer_words(answer: str, language: str | None = None) -> list[str]:
+    """Words that are compared: lower case, without punctuation and articles; Chinese by character.
+
+    The official scripts join these by spaces and compare the strings, which is the same.
+    """
+    bare = "".join(char for char in answer.lower() if char not in string.punctuation)
+    if language is not None:
+        bare = "".join(char for char in bare if not unicodedata.category(char).startswith("P"))
+    articles = _ARTICLES.get(language or "en")
+    if articles:
+        bare = re.sub(articles, " ", bare)
+    if language == "zh":
+        bare = _HAN.sub(r" \1 ", bare)
+    return bare.split()
+
+
+def _f1(predicted: list[str], accepted: list[str]) -> float:
+    num_same = sum((Counter(predicted) & Counter(accepted)).values())
+    if num_same == 0:
+        return 0.0
+    precision, recall = num_same / len(predicted), num_same / len(accepted)
+    return 2 * precision * recall / (precision + recall)

@@ -10,12 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from ds_minimodel.tasks.qa import Question
 
 try:
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -106,16 +103,8 @@ def overlap_features(first: str, second: str) -> list[float]:
     return [overlap(stems(first), stems(second)), overlap(triples(first), triples(second))]
 
 
-def overlap_answers(questions: Iterable[Question]) -> dict[str, str]:
-    """{id: the sentence of the context that shares most stems with the question}, for the F1 of QA.
-
-    Of equal sentences the shorter one is taken, then the earlier one.
-    """
-    return {item.id: best_sentence(item.text, item.context) for item in questions}
-
-
 def best_sentence(question: str, context: str) -> str:
-    """The sentence of `context` that shares most stems with `question`."""
+    """The sentence of `context` that shares most stems with `question`; of equal ones the shorter, then the earlier."""
     wanted = stems(question)
     sentences = [sentence for sentence in _SENTENCE_END.split(context) if sentence.strip()] or [context]
     return max(sentences, key=lambda sentence: (len(wanted & stems(sentence)), -len(sentence)))

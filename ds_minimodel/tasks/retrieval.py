@@ -19,7 +19,6 @@ from ds_minimodel.common.sections import PositiveInt, Section
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.tasks.batches import Examples, join
 from ds_minimodel.tasks.kind import Encoded, Labels, Logits, References, Scores, TaskKind, TaskSettings
-from ds_minimodel.tasks.metrics import neighbour_accuracy
 from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from ds_minimodel.models.trainable import TaskModel
 
 Pool = Literal["mean", "first"]
+_BLOCK = 1 << 24  # similarities that are held at a time
+_SAME = 1e-6  # difference of two cosines that fp32 may make of one: products round by their place in a matrix
 
 
 class RetrievalKeys(Section):
@@ -194,3 +195,25 @@ def _both(to_source: Similarity, from_source: Similarity, records: Bitext) -> Sc
     there = neighbour_accuracy(to_source, records.pairs, *counts)
     back = neighbour_accuracy(from_source, records.pairs[:, ::-1], *counts[::-1])
     return {"score": (there + back) / 2, "to_source": there, "from_source": back}
+
+
+def neighbour_accuracy(
+    similarity: Callable[[slice], np.ndarray], pairs: np.ndarray, num_queries: int, num_candidates: int
+) -> float:
+    """Percent of `pairs` (N, 2), a query and a candidate each, whose query has its nearest candidate in one of them.
+
+    similarity: (rows, candidates) cosines of some rows of the queries. Of k candidates that are equally near, but for
+    rounding, each counts for 1/k; so they do not depend on their order.
+    """
+    right = np.unique(pairs[:, 0] * num_candidates + pairs[:, 1])
+    found = np.zeros(num_queries)
+    size = max(1, _BLOCK // num_candidates)
+    for first in range(0, num_queries, size):
+        similarity_QC = similarity(slice(first, first + size))
+        rows, nearest = np.nonzero(similarity_QC >= similarity_QC.max(1, keepdims=True) - _SAME)
+        keys = (first + rows) * num_candidates + nearest
+        is_right = right[np.minimum(np.searchsorted(right, keys), len(right) - 1)] == keys
+        count = len(similarity_QC)
+        shares = np.maximum(np.bincount(rows, minlength=count), 1)  # none is nearest where a similarity is NaN
+        found[first : first + count] = np.bincount(rows, is_right, count) / shares
+    return 100.0 * float(found[pairs[:, 0]].mean())

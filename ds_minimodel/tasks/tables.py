@@ -5,10 +5,7 @@ The columns have the official files' forms, or a user's own names.
 
 import csv
 import io
-import itertools
 import json
-import os
-import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +59,8 @@ PAWSX = Columns(
     no_text=frozenset(("", "NS")),
     header=("id", "sentence1", "sentence2", "label"),
 )
+
+_TABS = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
 
 def columns_named(texts: Sequence[str], named: Mapping[str, str]) -> Columns:
@@ -122,35 +121,69 @@ def read_table(
     if not examples:
         of_language = f" in '{language}'" if columns and columns.language else ""
         raise UserError(f"{path}: no examples{of_language}; a task needs some")
-    labels = tuple(sorted({name for *_, name in examples}) if labels is None else labels)
-    ids = {name: number for number, name in enumerate(labels)}
-    for line, _, name in examples:
-        if name not in ids:
-            raise UserError(f"{path}:{line}: label '{name}' is not one of the task's ({', '.join(labels)})")
+    names, targets = numbered(path, [(line, name) for line, _, name in examples], labels)
     by_column = tuple(list(column) for column in zip(*(texts for _, texts, _ in examples), strict=True))
-    return Records(by_column, np.array([ids[name] for *_, name in examples], dtype=np.int64), labels)
+    return Records(by_column, targets, names)
+
+
+def numbered(
+    path: str | Path, found: Sequence[tuple[int, str]], labels: Sequence[str] | None
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """(names in the order of their ids, ids (N,) int64) of the N labels `found`, (line, name) each, in a file.
+
+    labels: the task's; where None, those found, sorted. UserError for one that is not the task's.
+    """
+    names = tuple(sorted({name for _, name in found}) if labels is None else labels)
+    ids = {name: number for number, name in enumerate(names)}
+    for line, name in found:
+        if name not in ids:
+            raise UserError(
+                f"{path}:{line}: label '{name}' is not one of the task's ({', '.join(names)}); "
+                "the recipe's `labels` can name more than the training file has"
+            )
+    return names, np.array([ids[name] for _, name in found], dtype=np.int64)
 
 
 def table_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, {column: value}) of each row; values of .csv and .tsv files are text."""
-    readers = {".jsonl": _jsonl_rows, ".csv": _csv_rows, ".tsv": _tsv_rows, ".txt": _tsv_rows}
-    suffix = Path(path).suffix
-    if suffix not in readers:
-        raise UserError(f"{path}: the name must end in what the table is: {', '.join(readers)} (tabs)")
-    return readers[suffix](path, read_text(path))
+    """Yield (line number, {column: value}) of each row; values of .csv and .tsv files are text.
+
+    In tab-separated files a quote is a character like others, as in the benchmarks' own.
+    """
+    forms: dict[str, dict[str, Any]] = {".jsonl": {}, ".csv": {}, ".tsv": _TABS, ".txt": _TABS}
+    suffix, header = Path(path).suffix, list[str]()
+    if suffix not in forms:
+        raise UserError(f"{path}: the name must end in what the table is: {', '.join(forms)} (tabs)")
+    text = read_text(path)
+    if suffix == ".jsonl":
+        lines = enumerate(text.split("\n"), 1)  # splitlines would also cut at U+2028 and U+0085
+        yield from ((line, json_object(content, path, line)) for line, content in lines if content.strip())
+        return
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, **forms[suffix])
+    try:
+        for fields in filter(None, reader):
+            where = f"{path}:{reader.line_num}"
+            if not header:
+                header = fields
+                if repeated := [name for name in header if name and header.count(name) > 1]:
+                    raise UserError(f"{where}: the column '{repeated[0]:.40}' comes twice; rename or remove one")
+            elif len(fields) != len(header):
+                raise UserError(
+                    f"{where}: {len(fields)} fields where the header names {len(header)}; check separators and quotes"
+                )
+            else:
+                yield reader.line_num, dict(zip(header, fields, strict=True))
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 
 
 def read_text(path: str | Path) -> str:
     """The whole of a UTF-8 file (a byte order mark is dropped); UserError where that cannot be."""
+    if not Path(path).is_file():
+        raise UserError(f"{path}: no such file; check the path")
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UserError(f"{path}: cannot be read (a folder, a pipe or a device); give the path of a file")
-        data = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path") from None
+        return decoded(Path(path).read_bytes(), path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    return decoded(data, path)
 
 
 def decoded(data: bytes, path: str | Path) -> str:
@@ -183,38 +216,3 @@ def _label(row: Mapping[str, object], columns: Columns, where: str) -> str:
     if not name and name not in columns.left_out:
         raise UserError(f"{where}: the label '{columns.label}' is empty")
     return columns.spellings.get(name, name)
-
-
-def _jsonl_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, content in enumerate(text.split("\n"), 1):  # splitlines would also cut at U+2028 and U+0085
-        if not content.strip():
-            continue
-        yield line, json_object(content, path, line)
-
-
-def _tsv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The benchmarks' form: a header, tabs, and no quoting (a quote is a character like others)."""
-    lines = (content.rstrip("\r") for content in text.split("\n"))
-    return _rows(path, ((line, content.split("\t")) for line, content in enumerate(lines, 1) if content))
-
-
-def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        yield from _rows(path, ((reader.line_num, fields) for fields in reader if fields))
-    except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
-
-
-def _rows(path: str | Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of (line number, fields), of which the first names the columns."""
-    for line, header in itertools.islice(lines, 1):
-        if repeated := [name for name in header if name and header.count(name) > 1]:
-            raise UserError(f"{path}:{line}: the column '{repeated[0]:.40}' comes twice; rename or remove one")
-        for number, fields in lines:
-            if len(fields) != len(header):
-                raise UserError(
-                    f"{path}:{number}: {len(fields)} fields where the header names {len(header)}; check separators "
-                    "and quotes"
-                )
-            yield number, dict(zip(header, fields, strict=True))

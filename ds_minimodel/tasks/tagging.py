@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +20,18 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.rows import text_field
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, References, Request, Scores, TaskSettings
-from ds_minimodel.tasks.metrics import accuracy
-from ds_minimodel.tasks.tables import read_text, text_lines
+from ds_minimodel.tasks.kind import (
+    Encoded,
+    FinetunedKind,
+    Labels,
+    Logits,
+    References,
+    Request,
+    Scores,
+    TaskSettings,
+    accuracy,
+)
+from ds_minimodel.tasks.tables import numbered, read_text, text_lines
 
 if TYPE_CHECKING:
     from ds_minimodel.data.tokenizer import Tokenizer
@@ -32,7 +41,6 @@ if TYPE_CHECKING:
 OUTSIDE = "O"  # the tag of words that are in no entity
 _CUT = -1  # predicted id of a word that did not fit the sequence: no label
 _TREEBANK = ".conllu"
-_WORD, _NO_WORD = re.compile("[0-9]+"), re.compile("[0-9]+[-.][0-9]+")  # IDs of CoNLL-U
 _WIKIANN = re.compile("[a-z][a-z-]*:")  # before each word of a WikiANN file: its language
 
 
@@ -161,7 +169,7 @@ def read_tagged(path: str | Path, labels: Sequence[str] | None = None) -> Senten
     """The sentences of a file with a word on each line and an empty line after each sentence.
 
     A .conllu file gives the column UPOS; comments, ranges of words that are written as one (1-2) and empty nodes
-    (1.1) are passed over. Any other has the word first and its tag last, separated by tabs or by spaces: two columns,
+    (1.1) are passed over. Any other has the word first and its tag last, separated by a tab or a space: two columns,
     CoNLL-2003's four; -DOCSTART- lines are passed over, and where each word has its language before it (WikiANN:
     "de:Berlin") that is cut off. Tags of entities are made IOB2's, in which each entity begins with B-: CoNLL-2003
     as published (IOB1) marks only those so that follow another of their type.
@@ -169,70 +177,37 @@ def read_tagged(path: str | Path, labels: Sequence[str] | None = None) -> Senten
     labels: the task's in order of their ids; where None, those of the file, sorted. UserError with file and line for
     what is damaged or not of the task.
     """
-    rows = _treebank_rows(path) if Path(path).suffix == _TREEBANK else _tagged_rows(path)
+    is_treebank = Path(path).suffix == _TREEBANK
+    width = 10 if is_treebank else 0
     sentences: list[list[tuple[int, str, str]]] = [[]]
-    for row in rows:
-        if row is not None:
-            sentences[-1].append(row)
-        elif sentences[-1]:
+    for line, content in enumerate(text_lines(read_text(path), path), 1):
+        if not content.strip() or content.startswith("-DOCSTART-"):
             sentences.append([])
-    sentences = [sentence for sentence in sentences if sentence]
-    if not sentences:
+        elif not (is_treebank and content.startswith("#")):
+            columns = content.split("\t" if is_treebank or "\t" in content else " ")
+            width = width or max(2, len(columns))
+            if len(columns) != width:
+                raise UserError(f"{path}:{line}: {len(columns)} columns where {width} are expected")
+            if is_treebank and not columns[0].isdecimal():
+                continue
+            word, tag = (columns[1], columns[3]) if is_treebank else (columns[0], columns[-1])
+            if not word.strip() or tag.strip() in ("", "_"):
+                raise UserError(f"{path}:{line}: '{word}', '{tag}' where a word and its tag are expected")
+            sentences[-1].append((line, word, tag))
+    sentences = list(filter(None, sentences))
+    rows = [row for sentence in sentences for row in sentence]
+    if not rows:
         raise UserError(f"{path}: no sentences; a task needs some")
-    if has_entities(tag for sentence in sentences for *_, tag in sentence):
-        sentences = [_with_beginnings(sentence, path) for sentence in sentences]
-    if labels is None:
-        labels = sorted({tag for sentence in sentences for *_, tag in sentence})
-    ids = {tag: number for number, tag in enumerate(labels)}
-    for line, _, tag in (row for sentence in sentences for row in sentence):
-        if tag not in ids:
-            raise UserError(
-                f"{path}:{line}: label '{tag}' is not one of the task's ({', '.join(labels)}); "
-                "the recipe's `labels` can name more than the training file has"
-            )
+    if has_entities(tag for *_, tag in rows):
+        rows = [row for sentence in sentences for row in _with_beginnings(sentence, path)]
+    languages = {match[0] if (match := _WIKIANN.match(word)) else "" for _, word, _ in rows}
+    language = languages.pop() if len(languages) == 1 else ""
+    names, targets = numbered(path, [(line, tag) for line, _, tag in rows], labels)
     return Sentences(
-        [[word for _, word, _ in sentence] for sentence in sentences],
-        [np.array([ids[tag] for *_, tag in sentence], dtype=np.int64) for sentence in sentences],
-        tuple(labels),
+        [[word.removeprefix(language) for _, word, _ in sentence] for sentence in sentences],
+        np.split(targets, np.cumsum([len(sentence) for sentence in sentences])[:-1]),
+        names,
     )
-
-
-def _treebank_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
-    """(line number, word, tag) of each word of a CoNLL-U file, None after each sentence."""
-    for line, content in enumerate(text_lines(read_text(path), path), 1):
-        if not content.strip():
-            yield None
-        elif not content.startswith("#"):
-            columns = content.split("\t")
-            if len(columns) != 10:
-                raise UserError(f"{path}:{line}: {len(columns)} columns where CoNLL-U has 10, separated by tabs")
-            number, word, _, tag, *_ = columns
-            if _WORD.fullmatch(number):
-                if not word.strip() or tag.strip() in ("", "_"):
-                    raise UserError(f"{path}:{line}: '{word}', '{tag}' where a word and its UPOS are expected")
-                yield line, word, tag
-            elif not _NO_WORD.fullmatch(number):
-                raise UserError(f"{path}:{line}: the ID '{number:.20}' is neither a number nor of the form 1-2 or 1.1")
-
-
-def _tagged_rows(path: str | Path) -> Iterator[tuple[int, str, str] | None]:
-    """Rows as of _treebank_rows, of a file with the word in the first column and the tag in the last."""
-    found: list[tuple[int, str, str] | None] = []
-    width = None
-    for line, content in enumerate(text_lines(read_text(path), path), 1):
-        if not content.strip(" \t") or content.startswith("-DOCSTART-"):
-            found.append(None)
-            continue
-        columns = content.split("\t") if "\t" in content else re.split(" +", content.strip(" "))
-        width = width or len(columns)
-        if len(columns) != width or width < 2 or not columns[0] or not columns[-1]:
-            expected = "a word and its tag" if width < 2 else f"{width} columns as before"
-            raise UserError(f"{path}:{line}: {expected} expected, separated by a tab or a space")
-        found.append((line, columns[0], columns[-1]))
-    matches = [_WIKIANN.match(row[1]) for row in found if row]
-    prefixes = {match[0] if match else "" for match in matches}
-    cut = len(prefixes.pop()) if len(prefixes) == 1 else 0
-    return iter([row and (row[0], row[1][cut:], row[2]) for row in found])
 
 
 def _with_beginnings(sentence: list[tuple[int, str, str]], path: str | Path) -> list[tuple[int, str, str]]:

@@ -1,5 +1,6 @@
 """Recipes: what is refused, with which line; YAML 1.2; overrides; the recipes of the repository."""
 
+import json
 import os
 from typing import get_args
 
@@ -170,6 +171,23 @@ def test_columns_are_those_of_the_kind(load):
             load(columns, f"finetune.tasks.topic.kind={kind}")
     with pytest.raises(UserError, match="test_columns: a classification task has no question"):
         load("finetune.tasks.topic.test_columns={question: text}")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"train": "x"}, "train: a retrieval task is not finetuned; leave the key out"),
+        ({"translations": {}}, "de has a file in only one of test and translations"),
+        ({"test": {"de": "a", "fr": "b"}}, "fr has a file in only one of test and translations"),
+        ({"test": {"en": "a"}, "translations": {"en": "b"}}, "test: en is the source language"),
+        ({"pool": "max"}, "pool: Input should be 'mean' or 'first'"),
+        ({"kind": "qa"}, "train: this key is missing"),
+        ({"kind": "qa", "train": "x"}, "translations: a qa task has none; leave the key out"),
+    ],
+)
+def test_retrieval_has_translations_and_is_not_finetuned(refusal, change, message):
+    task = {"kind": "retrieval", "test": {"de": "a.de"}, "translations": {"de": "a.en"}, **change}
+    assert message in refusal(f"finetune.tasks.tatoeba={json.dumps(task)}")
 
 
 def test_what_a_recipe_may_name_is_what_is_there():

@@ -162,7 +162,7 @@ def test_embed_refuses_and_writes_nothing(family, tmp_path, call):
         ((good, *de, *zh), "--pack: a file is in one language"),
         ((bad, *de), "bad.txt:2: not UTF-8"),
         ((tmp_path / "none.txt", *de), "none.txt: no such file"),
-        ((tmp_path, *de), "cannot be read (a folder"),
+        ((tmp_path, *de), "no such file"),
         (("-", *de), "standard input has no name: give --out"),
         ((good, *de, "--out", tmp_path / "x.parquet"), "vectors are written as .npy"),
         ((good, "--pack", "de"), "--pack de: it has the form LANGUAGE=FOLDER"),

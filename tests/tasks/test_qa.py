@@ -5,7 +5,15 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.tasks.qa import AnswerSpan, Question, answer_texts, best_spans, encode_questions, find_answers
+from ds_minimodel.tasks.qa import (
+    AnswerSpan,
+    Question,
+    answer_texts,
+    best_spans,
+    encode_questions,
+    find_answers,
+    score_qa,
+)
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +156,38 @@ def test_the_best_window_wins_and_the_earlier_of_equals(tokenizer):
 def test_no_room_for_a_context(tokenizer):
     with pytest.raises(UserError, match="max_length 67: too short"):
         encode_questions(tokenizer, [ask("abc", "abc")], max_length=67)
+
+
+def scores(predictions, language=None, **accepted):
+    """Exact match and F1 of {question: answer} against the accepted ones."""
+    questions = [Question(name, "?", " ".join(texts), texts, (0,) * len(texts)) for name, texts in accepted.items()]
+    found = score_qa(predictions, questions, language)
+    return found["exact_match"], pytest.approx(found["f1"], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "language, predicted, answer, exact, f1",
+    [
+        # SQuAD 1.1's script: only ASCII's punctuation goes, then English articles.
+        (None, "The Cat.", "a cat", 100, 100),
+        (None, "“Paris”", "Paris", 0, 0),
+        (None, "das Haus", "Haus", 0, 200 / 3),
+        # MLQA's: all punctuation goes, each language has articles of its own, Chinese is compared by character.
+        ("en", "“The theatre”", "theatre", 100, 100),
+        ("de", "Der Strasse", "STRASSE", 100, 100),
+        ("es", "unas casas", "¿casas?", 100, 100),
+        ("vi", "của nhà", "nhà", 100, 100),
+        ("ar", "الكتاب", "كتاب", 100, 100),
+        ("hi", "एक घर।", "एक घर", 100, 100),
+        ("zh", "北京市", "北京", 0, 80),
+        ("zh", "中国A股、1990年", "中 国 A 股 1990 年", 100, 100),
+        ("fr", "the cat", "cat", 0, 200 / 3),
+    ],
+)
+def test_answers_are_compared_by_the_official_rules(language, predicted, answer, exact, f1):
+    assert scores({"q": predicted}, language, q=(answer,)) == (exact, f1)
+    assert scores({"q": predicted}, language, q=("other", answer)) == (exact, f1)  # the best of several
+
+
+def test_unanswered_and_empty_answers_score_nothing():
+    assert scores({"a": "x", "b": ""}, a=("x",), b=("y",), c=("z",)) == (pytest.approx(100 / 3), 100 / 3)

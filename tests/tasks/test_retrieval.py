@@ -1,19 +1,18 @@
 """Retrieval: parallel files, neighbours, references, and what a recipe may say of such a task."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Task
 from ds_minimodel.steps.training import task_inputs
-from ds_minimodel.tasks import KINDS, metrics
+from ds_minimodel.tasks import KINDS, retrieval
 from ds_minimodel.tasks.retrieval import read_bitext, sentences_of
+
+from ..recipes import recipe_of
 
 RETRIEVAL = KINDS["retrieval"]
 SETTINGS = Task(kind="retrieval", test={"de": "de"}, translations={"de": "en"})
@@ -91,7 +90,7 @@ def test_scores_are_those_of_a_plain_search_in_blocks_too(write, monkeypatch):
     expected = brute_force(own, of_source, records.pairs.tolist())
     assert 20 < expected["to_source"] < 90 and expected["to_source"] != expected["from_source"]
     assert score(records, own, of_source) == pytest.approx(expected)
-    monkeypatch.setattr(metrics, "_BLOCK", 100)  # two or three queries at a time
+    monkeypatch.setattr(retrieval, "_BLOCK", 100)  # two or three queries at a time
     assert score(records, own, of_source) == pytest.approx(expected)
 
 
@@ -112,49 +111,12 @@ def test_references(write):
     assert found == {"chance": {"de": 25.0}, "TF-IDF of letters": {"de": pytest.approx(81.25)}}
 
 
-# --- A task of a recipe ---
+def test_how_others_are_finetuned_does_not_decide_it(write):
+    files = [write("de", "de"), write("en", "en")]
 
-RECIPE = """\
-workdir: runs/test
-systems: [bl_base]
-languages: {source: en, targets: [de, fr]}
-data: {text: {en: en.txt, de: de.txt, fr: fr.txt}}
-finetune:
-  tasks:
-    tatoeba: TASK
-"""
-GOOD = {"kind": "retrieval", "test": {"de": "a.de"}, "translations": {"de": "a.en"}}
+    def inputs(lr, **keys):
+        task = {"kind": "retrieval", "test": {"de": files[0]}, "translations": {"de": files[1]}, **keys}
+        return task_inputs(recipe_of(["bl_base"], finetune={"lr": lr, "tasks": {"tatoeba": task}}), "tatoeba", files)
 
-
-def load(tmp_path, task, *overrides):
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE.replace("TASK", json.dumps(task)))
-    return load_recipe(path, overrides)
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"train": "x"}, "recipe.yaml:7: .*train: a retrieval task is not finetuned; leave the key out"),
-        ({"translations": {}}, "de has a file in only one of test and translations"),
-        ({"test": {"de": "a", "fr": "b"}}, "fr has a file in only one of test and translations"),
-        ({"test": {"en": "a"}, "translations": {"en": "b"}}, "test: en is the source language"),
-        ({"pool": "max"}, "pool: Input should be 'mean' or 'first'"),
-        ({"kind": "qa"}, "train: this key is missing"),
-        ({"kind": "qa", "train": "x"}, "translations: a qa task has none; leave the key out"),
-    ],
-)
-def test_what_a_recipe_may_not_say(tmp_path, change, message):
-    with pytest.raises(UserError, match=message):
-        load(tmp_path, {**GOOD, **change})
-
-
-def test_how_others_are_finetuned_does_not_decide_it(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.de", "a.en"):
-        Path(name).write_text(name)
-    plain, other = (load(tmp_path, GOOD, f"finetune.lr={lr}") for lr in ("1e-5", "1e-3"))
-    assert task_inputs(plain, "tatoeba", ["a.de", "a.en"]) == task_inputs(other, "tatoeba", ["a.de", "a.en"])
-    deeper = load(tmp_path, {**GOOD, "depth": 8})
-    assert task_inputs(deeper, "tatoeba", ["a.de", "a.en"]) != task_inputs(plain, "tatoeba", ["a.de", "a.en"])
-    assert "a.en" not in str(task_inputs(plain, "tatoeba", ["a.de", "a.en"]))  # by its content
+    assert inputs(1e-5) == inputs(1e-3) != inputs(1e-5, depth=8)
+    assert files[1] not in str(inputs(1e-5))  # by its content
