@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-echo "quickstart: 7 to 12 minutes on 2 idle cores, after downloads (about 300 MB with a CPU build of torch)" >&2
+echo "quickstart: 6 to 13 minutes on 2 cores, after downloads (about 300 MB with a CPU build of torch)" >&2
 prepare_environment report,sample
 
 ds-minimodel fetch-sample --set quickstart --out data/sample
