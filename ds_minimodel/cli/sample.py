@@ -43,10 +43,7 @@ def _examples_fetch() -> Callable[..., dict]:
     try:
         from ds_minimodel_examples.fetch import fetch
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == "ds_minimodel_examples":
-            advice = "it is the folder examples/ of ds_minimodel's repository; run pip install -e '.[sample]' there"
-        else:
-            advice = "pip install 'ds_minimodel[sample]'"
-        raise UserError(f"fetch-sample: {missing} is not installed; {advice}") from None
+        raise UserError(
+            f"fetch-sample: {error.name} is not installed; run pip install -e '.[sample]' in ds_minimodel's repository"
+        ) from None
     return fetch

@@ -10,9 +10,10 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from statistics import fmean
+from typing import Annotated, Any
 
-from huggingface_hub import EvalResult, ModelCardData, metadata_load
+from huggingface_hub import ModelCardData, metadata_load
 from pydantic import Field
 
 from ds_minimodel.common.errors import escape_markdown
@@ -26,7 +27,6 @@ CARD = "README.md"
 # A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
 _HUB_NAME = re.compile(r"(?!.*checkpoint-[0-9]+$)[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _LICENSE = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,60}$"
-_MOST_CARD_BYTES = 1 << 20
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}")  # of ISO 639, which the Hub takes in a card's front matter
 
 
@@ -58,7 +58,7 @@ def license_of(folder: Path) -> str | None:
     """The license that the model card in a Hugging Face folder names, None where there is none to be read."""
     path = folder / CARD
     try:
-        card = metadata_load(path) if path.is_file() and path.stat().st_size <= _MOST_CARD_BYTES else None
+        card = metadata_load(path) if path.is_file() else None
     except Exception:  # of any kind that YAML of a stranger's brings forth
         return None
     found = (card or {}).get("license")
@@ -86,8 +86,6 @@ def model_card(pack: Path, artifact: Path, export: Export) -> str:
         library_name="transformers",
         pipeline_tag=export.pipeline,
         tags=["mini-model-adaptation"] if facts.steps else None,
-        model_name=f"ds_minimodel-{language}" if scores else None,
-        eval_results=[score.result(language, export.pipeline or "fill-mask") for score in scores] or None,
         ds_minimodel=training,
     )
     table = {
@@ -109,8 +107,8 @@ def model_card(pack: Path, artifact: Path, export: Export) -> str:
         lines += [f"\nScores of the run in {escape_markdown(language)}: means over the task models."]
         lines += ["\n| task | metric | score | models |\n|---|---|---|---|"]
         lines += [
-            f"| {escape_markdown(one.task)} | {escape_markdown(one.metric)} | {one.mean:.1f} | {one.models} |"
-            for one in scores
+            f"| {escape_markdown(task)} | {escape_markdown(metric)} | {fmean(of_task):.1f} | {len(of_task)} |"
+            for (task, metric), of_task in scores.items()
         ]
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
 
@@ -147,8 +145,8 @@ class _Place:
         """Bodies of the workdir, which may be imported ones."""
         return sorted(self.root.glob("pretrain/*/body")) if self.root else []
 
-    def scores(self, pack: PackManifest, task: str | None) -> list[_Score]:
-        """Of the pack on each task, or on the one that is named."""
+    def scores(self, pack: PackManifest, task: str | None) -> dict[tuple[str, str], list[float]]:
+        """{(task, metric): one of each task model}: of the pack on each task, or on the one that is named."""
         found: dict[tuple[str, str], list[float]] = defaultdict(list)
         for path in sorted(self.root.glob(f"evaluate/{self.system}/*/*/*/{SCORES_FILE}")) if self.root else ():
             metric = read_model(path.parent / MANIFEST, _Scored, "run the step `evaluate` again").metric
@@ -156,25 +154,4 @@ class _Place:
                 is_own = row.language == pack.language and row.step == (pack.steps if self.is_adapted else 0)
                 if is_own and task in (None, row.task):
                     found[row.task, metric].append(row.score)
-        return [_Score(*key, sum(scores) / len(scores), len(scores)) for key, scores in found.items()]
-
-
-class _Score(NamedTuple):
-    """What a pack scores on a task, over so many task models."""
-
-    task: str
-    metric: str
-    mean: float
-    models: int
-
-    def result(self, language: str, kind: str) -> EvalResult:
-        """The same in the form in which the Hub shows scores."""
-        return EvalResult(
-            task_type=kind,
-            dataset_type=self.task,
-            dataset_name=self.task,
-            dataset_config=language,
-            metric_type="f1" if "F1" in self.metric else self.metric.split(" ")[0],  # the Hub's own names
-            metric_name=self.metric,
-            metric_value=round(self.mean, 2),
-        )
+        return found

@@ -82,8 +82,7 @@ def import_hf_from_hub(
         stem, suffix = os.path.splitext(weights.removesuffix(_INDEX))
         files = {"config.json", GENERATION_FILE, CARD, weights, *TOKENIZER_FILES}
         parts = fnmatch.filter(there, f"{stem}-*-of-*{suffix}") if weights.endswith(_INDEX) else []
-        paths = [api.hf_hub_download(name, file, revision=info.sha) for file in (*files.intersection(there), *parts)]
-        folder = next(Path(path).parent for path in paths if Path(path).name == "config.json")
+        folder = api.snapshot_download(name, revision=info.sha, allow_patterns=[*files, *parts])
     import_hf(folder, out, language, name, info.sha)
 
 
@@ -284,14 +283,14 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     A view that repeats its numbers, of any size from a small file, is none.
     """
     if not path.is_file():  # a named pipe would be waited for
-        raise UserError(f"{path}: {'not a file, or a link to nothing' if os.path.lexists(path) else 'no such file'}")
+        raise UserError(f"{path}: no such file")
     with one_line(path, "damaged, or not a file of weights"):
         is_safe = path.suffix == Path(SAFETENSORS).suffix
         values = dict(load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True))
     for name, tensor in values.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
             raise UserError(f"{path}: {name!r:.80} is not a dense tensor")
-        if tensor.is_meta or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise UserError(f"{path}: {name!r:.80} of shape {tuple(tensor.shape)} has fewer numbers than that")
         if tensor.dtype not in _TAKEN and not _UNUSED.search(name):
             raise UserError(f"{path}: {name!r:.80} is {tensor.dtype}; weights in fp32, bf16 or fp16 are taken")

@@ -28,7 +28,6 @@ TOKENIZER_FILES = (  # all that transformers may read for the families that are 
 # What a pack keeps of a folder beside tokenizer.json: settings with the chat template, those of generation, and the ids
 # of special tokens by the keys of config.json.
 GENERATION_FILE, IDS_FILE = "generation_config.json", "token_ids.json"
-_MOST_BYTES = 1 << 28  # of a file of a tokenizer
 _ADVICE = "download the model again"
 protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time
 _PIECE = protobuf.ModelProto.SentencePiece
@@ -42,9 +41,6 @@ def keep_tokenizer(folder: Path, pack: Path, config: Any, body: BodyConfig) -> V
     """
     if not any((folder / name).is_file() for name in _VOCABULARIES):
         raise UserError(f"{folder}: no tokenizer; it must hold one of {', '.join(_VOCABULARIES)}")
-    for path in (folder / name for name in (*TOKENIZER_FILES, GENERATION_FILE)):
-        if path.is_file() and path.stat().st_size > _MOST_BYTES:
-            raise UserError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no file of its name is")
     theirs = _by_transformers(folder, config=config)
     with one_line(folder, f"{type(theirs).__name__} is not written as {JSON_FILE}"):
         file = TokenizerJson(folder / JSON_FILE, json.loads(theirs.backend_tokenizer.to_str()))

@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from ds_minimodel.common.names import Name, check_apart, check_workdir
+from ds_minimodel.common.names import Name, check_workdir
 from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.common.sections import (
     DECIDES_NOTHING,
@@ -62,7 +62,6 @@ class Languages(Section):
     def _differ(self) -> "Languages":
         if self.source in self.targets or len(set(self.targets)) < len(self.targets):
             raise ValueError("the source and the targets must all be different languages")
-        check_apart(self.all)
         return self
 
     @property
@@ -348,7 +347,6 @@ class Finetune(OptimizerSection):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Finetune":
-        check_apart(self.tasks)
         return self
 
     @model_validator(mode="after")

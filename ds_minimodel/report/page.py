@@ -47,11 +47,10 @@ def report_blocks(run: RunResults) -> list[Block]:
         blocks.append(tables.summary_table(curves, costs))
         blocks += _speedup_blocks(run, left_out)
         caption = (
-            "Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. "
-            f"{_BANDS} Of runs longer than a week on one V100 the first week is shown."
+            f"Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. {_BANDS}"
         )
         blocks += [Heading("Training curves")]
-        blocks += [Plot("figure-3.png", plots.plot_average_scores(curves, run.baselines), caption)]
+        blocks += [Plot("figure-3.png", plots.plot_average_scores(curves), caption)]
         for task in names_in(curves, "task"):
             blocks += _task_blocks(run, task, curves, costs)
         blocks += _source_blocks(run, left_out)
@@ -92,7 +91,7 @@ def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequen
     if estimates:
         blocks.append(tables.near_maximal_table(task, estimates))
     caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"
-    drawn = plots.plot_task_scores(curves, baselines, task, metric)
+    drawn = plots.plot_task_scores(curves, task, metric)
     return [*blocks, Plot(f"figure-3-{task}.png", drawn, caption)]
 
 

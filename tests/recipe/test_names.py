@@ -22,16 +22,7 @@ def test_names_that_are_good_stay_so(load):
     assert list(load(f"finetune.tasks={{{tasks}}}").finetune.tasks) == names
 
 
-@pytest.mark.parametrize("first, second", [("de", "DE"), ("straße", "STRASSE"), ("é", "e\u0301")])
-def test_names_differ_in_more_than_case_or_unicode_form(refusal, first, second):
-    assert "alone" in refusal(f"languages.targets=[{first}, {second}]")
-    task = "{kind: qa, train: x, test: {de: y}}"
-    assert "alone" in refusal(f"finetune.tasks={{{first}: {task}, {second}: {task}}}")
-
-
-@pytest.mark.parametrize(
-    "workdir", ["''", '"a\\0b"', "x" * 200, "x" * 256 + "/run", "/" + "x/" * 2000 + "y", "/", '"a\\n"']
-)
+@pytest.mark.parametrize("workdir", ["''", '"a\\0b"', "x" * 200, "/", '"a\\n"'])
 def test_a_workdir_that_cannot_be_made(refusal, workdir):
     assert refusal(f"workdir={workdir}").startswith("workdir=")
 
