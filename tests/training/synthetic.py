@@ -207,13 +207,17 @@ def signal_self(*numbers):
     return send
 
 
-def resume(world, folder, run, what="pretrain"):
-    """Go on from other initial weights, so that what a checkpoint failed to restore would be seen.
+def other_start(what):
+    """A model with other initial weights, so that what a checkpoint failed to restore would be seen.
 
     Frozen weights are the same as before: a step reads them from artifacts.
     """
-    module, frozen = model(what, seed=1), model(what, seed=0)
-    trains = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    kept = {name: weight for name, weight in frozen.state_dict().items() if name not in trains}
+    module, first = model(what, seed=1), model(what)
+    kept = {name: parameter for name, parameter in first.named_parameters() if not parameter.requires_grad}
     module.load_state_dict(kept, strict=False)
-    return train(world, folder, run, module)
+    return module
+
+
+def resume(world, folder, run, what="pretrain"):
+    """Go on with a run that has been stopped."""
+    return train(world, folder, run, other_start(what))

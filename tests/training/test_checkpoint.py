@@ -12,7 +12,7 @@ import time
 import deepspeed
 import pytest
 import torch
-from killed import PLACES, RUN
+from ranks import KILLED, PLACES
 from synthetic import CrashingSampler, model, resume, run_config, same, small_parameters_partitioned, train
 
 from ds_minimodel.common.errors import UserError
@@ -36,47 +36,38 @@ def crash(world, folder, run):
         train(world, folder, run, sampler=CrashingSampler)
 
 
-def truncate(folder):
-    file = max(folder.glob("*.pt"), key=lambda path: path.stat().st_size)
-    os.truncate(file, file.stat().st_size // 2)
-    return file.name
+DAMAGES = {
+    "cut": lambda content: content[: len(content) // 2],
+    "a bit flipped": lambda content: content[:-100] + bytes([content[-100] ^ 1]) + content[-99:],
+    "a fact changed": lambda content: content.replace(b'"test"', b'"tesu"'),
+}
 
 
-def flip_a_bit(folder):
-    file = max(folder.glob("*.pt"), key=lambda path: path.stat().st_size)
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-    return file.name
+def damage(file, how):
+    """Damage a file of a checkpoint, or the largest of a folder's; the file."""
+    if file.is_dir():
+        file = max(file.glob("*.pt"), key=lambda path: path.stat().st_size)
+    file.write_bytes(DAMAGES[how](file.read_bytes()))
+    return file
 
 
-def delete(folder):
-    file = min(folder.glob("*.pt"))
-    file.unlink()
-    return file.name
-
-
-def cut_manifest(folder):
-    os.truncate(folder / "manifest.json", 40)
-    return "manifest.json"
-
-
-def change_a_fact(folder):
-    path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"test"', '"tesu"'))
-    return "manifest.json"
-
-
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, delete, cut_manifest, change_a_fact])
-def test_a_damaged_checkpoint_is_named_and_passed_over(world, uninterrupted, tmp_path, caplog, damage):
+@pytest.mark.parametrize(
+    "name, how",
+    [(".", "cut"), (".", "a bit flipped"), (".", None), ("manifest.json", "cut"), ("manifest.json", "a fact changed")],
+)
+def test_a_damaged_checkpoint_is_named_and_passed_over(world, uninterrupted, tmp_path, caplog, name, how):
     run = run_config(zero_stage=1, **EACH_STEP)
     crash(world, tmp_path, run)
     newest = tmp_path / "checkpoints" / "step-00000004"
-    file = damage(newest)
+    if how:
+        file = damage(newest / name, how)
+    else:
+        file = min(newest.glob("*.pt"))
+        file.unlink()
     with caplog.at_level(logging.WARNING):
         weights = resume(world, tmp_path, run)
     (message,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
-    assert str(newest / file) in message and "\n" not in message
+    assert str(file) in message and "\n" not in message
     assert same(weights, uninterrupted(run)[0])
 
 
@@ -84,21 +75,21 @@ def test_a_damaged_checkpoint_does_not_crowd_out_a_good_one(world, uninterrupted
     """Steps 4 and 3 are damaged, the run goes on from step 2, and the next save is of a step before 4."""
     run = run_config(checkpoint_every=1, keep_last=3)
     crash(world, tmp_path, run)
-    truncate(tmp_path / "checkpoints" / "step-00000004")
-    truncate(tmp_path / "checkpoints" / "step-00000003")
+    damage(tmp_path / "checkpoints" / "step-00000004", "cut")
+    damage(tmp_path / "checkpoints" / "step-00000003", "cut")
     crash(world, tmp_path, run_config(checkpoint_every=3, keep_last=1))
     assert names(tmp_path) == ["latest", "step-00000003"]
     assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
 
 
-@pytest.mark.parametrize("lost", ["all", "the folder that latest names"])
-def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, lost):
+@pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "the folder that latest names is gone"])
+def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, is_gone):
     run = run_config(zero_stage=1, checkpoint_every=2, keep_last=9)
     crash(world, tmp_path, run)
     checkpoints = tmp_path / "checkpoints"
-    first = f"step-00000002/{truncate(checkpoints / 'step-00000002')}"
-    second = f"step-00000004/{flip_a_bit(checkpoints / 'step-00000004')}"
-    if lost != "all":
+    first = str(damage(checkpoints / "step-00000002", "cut"))
+    second = str(damage(checkpoints / "step-00000004", "a bit flipped"))
+    if is_gone:
         shutil.rmtree(checkpoints / "step-00000004")
         second = "step-00000004: missing"
     before = names(tmp_path)
@@ -126,22 +117,12 @@ def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what, 
     assert names(tmp_path) == before
 
 
-def test_the_newest_stay_until_the_run_is_done(world, tmp_path):
+def test_the_newest_stay_until_the_run_is_done_and_nothing_then(world, tmp_path):
     crash(world, tmp_path, run_config(checkpoint_every=1, keep_last=2))
     assert names(tmp_path) == ["latest", "step-00000003", "step-00000004"]
+    (tmp_path / "checkpoints/step-00000004.partial").mkdir()  # of a save that was killed
     drop_all(tmp_path / "checkpoints")
     assert not (tmp_path / "checkpoints").exists()
-
-
-def test_a_finished_run_leaves_nothing_of_a_killed_save(tmp_path):
-    """A save was killed whose step has a damaged checkpoint, too."""
-    checkpoints = tmp_path / "checkpoints"
-    for name in ("step-00000002", "step-00000002.partial"):
-        (checkpoints / name).mkdir(parents=True)
-        (checkpoints / name / "file").write_text("cut short")
-    (checkpoints / "latest").write_text("step-00000002")
-    drop_all(checkpoints)
-    assert not checkpoints.exists()
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -168,7 +149,8 @@ def test_only_known_classes_are_unpickled(world, tmp_path):
     run = run_config(zero_stage=0, **EACH_STEP)
     crash(world, tmp_path, run)
     folder = tmp_path / "checkpoints" / "step-00000004"
-    torch.save({"module": Evil(tmp_path / "ran")}, folder / "mp_rank_00_model_states.pt")
+    evil = type("Evil", (), {"__reduce__": lambda _: (os.mkdir, (str(tmp_path / "ran"),))})()
+    torch.save({"module": evil}, folder / "mp_rank_00_model_states.pt")
     manifest = read_json(folder / "manifest.json")
     del manifest["manifest_sha256"]
     manifest["files"]["mp_rank_00_model_states.pt"] = {
@@ -227,19 +209,11 @@ def test_a_state_that_is_not_finite_is_not_saved_even_where_its_loss_was(world, 
     assert not list((tmp_path / "checkpoints").glob("step-*[0-9]"))
 
 
-class Evil:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     """Folders of runs that were killed, one for each of PLACES."""
     folders = {place: tmp_path_factory.mktemp(place) for place in PLACES}
-    for process in [Fork("killed:killed_in_second_save", folder, place) for place, folder in folders.items()]:
+    for process in [Fork("ranks:killed_in_second_save", folder, place) for place, folder in folders.items()]:
         assert process.wait() == -signal.SIGKILL
     return folders
 
@@ -249,5 +223,5 @@ def test_a_kill_in_a_save_leaves_the_former_good(world, uninterrupted, killed, p
     complete = ["step-00000001"] + (["step-00000002"] if place == "pointing" else [])
     assert [name for name in names(killed[place]) if re.fullmatch(r"step-\d+", name)] == complete
     assert (killed[place] / "checkpoints" / "latest").read_text() == "step-00000001"
-    assert same(resume(world, killed[place], RUN), uninterrupted(RUN)[0])
+    assert same(resume(world, killed[place], KILLED), uninterrupted(KILLED)[0])
     assert not any("partial" in name for name in names(killed[place]))

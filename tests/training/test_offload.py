@@ -25,7 +25,7 @@ def test_offloading_changes_no_bit(world, uninterrupted, tmp_path, stage, precis
 
 
 def test_clipped_gradients_differ_in_their_last_bits(world, tmp_path):
-    """DeepSpeed takes the norm in another precision (test_zero_quirks.py)."""
+    """DeepSpeed takes the norm in another precision for clipping."""
     seen = []
     for run in two_runs(2, "fp32", 8, clip=0.01):
         train(world, tmp_path / str(len(seen)), run, model("adapt"))

@@ -1,7 +1,6 @@
 """A run goes on at another ZeRO stage and on another number of ranks."""
 
 import logging
-from itertools import permutations, product
 from unittest import mock
 
 import pytest
@@ -20,10 +19,8 @@ def crash(world, folder, run, what):
 @pytest.mark.parametrize(
     "precision, before, after",
     [
-        *(("fp32", before, after) for before, after in permutations(range(4), 2)),
-        ("bf16", 0, 3),
-        ("bf16", 1, 0),
-        ("bf16", 3, 2),
+        *(("fp32", before, after) for before, after in ((0, 1), (1, 3), (3, 2), (2, 0))),
+        *(("bf16", before, after) for before, after in ((1, 0), (3, 1), (2, 3), (0, 2))),
     ],
 )
 def test_another_stage_goes_on_with_the_same_losses(world, uninterrupted, tmp_path, caplog, precision, before, after):
@@ -43,7 +40,7 @@ def test_another_stage_goes_on_with_the_same_losses(world, uninterrupted, tmp_pa
 
 @pytest.mark.parametrize(
     "precision, stage, micro",
-    [*product(("fp32", "bf16"), range(4), (8,)), ("bf16", 1, 2), ("fp16", 0, 8), ("fp16", 3, 8)],
+    [("fp32", 0, 8), ("fp32", 2, 8), ("bf16", 0, 8), ("bf16", 1, 2), ("bf16", 3, 8), ("fp16", 0, 8), ("fp16", 3, 8)],
 )
 def test_what_is_restored_is_what_was_saved(world, tmp_path, fp16_on_cpu, precision, stage, micro):
     """Through our own reader at the same layout: bit for bit, and the run ends with the same bits."""

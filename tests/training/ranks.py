@@ -1,0 +1,346 @@
+"""What the tests start as ranks: runs at every stage, steps that are measured, and runs that kill themselves.
+
+Rank 0 of `parity` and of `costs` writes what it saw to results.json of its folder.
+"""
+
+import contextlib
+import copy
+import gc
+import os
+import signal
+from pathlib import Path
+from unittest import mock
+
+import torch
+from synthetic import (
+    DEPTHS,
+    STEPS,
+    TRAINS,
+    Sampler,
+    losses,
+    model,
+    observe,
+    other_start,
+    resume,
+    run_config,
+    same,
+    signal_self,
+    small_parameters_partitioned,
+    train,
+    weights_of,
+)
+from torch.distributed import ProcessGroup
+
+from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.common.files import write_json
+from ds_minimodel.costs.devices import device_named
+from ds_minimodel.costs.memory import ring
+from ds_minimodel.costs.plans import Planner
+from ds_minimodel.costs.tracing import Allocations, saving_to, storage_bytes, tensors_in
+from ds_minimodel.ops import product
+from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.steps.training import micro_batches
+from ds_minimodel.training import loop
+from ds_minimodel.training.checkpoints import storage
+from ds_minimodel.training.loop import optimizer_step
+from ds_minimodel.training.partition import partition_of_run
+from ds_minimodel.training.ranks.launch import Stopped
+from ds_minimodel.training.ranks.world import join_ranks
+from ds_minimodel.training.zero.engine import build_engine, destroy
+from ds_minimodel.training.zero.state import adamw_of, read_masters, vectors
+
+WHOLE, SPLIT = 8, 2  # micro-batch sizes: without and with gradient accumulation
+
+
+def named_runs(*forms):
+    """{name: (what trains, run)} of forms (what trains, precision, micro-batch size, ZeRO stages)."""
+    return {
+        f"{what} {precision} zero{stage} {micro}": (
+            what,
+            run_config(zero_stage=stage, precision=precision, micro_batch_size=micro),
+        )
+        for what, precision, micro, stages in forms
+        for stage in stages
+    }
+
+
+# --- The same run at every stage, on any number of ranks
+
+
+# What trains the same gives the same losses, whatever the precision, but for its rounding.
+PARITY = named_runs(
+    ("pretrain", "fp32", WHOLE, (0, 1, 2, 3)),
+    ("pretrain", "bf16", SPLIT, (1, 3)),
+    ("adapt", "bf16", WHOLE, (0, 1, 2, 3)),
+    ("build-mini", "fp32", WHOLE, (0,)),
+    ("build-mini", "fp32", SPLIT, (0, 1, 2)),
+)
+RESUMED = {
+    f"{precision} zero{stage}": run_config(zero_stage=stage, precision=precision)
+    for precision, stage in (("fp32", 1), ("bf16", 0), ("bf16", 2), ("bf16", 3))
+}
+# What one rank began at stage 1 and two go on with.
+OTHER_STAGES = {f"zero{stage}": run_config(zero_stage=stage) for stage in (0, 3)}
+
+
+def observe_all(world, folder):
+    return {name: observe(world, folder / name, run, what) for name, (what, run) in PARITY.items()}
+
+
+def resumed_equals_uninterrupted(world, folder, run):
+    """Stop by a signal to rank 0 alone, and go on."""
+    weights = train(world, folder / "uninterrupted", run)
+    on_snapshot = signal_self(signal.SIGTERM) if world.is_main else lambda *_: None
+    try:
+        train(world, folder / "stopped", run, snapshot_steps=(3,), on_snapshot=on_snapshot)
+    except Stopped as stopped:
+        number = int(stopped.signal_number)
+    numbers = world.gather(lambda: number)
+    return numbers == [signal.SIGTERM] * 2 and same(resume(world, folder / "stopped", run), weights)
+
+
+def goes_on_at_another_stage(world, folder, run):
+    """Losses of a run of one rank that two go on with, at another stage."""
+    resume(world, folder, run)
+    return losses(folder)
+
+
+def odd_masters_survive(world, stage):
+    """Parameters whose elements cannot be divided among two ranks keep the bits of their fp32 originals."""
+    torch.manual_seed(0)
+    module = torch.nn.Linear(5, 3)
+    original = weights_of(module)
+    with small_parameters_partitioned():
+        engine = build_engine(module, run_config(zero_stage=stage, precision="bf16"), world)
+    return same(read_masters(engine), original)
+
+
+def crash():
+    raise UserError("only rank 0 saw it")
+
+
+def refusals(world, action):
+    """What each rank is told where `action` is refused."""
+    try:
+        action()
+    except (UserError, OtherRankFailed) as error:
+        message = str(error)
+    return world.gather(lambda: message)
+
+
+def kill_rank_1_in_second_save(world, folder):
+    if world.rank == 1:  # it writes one file a save: its part of the optimizer
+        kill_in(torch, "save", calls_before=1)
+    train(world, folder, run_config(zero_stage=2, checkpoint_every=2))
+
+
+def parity(folder):
+    """The folder one-rank in theirs holds runs begun on one rank. At the end rank 1 kills itself in a save."""
+    world = join_ranks()
+    results = {"cases": observe_all(world, folder)}
+    results["resumed"] = {
+        name: resumed_equals_uninterrupted(world, folder / name, run) for name, run in RESUMED.items()
+    }
+    stopped = folder / "fp32 zero1" / "stopped"
+    results["another job"] = refusals(
+        world, lambda: train(world, stopped, run_config(zero_stage=1), model(), job="another")
+    )
+    results["shared error"] = refusals(world, lambda: world.from_main(crash))
+    results["other stages"] = {
+        name: goes_on_at_another_stage(world, folder / "one-rank" / name, run) for name, run in OTHER_STAGES.items()
+    }
+    results["odd"] = [odd_masters_survive(world, stage) for stage in range(4)]
+    results["sums"] = world.sum(world.rank + 1, 10)
+    from_main = world.from_main(lambda: world.rank)
+    results["from main"] = world.gather(lambda: from_main)
+    if world.is_main:
+        write_json(folder / "results.json", results)
+    kill_rank_1_in_second_save(world, folder / "killed")
+
+
+# --- Runs that SIGKILL themselves in their second save, which a thread does
+
+
+KILLED = run_config(zero_stage=1, checkpoint_every=1, keep_last=3)
+# Where one dies: the function, and how many calls of it come before. A save writes two files.
+PLACES = {
+    "writing": (torch, "save", 3),
+    "verifying": (storage, "sha256_of_file", 3),
+    "listing": (storage, "write_json", 1),
+    "renaming": (Path, "rename", 1),
+    "pointing": (storage, "atomic_write", 1),
+}
+
+
+def kill_in(owner, name, calls_before):
+    """Let this process kill itself in a later call of a function."""
+    original, calls = getattr(owner, name), []
+
+    def call_or_die(*arguments, **options):
+        if len(calls) == calls_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls.append(arguments)
+        return original(*arguments, **options)
+
+    setattr(owner, name, call_or_die)
+
+
+def killed_in_second_save(folder, place):
+    kill_in(*PLACES[place])
+    train(join_ranks(), folder, KILLED)
+
+
+# --- What an optimizer step really holds and sends, beside what the plan said of it
+
+
+COLLECTIVES = {
+    "allreduce_": "all-reduce",
+    "allgather_": "all-gather",
+    "_allgather_base_": "all-gather",
+    "_reduce_scatter_base_": "reduce-scatter",
+}
+SMALL = 64  # bytes: flags and norms are reduced too, whatever trains
+HELD = "weights", "optimizer", "activations", "total"
+
+
+class Ledger(Allocations):
+    """Counts what code sends, too. sent: (collective, bytes of the whole tensor, ranks) in order, as c10d's operators
+    are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent = []
+
+    def __torch_dispatch__(self, op, types, arguments=(), options=None):
+        result = super().__torch_dispatch__(op, types, arguments, options)
+        if op.namespace == "c10d":
+            sizes = [sum(tensor.nbytes for tensor in tensors_in(argument)) for argument in arguments]
+            group = next(
+                ProcessGroup.unbox(argument) for argument in arguments if isinstance(argument, torch.ScriptObject)
+            )
+            self.sent.append((op._overloadpacket.__name__, max(sizes, default=0), group.size()))
+        return result
+
+
+def measure_step(module, batches, run, world):
+    """Train three steps; of the third {"measured": …, "planned": …}, bytes on this rank by kind.
+
+    Arguments as of loop.train. `weights` and `optimizer` are the storages that hold them between steps, `activations`
+    what autograd keeps of one micro-batch, parameters left out, `total` all tensors at the fullest moment.
+    `sent` counts the collectives by the ring algorithm; the plan does not know those within a replica.
+    """
+    partition = partition_of_run(module, run, world)
+    plan = Planner(module, lambda _: batches(0)[0], run.execution.precision, device_named("cpu")).plan(partition.setup)
+    activations = saved_bytes(copy.deepcopy(module).to(DTYPES[run.execution.precision]), batches(0)[0])
+    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    # Held, so that what an earlier engine has left behind is not freed in the meantime.
+    standing = [tensor for tensor in _all_tensors() if tensor.untyped_storage()._cdata not in own]
+    engine = build_engine(module, run, world, partition.zero, partition.whole)
+    for step in range(3):
+        micro_batches = batches(step)
+        (count,) = world.sum(sum(batch["count"] for batch in micro_batches))
+        with Ledger() as ledger:
+            optimizer_step(engine, micro_batches, max(1, count), run, world, step)
+    total = storage_bytes(_all_tensors()) - storage_bytes(standing) + ledger.peak
+    measured = dict(zip(HELD, (_weights(engine.module), _optimizer(engine), activations, total)))
+    destroy(engine)
+    sent = {}
+    for operator, size, ranks in ledger.sent:
+        if size > SMALL:
+            name = COLLECTIVES[operator]
+            sent[name] = sent.get(name, 0) + ring(size, ranks, name)
+    planned = {name: getattr(plan.memory, name) for name in HELD}
+    return {"measured": measured | {"sent": sent}, "planned": planned | {"sent": plan.traffic}}
+
+
+def saved_bytes(module, batch):
+    """Bytes that autograd keeps of a forward pass, parameters left out."""
+    saved = []
+    with saving_to(saved):
+        module(batch)
+    return storage_bytes(saved, without=module.parameters())
+
+
+def _weights(module):
+    """Parameters, buffers, and stage 3's partitions."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return storage_bytes(tensors + [tensor.ds_tensor for tensor in tensors if hasattr(tensor, "ds_tensor")])
+
+
+def _optimizer(engine):
+    """Adam's state, and the fp32 copies that are not the module's own parameters."""
+    state = tensors_in(list(adamw_of(engine).state.values()))
+    return storage_bytes([*vectors(engine), *state], without=engine.module.parameters())
+
+
+def _all_tensors():
+    gc.collect()
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu"]
+
+
+MEASURED = named_runs(
+    *(
+        form
+        for what in TRAINS
+        for form in ((what, "fp32", WHOLE, (0, 1)), (what, "bf16", SPLIT, (1, 2)), (what, "bf16", WHOLE, (3,)))
+    )
+)
+OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
+OFFLOADED = {
+    f"{precision} zero{stage} {micro} {' '.join(zero)}": run_config(
+        zero_stage=stage, precision=precision, micro_batch_size=micro, deepspeed={"zero_optimization": zero}
+    )
+    for stage, precision, micro, zero in (
+        (2, "fp32", WHOLE, OFFLOAD),
+        (2, "bf16", SPLIT, OFFLOAD),
+        (3, "bf16", SPLIT, OFFLOAD),
+        (2, "bf16", WHOLE, {"overlap_comm": True, "reduce_bucket_size": 5000}),
+    )
+}
+
+
+def measure(world, what, run):
+    """What a step costs on a device that makes bf16 products itself, as the plan has it."""
+    with mock.patch.object(product, "has_bf16_products", return_value=True):
+        return measure_step(model(what), micro_batches(Sampler, run, world), run, world)
+
+
+# --- Runs whose depth rises
+
+
+SWITCH = 3  # the step from which on all layers run; before it the mini-model of the first head
+RISING = [(0, "fp32"), (1, "bf16"), (2, "fp32"), (3, "bf16")]
+KILLED_AFTER = 2  # in the first phase; the resumed run passes the switch
+
+
+def resumed_over_a_switch(world, folder, run):
+    """Whether a run that is stopped in one phase and goes on into the next ends with an undisturbed run's bits."""
+    batches, (shallow, deep) = micro_batches(Sampler, run, world), DEPTHS
+
+    def rising(step):
+        return [{**batch, "depth": shallow if step < SWITCH else deep} for batch in batches(step)]
+
+    def go(where, module, **options):
+        return loop.train(module, rising, run, world, where, "rising", "job", **options)
+
+    weights = go(folder / "undisturbed", model("adapt"))
+    on_snapshot = signal_self(signal.SIGTERM) if world.is_main else lambda *_: None
+    with contextlib.suppress(Stopped):
+        go(folder / "stopped", model("adapt"), snapshot_steps=(KILLED_AFTER,), on_snapshot=on_snapshot)
+    start_of_second = storage.step_of((folder / "stopped" / "checkpoints" / "latest").read_text())
+    return [start_of_second, same(go(folder / "stopped", other_start("adapt")), weights)]
+
+
+def costs(folder):
+    world = join_ranks()
+    results = {"costs": {name: measure(world, what, run) for name, (what, run) in MEASURED.items()}}
+    results["costs"] |= {name: measure(world, "pretrain", run) for name, run in OFFLOADED.items()}
+    phases = ((SWITCH, 1.0, 1.0), (STEPS - SWITCH, 2.0, 2.0))
+    results["rising"] = {
+        f"{precision} zero{stage}": resumed_over_a_switch(
+            world, folder / f"{precision}-{stage}", run_config(zero_stage=stage, precision=precision, phases=phases)
+        )
+        for stage, precision in RISING
+    }
+    if world.is_main:
+        write_json(folder / "results.json", results)
