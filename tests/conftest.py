@@ -1,5 +1,6 @@
 """Environment of the tests and of every process that they start; and the options --fast and --all."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -52,6 +53,10 @@ def pytest_collection_modifyitems(items):
     """Begin with what takes long: else one worker would be left alone with it at the end."""
     places = [TESTS / name for name in SLOW]
     items.sort(key=lambda item: next((at for at, path in enumerate(places) if item.path.is_relative_to(path)), 99))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # as in forks.py
 
 
 @pytest.fixture(scope="module", autouse=True)

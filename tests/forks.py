@@ -1,6 +1,7 @@
 """Commands and ranks as forks of one process that has loaded what takes seconds to load."""
 
 import atexit
+import gc
 import importlib
 import multiprocessing
 import os
@@ -61,6 +62,7 @@ class Fork:
 
 
 def _work(function, arguments, said, cwd, environment):
+    gc.freeze()  # DeepSpeed collects whenever an engine is built; what is loaded stays
     multiprocessing.current_process().daemon = False  # for its parent it is one; it may have workers all the same
     for descriptor, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{said}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
