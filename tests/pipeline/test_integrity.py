@@ -144,7 +144,7 @@ def test_a_flipped_byte_of_what_a_step_trains_on(finished, name):
         assert "damaged" in refused_naming(finished, path, "adapt", *only, undone=undone)
 
 
-@pytest.mark.parametrize("folder, command", [("tokens/xx", "prepare"), ("adapt/minijoint/xx", "evaluate")])
+@pytest.mark.parametrize("folder, command", [(PACK, "adapt"), ("pretrain/minijoint/run", "report")])
 def test_a_file_in_the_place_of_a_folder(finished, folder, command):
     path = finished.parent / "run" / folder
     with written(path, b"a file"):
