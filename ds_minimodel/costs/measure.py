@@ -17,13 +17,13 @@ import torch
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.costs.plans import model_of, phases_of, text_steps
+from ds_minimodel.costs.plans import model_of, phases_of
 from ds_minimodel.data.samples import Samples
 from ds_minimodel.models.flops import Cost
 from ds_minimodel.models.split import split_model
 from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.recipe.systems import System
-from ds_minimodel.steps.training import micro_batches, text_run
+from ds_minimodel.steps.training import micro_batches, text_run, text_steps
 from ds_minimodel.training.loop import train
 from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import CheckpointPolicy, Schedule
@@ -54,7 +54,7 @@ def measured_rows(recipe: Recipe, step: str, world: World) -> list[dict[str, Any
     """
     rows: list[dict[str, Any]] = []
     for system in recipe.chosen_systems:
-        section = text_steps(recipe, system).get(step)
+        section = text_steps(recipe, [system]).get(step)
         if section is None or (step == "pretrain" and system.body_name in {row["body"] for row in rows}):
             continue
         seconds = sum(

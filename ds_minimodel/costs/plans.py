@@ -27,7 +27,7 @@ from ds_minimodel.steps.adapt import adapt_depths, adapted_model, is_scheduled
 from ds_minimodel.steps.build_mini import mini_model
 from ds_minimodel.steps.check import check_deepspeed_file
 from ds_minimodel.steps.pretrain import pretrained_model
-from ds_minimodel.steps.training import body_of
+from ds_minimodel.steps.training import body_of, text_steps
 from ds_minimodel.training.partition import Partition, Setup, partition_of
 from ds_minimodel.training.run import Execution, replicas_of
 from ds_minimodel.training.zero.config import needed_stage, zero_memory
@@ -129,7 +129,7 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
     rows = []
     for cost in recipe_costs(recipe):
         system, step = SYSTEMS[cost["system"]], cost["step"]
-        section = text_steps(recipe, system)[step]
+        section = text_steps(recipe, [system])[step]
         execution = Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, precision)
         setup = Setup(
             zero_stage=needed_stage(execution, replicas, section.clip, settings, device.type),
@@ -163,12 +163,6 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
 
 
 # --- the steps on text: their models with fresh weights, and the form of their batches
-
-
-def text_steps(recipe: Recipe, system: System) -> dict[str, Training]:
-    """{step: its section of the recipe}, of what a system trains on text."""
-    steps: dict[str, Training] = {} if recipe.base else {"pretrain": recipe.pretrain}
-    return steps | ({"build-mini": recipe.build_mini} if system.builds_mini else {}) | {"adapt": recipe.adapt}
 
 
 def phases_of(recipe: Recipe, system: System, step: str) -> list[tuple[int | None, float]]:

@@ -35,14 +35,16 @@ from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.first_pack import first_pack, initial_inputs
-from ds_minimodel.steps.held_out import WholeBody, evaluation
 from ds_minimodel.steps.training import (
+    WholeBody,
     body_of,
     finished_checkpoints,
+    held_out_evaluation,
     language_model,
     micro_batches,
     snapshot_folder,
     text_cost,
+    text_inputs,
     text_run,
     text_sampler,
 )
@@ -59,10 +61,8 @@ class FirstManifest(PackManifest):
 def jobs(context: Context) -> list[Job]:
     recipe, layout = context.recipe, context.layout
     source, listed = recipe.languages.source, []
-    shared = {"seed": recipe.seed, "objective": recipe.objective, "adapt": recipe.adapt.recorded()}
-    shared |= recipe.data.recorded() | recipe.engine.recorded()
     for system in recipe.chosen_systems:
-        inputs = shared | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
+        inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
         parents = [layout.pretrain(system), layout.tokenizer(source)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
@@ -143,7 +143,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
         inputs_hash(folder),
         section.snapshots()[1:-1],
         lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
-        evaluation(context, section, language, run, body),
+        held_out_evaluation(context, section, language, run, body),
     )
     save(run.schedule.steps, weights, folder / "pack")
 

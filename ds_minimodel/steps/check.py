@@ -8,11 +8,12 @@ from collections.abc import Collection, Iterable
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.jobs.records import refuse_if_stale
 from ds_minimodel.ops.gpu import check_gpus
-from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
+from ds_minimodel.recipe.schema import OptimizerSection, Recipe
 from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.order import Step
 from ds_minimodel.steps.prepare import check_text
+from ds_minimodel.steps.training import text_steps
 from ds_minimodel.training.ranks.launch import name_the_cpu
 from ds_minimodel.training.run import (
     Accounting,
@@ -43,7 +44,7 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
         check_gpus(ranks)
     check_text(recipe)
     check_tasks(recipe)
-    for section in _text_steps(recipe).values():
+    for section in text_steps(recipe, recipe.chosen_systems).values():
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
     check_vectors(recipe)
     check_deepspeed_file(recipe, replicas)
@@ -58,12 +59,6 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     return left
 
 
-def _text_steps(recipe: Recipe) -> dict[str, Training]:
-    """{step: section} of the steps on text that the recipe has."""
-    steps: dict[str, Training] = {} if recipe.base else {"pretrain": recipe.pretrain}
-    return steps | ({"build-mini": recipe.build_mini} if recipe.builds_minis else {}) | {"adapt": recipe.adapt}
-
-
 def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     """Raise UserError, with each key and the steps, where the recipe's DeepSpeed JSON disagrees with what they train.
 
@@ -76,7 +71,7 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     unknown = _OF_PRECISION if engine.precision == "auto" else ()
     forms: dict[str, tuple[OptimizerSection, Schedule, int, int, Collection[str]]] = {
         step: (section, Schedule(section.steps, section.lr, section.warmup_steps), section.batch_size, 0, unknown)
-        for step, section in _text_steps(recipe).items()
+        for step, section in text_steps(recipe, recipe.chosen_systems).items()
     }
     for task in finetune.finetuned_tasks:
         batch_size, micro = fill_batch(finetune.of(task, "batch_size"), engine.micro_batch_size, replicas)

@@ -1,21 +1,21 @@
 """Step 3: finetune each body on each task in the source language, embeddings frozen -> a task model a seed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.models.artifacts import identity, load_body, load_pack, save_body
 from ds_minimodel.models.flops import Work, finetune_flops
 from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import load_into, train_only
+from ds_minimodel.models.trainable import load_into, to_tensors, train_only
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.development import evaluation
 from ds_minimodel.steps.training import (
     checkpoints_of,
     finished_checkpoints,
@@ -25,9 +25,10 @@ from ds_minimodel.steps.training import (
     training_run,
 )
 from ds_minimodel.tasks import FINETUNED, KINDS
-from ds_minimodel.tasks.batches import TaskSampler
+from ds_minimodel.tasks.batches import INFERENCE_TOKENS, TaskSampler, inference_batches
 from ds_minimodel.training.checkpoints.best import BestWeights
-from ds_minimodel.training.loop import train
+from ds_minimodel.training.loop import Evaluation, Weights, train
+from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import fill_batch
 
 
@@ -106,7 +107,7 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
         folder / "run",
         f"finetune {system.body_name} {name} seed {seed}",
         job,
-        evaluation=evaluation(recipe, name, labels, tokenizer, body.config.separators, epochs, world, best),
+        evaluation=development_evaluation(recipe, name, labels, tokenizer, body.config.separators, epochs, world, best),
     )
     steps, weights = best.load() if best else (steps, weights)
     trained = replace(
@@ -127,3 +128,48 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
             parents={"body": identity(layout.pretrain(system) / "body")},
         )
     )
+
+
+def development_evaluation(
+    recipe: Recipe,
+    name: str,
+    labels: list[str] | None,
+    tokenizer: Tokenizer,
+    separators: int,
+    steps: range,
+    world: World,
+    best: BestWeights | None,
+) -> Evaluation:
+    """The score on a task's development file after each epoch of its finetuning; without such a file there is none.
+
+    labels, separators: as the task's model has them. steps: after which it is scored. best: what is to keep the
+    weights of the best score. Batches are the same on any number of ranks, and need no more memory than a training
+    step's.
+    """
+    task, source = recipe.finetune.tasks[name], recipe.languages.source
+    if not task.dev:
+        return Evaluation()
+    kind, max_length = FINETUNED[task.kind], recipe.finetune.of(name, "max_length")
+    records = kind.read(task.dev, task, source, labels)
+    encoded = kind.encode(tokenizer, records, task, max_length, separators)
+    room = min(INFERENCE_TOKENS, recipe.engine.micro_batch_size * max_length)
+    batches, data = list(inference_batches(encoded.examples, room)), world.data
+
+    def scores(step: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
+        own = []
+        for first in range(0, len(batches), data.size):
+            is_filler = first + data.rank >= len(batches)  # all ranks run the model equally often
+            index, batch = batches[first if is_filler else first + data.rank]
+            tensors = to_tensors(batch, world.device)
+            del tensors["targets"]
+            logits = module(tensors).float().cpu().numpy()
+            if not is_filler and world.tensor.rank == 0:
+                own.append((index, logits))
+        outputs = [pair for pairs in world.gather(lambda: own) for pair in pairs]
+        values = world.from_main(lambda: kind.score(task, source, records, encoded, outputs))
+        score = values.pop("score")
+        if best is not None:
+            best.offer(step, score, weights, is_first=step == steps.start)
+        return {f"dev/{key}": value for key, value in values.items()} | {"dev/score": score}
+
+    return Evaluation(steps, scores)

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from ds_minimodel.common.files import atomic_folder
-from ds_minimodel.jobs.records import Job, inputs_hash
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.jobs.records import Job
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.artifacts import (
     BodyArtifact,
@@ -20,22 +21,18 @@ from ds_minimodel.models.artifacts import (
     space_of,
 )
 from ds_minimodel.models.initialisation import zero_padding_row
-from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import LanguageModel, tensors_under
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.held_out import evaluation
 from ds_minimodel.steps.training import (
     body_of,
     finished_checkpoints,
     language_model,
-    micro_batches,
     text_cost,
-    text_run,
-    text_sampler,
+    text_inputs,
+    train_on_source,
 )
-from ds_minimodel.training.loop import train
 
 
 def jobs(context: Context) -> list[Job]:
@@ -46,20 +43,13 @@ def jobs(context: Context) -> list[Job]:
         (body,) = recipe.bodies
         inputs = {"base": {part: identity(base / part) for part in ("body", "pack")}}
         out = layout.pretrain(body)
-        return [
-            Job(
-                out,
-                inputs,
-                (layout.tokenizer(source),),
-                lambda: context.world.from_main(partial(_take_over, base, out)),
-            )
-        ]
-    shared = {"seed": recipe.seed, "objective": recipe.objective, "pretrain": recipe.pretrain.recorded()}
-    shared |= recipe.data.recorded() | recipe.engine.recorded()
+        make = partial(_take_over, base, out)
+        return [Job(out, inputs, (layout.tokenizer(source),), lambda: context.world.from_main(make))]
+    shared = text_inputs(recipe, "pretrain") | {"model": recipe.model.recorded()}
     return [
         Job(
             layout.pretrain(body),
-            {**shared, "model": recipe.model.recorded(), "head_depths": list(body_of(recipe, body)[1])},
+            {**shared, "head_depths": list(body_of(recipe, body)[1])},
             (layout.tokenizer(source), layout.tokens(source)),
             partial(_pretrain, context, body),
             finished_checkpoints(layout.pretrain(body)),
@@ -85,40 +75,22 @@ def _take_over(base: Path, out: Path) -> None:
 
 
 def _pretrain(context: Context, body: System) -> None:
-    recipe, layout, world = context.recipe, context.layout, context.world
-    section, source, folder = recipe.pretrain, recipe.languages.source, layout.pretrain(body)
-    sampler = text_sampler(context, section, source)
+    recipe, layout = context.recipe, context.layout
+    source, folder = recipe.languages.source, layout.pretrain(body)
     torch.manual_seed(recipe.seed)
     module = pretrained_model(recipe, body)
-    zero_padding_row(module.pack.tokens, sampler.reader.store.vocabulary)
+    zero_padding_row(module.pack.tokens, open_tokenizer(layout.tokenizer(source)).vocabulary)
     config, depths = module.body.config, module.body.head_depths
-    split_model(module, world.tensor)
-    cost = text_cost(recipe, section, recipe.source_vocab_size, "pretrain", depths)
-    run = text_run(recipe, section, world, [(section.steps, cost)])
-    batches = micro_batches(sampler, run, world)
-    weights = train(
-        module,
-        batches,
-        run,
-        world,
-        folder / "run",
-        f"pretrain {body.name}",
-        inputs_hash(folder),
-        evaluation=evaluation(context, section, source, run),
-    )
+    cost = text_cost(recipe, recipe.pretrain, recipe.source_vocab_size, "pretrain", depths)
+    weights, run = train_on_source(context, recipe.pretrain, module, cost, folder, f"pretrain {body.name}")
 
     def save() -> None:
         body_tensors, pack_tensors = tensors_under(weights, "body."), tensors_under(weights, "pack.")
-        space = space_of(body_tensors, pack_tensors)
-        steps = run.schedule.steps
+        space, steps = space_of(body_tensors, pack_tensors), run.schedule.steps
         eflops = run.accounting.eflops_until(steps)
         trained = BodyArtifact(config, depths, body_tensors, space, objective=recipe.objective)
         save_body(folder / "body", trained, "body", steps=steps, eflops=eflops)
-        save_pack(
-            folder / "pack",
-            PackArtifact(source, pack_tensors, space, steps, eflops),
-            layout.tokenizer(source),
-            parents={"body": identity(folder / "body")},
-        )
+        pack = PackArtifact(source, pack_tensors, space, steps, eflops)
+        save_pack(folder / "pack", pack, layout.tokenizer(source), parents={"body": identity(folder / "body")})
 
-    world.from_main(save)
+    context.world.from_main(save)

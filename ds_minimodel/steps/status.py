@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import json
-import math
 import os
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json
@@ -19,8 +18,6 @@ from ds_minimodel.steps.order import STEPS, Step
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
-
-_TAIL = 1 << 14  # bytes of metrics.jsonl that hold the newest records
 
 
 @dataclass(frozen=True)
@@ -67,26 +64,14 @@ def training_in(folder: Path) -> TrainingProgress | None:
     try:
         facts = read_json(folder / "run.json")
         steps, per_step = int(facts["steps"]), float(facts["tokens_per_step"])
-        records = [record for record in _newest(folder / "metrics.jsonl") if record["step"]]  # 0: before training
+        with open(folder / "metrics.jsonl", encoding="utf-8") as file:
+            lines = collections.deque((line for line in file if line.endswith("\n")), 5)  # else it is being written
+        records = [record for record in map(json.loads, lines) if record["step"]]  # 0: before training
         step = int(records[-1]["step"])
-        rates = [float(record["tokens_per_second"]) / per_step for record in records[-5:]]
-        rate = statistics.fmean(rates)
-        if not (0 <= step <= steps > 0 and 0 < rate < math.inf):
-            return None
+        rate = statistics.fmean(float(record["tokens_per_second"]) / per_step for record in records)
+        return TrainingProgress(step, steps, rate, (steps - step) / rate)
     except (UserError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
         return None  # not begun, being written at this moment, or damaged
-    return TrainingProgress(step, steps, rate, (steps - step) / rate)
-
-
-def _newest(path: Path) -> Iterator[dict[str, Any]]:
-    """The last records of a file of JSON lines, whole ones only."""
-    if not path.is_file():
-        return
-    with open(path, "rb") as file:
-        start = max(0, file.seek(0, os.SEEK_END) - _TAIL)
-        file.seek(start)
-        *lines, _unfinished = file.read().split(b"\n")
-    yield from (json.loads(line) for line in lines[1 if start else 0 :])
 
 
 def _size(path: Path) -> int:

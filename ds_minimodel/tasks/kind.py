@@ -186,7 +186,7 @@ class FinetunedKind(TaskKind[R, E]):
         """The answer to each request, a JSON object."""
 
 
-def accuracy(predictions: Sequence[Any] | np.ndarray, labels: Sequence[Any] | np.ndarray) -> float:
+def accuracy(predictions: Sequence[object] | np.ndarray, labels: Sequence[object] | np.ndarray) -> float:
     """Percent of the predictions (N,) that are the label."""
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     assert predictions.shape == labels.shape
