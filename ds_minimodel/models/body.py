@@ -349,7 +349,7 @@ class LanguagePack(nn.Module):
         A view: at ZeRO 3 it keeps what was gathered of a matrix until the backward pass.
         """
         rows = getattr(self, name)
-        return ops.extended(getattr(self, KEPT + name), rows) if self.kept else rows.view_as(rows)
+        return torch.cat((getattr(self, KEPT + name), rows)) if self.kept else rows.view_as(rows)
 
     def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings of the tokens -> (B, S, H); and the output projection, for `logits` and `cross_entropy`."""

@@ -7,7 +7,7 @@ torch's dispatcher's work (library.py).
 from ds_minimodel.ops.attention import attention
 from ds_minimodel.ops.cross_entropy import linear_cross_entropy, token_losses
 from ds_minimodel.ops.dropout import dropout, row_keys
-from ds_minimodel.ops.embedding import embedding, extended
+from ds_minimodel.ops.embedding import embedding
 from ds_minimodel.ops.gated import gated
 from ds_minimodel.ops.gelu import bias_gelu
 from ds_minimodel.ops.loading import LIBRARIES, backend, load_kernels, meta_stands_for
@@ -29,7 +29,6 @@ __all__ = [
     "bias_gelu",
     "dropout",
     "embedding",
-    "extended",
     "gated",
     "linear",
     "linear_cross_entropy",

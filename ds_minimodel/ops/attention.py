@@ -65,11 +65,6 @@ def _forward_reference(projected, queries, num_heads, lengths, p, row_keys):
     return (dropped @ v.to(dropped.dtype)).to(v.dtype).transpose(1, 2).flatten(2)
 
 
-def _forward_fake(projected: Tensor, queries: Tensor | None, *others: Any) -> Tensor:
-    model = projected if queries is None else queries
-    return model.new_empty(*model.shape[:2], model.shape[2] // (3 if queries is None else 1))
-
-
 def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_keys):
     q, k, v = _parts(projected, queries, num_heads)
     probs, dropped = _probs(q, k, lengths, p, row_keys)
@@ -85,16 +80,11 @@ def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_key
     return _concatenate(grads[1:]), _concatenate(grads[:1])
 
 
-def _backward_fake(grad: Tensor, projected: Tensor, queries: Tensor | None, *others: Any) -> tuple[Tensor, Tensor]:
-    return projected.new_empty(projected.shape), projected.new_empty(0 if queries is None else queries.shape)
-
-
 _ARGUMENTS = "Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, Tensor? row_keys"
-_forward = define(f"attention({_ARGUMENTS}) -> Tensor", _forward_reference, _forward_fake)
+_forward = define(f"attention({_ARGUMENTS}) -> Tensor", _forward_reference)
 _backward_op = define(
     f"attention_backward(Tensor grad, {_ARGUMENTS}) -> (Tensor grad_projected, Tensor grad_queries)",
     _backward_reference,
-    _backward_fake,
 )
 
 

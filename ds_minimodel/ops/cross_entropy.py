@@ -49,15 +49,10 @@ def _loss_and_logit_grad_reference(logits: Tensor, bias: Tensor, targets: Tensor
     return losses.sum()
 
 
-def _loss_and_logit_grad_fake(logits: Tensor, bias: Tensor, targets: Tensor, needs_grad: bool) -> Tensor:
-    return logits.new_empty((), dtype=accumulation_dtype(logits.dtype))
-
-
 # The logits come without the bias, and leave as d loss / d logits if needs_grad.
 _loss_and_logit_grad_ = define(
     "cross_entropy_(Tensor(a!) logits, Tensor bias, Tensor targets, bool needs_grad) -> Tensor",
     _loss_and_logit_grad_reference,
-    _loss_and_logit_grad_fake,
 )
 
 
@@ -72,16 +67,7 @@ def _is_one_chunk(x: Tensor) -> bool:
     return x.shape[0] <= _chunk_rows(x)
 
 
-def _forward_by_chunks(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    targets: Tensor,
-    needs_x: bool,
-    needs_weight: bool,
-    needs_bias: bool,
-    kept: int,
-) -> tuple[Tensor, ...]:
+def _forward_by_chunks(x, weight, bias, targets, needs_x, needs_weight, needs_bias, kept):
     """What the operator does on every device: products, and the compiled part of the loss, chunk by chunk."""
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
@@ -146,37 +132,11 @@ def column_sums(rows_RV: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.cat([block.sum(0, dtype=dtype) for block in rows_RV.split(columns, 1)])
 
 
-def _forward_fake(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    targets: Tensor,
-    needs_x: bool,
-    needs_weight: bool,
-    needs_bias: bool,
-    kept: int,
-) -> tuple[Tensor, ...]:
-    needs_grad = needs_x or needs_weight or needs_bias
-    dtype = accumulation_dtype(x.dtype)
-    loss = x.new_empty((), dtype=dtype)
-    if _is_one_chunk(x):
-        logits = x.new_empty((x.shape[0], weight.shape[0]) if needs_grad else 0)
-        return loss, logits, x.new_empty(0), x.new_empty(0, dtype=dtype), x.new_empty(0, dtype=dtype)
-    return (
-        loss,
-        x.new_empty(0),
-        x.new_empty(x.shape if needs_x else 0),
-        x.new_empty(weight[kept:].shape if needs_weight else 0, dtype=dtype),
-        x.new_empty(bias.shape if needs_bias else 0, dtype=dtype),
-    )
-
-
 _forward = define(
     "linear_cross_entropy(Tensor x, Tensor weight, Tensor bias, Tensor targets, bool needs_x, "
     "bool needs_weight, bool needs_bias, int kept) "
     "-> (Tensor loss, Tensor grad_logits, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
     _forward_by_chunks,
-    _forward_fake,
 )
 
 

@@ -77,11 +77,7 @@ def _reference(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
     return dropout_reference(x, p, row_keys).contiguous()
 
 
-def _fake(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-_dropout = define("dropout(Tensor x, float p, Tensor row_keys) -> Tensor", _reference, _fake)
+_dropout = define("dropout(Tensor x, float p, Tensor row_keys) -> Tensor", _reference)
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:

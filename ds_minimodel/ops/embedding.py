@@ -48,24 +48,6 @@ class _TiedEmbedding(torch.autograd.Function):
         return None, grad_table.index_copy_(0, rows_R, sums_RH.to(grad_table.dtype))
 
 
-class _Extended(torch.autograd.Function):
-    """A table of frozen rows and rows that train below them, which alone get a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, kept: Tensor, new: Tensor) -> Tensor:
-        ctx.kept = len(kept)
-        return torch.cat((kept, new))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, grad[ctx.kept :].contiguous()
-
-
-def extended(kept: Tensor, new: Tensor) -> Tensor:
-    """The table of the rows `kept` (K, …), which get no gradient, and `new` (N, …) -> (K + N, …)."""
-    return _Extended.apply(kept, new)
-
-
 def embedding(tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of `weight` by token -> ((..., H), table (V, H)).
 

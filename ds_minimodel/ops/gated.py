@@ -35,24 +35,14 @@ def _forward_reference(x: Tensor, activation: int) -> Tensor:
     return _activation(activation)[0](inner) * gate
 
 
-def _forward_fake(x: Tensor, activation: int) -> Tensor:
-    return x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
-
-
 def _backward_reference(grad: Tensor, x: Tensor, activation: int) -> Tensor:
     forward, backward = _activation(activation)
     inner, gate = x.chunk(2, -1)
     return torch.cat((backward(grad * gate, inner), grad * forward(inner)), -1)
 
 
-def _backward_fake(grad: Tensor, x: Tensor, activation: int) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-_forward = define("gated(Tensor x, int activation) -> Tensor", _forward_reference, _forward_fake)
-_backward_op = define(
-    "gated_backward(Tensor grad, Tensor x, int activation) -> Tensor", _backward_reference, _backward_fake
-)
+_forward = define("gated(Tensor x, int activation) -> Tensor", _forward_reference)
+_backward_op = define("gated_backward(Tensor grad, Tensor x, int activation) -> Tensor", _backward_reference)
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:

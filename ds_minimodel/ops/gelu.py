@@ -15,10 +15,6 @@ def _forward_reference(x: Tensor, bias: Tensor) -> Tensor:
     return F.gelu(x + bias.to(x.dtype))
 
 
-def _forward_fake(x: Tensor, bias: Tensor) -> Tensor:
-    return x.new_empty(x.shape)
-
-
 def _backward_reference(grad: Tensor, x: Tensor, bias: Tensor, trains: bool) -> tuple[Tensor, Tensor]:
     grad_x = torch.ops.aten.gelu_backward(grad, x + bias.to(x.dtype))
     if not trains:
@@ -27,15 +23,10 @@ def _backward_reference(grad: Tensor, x: Tensor, bias: Tensor, trains: bool) -> 
     return grad_x, sums.to(bias.dtype)
 
 
-def _backward_fake(grad: Tensor, x: Tensor, bias: Tensor, trains: bool) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), bias.new_empty(bias.shape if trains else 0)
-
-
-_forward = define("bias_gelu(Tensor x, Tensor bias) -> Tensor", _forward_reference, _forward_fake)
+_forward = define("bias_gelu(Tensor x, Tensor bias) -> Tensor", _forward_reference)
 _backward_op = define(
     "bias_gelu_backward(Tensor grad, Tensor x, Tensor bias, bool trains) -> (Tensor grad_x, Tensor grad_bias)",
     _backward_reference,
-    _backward_fake,
 )
 
 

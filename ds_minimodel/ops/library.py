@@ -18,22 +18,24 @@ NAMESPACE = "dsmm"
 REFERENCE_NAMESPACE = "dsmm_reference"
 
 
-def define(schema: str, reference: Callable, fake: Callable) -> Callable:
+def define(schema: str, reference: Callable, fake: Callable | None = None) -> Callable:
     """Register one operator and return it as a callable.
 
     schema: the torch schema without namespace, `name(Tensor x, …) -> Tensor`.
     reference: the implementation in torch, right for every device and dtype.
-    fake: shapes, dtypes and devices of the outputs, for tracing. Both take what the schema says, of its types.
+    fake: the outputs without their values, for tracing, where the reference on tensors without memory is not that.
+    Both take what the schema says, of its types.
     """
     name, signature = schema.split("(", 1)
+    shapes_of = fake or reference
 
-    @functools.wraps(fake)
+    @functools.wraps(shapes_of)
     def checked_fake(*arguments: Any) -> Any:
         # A tensor without memory beside others would make the fake serve those, too, with results never written.
         devices = {argument.device for argument in arguments if isinstance(argument, Tensor)}
         if len(devices) > 1:
             raise ValueError(f"{name}: arguments on different devices: {', '.join(sorted(map(str, devices)))}")
-        return fake(*arguments)
+        return shapes_of(*arguments)
 
     for namespace in (NAMESPACE, REFERENCE_NAMESPACE):
         qualified = f"{namespace}::{name}"

@@ -33,13 +33,7 @@ def _reference(x: Tensor, table: Tensor, num_heads: int, positions: Tensor | Non
     return torch.cat((turned, x[..., width:]), -1)
 
 
-def _fake(x: Tensor, table: Tensor, num_heads: int, positions: Tensor | None, back: bool) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-_rotary = define(
-    "rotary(Tensor x, Tensor table, int num_heads, Tensor? positions, bool back) -> Tensor", _reference, _fake
-)
+_rotary = define("rotary(Tensor x, Tensor table, int num_heads, Tensor? positions, bool back) -> Tensor", _reference)
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:

@@ -5,7 +5,6 @@ Shape legend: B batch, N heads, Q queries, K keys.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -14,14 +13,8 @@ from torch import Tensor
 from ds_minimodel.ops.dropout import dropout_reference
 from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 
-# Elements below which torch's own softmax takes less time on the CPU: a call into this operator costs some 15 us
-# more for each forward and backward pass.
-TORCH_IS_FASTER_BELOW = 2**16
 
-
-def _forward_reference(
-    scores: Tensor, lengths: Tensor | None, scale: float, p: float, row_keys: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _forward_reference(scores, lengths, scale, p, row_keys):
     scaled = scores.to(accumulation_dtype(scores.dtype)) * scale
     if lengths is not None:
         num_keys = scores.shape[-1]
@@ -35,24 +28,10 @@ def _forward_reference(
     return dropout_reference(probs, p, row_keys), probs
 
 
-def _forward_fake(
-    scores: Tensor, lengths: Tensor | None, scale: float, p: float, row_keys: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    return scores.new_empty(scores.shape), scores.new_empty(0 if row_keys is None else scores.shape)
-
-
-def _backward_reference(
-    grad: Tensor, probs: Tensor, lengths: Tensor | None, scale: float, p: float, row_keys: Tensor | None
-) -> Tensor:
+def _backward_reference(grad, probs, lengths, scale, p, row_keys):
     dtype = accumulation_dtype(probs.dtype)
     grad = dropout_reference(grad.to(dtype), p, row_keys)
     return (torch._softmax_backward_data(grad, probs.to(dtype), -1, dtype) * scale).to(probs.dtype)
-
-
-def _backward_fake(
-    grad: Tensor, probs: Tensor, lengths: Tensor | None, scale: float, p: float, row_keys: Tensor | None
-) -> Tensor:
-    return probs.new_empty(probs.shape)
 
 
 # probs is empty where it equals out (no dropout); an output may not alias another.
@@ -60,13 +39,11 @@ _forward = define(
     "masked_softmax(Tensor scores, Tensor? lengths, float scale, float p, Tensor? row_keys) "
     "-> (Tensor out, Tensor probs)",
     _forward_reference,
-    _forward_fake,
 )
 _backward_op = define(
     "masked_softmax_backward(Tensor grad, Tensor probs, Tensor? lengths, float scale, "
     "float p, Tensor? row_keys) -> Tensor",
     _backward_reference,
-    _backward_fake,
 )
 
 
@@ -94,9 +71,4 @@ def masked_softmax(
     """
     if p == 0:
         row_keys = None
-    is_small = scores.device.type == "cpu" and scores.numel() < TORCH_IS_FASTER_BELOW
-    # In other dtypes torch rounds the scaled scores, which changes nothing where the scale is a power of two.
-    is_exact = scores.dtype == torch.float32 or math.frexp(scale)[0] == 0.5
-    if is_small and is_exact and row_keys is None and lengths is None:
-        return torch.softmax(scores * scale, -1)
     return _differentiable(scores, lengths, scale, p, row_keys)

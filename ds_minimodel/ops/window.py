@@ -56,10 +56,6 @@ def _forward_reference(keys_values, queries, num_heads, positions, before, after
     return _joined(dropped @ v).to(queries.dtype)
 
 
-def _forward_fake(keys_values: Tensor, queries: Tensor, *others: Any) -> Tensor:
-    return queries.new_empty(queries.shape)
-
-
 def _backward_reference(grad, keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale):
     q, k, v = _parts(keys_values, queries, num_heads)
     probs = _probs(q, k, positions, before, after, lengths, scale)
@@ -76,19 +72,14 @@ def _backward_reference(grad, keys_values, queries, num_heads, positions, before
     return _joined(grad_k, grad_v).to(keys_values.dtype), _joined(grad_scores @ k).to(queries.dtype)
 
 
-def _backward_fake(grad: Tensor, keys_values: Tensor, queries: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    return keys_values.new_empty(keys_values.shape), queries.new_empty(queries.shape)
-
-
 _ARGUMENTS = (
     "Tensor keys_values, Tensor queries, int num_heads, Tensor positions, int before, int after, Tensor? lengths, "
     "float p, Tensor? row_keys, float scale"
 )
-_forward = define(f"window_attention({_ARGUMENTS}) -> Tensor", _forward_reference, _forward_fake)
+_forward = define(f"window_attention({_ARGUMENTS}) -> Tensor", _forward_reference)
 _backward_op = define(
     f"window_attention_backward(Tensor grad, {_ARGUMENTS}) -> (Tensor grad_keys_values, Tensor grad_queries)",
     _backward_reference,
-    _backward_fake,
 )
 
 

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ds_minimodel.common.files import atomic_write
 from ds_minimodel_examples.extractors import mallard_by_folder, man_page_documents
 from ds_minimodel_examples.fetch import help_packages
 from ds_minimodel_examples.packages import Package, PackageStore, licences_page
 from ds_minimodel_examples.text import merge, same_text_key, write_text
+
+from ds_minimodel.common.files import atomic_write
 
 LANGUAGES = "en", "de", "el", "tr"
 HELD_OUT = 40  # every so many pages of the help are put aside

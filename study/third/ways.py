@@ -110,7 +110,7 @@ class Model:
         return self._table(of_inputs.to(dtype)), self._table(of_outputs.to(dtype))
 
     def _table(self, rows: Tensor) -> Tensor:
-        return ops.extended(self.kept, rows) if len(rows) else self.kept
+        return torch.cat((self.kept, rows)) if len(rows) else self.kept
 
     @property
     def trained(self) -> list[nn.Parameter]:

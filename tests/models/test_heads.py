@@ -33,7 +33,7 @@ SENTENCES = (
     {"dense": "classifier.dense", "out": "classifier.out_proj"},
     classification_batch,
 )
-SPANS = (SpanExtractor, [], RobertaForQuestionAnswering, {"out": "qa_outputs"}, qa_batch)
+SPANS: tuple = (SpanExtractor, [], RobertaForQuestionAnswering, {"out": "qa_outputs"}, qa_batch)
 TOKENS = (TokenClassifier, [NUM_LABELS], RobertaForTokenClassification, {"out": "classifier"}, tagging_batch)
 every_head = pytest.mark.parametrize("task", [SENTENCES, SPANS, TOKENS], ids=["sentences", "spans", "tokens"])
 
