@@ -18,7 +18,7 @@ from ds_minimodel.cli.steps import (
     recipe_of,
 )
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.costs import devices
+from ds_minimodel.costs.memory import NAMES
 from ds_minimodel.training.ranks.launch import check_ranks, launch, launched, name_the_cpu, restart_with_cpu_settings
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add_arguments(commands: Commands) -> None:
         "--device",
         metavar="NAME",
         default="cpu",
-        help=f"{', '.join(devices.NAMES)}, which is this machine with all ranks; default: cpu",
+        help=f"{', '.join(NAMES)}, which is this machine with all ranks; default: cpu",
     )
     plan.add_argument(
         "--peak", type=float, metavar="TFLOPS", help="of one device: how long the FLOPs take there at least"

@@ -10,7 +10,7 @@ from ds_minimodel.costs.tables import duration, size_of
 from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.reading import recipe_of_text
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.report.render import Cell, Table
+from ds_minimodel.report.render import Table
 
 SHARES = (6, 4, 3, 2)  # a mini-model's layers of the body are its layers divided by these
 
@@ -71,12 +71,12 @@ def depth_tables(rows: Sequence[Row]) -> list[Table]:
         adapt, build = row["adapt"], row["build_mini"]
         cells.append(
             [
-                Cell(f"{row['depth']} + {row['new_layers']}" if build else f"{row['depth']} (all)"),
-                *(Cell(f"{_mflop_of_token(adapt, count):,.0f}") for count in ("formula", "executed")),
-                Cell(f"{whole['formula_eflops'] / adapt['formula_eflops']:.1f}"),
-                Cell(size_of(adapt["memory"]["total"])),
-                *([Cell(duration(adapt["least_hours"]))] if whole["peak"] else []),
-                Cell(f"{build['formula_eflops'] / adapt['formula_eflops']:.2f}" if build else "–"),
+                f"{row['depth']} + {row['new_layers']}" if build else f"{row['depth']} (all)",
+                *(f"{_mflop_of_token(adapt, count):,.0f}" for count in ("formula", "executed")),
+                f"{whole['formula_eflops'] / adapt['formula_eflops']:.1f}",
+                size_of(adapt["memory"]["total"]),
+                *([duration(adapt["least_hours"])] if whole["peak"] else []),
+                f"{build['formula_eflops'] / adapt['formula_eflops']:.2f}" if build else "–",
             ]
         )
     notes = [

@@ -1,13 +1,75 @@
-"""Formulas for the bytes that a training step needs on each device and sends over the network.
+"""Devices to plan for, and formulas for the bytes that a training step needs on each and sends over the network.
 
 What DeepSpeed 0.19 does with a partition (training/partition.py, which has the symbols) is what they describe; its
 constants are in training/zero/config.py, and tests/training/test_costs.py holds both against it.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from ds_minimodel.training.partition import Partition
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.training.zero.config import BUCKET, KEPT_LIVE
+
+if TYPE_CHECKING:
+    from ds_minimodel.training.partition import Partition
+
+
+class Device(NamedTuple):
+    """A device to plan for: a GPU by its data sheet, an entry of GPUS, or this machine's CPUs.
+
+    type: "cpu" or "cuda". memory: bytes for training; of CPUs the machine's, which its ranks share. precisions: what a
+    GPU has, first what `auto` means there.
+    """
+
+    name: str
+    type: str
+    memory: int
+    precisions: tuple[str, ...] = ()
+
+    def memory_of_rank(self, ranks: int) -> int:
+        """Bytes that one of so many ranks has."""
+        return self.memory // ranks if self.type == "cpu" else self.memory
+
+    def resolve(self, precision: str) -> str:
+        """The precision that a recipe's setting means here; UserError for one that the device does not have."""
+        if self.type == "cpu":
+            import torch
+
+            from ds_minimodel.ops.precision import resolve_precision
+
+            return resolve_precision(precision, torch.device("cpu"))
+        precision = self.precisions[0] if precision == "auto" else precision
+        if precision not in self.precisions:
+            raise UserError(f"engine.precision {precision}: {self.name} has {', '.join(self.precisions)} alone")
+        return precision
+
+
+_OLD, _NEW = ("fp16", "fp32"), ("bf16", "fp16", "fp32")
+# A data sheet's GB are 10^9 bytes here, so that the CUDA context finds room, too.
+GPUS = {
+    device.name: device
+    for device in (
+        Device("v100-16g", "cuda", 16 * 10**9, _OLD),
+        Device("v100-32g", "cuda", 32 * 10**9, _OLD),
+        Device("a100-80g", "cuda", 80 * 10**9, _NEW),
+        Device("h100-80g", "cuda", 80 * 10**9, _NEW),
+        Device("h200-141g", "cuda", 141 * 10**9, _NEW),
+    )
+}
+NAMES = (*GPUS, "cpu")
+
+
+def device_named(name: str) -> Device:
+    """The Device of that name, "cpu" for this machine's CPUs; UserError for another."""
+    if name == "cpu":
+        from ds_minimodel.training.partition import machine_memory  # with torch, which the command line does without
+
+        return Device(name, name, machine_memory())
+    if name not in GPUS:
+        raise UserError(f"--device {name}: unknown; there are {', '.join(NAMES)}")
+    return GPUS[name]
 
 
 @dataclass(frozen=True)

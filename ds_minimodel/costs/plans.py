@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from ds_minimodel.costs.devices import Device, device_named
-from ds_minimodel.costs.memory import Memory, memory_of_step, traffic_of_step
+from ds_minimodel.costs.memory import Device, Memory, device_named, memory_of_step, traffic_of_step
 from ds_minimodel.costs.tracing import Trace, on_meta, trace
 from ds_minimodel.models import BODIES, make_body
 from ds_minimodel.models.artifacts import BodyArtifact

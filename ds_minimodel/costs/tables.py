@@ -5,7 +5,7 @@ from typing import Any
 
 from ds_minimodel.costs.measure import UPDATES, WARM_UP
 from ds_minimodel.recipe.systems import SYSTEMS
-from ds_minimodel.report.render import Cell, Table
+from ds_minimodel.report.render import Table
 from ds_minimodel.report.tables import cost_table
 
 KINDS_OF_BYTES = ("weights", "gradients", "optimizer", "activations", "buffers", "total")
@@ -14,10 +14,6 @@ Row = dict[str, Any]
 
 def plan_tables(rows: Sequence[Row]) -> list[Table]:
     """Tables of the rows: memory of the steps, and their FLOPs."""
-    return [_steps(rows), cost_table(rows)]
-
-
-def _steps(rows: Sequence[Row]) -> Table:
     first = rows[0]
     notes = [
         f"Ranks: {first['ranks']}, on {first['device']} with {size_of(first['device_memory'])} for each; ZeRO "
@@ -37,21 +33,22 @@ def _steps(rows: Sequence[Row]) -> Table:
     if first["without_kernels"]:
         notes.append(f"By torch's own operators, without kernels here: {', '.join(first['without_kernels'])}.")
     kinds = [*KINDS_OF_BYTES, *(["host"] if any(row["memory"]["host"] for row in rows) else [])]
+    columns = ["System", "Step", "micro-batch", *kinds, "sent a step", "fits", "smallest ZeRO", "largest micro-batch"]
     cells = [
         [
-            *_name(row),
-            Cell(str(row["micro_batch_size"])),
-            *(Cell(size_of(row["memory"][kind])) for kind in kinds),
-            Cell(size_of(row["traffic"]["total"])),
-            Cell("yes" if row["fits"] else "NO"),
-            Cell(_or_none(row["smallest_zero_stage"])),
-            Cell(_or_none(row["largest_micro_batch"])),
-            *([Cell(duration(row["least_hours"]))] if first["peak"] else []),
+            SYSTEMS[row["system"]].title,
+            row["step"],
+            str(row["micro_batch_size"]),
+            *(size_of(row["memory"][kind]) for kind in kinds),
+            size_of(row["traffic"]["total"]),
+            "yes" if row["fits"] else "NO",
+            *("none" if row[key] is None else str(row[key]) for key in ("smallest_zero_stage", "largest_micro_batch")),
+            *([duration(row["least_hours"])] if first["peak"] else []),
         ]
         for row in rows
     ]
-    columns = ["System", "Step", "micro-batch", *kinds, "sent a step", "fits", "smallest ZeRO", "largest micro-batch"]
-    return Table("Steps", [*columns, *(["at least"] if first["peak"] else [])], cells, notes=notes)
+    steps = Table("Steps", [*columns, *(["at least"] if first["peak"] else [])], cells, notes=notes)
+    return [steps, cost_table(rows)]
 
 
 def measured_table(rows: Sequence[Row]) -> Table:
@@ -59,11 +56,12 @@ def measured_table(rows: Sequence[Row]) -> Table:
     first = rows[0]
     cells = [
         [
-            *_name(row),
-            Cell(f"{row['seconds']:.3g}"),
-            Cell(f"{row['tokens_per_second']:,.0f}"),
-            Cell(f"{row['steps']:,}"),
-            Cell(duration(row["hours"])),
+            SYSTEMS[row["system"]].title,
+            row["step"],
+            f"{row['seconds']:.3g}",
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['steps']:,}",
+            duration(row["hours"]),
         ]
         for row in rows
     ]
@@ -80,14 +78,6 @@ def duration(hours: float) -> str:
         if hours >= length:
             return f"{hours / length:.3g} {name}"
     return f"{hours * 3600:.3g} s"
-
-
-def _name(row: Row) -> tuple[Cell, Cell]:
-    return Cell(SYSTEMS[row["system"]].title), Cell(row["step"])
-
-
-def _or_none(value: int | None) -> str:
-    return "none" if value is None else str(value)
 
 
 def size_of(count: int) -> str:

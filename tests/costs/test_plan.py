@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from measure import saved_bytes
+from ranks import saved_bytes
 from synthetic import BATCH_SIZE, Sampler, model
 
-from ds_minimodel.costs.devices import device_named
+from ds_minimodel.costs.memory import device_named
 from ds_minimodel.costs.plans import Planner
 from ds_minimodel.costs.tracing import on_meta, trace
 from ds_minimodel.models.trainable import to_tensors
