@@ -1,47 +1,21 @@
-"""Manuals, man pages, catalogues, sayings and package descriptions, each in its own format."""
+"""Manuals, man pages, catalogues and pages of LibreOffice's help, each in its own format."""
 
 import gzip
 import struct
+from pathlib import Path
 
 import pytest
-from ds_minimodel_examples.extractors import MAGIC, catalogue_documents, mallard_by_folder, man_page_documents, pages_in
+from ds_minimodel_examples import extractors
 
 HTML = """<html><head><title>T</title><style>p {}</style></head><body><div class="navheader">Next</div>
 <div class="toc"><p>Contents</p></div><h1>Title<a class="headerlink">¶</a></h1><!-- no -->
 <p>One <em>wrapped</em>
  line.</p><pre>code()</pre><ul><li>Lead text<ul><li>Nested<br>item</li></ul>after</li></ul>
 <table><tr><td>cell</td></tr></table></body></html>"""
-LINES = ["Title", "One wrapped line.", "Lead text", "Nested item", "after", "cell"]
-
-
-def write(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-
-
-def texts(documents):
-    return [(document["language"], document["lines"]) for document in documents]
-
-
-def test_html_pages(tmp_path):
-    write(tmp_path / "doc/a.html", HTML)
-    write(tmp_path / "doc/b-big-page.html", HTML)
-    write(tmp_path / "doc/empty.html", "")
-    assert texts(pages_in("doc", "es")(tmp_path)) == [("es", LINES)]
-
-
-def test_mallard(tmp_path):
-    page = (
-        '<page xmlns="http://projectmallard.org/1.0/"><info><credit><name>N</name></credit>'
-        "<desc>About.</desc></info><title>Title</title><p>Some <gui>text</gui>.</p>"
-        "<screen>code</screen></page>"
-    )
-    write(tmp_path / "usr/share/help/C/gnome-help/a.page", page)
-    write(tmp_path / "usr/share/help/tr/gnome-help/a.page", page)
-    lines = ["About.", "Title", "Some text."]
-    assert texts(mallard_by_folder(tmp_path)) == [("en", lines), ("tr", lines)]
-
-
+HTML_LINES = "es", ["Title", "One wrapped line.", "Lead text", "Nested item", "after", "cell"]
+MALLARD = """<page xmlns="http://projectmallard.org/1.0/"><info><credit><name>N</name></credit><desc>About.</desc></info>
+<title>Title</title><p>Some <gui>text</gui>.</p><screen>code</screen></page>"""
+MALLARD_LINES = ["About.", "Title", "Some text."]
 MAN = r"""'\" t
 .\" a comment
 .TH LN 1
@@ -63,17 +37,15 @@ a b
 \fB\-f\fR
 last
 """
-
-
-def test_man_pages(tmp_path):
-    for folder in ("de/man1", "man1", "zh_TW/man1"):
-        path = tmp_path / "usr/share/man" / folder / "ln.1.gz"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(gzip.compress(MAN.encode()))
-    (tmp_path / "usr/share/man/man1/alias.1.gz").symlink_to("ln.1.gz")
-    (tmp_path / "usr/share/man/man1/latin.1.gz").write_bytes(gzip.compress("\xe9t\xe9".encode("latin-1")))
-    lines = ["SEE ALSO", "ln - make links", "The --force option of ln(1) is bold and “quoted”.", "-f last"]
-    assert texts(man_page_documents(tmp_path)) == [("de", lines), ("en", lines)]
+MAN_LINES = ["SEE ALSO", "ln - make links", "The --force option of ln(1) is bold and “quoted”.", "-f last"]
+MESSAGES = {
+    "": "Content-Type: text/plain",
+    "menu\x04_Open <b>it</b>": "Öff~ne <b>es</b>",
+    "file\0files": "Datei\0Dateien",
+    "female^She came.\n\nAnd went.": "Sie kam.\n\nUnd ging.",
+}
+TRANSLATED = [["Open it"], ["Öffne es"], ["file"], ["Datei"], ["She came.", "And went."], ["Sie kam.", "Und ging."]]
+MESSAGE_LINES = [*zip(["en", "de"] * 3, TRANSLATED)]
 
 
 def catalogue(messages, order):
@@ -84,26 +56,69 @@ def catalogue(messages, order):
     for string in strings:
         table += struct.pack(f"{order}II", len(string), start + len(blob))
         blob += string + b"\0"
-    return struct.pack(f"{order}7I", MAGIC, 0, count, 28, 28 + 8 * count, 0, 0) + table + blob
+    return struct.pack(f"{order}7I", extractors.MAGIC, 0, count, 28, 28 + 8 * count, 0, 0) + table + blob
 
 
-@pytest.mark.parametrize("order", "<>")
-def test_catalogues(tmp_path, order):
-    messages = {
-        "": "Content-Type: text/plain",
-        "menu\x04_Open <b>it</b>": "Öff~ne <b>es</b>",
-        "file\0files": "Datei\0Dateien",
-        "female^She came.\n\nAnd went.": "Sie kam.\n\nUnd ging.",
-    }
-    for locale in ("de", "en_GB", "pt"):
-        path = tmp_path / f"usr/share/locale/{locale}/LC_MESSAGES/a.mo"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(catalogue(messages, order))
-    assert texts(catalogue_documents(tmp_path)) == [
-        ("en", ["Open it"]),
-        ("de", ["Öffne es"]),
-        ("en", ["file"]),
-        ("de", ["Datei"]),
-        ("en", ["She came.", "And went."]),
-        ("de", ["Sie kam.", "Und ging."]),
+def man(text, encoding="utf-8"):
+    return gzip.compress(text.encode(encoding))
+
+
+def catalogues(order):
+    content = catalogue(MESSAGES, order)
+    return {f"usr/share/locale/{locale}/LC_MESSAGES/a.mo": content for locale in ("de", "en_GB", "pt")}
+
+
+@pytest.mark.parametrize(
+    "extract, files, documents",
+    [
+        (
+            extractors.pages_in("doc", "es"),
+            {"doc/a.html": HTML, "doc/a-big-page.html": HTML, "doc/b.html": ""},
+            [HTML_LINES],
+        ),
+        (
+            extractors.mallard_by_folder,
+            {f"usr/share/help/{language}/gnome-help/a.page": MALLARD for language in ("C", "tr")},
+            [("en", MALLARD_LINES), ("tr", MALLARD_LINES)],
+        ),
+        (
+            extractors.man_page_documents,
+            {f"usr/share/man/{folder}/ln.1.gz": man(MAN) for folder in ("de/man1", "man1", "zh_TW/man1")}
+            | {"usr/share/man/man1/alias.1.gz": Path("ln.1.gz")}
+            | {"usr/share/man/man1/latin.1.gz": man("\xe9t\xe9", "latin-1")},
+            [("de", MAN_LINES), ("en", MAN_LINES)],
+        ),
+        (extractors.catalogue_documents, catalogues("<"), MESSAGE_LINES),
+        (extractors.catalogue_documents, catalogues(">"), MESSAGE_LINES),
+    ],
+)
+def test_documents_of_a_package(tmp_path, extract, files, documents):
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Path):
+            path.symlink_to(content)
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    assert [(document["language"], document["lines"]) for document in extract(tmp_path)] == documents
+
+
+PAGE = """<html><body><h1 id="menu">Menu</h1><div id="DisplayArea">
+<h1 id="hd_1"><a name="x"></a>Fill
+</h1><p id="par_1" class="paragraph">Before. <span class="avis">Fills   cells.</span></p>
+<p id="par_1">The same id again &amp; a <b>bold</b> word</p><p id="empty"> </p>
+<div class="note"><p>No id</p></div>
+<div class="howtoget"><div class="embedded"><p id="par_2">Choose Fill</p></div></div></div>
+<footer><p id="par_3">Debug</p></footer></body></html>"""
+
+
+def test_elements_of_a_page(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(PAGE)
+    assert extractors.read_page(path) == [
+        extractors.Element(True, "hd_1#0", "Fill", None, False),
+        extractors.Element(False, "par_1#0", "Before. Fills cells.", "Fills cells.", False),
+        extractors.Element(False, "par_1#1", "The same id again & a bold word", None, False),
+        extractors.Element(False, None, "No id", None, False),
+        extractors.Element(False, None, "Choose Fill", None, True),
     ]

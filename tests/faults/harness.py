@@ -11,7 +11,6 @@ Usage: harness.py [MINUTES [SEED]]
 import collections
 import hashlib
 import json
-import os
 import random
 import shutil
 import signal
@@ -28,14 +27,23 @@ from tests.forks import start_ranks  # noqa: E402
 
 STEPS, SAVE_EVERY, TIMEOUT = 30, 2, 1200
 LIVES = 3  # times that a trial's run is ended before it may finish
+DAMAGES = {
+    "truncated file": lambda content, rng: content[: rng.randrange(len(content))],
+    "flipped bit": lambda content, rng: flipped(content, rng.randrange(len(content)), rng.randrange(8)),
+    "deleted file": None,
+}
+
+
+def flipped(content, at, bit):
+    return content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
 
 
 def work(folder, changes):
     """Train as one rank to the end; exit code 0 done, 3 stopped by a signal, 1 a crash.
 
-    folder/start gets the step that it went on from, folder/weights-RANK.pt what came out.
+    folder/start gets the step that it went on from, folder/weights-RANK.safetensors what came out.
     """
-    import torch
+    from safetensors.torch import save_file
     from synthetic import resume, run_config
 
     from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
@@ -53,43 +61,11 @@ def work(folder, changes):
     try:
         with mock.patch.object(Checkpoints, "load_newest", load_and_tell):
             world = join_ranks()
-            torch.save(resume(world, folder / "run", run_config(**changes)), folder / f"weights-{world.rank}.pt")
+            save_file(
+                resume(world, folder / "run", run_config(**changes)), folder / f"weights-{world.rank}.safetensors"
+            )
     except Stopped:
         sys.exit(3)
-
-
-def weights_hash(path):
-    """Hash of names and bits of what a rank wrote."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, weight in sorted(torch.load(path, weights_only=True).items()):
-        digest.update(name.encode() + weight.numpy().tobytes())
-    return digest.hexdigest()
-
-
-def truncate(file, rng):
-    os.truncate(file, rng.randrange(file.stat().st_size))
-
-
-def flip_a_bit(file, rng):
-    with open(file, "r+b") as opened:
-        opened.seek(rng.randrange(file.stat().st_size))
-        byte = opened.read(1)[0]
-        opened.seek(-1, os.SEEK_CUR)
-        opened.write(bytes([byte ^ 1 << rng.randrange(8)]))
-
-
-def delete(file, _rng):
-    file.unlink()
-
-
-DAMAGES = {"truncated file": truncate, "flipped bit": flip_a_bit, "deleted file": delete}
-
-
-def complete(checkpoints):
-    """Folders of the complete checkpoints, the newest first."""
-    return sorted((path for path in checkpoints.glob("step-*") if path.suffix != ".partial"), reverse=True)
 
 
 def is_good(checkpoint):
@@ -121,10 +97,8 @@ class Trial:
 
     def live_and_die(self):
         """Start the ranks and end them by a fault; then perhaps damage what is on disk."""
-        fault = self.rng.choice(
-            ["kill", "kill in a save", "SIGTERM"]
-            + (["kill one rank", "kill one rank in a save"] if self.ranks > 1 else [])
-        )
+        of_one = ["kill one rank", "kill one rank in a save"] if self.ranks > 1 else []
+        fault = self.rng.choice(["kill", "kill in a save", "SIGTERM", *of_one])
         expected, damaged = self._expect()
         processes = start_ranks(self.ranks, "harness:work", self.folder, self.run)
         if "save" in fault:
@@ -145,38 +119,45 @@ class Trial:
             self._damage()
 
     def finish(self):
-        """Let the run end; the weights' file."""
+        """Let the run end; the bytes of its weights."""
         expected, damaged = self._expect()
         codes = self._join(start_ranks(self.ranks, "harness:work", self.folder, self.run), TIMEOUT)
         self._check_start(expected, damaged)
         if set(codes) != {0}:
             raise Lost(f"exit codes {codes}: {self.log}")
-        return self.folder / "weights-0.pt"
+        return (self.folder / "weights-0.safetensors").read_bytes()
 
     def _expect(self):
         """(step to go on from, names of damaged checkpoints to be named on the way), found independently."""
         (self.folder / "start").unlink(missing_ok=True)
-        found = complete(self.checkpoints)
-        good = [path for path in found if is_good(path)]
+        found, good = self._complete()
         damaged = [path.name for path in found if path > good[0]] if good else []
         return (int(good[0].name.removeprefix("step-")) if good else 0), damaged
 
+    def _complete(self):
+        """(folders of the complete checkpoints, the newest first, those of them that are good)"""
+        found = sorted((path for path in self.checkpoints.glob("step-*") if path.suffix != ".partial"), reverse=True)
+        return found, [path for path in found if is_good(path)]
+
     def _check_start(self, expected, damaged):
         start = self.folder / "start"
-        if start.exists() and int(start.read_text()) != expected:
+        if not start.exists():
+            return
+        if int(start.read_text()) != expected:
             raise Lost(f"went on from step {start.read_text()}, but {expected} is good: {self.log}")
-        if start.exists() and any(
-            f"passing over a damaged checkpoint: {self.checkpoints / name}" not in self.log for name in damaged
-        ):
+        if any(f"passing over a damaged checkpoint: {self.checkpoints / name}" not in self.log for name in damaged):
             raise Lost(f"damaged {damaged} not named: {self.log}")
 
     def _damage(self):
-        """Of what is good all but the oldest, which the run goes on from."""
-        good = [path for path in complete(self.checkpoints) if is_good(path)]
-        for checkpoint in good[: min(len(good) - 1, self.rng.choice([1, 2]))] if good else []:
+        """One or two of the good ones, the newest first, but never the oldest, which the run goes on from."""
+        _, good = self._complete()
+        for checkpoint in good[:-1][: self.rng.choice([1, 2])]:
             file = self.rng.choice(sorted(path for path in checkpoint.iterdir() if path.stat().st_size))
             kind = self.rng.choice(sorted(DAMAGES))
-            DAMAGES[kind](file, self.rng)
+            if DAMAGES[kind]:
+                file.write_bytes(DAMAGES[kind](file.read_bytes(), self.rng))
+            else:
+                file.unlink()
             self.faults[kind] += 1
 
     def _wait_for_a_save(self, processes):
@@ -209,34 +190,22 @@ class Harness:
 
     def trial(self, ranks, stage, precision):
         """One trial; what it loses is added to `lost`."""
-        run = {
-            "steps": STEPS,
-            "checkpoint_every": SAVE_EVERY,
-            "keep_last": 3,
-            "zero_stage": stage,
-            "precision": precision,
-            "phases": ((STEPS, 1e9, 2e9),),
-        }
-        expected = self._undisturbed(ranks, run)
-        trial = Trial(self.folder / f"trial-{self.trials}", self.rng, ranks, run, self.faults)
+        what = f"{ranks} ranks, ZeRO {stage}, {precision}"
+        run = {"steps": STEPS, "phases": ((STEPS, 1e9, 2e9),), "zero_stage": stage, "precision": precision}
+        if what not in self.undisturbed:
+            self.undisturbed[what] = Trial(self.folder / what, self.rng, ranks, run, {}).finish()
         self.trials += 1
+        run |= {"checkpoint_every": SAVE_EVERY, "keep_last": 3}
+        trial = Trial(self.folder / f"trial-{self.trials}", self.rng, ranks, run, self.faults)
         try:
             for _ in range(self.rng.randint(1, LIVES)):
                 trial.live_and_die()
-            if weights_hash(trial.finish()) != weights_hash(expected):
+            if trial.finish() != self.undisturbed[what]:
                 raise Lost("other weights than those of the undisturbed run")
         except Lost as loss:
-            self.lost.append(f"trial {self.trials} ({ranks} ranks, ZeRO {stage}, {precision}): {loss}")
+            self.lost.append(f"trial {self.trials} ({what}): {loss}")
         else:
             shutil.rmtree(trial.folder)
-
-    def _undisturbed(self, ranks, run):
-        key = ranks, run["zero_stage"], run["precision"]
-        if key not in self.undisturbed:
-            folder = self.folder / "undisturbed-{}-{}-{}".format(*key)
-            trial = Trial(folder, self.rng, ranks, {**run, "checkpoint_every": 10**6}, {})
-            self.undisturbed[key] = trial.finish()
-        return self.undisturbed[key]
 
 
 def main(minutes=15, seed=1):

@@ -12,9 +12,12 @@ import time
 import pytest
 
 from ds_minimodel.cli.main import main
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.steps.order import STEPS
+from ds_minimodel.steps.run import run_step
 from ds_minimodel.training.ranks.launch import CPU
 
-from ..forks import run
+from ..forks import run, run_ranks
 
 TOPICS = {
     "sea": "wave boat fish salt shore wind",
@@ -93,6 +96,20 @@ def make_world(folder):
     path = folder / "recipe.yaml"
     path.write_text(RECIPE.format(folder=folder), encoding="utf-8")
     return path
+
+
+def prepare(recipe, *overrides):
+    """Tokenise the text of a recipe, whose path it returns."""
+    for step in ("tokenizer", "prepare"):
+        run_step(STEPS[step], load_recipe(recipe, overrides))
+    return recipe
+
+
+def run_two_ranks(recipe, *overrides, declared_in="tests.pipeline.tensor_ranks"):
+    """Take the steps of a recipe that train or score on two ranks; the workdir."""
+    codes, errors = run_ranks(2, f"{declared_in}:do_steps", recipe, overrides)
+    assert codes == [0, 0], errors
+    return recipe.parent / "run"
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """From a checkpoint of Hugging Face's to zero-shot scores, and recipes that do not fit their base."""
 
 import json
+import shutil
 
 import pytest
 from safetensors.torch import load_file
@@ -49,16 +50,16 @@ def make_recipe(folder, checkpoint):
     return path
 
 
-@pytest.fixture
-def recipe(tmp_path, xlm_r):  # noqa: F811
-    return make_recipe(tmp_path, xlm_r)
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory, xlm_r):  # noqa: F811
+    return make_recipe(tmp_path_factory.mktemp("base"), xlm_r)
 
 
-def test_to_zero_shot_scores(recipe, tmp_path):
-    """With XLM-R's vocabulary; RoBERTa's goes the same way in test_docs_base.py."""
+def test_to_zero_shot_scores(recipe):
+    """With XLM-R's vocabulary; RoBERTa's goes the same way in test_docs.py."""
     code, _, err = run("run", recipe)
     assert code == 0, err
-    workdir, base = tmp_path / "run", tmp_path / "base"
+    workdir, base = recipe.parent / "run", recipe.parent / "base"
     rows = json.loads((workdir / "report/scores.json").read_text())
     assert {(row["system"], row["task"], row["language"], row["step"]) for row in rows} == {
         (system, task, "xx", step) for system in ("bl_base", "minipost") for task in ("topic", "qa") for step in (0, 4)
@@ -89,7 +90,7 @@ def test_a_target_has_the_bases_special_tokens_and_words(tmp_path, roberta):  # 
     assert (target.special, target.split) == (base.special, base.split) and target.vocabulary.lossy is None
 
 
-def test_costs(recipe, tmp_path):
+def test_costs(recipe):
     code, out, err = run("flops", recipe, "--json")
     assert code == 0, err
     rows = json.loads(out)["rows"]
@@ -128,23 +129,24 @@ def test_what_does_not_fit(recipe, override, words):
     ],
 )
 def test_what_is_no_base(recipe, tmp_path, key, value, words):
-    path = tmp_path / "base/body/config.json"
+    base = shutil.copytree(recipe.parent / "base", tmp_path / "base")
+    path = base / "body/config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(UserError) as error:
-        load_recipe(recipe)
-    assert str(tmp_path / "base/body") in str(error.value) and words in str(error.value)
+        load_recipe(recipe, [f"base={base}"])
+    assert str(base / "body") in str(error.value) and words in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_the_baseline_alone_needs_no_text_of_the_source(recipe, tmp_path):
-    (tmp_path / "en.txt").unlink()
-    text = f"data.text={{xx: {tmp_path}/xx.txt}}"
+def test_the_baseline_alone_needs_no_text_of_the_source(recipe):
+    text = f"data.text={{xx: {recipe.parent}/xx.txt}}"
     assert load_recipe(recipe, ["systems=[bl_base]", text]).languages_of_text == ["xx"]
     with pytest.raises(UserError, match="data.text has no files for en"):
         load_recipe(recipe, [text])
 
 
-def test_a_damaged_base(recipe, tmp_path):
+def test_a_damaged_base(tmp_path, xlm_r):  # noqa: F811
+    recipe = make_recipe(tmp_path, xlm_r)
     run_step(STEPS["tokenizer"], load_recipe(recipe))
     weights = tmp_path / "base/body/model.safetensors"
     data = bytearray(weights.read_bytes())

@@ -7,10 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ..forks import run, run_ranks, start
-from .conftest import copy_of, make_world, refused, stop_when
+from ..forks import run, start
+from .conftest import copy_of, make_world, refused, run_two_ranks, stop_when
 
-RANKS = "tests.pipeline.tensor_ranks:do_steps"
 RUN = ("systems=[minijoint]", "adapt.depth_schedule=[]", "finetune.seeds=1", "finetune.epochs=4")
 MODELS = {"topic": (8, 32), "qa": (2, 8)}  # updates of an epoch and of all
 UNEVEN = ("finetune.tasks.topic.lr=2e-2", "finetune.tasks.qa.lr=1e-2")  # at which the last epoch is not the best
@@ -106,8 +105,7 @@ def test_a_killed_finetuning_goes_on_to_the_same_best(kept, tmp_path):
 @pytest.mark.parametrize("settings", ["engine.tensor_parallel=2", "engine.zero_stage=3"], ids=["split", "stage 3"])
 def test_two_ranks_keep_the_same(kept, tmp_path, settings):
     recipe, overrides = before_finetuning(kept, tmp_path)
-    codes, errors = run_ranks(2, RANKS, recipe, [*overrides, "finetune.keep=best", settings])
-    assert codes == [0, 0], errors
+    run_two_ranks(recipe, *overrides, "finetune.keep=best", settings)
     for task in MODELS:
         assert scores(recipe, task) == pytest.approx(scores(kept, task))
         assert facts(recipe, task)["steps"] == best_of(kept, task)

@@ -15,10 +15,10 @@ from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.first_pack import check_vectors, first_pack
 from ds_minimodel.steps.order import STEPS
-from ds_minimodel.steps.run import is_pending, run_step
+from ds_minimodel.steps.run import is_pending
 
 from ..forks import run
-from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world
+from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world, prepare
 
 
 @pytest.fixture
@@ -48,9 +48,7 @@ def prepared(tmp_path_factory):
     """A recipe whose text is prepared, with vocabularies so small that they share pieces of words."""
     path = make_world(tmp_path_factory.mktemp("prepared"))
     path.write_text(path.read_text().replace("vocab_size: 60", "vocab_size: 40"))
-    for step in ("tokenizer", "prepare"):
-        run_step(STEPS[step], load_recipe(path))
-    return path
+    return prepare(path)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ import json
 import pytest
 from safetensors.torch import load_file
 
-from ..forks import Fork, run, run_ranks
-from .conftest import make_world, stop_when
+from ..forks import Fork, run
+from .conftest import make_world, prepare, run_two_ranks, stop_when
 from .test_tensor_parallel import assert_same_but_for_rounding
 
-COMMAND, RANKS = "tests.pipeline.newcomers:main", "tests.pipeline.newcomers:do_steps"
+COMMAND = "tests.pipeline.newcomers:main"
 OVERRIDES = ["model.kind=toy", "systems=[bl_base, minijoint, jointpost]", "adapt.depth_schedule=[]", "finetune.seeds=1"]
-OVERRIDES += ["data.held_out=0.1"]
+HELD_OUT = "data.held_out=0.1"
+OVERRIDES += [HELD_OUT]
 
 
 def start(*arguments):
@@ -82,9 +83,7 @@ def test_they_train_to_a_report(workdir):
 
 
 def test_a_killed_run_goes_on_with_the_same_bits(workdir, tmp_path):
-    recipe = make_world(tmp_path)
-    for step in ("tokenizer", "prepare"):
-        newcomers(step, recipe, *OVERRIDES)
+    recipe = prepare(make_world(tmp_path), HELD_OUT)
     checkpoints = tmp_path / "run/pretrain/bl_base/run/checkpoints"
     stop_when(start("pretrain", recipe, *OVERRIDES), lambda: len([*checkpoints.glob("step-*")]) > 1)
     newcomers("pretrain", recipe, *OVERRIDES)
@@ -95,12 +94,10 @@ def test_a_killed_run_goes_on_with_the_same_bits(workdir, tmp_path):
 
 
 def test_two_ranks_that_hold_one_replica_train_the_same(workdir, tmp_path):
-    recipe = make_world(tmp_path)
-    for step in ("tokenizer", "prepare"):
-        newcomers(step, recipe, *OVERRIDES)
-    codes, errors = run_ranks(2, RANKS, recipe, [*OVERRIDES, "engine.tensor_parallel=2"])
-    assert codes == [0, 0], errors
-    assert_same_but_for_rounding(artifacts(tmp_path / "run"), artifacts(workdir))
+    recipe, own = prepare(make_world(tmp_path), HELD_OUT), ["finetune.tasks={}", "engine.tensor_parallel=2"]
+    split = run_two_ranks(recipe, *OVERRIDES, *own, declared_in="tests.pipeline.newcomers")
+    whole = {file: weights for file, weights in artifacts(workdir).items() if not file.startswith("finetune/")}
+    assert_same_but_for_rounding(artifacts(split), whole)
 
 
 def test_a_library_that_does_not_have_the_kind_gets_no_export(workdir, tmp_path):

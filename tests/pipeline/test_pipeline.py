@@ -56,14 +56,6 @@ def test_report_names_systems_costs_and_references(world):
     assert (world.parent / "run/report/report.html").read_text().count("data:image/png;base64") >= 3
 
 
-def test_a_run_without_tasks_ends_with_costs_and_losses(tmp_path):
-    recipe = make_world(tmp_path)
-    code, _, err = run("run", recipe, "finetune.tasks={}", "systems=[minijoint]", "adapt.depth_schedule=[]")
-    assert code == 0, err
-    page = (tmp_path / "run/report/report.md").read_text()
-    assert "Cost of each step" in page and "Training loss" in page and "nothing was scored" in page
-
-
 def test_build_mini_changes_the_new_layers_only(world):
     workdir = world.parent / "run"
     body = load_file(workdir / "pretrain/bl_base/body/model.safetensors")

@@ -6,29 +6,28 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from ..forks import run, run_ranks
-from .conftest import make_world
+from ..forks import run
+from .conftest import make_world, prepare, run_two_ranks
 
-RANKS = "tests.pipeline.tensor_ranks:do_steps"
 # Layers of MiniPost, and heads at the depths that a schedule trains at.
 OVERRIDES = ("systems=[minipost,multijoint]", "finetune.seeds=1")
 # ModernBERT: gated feed-forward blocks, windows, a prediction head that tasks read, no biases. Qwen 2: next tokens,
 # grouped heads, an output matrix of its own.
 MODERN = {
     "modernbert": ("model.window=4",),
-    "qwen2": ("model.num_heads=4", "model.num_kv_heads=2", "model.tie_output=false", "tokenizer.vocab_size=300"),
+    "qwen2": (
+        "model.num_heads=4",
+        "model.num_kv_heads=2",
+        "model.tie_output=false",
+        "tokenizer.vocab_size=300",
+        "finetune.tasks={}",
+    ),
 }
 
 
 def split_run(folder, *overrides):
     """Workdir of a run on two ranks."""
-    recipe = make_world(folder)
-    for step in ("tokenizer", "prepare"):
-        code, _, err = run(step, recipe, *overrides)
-        assert code == 0, err
-    codes, errors = run_ranks(2, RANKS, recipe, [*overrides, "engine.tensor_parallel=2"])
-    assert codes == [0, 0], errors
-    return recipe.parent / "run"
+    return run_two_ranks(prepare(make_world(folder), *overrides), *overrides, "engine.tensor_parallel=2")
 
 
 @pytest.fixture(scope="module")
