@@ -56,9 +56,7 @@ def test_a_flipped_byte_of_anything_that_was_made_is_found(recipe, capsys):
     made = [path for path in (recipe.parent / "run").rglob("*") if path.is_file() and "report" not in path.parts]
     made = [path for path in made if not path.name.endswith(".job.json")]  # another record is of other inputs: stale
     made = [path for path in made if path.parent.name != "run"]  # logs
-    for path in {
-        path.name: path for path in made if path.suffix in (".json", ".safetensors", ".model")
-    }.values():
+    for path in {path.name: path for path in made if path.suffix in (".json", ".safetensors", ".model")}.values():
         content = path.read_bytes()
         at = len(content) // 2
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
@@ -127,7 +125,8 @@ def test_a_language_that_is_added_is_scored_alone(recipe):
 def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
     """What is there counts, what is missing is made, what is too much stays on disk and out of the report."""
     made = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")
-    for seeds, left in ((3, ["finetune/multijoint/topic/seed-5", "evaluate/multijoint/xx/qa/seed-5"]), (1, []), (3, [])):
+    third = ["finetune/multijoint/topic/seed-5", "evaluate/multijoint/xx/qa/seed-5"]
+    for seeds, left in ((3, third), (1, []), (3, [])):
         keys = ("systems=[multijoint]", f"finetune.seeds={seeds}")
         jobs = {name: row["state"] for name, row in states(capsys, recipe, *keys).items()}
         pending = {name for name, state in jobs.items() if state != "complete"}
