@@ -44,20 +44,14 @@ def _import_hf(options: Options) -> None:
         except UserError as error:
             raise UserError(f"{error} ({options.folder} is no folder here, so it was looked for on the Hub)") from None
     else:
-        _existing(options.folder, "give that of a downloaded model: config.json, weights and tokenizer files")
+        advice = "give that of a downloaded model: config.json, weights and tokenizer files"
+        raise UserError(f"{options.folder}: no such folder; {advice}")
     say(f"{options.out}/body and {options.out}/pack: written")
 
 
 def _export_hf(options: Options) -> None:
-    artifact = _existing(options.artifact, "give that of a body, mini-model or task model")
-    hugging_face_module("hf.convert").export_hf(artifact, options.out, options.pack, options.depth)
+    hugging_face_module("hf.convert").export_hf(options.artifact, options.out, options.pack, options.depth)
     say(f"{options.out}: written")
-
-
-def _existing(folder: str, advice: str) -> str:
-    if not Path(folder).is_dir():
-        raise UserError(f"{folder}: no such folder; {advice}")
-    return folder
 
 
 def hugging_face_module(name: str) -> ModuleType:

@@ -131,8 +131,6 @@ def _embed(options: Options) -> None:
     if options.file == STDIN and not options.out:
         raise UserError("standard input has no name: give --out FILE.npy")
     out = Path(options.out or f"{options.file}.npy")
-    if out.suffix != ".npy":
-        raise UserError(f"--out {out}: vectors are written as .npy; give FILE.npy (numpy.load reads it)")
     if out.exists():
         raise UserError(f"{out}: exists; choose another name with --out, or delete it")
     folders = _folders(options.pack)
@@ -142,8 +140,10 @@ def _embed(options: Options) -> None:
     from ds_minimodel.serve.predictor import beside
     from ds_minimodel.tasks.tables import decoded, read_text, text_lines
 
-    name = "standard input" if options.file == STDIN else options.file
-    lines = text_lines(decoded(sys.stdin.buffer.read(), name) if options.file == STDIN else read_text(name), name)
+    if options.file == STDIN:
+        lines = text_lines(decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
+    else:
+        lines = text_lines(read_text(options.file), options.file)
     embedder = Embedder(options.body, folders or beside(options.body), options.pool, options.depth, options.precision)
     embedder.write(lines, out)
     say(

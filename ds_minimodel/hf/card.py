@@ -30,16 +30,6 @@ _LICENSE = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,60}$"
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}")  # of ISO 639, which the Hub takes in a card's front matter
 
 
-@dataclass(frozen=True)
-class Export:
-    """What a card says of an exported model beside its pack. pipeline: the Hub's. task: its name in the recipe."""
-
-    architecture: str
-    num_layers: int
-    pipeline: str | None
-    task: str | None = None
-
-
 class _Origin(Stored):
     """Of a body's manifest where it comes from, of a pack's too."""
 
@@ -70,21 +60,23 @@ def hub_name(value: object) -> str | None:
     return value if isinstance(value, str) and _HUB_NAME.fullmatch(value) else None
 
 
-def model_card(pack: Path, artifact: Path, export: Export) -> str:
-    """README.md of the export of a body or task model `artifact` with a language pack."""
+def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, task: str | None) -> str:
+    """README.md of the export of a body or task model `artifact` with a language pack.
+
+    class_name: of transformers. task: its name in the recipe.
+    """
     facts, place = read_artifact(pack, PackManifest), _Place.of(pack)
     origin = _origin([artifact, pack, *place.bodies])
-    scores = place.scores(facts, export.task)
+    scores = place.scores(facts, task)
     language = facts.language
     training: dict[str, Any] = {"system": place.system} if place.system else {}
     training |= {"steps": facts.steps, "eflops": facts.eflops}
-    training |= {"embedding_space": facts.space, "layers": export.num_layers}
+    training |= {"embedding_space": facts.space, "layers": num_layers}
     front = ModelCardData(
         language=language if _LANGUAGE_CODE.fullmatch(language) and language != UNKNOWN_LANGUAGE else None,
         license=origin.license,
         base_model=hub_name(origin.base_model),
         library_name="transformers",
-        pipeline_tag=export.pipeline,
         tags=["mini-model-adaptation"] if facts.steps else None,
         ds_minimodel=training,
     )
@@ -98,7 +90,7 @@ def model_card(pack: Path, artifact: Path, export: Export) -> str:
         "by mini-model adaptation (Marchisio et al., ACL 2023)" if facts.steps else "of an imported model, not trained,"
     )
     lines = [
-        f"# {export.architecture} with the language pack {escape_markdown(language)}",
+        f"# {class_name} with the language pack {escape_markdown(language)}",
         f"\nMade {made} with ds_minimodel.",
         "\n| | |\n|---|---|",
         *(f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()),

@@ -35,7 +35,7 @@ from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE, Vocabulary, VocabularyManifest
 from ds_minimodel.hf import ARCHITECTURES
 from ds_minimodel.hf.architecture import Architecture
-from ds_minimodel.hf.card import CARD, Export, hub_name, license_of, model_card
+from ds_minimodel.hf.card import CARD, hub_name, license_of, model_card
 from ds_minimodel.hf.vocabularies import GENERATION_FILE, TOKENIZER_FILES, keep_tokenizer, token_ids, write_tokenizer
 from ds_minimodel.models import BODIES, BodyConfig
 from ds_minimodel.models.artifacts import (
@@ -54,13 +54,6 @@ from ds_minimodel.models.trainable import LanguageModel, encode, tensors_under
 from ds_minimodel.tasks import task_of
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
-_PIPELINES = {  # of the Hub, by how the name of a class ends
-    "ForMaskedLM": "fill-mask",
-    "ForCausalLM": "text-generation",
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-}
 _INDEX = ".index.json"  # after either's name: which part holds which tensor
 _WEIGHTS = (SAFETENSORS, f"{SAFETENSORS}{_INDEX}", PICKLE, f"{PICKLE}{_INDEX}")  # the first that is there is read
 
@@ -310,10 +303,9 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
     """
     artifact, out = Path(artifact), Path(out)
     refuse_existing(out)
-    pack = Path(pack or artifact.parent / "pack")
+    body, pack = load_body(artifact), Path(pack or artifact.parent / "pack")
     if not pack.is_dir():
         raise UserError(f"{pack}: no such language pack; give one with --pack")
-    body = load_body(artifact)
     language = whole_pack(load_pack(pack, body.space), pack, artifact)
     check_fit(pack, language, body)
     vocabulary = read_artifact(pack, VocabularyManifest).vocabulary(pack)
@@ -323,17 +315,15 @@ def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = N
         ids = write_tokenizer(pack, temporary, config, is_task=body.task is not None)
         write_json(temporary / "config.json", {**model.config, **ids})
         save_file(model.tensors, temporary / SAFETENSORS, metadata={"format": "pt"})
-        task_name = (body.task or {}).get("name")
-        export = Export(model.class_name, model.num_layers, _PIPELINES.get(model.ending), task_name)
-        (temporary / CARD).write_text(model_card(pack, artifact, export), encoding="utf-8")
+        card = model_card(pack, artifact, model.class_name, model.num_layers, (body.task or {}).get("name"))
+        (temporary / CARD).write_text(card, encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A model in Hugging Face's terms. ending: how the name of its class ends. config: of config.json."""
+    """A model in Hugging Face's terms. config: of config.json."""
 
     class_name: str
-    ending: str
     num_layers: int
     config: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -379,4 +369,4 @@ def exported(
         "dtype": "float32",
         **extra,
     }
-    return Exported(class_name, ending, num_layers, facts, architecture.to_theirs(tensors, config, head))
+    return Exported(class_name, num_layers, facts, architecture.to_theirs(tensors, config, head))

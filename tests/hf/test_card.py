@@ -8,7 +8,7 @@ import yaml
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
-from ds_minimodel.hf.card import Export, hub_name, model_card
+from ds_minimodel.hf.card import hub_name, model_card
 from ds_minimodel.hf.convert import export_hf, import_hf
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.models.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
@@ -63,12 +63,11 @@ def card_of(folder):
 def test_of_a_run(workdir, tmp_path):
     export_hf(workdir / "pretrain/bl_base/body", tmp_path / "out", workdir / "adapt/minipost/de/pack")
     card, text = card_of(tmp_path / "out")
-    assert {key: card[key] for key in ("language", "license", "base_model", "library_name", "pipeline_tag")} == {
+    assert {key: card[key] for key in ("language", "license", "base_model", "library_name")} == {
         "language": "de",
         "license": "cc-by-4.0",
         "base_model": "FacebookAI/xlm-roberta-base",
         "library_name": "transformers",
-        "pipeline_tag": "fill-mask",
     }
     facts = card["ds_minimodel"]
     assert (facts["system"], facts["steps"], facts["eflops"], facts["layers"]) == ("minipost", 300, 0.25, 3)
@@ -82,7 +81,6 @@ def test_of_a_run(workdir, tmp_path):
     save_body(tmp_path / "model", type(body)(body.config, (), own, body.space, task), "task-model")
     export_hf(tmp_path / "model", tmp_path / "task", workdir / "adapt/minipost/de/pack")
     card, text = card_of(tmp_path / "task")
-    assert card["pipeline_tag"] == "question-answering"
     assert "| qa | F1 by MLQA's rules | 35.5 | 1 |" in text and "| topic |" not in text
 
 
@@ -113,12 +111,11 @@ def test_no_name_becomes_a_mark(workdir, tmp_path):
     manifest = json.loads((pack / "manifest.json").read_text())
     hostile = {"imported_from": "<script>alert(1)</script>[x](javascript:y)\n\n# z", "base_model": "a\n---\n<b>"}
     (pack / "manifest.json").write_text(json.dumps({**manifest, "language": "de <b> ![x](http:y)", **hostile}))
-    export = Export("XLMRobertaForMaskedLM", 3, "fill-mask")
-    card = model_card(pack, pack, export)
+    card = model_card(pack, pack, "XLMRobertaForMaskedLM", 3, None)
     _, front, text = card.split("---\n", 2)
     assert not [mark for mark in ("<script", "<b>", "[x](", "\n# z") if mark in text]
     assert "base_model" not in yaml.safe_load(front)
-    for key, read in (("language", check_pack), ("license", lambda pack: model_card(pack, pack, export))):
+    for key, read in (("language", check_pack), ("license", lambda pack: model_card(pack, pack, "", 3, None))):
         (pack / "manifest.json").write_text(json.dumps({**manifest, **hostile, key: "de\n\n<script>"}))
         with pytest.raises(UserError, match=f"manifest.json: {key}: ") as refusal:
             read(pack)

@@ -225,7 +225,7 @@ def test_the_commands(xlm_r, tmp_path, capsys):
     pack = ("--pack", tmp_path / "in/pack")
     for arguments, words in (
         (("import-hf", tmp_path / "no/model", tmp_path / "new"), "no/model: no such folder; give that of a"),
-        (("export-hf", tmp_path / "no/model", tmp_path / "new"), "no/model: no such folder; give that of a"),
+        (("export-hf", tmp_path / "no/model", tmp_path / "new"), "no/model: no such folder; give the folder of a"),
         (("import-hf", xlm_r, tmp_path / "in"), "exists"),
         (("import-hf", xlm_r, tmp_path / "new", "--language", "de\n\n<script>"), "--language 'de\\n\\n<script>'"),
         (("export-hf", xlm_r, tmp_path / "nowhere", *pack), "no such file"),
