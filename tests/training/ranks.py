@@ -33,8 +33,7 @@ from torch.distributed import ProcessGroup
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
-from ds_minimodel.costs.memory import device_named
-from ds_minimodel.costs.memory import ring
+from ds_minimodel.costs.memory import device_named, ring
 from ds_minimodel.costs.plans import Planner
 from ds_minimodel.costs.tracing import Allocations, saving_to, storage_bytes, tensors_in
 from ds_minimodel.ops import product
