@@ -313,10 +313,7 @@ def plug(model: nn.Module, pack: PackArtifact) -> None:
     parameters = dict(model.named_parameters())
     for name, tensor in pack.tensors.items():
         parameter = parameters.get(name if name.startswith("body.") else f"pack.{name}")
-        if parameter is None or full_shape(parameter) != tensor.shape:
-            raise UserError(
-                f"language pack {pack.language}: {name} of shape {tuple(tensor.shape)} does not fit this model"
-            )
+        assert parameter is not None and full_shape(parameter) == tensor.shape, (pack.language, name)
         parameter.data.copy_(own_part(parameter, tensor))
 
 

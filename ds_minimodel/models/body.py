@@ -241,6 +241,21 @@ class Norm(nn.Module):
         return ops.residual_norm(x, residual, self.weight, self.bias, self.eps, p, row_keys, self.rms)
 
 
+class AttentionInputs(NamedTuple):
+    """What the attention of a layer works on.
+
+    projected: (B, S, …) queries, keys and values side by side; or, with `queries` (B, Q, N*D), the other two.
+    positions: of the queries, (S,) where these are all, else (B, Q). p, row_keys: dropout of the probabilities.
+    """
+
+    projected: Tensor
+    queries: Tensor | None
+    positions: Tensor
+    lengths_B: Tensor | None
+    p: float
+    row_keys: Tensor | None
+
+
 class Layer(nn.Module, ABC):
     """A layer of self-attention and a feed-forward block.
 
@@ -265,20 +280,8 @@ class Layer(nn.Module, ABC):
         return x_BSH
 
     @abstractmethod
-    def attend(
-        self,
-        projected: Tensor,
-        queries: Tensor | None,
-        positions: Tensor,
-        lengths_B: Tensor | None,
-        p: float,
-        row_keys: Tensor | None,
-    ) -> Tensor:
-        """The context of the queries, (B, Q, N*D).
-
-        projected: (B, S, …) queries, keys and values side by side; or, with `queries` (B, Q, N*D), the other two.
-        positions: of the queries, (S,) where these are all, else (B, Q). p, row_keys: dropout of the probabilities.
-        """
+    def attend(self, given: AttentionInputs) -> Tensor:
+        """The context of the queries, (B, Q, N*D)."""
 
     @abstractmethod
     def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: Rows) -> Tensor:
@@ -315,7 +318,8 @@ class Layer(nn.Module, ABC):
             queries = _padded(queries, packing)
         positions = torch.arange(projected.shape[1], device=x_BSH.device) if read_BM is None else read_BM
         row_keys = dropout.attention_row_keys(self.qkv.sites, positions)
-        context_BQH = self.attend(projected, queries, positions, lengths_B, dropout.attention_p, row_keys)
+        given = AttentionInputs(projected, queries, positions, lengths_B, dropout.attention_p, row_keys)
+        context_BQH = self.attend(given)
         rows = Rows(positions, dropout)
         if packing and read_BM is None:
             context_BQH, rows = packing.pack(context_BQH), rows.packed(packing)

@@ -86,14 +86,9 @@ def output_gradient_flops(work: Work) -> float:
     return output_flops(work) * (1 - work.kept / work.vocab_size)
 
 
-def dense_flops(work: Work) -> float:
-    """FLOPs of a head's own products at the read positions."""
-    return work.num_read * products_of(work.body).head
-
-
 def lm_head_flops(work: Work) -> float:
-    """FLOP_lm of the paper."""
-    return dense_flops(work) + output_flops(work)
+    """FLOP_lm of the paper: a head's own products at the read positions, and the output projection."""
+    return work.num_read * products_of(work.body).head + output_flops(work)
 
 
 # --- The paper's formulas ---

@@ -28,9 +28,13 @@ def why_no_code(device: torch.device | int) -> str:
     capability = gpu.major, gpu.minor
     if has_code(architectures, capability):
         return ""
+    if capability < CUDA_13:
+        what = f"install the build for CUDA 12.6: uv pip install --torch-backend=cu126 {CUDA_12_BUILD}"
+    else:
+        what = "uninstall torch and install PyPI's, the build for CUDA 13"
     return (
         f"{gpu.name} is sm_{gpu.major}{gpu.minor}, and torch {torch.__version__} has code for "
-        f"{', '.join(architectures)} alone; {what_to_install(capability)}, then ds_minimodel again for its kernels; "
+        f"{', '.join(architectures)} alone; {what}, then ds_minimodel again for its kernels; "
         "CUDA_VISIBLE_DEVICES hides a GPU"
     )
 
@@ -48,10 +52,3 @@ def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
         or (only != "a" and int(major) == capability[0] and int(minor) < capability[1])
         for kind, major, minor, only in known
     )
-
-
-def what_to_install(capability: tuple[int, int]) -> str:
-    """What to install for a GPU of this compute capability."""
-    if capability < CUDA_13:
-        return f"install the build for CUDA 12.6: uv pip install --torch-backend=cu126 {CUDA_12_BUILD}"
-    return "uninstall torch and install PyPI's, the build for CUDA 13"

@@ -70,8 +70,6 @@ def _load(device: str) -> str:
 
 def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> str:
     """The implementation of an operator, in words: compiled kernels with their instruction set, or torch and why."""
-    if op not in OPS:
-        raise KeyError(f"no operator {op}; there are {', '.join(OPS)}")
     device = torch.device(device)
     kind = device_type(device)
     if kind not in LIBRARIES:

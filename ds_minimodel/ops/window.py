@@ -34,7 +34,7 @@ def _joined(*parts: Tensor) -> Tensor:
     return torch.cat([part.movedim(3, 1).flatten(2) for part in parts], -1)
 
 
-def _seen(num_keys: int, positions: Tensor, before: int, after: int, lengths: Tensor | None) -> Tensor:
+def keys_in_window(num_keys: int, positions: Tensor, before: int, after: int, lengths: Tensor | None) -> Tensor:
     """Which keys the queries see, (1,Q,S) or (B,Q,S)."""
     places_S = torch.arange(num_keys, device=positions.device)
     ahead = places_S - torch.atleast_2d(positions)[..., None]
@@ -44,7 +44,7 @@ def _seen(num_keys: int, positions: Tensor, before: int, after: int, lengths: Te
 
 def _probs(q, k, positions, before, after, lengths, scale):
     """Probabilities (B,K,N/K,Q,S) before dropout; a query that sees no key has zeros."""
-    seen = _seen(k.shape[-2], positions, before, after, lengths)
+    seen = keys_in_window(k.shape[-2], positions, before, after, lengths)
     scores = (q @ k.mT * scale).masked_fill(~seen[:, None, None], -torch.inf)
     return scores.softmax(-1).masked_fill(scores == -torch.inf, 0)
 
@@ -97,22 +97,11 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 fused_window_attention = differentiate(_forward, _setup_context, _backward)
 
 
-def torch_window_attention(
-    keys_values: Tensor,
-    queries: Tensor,
-    num_heads: int,
-    positions: Tensor,
-    before: int,
-    after: int,
-    lengths: Tensor | None,
-    p: float,
-    row_keys: Tensor | None,
-    scale: float,
-) -> Tensor:
-    """By torch's memory-efficient kernel, without dropout."""
+def torch_window_attention(keys_values: Tensor, queries: Tensor, num_heads: int, seen: Tensor, scale: float) -> Tensor:
+    """By torch's memory-efficient kernel, without dropout. seen: which keys, (1,Q,S) or (B,Q,S)."""
     width = queries.shape[-1] // num_heads
     q, k, v = (part.unflatten(-1, (-1, width)).transpose(1, 2) for part in (queries, *keys_values.chunk(2, -1)))
-    seen = _seen(keys_values.shape[1], positions, before, after, lengths)[:, None]
+    seen = seen[:, None]
     blind = ~seen.any(-1, keepdim=True)  # torch may give nan where a query sees nothing: it gets all keys, then zeros
     context = F.scaled_dot_product_attention(q, k, v, seen | blind, scale=scale, enable_gqa=k.shape[1] < num_heads)
     return context.masked_fill(blind, 0).transpose(1, 2).flatten(2)
@@ -144,5 +133,9 @@ def window_attention(
     own_keys = keys_values.shape[-1] == 2 * num_heads * width
     if min(before, after) >= num_keys - 1 and own_keys and scale == width**-0.5:
         return attention(keys_values, num_heads, lengths, p, row_keys, queries)
-    way = torch_window_attention if queries.is_cuda and row_keys is None else fused_window_attention
-    return way(keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale)
+    if queries.is_cuda and row_keys is None:
+        seen = keys_in_window(num_keys, positions, before, after, lengths)
+        return torch_window_attention(keys_values, queries, num_heads, seen, scale)
+    return fused_window_attention(
+        keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale
+    )

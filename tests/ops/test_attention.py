@@ -15,7 +15,7 @@ from ds_minimodel.ops.attention import (
     fused_attention,
     torch_attention,
 )
-from ds_minimodel.ops.window import torch_window_attention
+from ds_minimodel.ops.window import keys_in_window, torch_window_attention
 
 
 def test_a_sample_without_keys_attends_to_nothing():
@@ -55,11 +55,13 @@ def test_every_way_equals_the_reference(way, dtype, monkeypatch):
 
 def test_windows_by_torchs_kernel_equal_the_reference():
     for inputs in cases("window_attention", torch.float32, 16):
-        exact = [x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in inputs]
-        *_, row_keys, _ = inputs
+        keys_values, queries, num_heads, *window, _, row_keys, scale = inputs
         if row_keys is None:
-            expected = torch.ops.dsmm_reference.window_attention(*exact)
-            torch.testing.assert_close(torch_window_attention(*inputs).double(), expected, atol=1e-5, rtol=0)
+            got = torch_window_attention(
+                keys_values, queries, num_heads, keys_in_window(keys_values.shape[1], *window), scale
+            )
+            exact = torch.ops.dsmm_reference.window_attention(*inputs)
+            torch.testing.assert_close(got, exact, atol=1e-5, rtol=0)
 
 
 class Called(TorchDispatchMode):

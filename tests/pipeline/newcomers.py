@@ -51,7 +51,8 @@ class ToyLayer(Layer):
     def before_attention(self, x):
         return self.attention_norm(x)
 
-    def attend(self, projected, queries, positions, lengths, p, row_keys):
+    def attend(self, given):
+        projected, queries, _, lengths, p, row_keys = given
         return ops.attention(projected, self.qkv.num_heads, lengths, p, row_keys, queries)
 
     def activate(self, inner):

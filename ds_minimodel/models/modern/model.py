@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.models.body import INIT_STD, Body, Layer, Linear, Norm, Projection, Rows
+from ds_minimodel.models.body import INIT_STD, AttentionInputs, Body, Layer, Linear, Norm, Projection, Rows
 from ds_minimodel.models.modern import ModernConfig, Rotation
 
 AnyLinear = TypeVar("AnyLinear", bound=Linear)
@@ -53,15 +53,8 @@ class ModernLayer(Layer):
     def before_attention(self, x_BSH: Tensor) -> Tensor:
         return x_BSH if self.attention_norm is None else self.attention_norm(x_BSH)
 
-    def attend(
-        self,
-        projected: Tensor,
-        queries: Tensor | None,
-        positions: Tensor,
-        lengths_B: Tensor | None,
-        p: float,
-        row_keys: Tensor | None,
-    ) -> Tensor:
+    def attend(self, given: AttentionInputs) -> Tensor:
+        projected, queries, positions, lengths_B, p, row_keys = given
         assert queries is not None
         if self.query_norm is not None and self.key_norm is not None:
             keys, values = projected.chunk(2, -1)

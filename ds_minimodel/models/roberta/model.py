@@ -14,7 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.models.body import INIT_STD, Body, GeluLinear, Layer, Linear, Norm, Projection, Rows, init_weights
+from ds_minimodel.models.body import (
+    INIT_STD,
+    AttentionInputs,
+    Body,
+    GeluLinear,
+    Layer,
+    Linear,
+    Norm,
+    Projection,
+    Rows,
+    init_weights,
+)
 from ds_minimodel.models.roberta import RobertaConfig
 
 FIRST_POSITION = 2  # row of the table of positions that the first token has: fairseq's rows 0 and 1 are no token's
@@ -33,15 +44,8 @@ class RobertaLayer(Layer):
         self.ffn_out = Linear(config.ffn_size, hidden)
         self.ffn_norm = Norm(hidden, config.norm_eps)
 
-    def attend(
-        self,
-        projected: Tensor,
-        queries: Tensor | None,
-        positions: Tensor,
-        lengths_B: Tensor | None,
-        p: float,
-        row_keys: Tensor | None,
-    ) -> Tensor:
+    def attend(self, given: AttentionInputs) -> Tensor:
+        projected, queries, _, lengths_B, p, row_keys = given
         return ops.attention(projected, self.qkv.num_heads, lengths_B, p, row_keys, queries)
 
     def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: Rows) -> Tensor:
