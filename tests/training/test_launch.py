@@ -19,7 +19,7 @@ from ds_minimodel.steps.run import run_step
 from ds_minimodel.training.checkpoints.storage import step_of
 from ds_minimodel.training.ranks import launch
 
-from ..forks import free_port
+from .. import forks
 
 RECIPE = """
 workdir: {folder}/run
@@ -37,21 +37,20 @@ engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
 """
 
 
-# As of docs/launch.md, but for what keeps tests side by side apart.
+# As of docs/launch.md, but for what keeps tests side by side apart; `--ranks` is a command of ours.
 LAUNCHERS = {
-    "ranks": "{python} -m ds_minimodel {step} --ranks {ranks}",
-    "torchrun": "{python} -m torch.distributed.run --nproc_per_node {ranks} --master_port {port}"
-    " -m ds_minimodel {step}",
-    "deepspeed": "{python} -m deepspeed.launcher.runner --num_gpus {ranks} --master_port {port}"
-    " --module ds_minimodel {step}",
+    "torchrun": "-m torch.distributed.run --nproc_per_node 2 --master_port {port} -m ds_minimodel",
+    "deepspeed": "-m deepspeed.launcher.runner --num_gpus 2 --master_port {port} --module ds_minimodel",
 }
 
 
 def start(recipe, *overrides, ranks=2, launcher="ranks"):
-    step = " ".join(["pretrain", str(recipe), *overrides])
-    command = LAUNCHERS[launcher].format(python=sys.executable, step=step, ranks=ranks, port=free_port())
+    step = ["pretrain", str(recipe), *overrides]
+    if launcher == "ranks":
+        return forks.start(*step, "--ranks", ranks)
+    command = [sys.executable, *LAUNCHERS[launcher].format(port=forks.free_port()).split(), *step]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    return subprocess.Popen(command.split(), env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +121,9 @@ def test_a_signal_while_a_command_ends_changes_nothing(number):
 
 def test_ranks_save_and_end_when_who_started_them_is_killed(recipe):
     process, ranks = train(recipe, "minijoint", ranks=1)
-    process.kill()
+    process.send_signal(signal.SIGKILL)
     assert psutil.wait_procs(ranks, timeout=60)[1] == []
-    assert "stopped after step" in process.stderr.read()
+    assert "stopped after step" in said_by(process)
     assert is_saved(run_of(recipe, "minijoint"))
 
 
