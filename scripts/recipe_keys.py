@@ -35,7 +35,14 @@ def type_of(schema: Mapping[str, Any]) -> str:
         return f"[{', '.join(map(type_of, schema['prefixItems']))}]"
     if schema["type"] == "array":
         return f"list of {type_of(schema['items'])}" + (", one or more" if schema.get("minItems") else "")
-    bounds = ", ".join(f"{sign} {schema[bound]:g}" for bound, sign in BOUNDS.items() if bound in schema)
+
+    def is_size(bound: str) -> bool:
+        """Whether a bound only keeps a number from being absurd."""
+        return bound == "maximum" and schema["type"] == "integer"
+
+    bounds = ", ".join(
+        f"{sign} {schema[bound]:g}" for bound, sign in BOUNDS.items() if bound in schema and not is_size(bound)
+    )
     return f"{NAMES[schema['type']]} {bounds}".strip()
 
 

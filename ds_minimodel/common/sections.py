@@ -4,24 +4,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+)
 from pydantic_core import CoreSchema, core_schema
-
-
-@dataclass(frozen=True)
-class UpTo:
-    """Mark of a whole number with the largest that it may be: something of its size is made, or counted."""
-
-    most: int
-
-    def check(self, number: int) -> int:
-        if number > self.most:
-            raise ValueError(f"Input should be at most {self.most:,}")
-        return number
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
 
 Listed = TypeVar("Listed", bound=Collection)
 
@@ -36,17 +28,19 @@ def each_once(values: Listed) -> Listed:
 
 
 # docs/recipes.md says which keys are which.
-PositiveInt = Annotated[int, Field(gt=0), UpTo(10**9)]
-NonNegativeInt = Annotated[int, Field(ge=0), UpTo(10**9)]
-Size = Annotated[int, Field(gt=0), UpTo(10**7)]  # of a tensor, one way
-Length = Annotated[int, Field(ge=3), UpTo(10**7)]  # of a sequence: <s>, a token and another or </s>
-Few = Annotated[int, Field(gt=0), UpTo(10**4)]  # layers, runs
-Workers = Annotated[int, Field(gt=0), UpTo(1024)]
-Seed = Annotated[int, Field(ge=0), UpTo(2**63 - 1)]  # torch takes 64 bits, and finetuning counts on from it
+PositiveInt = Annotated[int, Field(gt=0, le=10**9)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=10**9)]
+Size = Annotated[int, Field(gt=0, le=10**7)]  # of a tensor, one way
+Length = Annotated[int, Field(ge=3, le=10**7)]  # of a sequence: <s>, a token and another or </s>
+Few = Annotated[int, Field(gt=0, le=10**4)]  # layers, runs
+Workers = Annotated[int, Field(gt=0, le=1024)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]  # torch takes 64 bits, and finetuning counts on from it
 EachOnce = AfterValidator(each_once)
 Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-OneOrMore = Annotated[list[str], Field(min_length=1)]
+OneOrMore = Annotated[
+    list[str], Field(min_length=1), BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,12 @@ which other libraries fill in, is as good as absent.
 """
 
 import json
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
-
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from typing import Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.sections import DECIDES_NOTHING, Section, each_once
+from ds_minimodel.common.sections import Section, each_once
 
 # Keys that are not recorded with a job. The recipe's own keys decide, and are recorded:
 OWNED = {
@@ -78,25 +73,24 @@ REFUSED: dict[str, Any] = {
 
 
 class DeepSpeedFile(Section):
-    """A DeepSpeed JSON. path: as the recipe names it. deciding, others: its settings.
+    """A DeepSpeed JSON. path: as the recipe names it. settings: its content, without "auto"."""
 
-    deciding: those that may change results: all that are not known to change none; None where there are none.
-    """
-
-    path: Annotated[str, DECIDES_NOTHING]
-    deciding: dict[str, Any] | None
-    others: Annotated[dict[str, Any], DECIDES_NOTHING]
-
-    @classmethod
-    def of(cls, path: str | Path, settings: Mapping[str, Any]) -> Self:
-        deciding = {key: value for key, value in settings.items() if key not in OWNED | INERT}
-        others = {key: value for key, value in settings.items() if key not in deciding}
-        return cls(path=str(path), deciding=deciding or None, others=others)
+    path: str
+    settings: dict[str, Any]
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The content of the file, without "auto"."""
-        return {**self.others, **(self.deciding or {})}
+    def deciding(self) -> dict[str, Any]:
+        """The settings that may change results: all that are not known to change none."""
+        return {key: value for key, value in self.settings.items() if key not in OWNED | INERT}
+
+
+def read_named_file(value: object) -> object:
+    """What a key has whose value in the recipe is the path of a DeepSpeed JSON, and in Python what it holds."""
+    if isinstance(value, str):
+        return read_deepspeed_file(value)
+    if value is not None and not isinstance(value, DeepSpeedFile):
+        raise ValueError("Input should be the path of a DeepSpeed JSON")
+    return value
 
 
 def read_deepspeed_file(path: str | Path) -> DeepSpeedFile:
@@ -105,7 +99,7 @@ def read_deepspeed_file(path: str | Path) -> DeepSpeedFile:
     refused = [key for key, harmless in REFUSED.items() if not _is_off(settings, key, harmless)]
     if refused:
         raise UserError(f"{path}: not offered: {', '.join(refused)}; remove these keys")
-    return DeepSpeedFile.of(path, settings)
+    return DeepSpeedFile(path=str(path), settings=settings)
 
 
 def _is_off(settings: Mapping[str, Any], key: str, harmless: Any) -> bool:
@@ -117,8 +111,6 @@ def _is_off(settings: Mapping[str, Any], key: str, harmless: Any) -> bool:
 
 def _parsed(path: str | Path) -> dict[str, Any]:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UserError(f"engine.deepspeed: {path}: a folder, a pipe or a device; name a DeepSpeed JSON")
         values = json.loads(Path(path).read_bytes(), object_pairs_hook=_each_key_once)
     except OSError as error:
         raise UserError(f"engine.deepspeed: {path}: {error.strerror}; name a DeepSpeed JSON, see ds_configs/") from None
@@ -140,23 +132,3 @@ def _without_auto(values: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in values.items()
         if value != "auto"
     }
-
-
-class _FromFile:
-    """Mark of a key whose value in the recipe is the path of a DeepSpeed JSON, and in Python what it holds."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def read(value: object) -> object:
-            if value is None or isinstance(value, DeepSpeedFile):
-                return value
-            if not isinstance(value, str):
-                raise ValueError("Input should be the path of a DeepSpeed JSON")
-            return read_deepspeed_file(value)
-
-        return core_schema.no_info_before_validator_function(read, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string"}, {"type": "null"}]}
-
-
-FromFile = _FromFile()

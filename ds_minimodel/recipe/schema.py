@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     PositiveFloat,
@@ -38,7 +39,6 @@ from ds_minimodel.common.sections import (
     Seed,
     Share,
     Size,
-    UpTo,
     Workers,
 )
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
@@ -46,7 +46,7 @@ from ds_minimodel.models import BODIES
 from ds_minimodel.models.kind import BodyConfig, BodyKind
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.base import Base
-from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, FromFile
+from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, read_named_file
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.systems import SYSTEMS, Depth, System
 from ds_minimodel.tasks import FINETUNED, KINDS
@@ -75,25 +75,18 @@ class TokenizerSection(Section):
     kind: Literal["unigram", "byte-bpe"] = "unigram"
     """Kind of vocabulary; `next-token` has and takes `byte-bpe` alone."""
     # SentencePiece takes no smaller ones.
-    vocab_size: Annotated[int, Field(gt=5), UpTo(10**7)] = 50_000
+    vocab_size: Annotated[int, Field(gt=5, le=10**7)] = 50_000
     """Ids of each language's vocabulary, the special ones included; of `extend` the number of new pieces."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9998
     """`unigram`: share of the text's characters that get pieces; the rest is `<unk>`."""
-    input_sentences: Annotated[int, Field(gt=100), UpTo(10**9)] = 5_000_000
+    input_sentences: Annotated[int, Field(gt=100, le=10**9)] = 5_000_000
     """Lines of text, at most, that a vocabulary is trained on, drawn from all."""
 
 
 class LosslessTokenizerSection(TokenizerSection):
     """Of an objective that needs each text to come back from its ids."""
 
-    kind: Literal["unigram", "byte-bpe"] = "byte-bpe"
-
-    @field_validator("kind")
-    @classmethod
-    def _loses_nothing(cls, kind: str) -> str:
-        if kind == "unigram":
-            raise ValueError("unigram normalises text, and the objective needs each text to come back; use byte-bpe")
-        return kind
+    kind: Literal["byte-bpe"] = "byte-bpe"  # type: ignore[assignment]
 
 
 class Data(Section):
@@ -109,13 +102,6 @@ class Data(Section):
     """Share of each language's documents that is not trained on."""
     workers: Annotated[Workers | None, DECIDES_NOTHING] = None
     """Processes that tokenise; all cores where not given."""
-
-    @field_validator("text", mode="before")
-    @classmethod
-    def _one_file_is_a_list(cls, text: Any) -> Any:
-        if not isinstance(text, dict):
-            return text
-        return {language: [files] if isinstance(files, str) else files for language, files in text.items()}
 
 
 class ModelSection(BodyConfig):
@@ -172,9 +158,6 @@ class Training(OptimizerSection):
         return self
 
 
-MOST_SNAPSHOTS = 10**5
-
-
 class BuildMini(Training):
     initialisation: Literal["random", "last"] = "random"
     """How the new layers start: as the paper's, or as copies of the body's last ones."""
@@ -217,12 +200,6 @@ class Adapt(Training):
         depths = [depth for depth, _ in self.depth_schedule]
         if depths != sorted(set(depths)):
             raise ValueError("the depths of depth_schedule must rise")
-        return self
-
-    @model_validator(mode="after")
-    def _snapshots_can_be_kept(self) -> "Adapt":
-        if self.snapshot_every and self.steps // self.snapshot_every > MOST_SNAPSHOTS:
-            raise ValueError(f"snapshot_every {self.snapshot_every} keeps more than {MOST_SNAPSHOTS:,} packs; raise it")
         return self
 
     def snapshots(self) -> list[int]:
@@ -381,12 +358,14 @@ class Engine(Section):
     """Sequences of a rank in one forward pass; divides a rank's share of the batch, or exceeds it."""
     tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1
     """Ranks that hold one replica between them; divides the ranks, `num_heads` and `ffn_size`."""
-    deepspeed: Annotated[DeepSpeedFile | None, FromFile, RECORDED_ELSEWHERE] = None
+    deepspeed: Annotated[
+        DeepSpeedFile | None, BeforeValidator(read_named_file, json_schema_input_type=str | None), RECORDED_ELSEWHERE
+    ] = None
     """DeepSpeed's JSON, read with the recipe; what it has beside the recipe's own keys holds."""
 
     def recorded(self) -> dict[str, Any]:
         """As of a Section; of DeepSpeed's file what may decide results, where it has any."""
-        deciding = self.deepspeed.deciding if self.deepspeed else None
+        deciding = self.deepspeed.deciding if self.deepspeed else {}
         return super().recorded() | ({"deepspeed": deciding} if deciding else {})
 
 

@@ -102,7 +102,7 @@ def test_another_artifact_than_asked_for_is_refused(saved, load, name, of_body, 
 @pytest.mark.parametrize(
     "change, key",
     [
-        ({"num_layers": 10**9}, "architecture: num_layers: Input should be at most 10,000"),
+        ({"num_layers": 10**9}, "architecture: num_layers: Input should be less than or equal to 10000"),
         ({"kind": "gpt"}, "architecture: kind 'gpt': there are roberta, bert"),
         ({"num_layers": 4}, "layers.3.attention_norm.bias is of shape .16,. by config.json, none in model.safetensors"),
         ({"hidden_size": 10**9}, "architecture: hidden_size"),
