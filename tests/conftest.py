@@ -32,7 +32,6 @@ LONG = (
     "training/test_zero_quirks.py",
     "faults",
     "ops/test_device_code.py",
-    "pipeline/test_launchers.py",
     "torture",
 )
 assert all((TESTS / name).exists() for name in SLOW + LONG)

@@ -30,12 +30,6 @@ def test_a_refusal_leaves_nothing(recipe, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_another_recipe_in_the_same_workdir_changes_nothing(world, tmp_path):
-    recipe = copy_of(world, tmp_path)
-    line = refused("run", recipe, "pretrain.lr=1e-3")
-    assert "pretrain.lr: 0.002 -> 0.001" in line and "--rebuild" in line
-
-
 def test_mistakes_in_the_tasks_are_found_before_any_training(recipe, tmp_path):
     (tmp_path / "qa.xx.json").write_text("{}")
     assert "qa.xx.json" in refused("run", recipe)

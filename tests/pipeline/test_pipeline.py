@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from ..docs import ROOT
 from ..forks import run, start
-from .conftest import copy_of, make_world, stop_when
+from .conftest import make_world, stop_when
 
 STEPS = ("tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate")
 GOLDEN = json.loads((Path(__file__).parent / "golden_losses.json").read_text())
@@ -90,19 +90,6 @@ def test_a_second_run_does_nothing(world):
     code, _, err = run("run", world)
     assert code == 0 and "pretrain/bl_base: complete" in err
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*.safetensors")} == before
-
-
-def test_a_body_that_starts_otherwise_is_another(world, tmp_path):
-    copy = copy_of(world, tmp_path)
-    other = (copy, "systems=[bl_base]", "adapt.depth_schedule=[]", "model.initialisation=neighbours")
-    body = copy.parent / "run/pretrain/bl_base/body/model.safetensors"
-    before = load_file(body)
-    code, _, err = run("pretrain", *other)
-    assert code == 2 and "model.initialisation" in err
-    assert torch.equal(load_file(body)["positions"], before["positions"])
-    code, _, err = run("pretrain", *other, "--rebuild")
-    assert code == 0, err
-    assert not torch.allclose(load_file(body)["positions"], before["positions"], atol=0.1)
 
 
 def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):

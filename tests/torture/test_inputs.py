@@ -51,10 +51,8 @@ YAML = """\
 [de, de]|[[1, 0.5], [2, .nan]]|=|<<|{<<: *mlm}"""
 VALUES = (NAMES, NUMBERS, [*YAML.split("|"), "[" * 1000, "{a: " * 1000, "!!int " + "9" * 5000])
 
-Command = list[str]
 
-
-def bad_override(rng: random.Random, folder: Path) -> Command:
+def bad_override(rng, folder):
     """A key of the schema, or one beside it, with a value that is mostly none for it."""
     key = rng.choice(KEYS)
     if rng.random() < 0.1:
@@ -63,7 +61,7 @@ def bad_override(rng: random.Random, folder: Path) -> Command:
     return ["flops", "recipe.yaml", f"{key}={rng.choice(rng.choice(VALUES))}"]
 
 
-def bad_recipe(rng: random.Random, folder: Path) -> Command:
+def bad_recipe(rng, folder):
     """RECIPE with a value, a line or bytes changed, or in another encoding."""
     lines = RECIPE.split("\n")
     at = rng.randrange(len(lines) - 1)
@@ -86,7 +84,7 @@ WORDS = "--ranks --zero --hostfile --rebuild --json --out --pack -x --no-such --
 WORDS += ["", " ", "\n", "\udcff", "x" * 300, "0", "-1", "9" * 5000, "²", "none.yaml", "en.txt", ".", "/dev/null"]
 
 
-def bad_command_line(rng: random.Random, folder: Path) -> Command:
+def bad_command_line(rng, folder):
     """A command with words that are mostly not for it; nothing that would train."""
     return [rng.choice([*COMMANDS, *WORDS]), *rng.choices(WORDS, k=rng.randrange(6))]
 
@@ -97,7 +95,7 @@ TASK_LINES += [b'{"text": "x"', b"\xff\xfe", b"x" * 200_000, b"[" * 100_000, b'{
 TASK_LINES += [b'{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "\\n", "question": 3}]}]}]}', b"9" * 5000]
 
 
-def bad_task_file(rng: random.Random, folder: Path) -> Command:
+def bad_task_file(rng, folder):
     """A task file with lines that are none; found by `run` before anything is trained."""
     suffix, kind = rng.choice([("jsonl", "classification"), ("tsv", "pair"), ("json", "qa"), ("conllu", "tagging")])
     (folder / f"t.{suffix}").write_bytes(b"\n".join(rng.choices(TASK_LINES, k=rng.randint(1, 3))))
@@ -108,21 +106,21 @@ def bad_task_file(rng: random.Random, folder: Path) -> Command:
 CASES = bad_override, bad_recipe, bad_command_line, bad_task_file
 
 
-def spoilt(data: bytes, rng: random.Random) -> bytes:
+def spoilt(data, rng):
     """Content of a file, cut, flipped, overwritten or replaced."""
     at = rng.randrange(len(data) or 1)
     ways = [data[:at], data[:at] + rng.randbytes(9) + data[at + 9 :], data + data[at:], b"", b"null", b"[]"]
     return rng.choice([*ways, b"\xff\xfe", b'{"files": {}}', b"[" * 50_000])
 
 
-def make_files(folder: Path) -> None:
+def make_files(folder):
     """The recipe that is as good as any, and what it names."""
     folder.mkdir()
     for name, data in FILES.items():
         (folder / name).write_bytes(data)
 
 
-def outcome(command: Command, folder: Path) -> tuple[int | None, str]:
+def outcome(command, folder):
     """(exit code, fault) of a command in `folder`; fault: "" where it was held, else why not."""
     before, code, raised = listing(folder), None, ""
     out, err = io.StringIO(), io.StringIO()
@@ -141,7 +139,7 @@ def outcome(command: Command, folder: Path) -> tuple[int | None, str]:
     return code, "changed the disk" if code == 2 and listing(folder) != before else ""
 
 
-def listing(folder: Path) -> dict[str, tuple[int, int]]:
+def listing(folder):
     """{path: size and time of change} of all files but the lock."""
     files = [Path(place, name) for place, _, names in os.walk(folder) for name in names if name != ".lock"]
     return {str(file): (file.lstat().st_size, file.lstat().st_mtime_ns) for file in files}
