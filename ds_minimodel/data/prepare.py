@@ -13,7 +13,6 @@ import gc
 import itertools
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -51,7 +50,7 @@ def prepare(
     workers: int = 1,
     ranks: MpiRanks | None = None,
     shard_bytes: int = SHARD_BYTES,
-    progress: Callable[[int, int, float], None] | None = None,
+    progress: Callable[[int, int], None] = lambda documents, tokens: None,
     held_out: float = 0.0,
     column: str = COLUMN,
     whole_documents: bool = False,
@@ -65,7 +64,7 @@ def prepare(
     complete shards and OUT.progress.json; the next one with the same text and settings goes on after
     them. The store is the same, byte for byte, however often the work was interrupted and for any
     number of `workers`, or of `ranks` (workers.py), which work instead of them where given.
-    `progress(documents, tokens, tokens_per_second)` is called as work is done.
+    `progress(documents, tokens)` is called as work is done.
 
     Raises UserError for text that cannot be read (see reader.py), for text of which nothing is left,
     and for a disk that cannot be written.
@@ -84,7 +83,6 @@ def prepare(
     journal = _Journal(out, stores, {**settings, "column": column, "text": identity_of_text(paths)})
     jobs = _in_shards(read_chunks(paths, journal.position, column), journal.shards, shard_bytes)
     encode = functools.partial(_encode_chunk, tokenizer_folder, min_words, held_out, whole_documents)
-    report = _reporter(journal.tokens, progress)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)
     with journal.kept_with_documents(), contextlib.closing(parts) as encoded:
         for number, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
@@ -97,9 +95,9 @@ def prepare(
                     for add, tokens in zip(adds, part.stores, strict=True):
                         add(tokens.ids, tokens.lengths)
                     journal.count(part)
-                    report(journal.documents, journal.tokens)
+                    progress(journal.counts[0].documents, journal.counts[0].tokens)
             journal.commit()
-        if not journal.documents:
+        if not journal.counts[0].documents:
             raise UserError(
                 f"{', '.join(map(str, text))}: no document is left "
                 f"({journal.dropped} have fewer than min_words={min_words} words, "
@@ -194,16 +192,6 @@ def _tokenizer_of_worker(folder: str | Path) -> Tokenizer:
     return open_tokenizer(folder)
 
 
-def _reporter(tokens_before: int, progress: Callable[[int, int, float], None] | None) -> Callable[[int, int], None]:
-    start = time.monotonic()
-
-    def report(documents: int, tokens: int) -> None:
-        if progress:
-            progress(documents, tokens, (tokens - tokens_before) / max(time.monotonic() - start, 1e-9))
-
-    return report
-
-
 class _Progress(files.Stored):
     """Structure of OUT.progress.json."""
 
@@ -258,22 +246,13 @@ class _Journal:
         for number, folder, suffix in itertools.product(range(shards), self.folders, _SUFFIXES):
             yield folder / f"{shard_name(number)}{suffix}"
 
-    @property
-    def documents(self) -> int:
-        """Documents that are trained on."""
-        return self.counts[0].documents
-
-    @property
-    def tokens(self) -> int:
-        return self.counts[0].tokens
-
     @contextlib.contextmanager
     def kept_with_documents(self) -> Iterator[None]:
         """Where the block fails before anything was tokenised, leave nothing."""
         try:
             yield
         except UserError:
-            if not self.documents:
+            if not self.counts[0].documents:
                 shutil.rmtree(self.folder, ignore_errors=True)
                 self.path.unlink(missing_ok=True)
             raise

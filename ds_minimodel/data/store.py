@@ -152,9 +152,8 @@ class TokenStore:
             )
         self.sha256 = files.sha256_of_json(manifest.model_dump()["files"])
         self._reader, self._dtype = Reader(), id_type(self.vocabulary.size)
-        self._shards = [
-            self._open_shard(self.folder / shard_name(number), manifest) for number in range(manifest.shards)
-        ]
+        self._kind = _MAGIC, _VERSION, self._dtype.itemsize, self.vocabulary.size
+        self._shards = [self._open_shard(self.folder / shard_name(number)) for number in range(manifest.shards)]
         self._token_starts = _running_sum([shard.num_tokens for shard in self._shards])
         self._document_starts = _running_sum([shard.num_documents for shard in self._shards])
         self.num_tokens = self._token_starts[-1]
@@ -180,28 +179,13 @@ class TokenStore:
         start, stop = np.frombuffer(self._shards[shard].offsets(at, at + 16), "<i8").tolist()
         return self._token_starts[shard] + start, self._token_starts[shard] + stop
 
-    def _open_shard(self, path: Path, manifest: StoreManifest) -> _Shard:
+    def _open_shard(self, path: Path) -> _Shard:
+        """A shard of which the manifest has the sizes of both files, and with `verify` their hashes."""
         data, index = path.with_suffix(".bin"), path.with_suffix(".idx")
-        for part in (data, index):
-            if part.name not in manifest.files:
-                raise UserError(f"{self.folder / files.MANIFEST}: names no {part.name}; run the step prepare again")
         with open(index, "rb") as file:
-            header = file.read(_HEADER.size)
-        if len(header) < _HEADER.size or not header.startswith(_MAGIC):
-            raise UserError(f"{index}: not the index of a token store; run the step prepare again")
-        _, version, id_bytes, vocab_size, num_tokens, num_documents, tokenizer = _HEADER.unpack(header)
-        if version != _VERSION:
-            raise UserError(
-                f"{index}: format version {version}, this program reads {_VERSION}; run the step prepare again"
-            )
-        if (vocab_size, tokenizer.hex()) != (self.vocabulary.size, self.tokenizer_sha256):
-            raise UserError(f"{index}: of another vocabulary than the store; run the step prepare again")
-        sizes = {index: _HEADER.size + 8 * (num_documents + 1), data: num_tokens * self._dtype.itemsize}
-        for part, size in sizes.items():
-            if id_bytes != self._dtype.itemsize or part.stat().st_size != size:
-                raise UserError(
-                    f"{part}: not of the size that its header says ({size} bytes); run the step prepare again"
-                )
+            *kind, num_tokens, num_documents, tokenizer = _HEADER.unpack(file.read(_HEADER.size))
+        if (*kind, tokenizer.hex()) != (*self._kind, self.tokenizer_sha256):
+            raise UserError(f"{index}: not of this store, or of another version; run the step prepare again")
         return _Shard(num_tokens, num_documents, self._reader.of(data), self._reader.of(index))
 
 

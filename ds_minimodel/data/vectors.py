@@ -40,9 +40,12 @@ def read_vectors(path: str | Path) -> WordVectors:
     UserError where gensim, which reads it, is missing or cannot.
     """
     found = _load(path, MAX_WORDS)
-    if not np.isfinite(found.vectors).all():
-        row = int(np.argmin(np.isfinite(found.vectors).all(1)))
-        raise UserError(f"{path}: the vector of {found.index_to_key[row]!r} is not finite")
+    first = found.vectors[:, :1]
+    is_one_number = (found.vectors == first).all(1) & (first[:, 0] != 0)  # which gensim repeats over the dimensions
+    wrong = ~np.isfinite(found.vectors).all(1) | (is_one_number & (found.vector_size > 1))
+    if wrong.any():
+        word, size = found.index_to_key[int(wrong.argmax())], found.vector_size
+        raise UserError(f"{path}: the vector of {word!r} is not {size} finite numbers")
     return WordVectors(found.index_to_key, found.vectors)
 
 

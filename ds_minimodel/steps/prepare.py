@@ -47,7 +47,7 @@ def _prepare(context: Context, language: str) -> None:
         recipe.data.min_words.get(language, 0),
         recipe.data.workers or os.cpu_count() or 1,
         cast(MpiRanks | None, context.ranks),
-        progress=lambda documents, tokens, _: progress.update(tokens, f"{documents:,} documents"),
+        progress=lambda documents, tokens: progress.update(tokens, f"{documents:,} documents"),
         held_out=recipe.data.held_out,
         column=recipe.data.column,
         whole_documents=recipe.trained_by.whole_documents,

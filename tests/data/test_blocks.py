@@ -106,18 +106,7 @@ def table_file(store, mode="complete", seq_length=64):
     return path
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data[:-1],
-        lambda data: data[:-12],
-        lambda data: data[:-120],
-        lambda data: data[:50],
-        lambda data: data + bytes(12),
-        lambda data: b"",
-        *(lambda data, at=at: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in (8, 24, 32, 40)),
-    ],
-)
+@pytest.mark.parametrize("damage", [lambda data: data[:-12], lambda data: data + bytes(12), lambda data: b""])
 def test_damaged_tables_are_refused(store, damage):
     path = table_file(store)
     path.write_bytes(damage(path.read_bytes()))

@@ -51,7 +51,7 @@ def test_workers_and_interruptions_change_no_byte(tmp_path, divided, text_file, 
         if len(calls) == 25:
             raise InterruptedError
 
-    for progress in (stop, None):
+    for progress in (stop, lambda *facts: None):
         try:
             prepare(
                 [text_file],

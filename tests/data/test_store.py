@@ -1,9 +1,7 @@
 """Token stores: what is written is read back across shards; a wrong file is refused."""
 
-import json
 import os
 import resource
-import struct
 
 import numpy as np
 import pytest
@@ -93,32 +91,11 @@ def change_header(path, at, value):
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    "at, value, message",
-    [
-        (0, b"NOTMAGIC", "not the index of a token store"),
-        (8, struct.pack("<I", 99), "format version 99"),
-        (12, struct.pack("<I", 4), "not of the size"),
-        (24, struct.pack("<Q", 12345), "not of the size"),
-        (40, b"\0" * 32, "another vocabulary"),
-    ],
-)
-def test_wrong_headers_are_refused(tmp_path, at, value, message):
+@pytest.mark.parametrize("at", [0, 8, 12, 16, 40])  # magic, version, bytes an id, vocabulary, tokenizer
+def test_a_header_of_another_store_is_refused(tmp_path, at):
     folder = make_store(tmp_path / "store", random_shards(600), 600)
-    change_header(folder / "00003.idx", at, value)
-    with pytest.raises(UserError, match=f"00003.*{message}"):
-        TokenStore(folder)
-
-
-@pytest.mark.parametrize("name", ["00000.bin", "00003.idx"])
-def test_missing_and_truncated_shards_are_refused(tmp_path, name):
-    folder = make_store(tmp_path / "store", random_shards(600), 600)
-    path = folder / name
-    path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(UserError, match=name):
-        TokenStore(folder)
-    path.unlink()
-    with pytest.raises(UserError, match=name):
+    change_header(folder / "00003.idx", at, b"\x07")
+    with pytest.raises(UserError, match="00003.idx: not of this store"):
         TokenStore(folder)
 
 
@@ -129,17 +106,6 @@ def test_a_flipped_byte_is_found_by_who_asks_for_it(tmp_path, name):
     TokenStore(folder)
     with pytest.raises(UserError, match=f"{name}: damaged .its SHA-256 .*; put it back"):
         TokenStore(folder, verify=True)
-
-
-@pytest.mark.parametrize("name", ["00001.idx", "00001.bin"])
-def test_a_store_that_lacks_a_file_of_a_shard_is_refused(tmp_path, name):
-    folder = make_store(tmp_path / "store", random_shards(600), 600)
-    facts = json.loads((folder / "manifest.json").read_text())
-    del facts["files"]
-    (folder / name).unlink()
-    write_manifest(folder, **facts)
-    with pytest.raises(UserError, match=f"manifest.json: names no {name}"):
-        TokenStore(folder)
 
 
 def test_another_tokenizer_is_refused(tmp_path):

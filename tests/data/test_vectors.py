@@ -46,7 +46,8 @@ def test_a_file_of_vectors(tmp_path, monkeypatch, suffix, compress):
         ("", "en.vec: not vectors in fastText's text form"),
         ("2 2\na 1 2\nb 3 4 5\n", "en.vec: not vectors"),
         ("2 2\na 1 2\n", "en.vec: not vectors .*unexpected end"),
-        ("2 2\na 1 2\nb 1 nan\n", "en.vec: the vector of 'b' is not finite"),
+        ("2 2\na 1 2\nb 1 nan\n", "en.vec: the vector of 'b' is not 2 finite numbers"),
+        ("2 2\na 1 2\nb 1\n", "en.vec: the vector of 'b' is not 2 finite numbers"),
     ],
 )
 def test_malformed_vectors(tmp_path, text, words):
