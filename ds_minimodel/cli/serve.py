@@ -97,8 +97,7 @@ def _show(options: Options) -> None:
         print(json.dumps(facts, indent=1, ensure_ascii=False))
         return
     for name, value in facts.items():
-        text = json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
-        print(printable(f"{name}: {text}"))
+        print(printable(f"{name}: {value}"))
 
 
 def _check(options: Options) -> None:

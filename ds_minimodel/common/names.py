@@ -13,26 +13,18 @@ _BESIDE = re.compile(r"\.(job\.json|progress\.json|lock|tmp\d*|former|partial|bl
 
 def check_name(name: str) -> str:
     """`name`; ValueError where it cannot be the name of a folder on every disk."""
-    wrong = _wrong_with(name)
-    if wrong:
-        raise ValueError(f"{name[:50]!r} {wrong}; it is to be the name of a folder")
+    faults = {
+        "is empty": not name,
+        "holds a character that does not show": not name.isprintable(),
+        "holds a slash": "/" in name or "\\" in name,
+        "begins or ends with a dot or a space": name != name.strip(". "),
+        f"takes more than {LONGEST_NAME} bytes": len(name.encode()) > LONGEST_NAME,
+        "ends like files that are written beside a folder": _BESIDE.search(name),
+    }
+    for fault, is_there in faults.items():
+        if is_there:
+            raise ValueError(f"{name[:50]!r} {fault}; it is to be the name of a folder")
     return name
-
-
-def _wrong_with(name: str) -> str:
-    if not name:
-        return "is empty"
-    if not name.isprintable():
-        return "holds a character that does not show"
-    if "/" in name or "\\" in name:
-        return "holds a slash"
-    if name[0] in ". " or name[-1] in ". ":
-        return "begins or ends with a dot or a space"
-    if len(name.encode()) > LONGEST_NAME:
-        return f"takes more than {LONGEST_NAME} bytes"
-    if _BESIDE.search(name):
-        return "ends like files that are written beside a folder"
-    return ""
 
 
 def check_workdir(path: str) -> str:

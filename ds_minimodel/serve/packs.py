@@ -23,27 +23,16 @@ from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, load_into
 from ds_minimodel.tasks import task_of
 
-_NAMED = ("kind", "language", "space", "vocab_size", "special", "rows", "steps", "eflops", "files")
-_WRITTEN = (*_NAMED, "lossy", "kept", "kept_of")  # anew
+# Of a manifest what is written anew for a copy.
+_WRITTEN = {"kind", "language", "space", "vocab_size", "special", "lossy", "kept", "kept_of", "rows", "files"}
+_WRITTEN |= {"steps", "eflops"}
 
 
 def facts_of(folder: str | Path) -> dict[str, Any]:
-    """A pack's facts from its manifest, in the order to show; all files are verified. UserError where damaged."""
-    (pack, tokenizer), manifest = open_pack(folder), read_manifest(folder)
-    facts = {
-        "language": pack.language,
-        "space": pack.space,
-        "vocabulary": tokenizer.vocabulary.size,
-        "special tokens": tokenizer.vocabulary.special,
-        "vocabulary sha256": tokenizer.sha256[:16],
-        "hidden size": pack.tensors["tokens"].shape[1],
-        "steps": pack.steps,
-        "eflops": pack.eflops,
-    }
-    facts |= {key: value for key, value in manifest.items() if key not in _NAMED}
-    replaced = sorted(name for name in pack.tensors if name.startswith("body."))
-    facts |= {"replaces of the body": replaced} if replaced else {}
-    return facts | {"files": {name: entry["bytes"] for name, entry in manifest["files"].items()}}
+    """The facts of a pack's manifest, with the bytes of each file; all files are verified. UserError where damaged."""
+    open_pack(folder)
+    manifest = read_manifest(folder)
+    return {**manifest, "files": {name: entry["bytes"] for name, entry in manifest["files"].items()}}
 
 
 def check_pack(folder: str | Path, body_folder: str | Path | None = None) -> None:

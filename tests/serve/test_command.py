@@ -29,7 +29,7 @@ def call(capsys, monkeypatch):
 
 def test_show(family, call):
     code, lines, _ = call("pack", "show", family.de)
-    assert code == 0 and "language: de" in lines and f"space: {family.space}" in lines and "vocabulary: 33" in lines
+    assert code == 0 and "language: de" in lines and f"space: {family.space}" in lines and "vocab_size: 33" in lines
     code, lines, _ = call("pack", "show", family.de, "--json")
     assert code == 0 and json.loads("\n".join(lines))["steps"] == 7
 
