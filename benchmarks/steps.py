@@ -16,7 +16,6 @@ from benchmarks.record import table
 from benchmarks.training import IN_ENGINE, PEERS
 from benchmarks.workloads import PAPER, STEPS, Workload, workload
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.models import BODIES
 from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.report.render import Table
@@ -109,7 +108,6 @@ def row_of(work: Workload, precision: str, zero_stage: int, ranks: int, found: d
     imitated = precision == "bf16" and not torch.cuda.is_available() and not has_bf16_products()
     return {
         "step": work.name,
-        "without_kernels": BODIES[work.body.kind].without_kernels,
         "layers": work.body.num_layers,
         "width": work.body.hidden_size,
         "vocabulary": work.vocab_size,
@@ -141,14 +139,14 @@ def lines_of(row: dict[str, Any]) -> Iterator[list[str]]:
     def ranks_of(name: str) -> int:
         return row["ranks"] if name in IN_ENGINE else 1
 
-    ours, by_torch = row["contestants"].get("ds_minimodel"), ", ".join(row.get("without_kernels", ()))
+    ours = row["contestants"].get("ds_minimodel")
     for name, one in row["contestants"].items():
         ranks = ranks_of(name)
         what = [
             f"{row['step']}, {row['layers']} layers",
             f"{row['batch_size']} × {' to '.join(map(str, row['lengths']))}",
             f"{row['precision']}, ZeRO {row['zero_stage']}" + (f", {ranks} ranks" if ranks > 1 else ""),
-            f"{name} (by torch's operators: {by_torch})" if by_torch and one is ours else name,
+            name,
         ]
         if "error" in one:
             yield [*what, f"failed: {one['error']}", "", "", "", ""]

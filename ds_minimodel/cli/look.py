@@ -102,7 +102,6 @@ def report() -> str:
     """Versions, devices, kernels and launchers of this machine: lines of `name: what was found`."""
     import torch
 
-    from ds_minimodel.models import BODIES
     from ds_minimodel.ops.cpu import has_bf16_products
     from ds_minimodel.ops.loading import OPS, backend
     from ds_minimodel.ops.precision import DTYPES, resolve_precision
@@ -119,9 +118,6 @@ def report() -> str:
     device = "cuda" if devices else "cpu"
     dtype = DTYPES[resolve_precision("auto", torch.device(device))]
     lines += [f"op {name}: {backend(name, device, dtype)}" for name in OPS]
-    for kind in BODIES.values():
-        others = f"; by torch's own operators: {', '.join(kind.without_kernels)}" if kind.without_kernels else ""
-        lines.append(f"body {kind.name}: by the operators above{others}")
     # Beside this python too: the environment that it is of may not be activated.
     places = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     lines += [f"launcher {name}: {shutil.which(name, path=places) or 'not found'}" for name in LAUNCHERS]

@@ -13,7 +13,7 @@ import torch
 
 from ds_minimodel.costs.memory import Device, Memory, device_named, memory_of_step, traffic_of_step
 from ds_minimodel.costs.tracing import Trace, on_meta, trace
-from ds_minimodel.models import BODIES, make_body
+from ds_minimodel.models import make_body
 from ds_minimodel.models.artifacts import BodyArtifact
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import LanguageModel
@@ -151,7 +151,6 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
                 "seq_length": section.seq_length,
                 "device": device.name,
                 **{key: value for key, value in setup._asdict().items() if key != "zero"},
-                "without_kernels": BODIES[recipe.model.kind].without_kernels,
                 "micro_batch_size": setup.split.micro,
                 **plan.record(),
                 "smallest_zero_stage": planner.smallest_stage(setup),

@@ -30,8 +30,6 @@ def plan_tables(rows: Sequence[Row]) -> list[Table]:
             f"At least: the executed FLOPs at {first['peak']:g} TFLOP/s on every rank; reading, writing and the "
             "network come on top. adapt is one language."
         )
-    if first["without_kernels"]:
-        notes.append(f"By torch's own operators, without kernels here: {', '.join(first['without_kernels'])}.")
     kinds = [*KINDS_OF_BYTES, *(["host"] if any(row["memory"]["host"] for row in rows) else [])]
     columns = ["System", "Step", "micro-batch", *kinds, "sent a step", "fits", "smallest ZeRO", "largest micro-batch"]
     cells = [

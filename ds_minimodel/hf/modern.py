@@ -109,7 +109,7 @@ def _gemma3_keys(config: Any) -> dict[str, Any]:
     }
 
 
-def _layer_types(config: BodyConfig) -> list[str]:
+def _layer_types(config: Any) -> list[str]:
     return [_GLOBAL if config.sees_all(index) else _LOCAL for index in range(config.num_layers)]
 
 

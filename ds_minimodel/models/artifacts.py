@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -186,12 +187,17 @@ def _check_body(folder: Path, file: BodyFile, tensors: dict[str, Tensor], prefix
     with torch.device("meta"):
         body = make_body(file.architecture, file.head_depths)
         expected = {prefix + name: tensor.shape for name, tensor in body.state_dict().items()}
-    found = {name: tensor.shape for name, tensor in tensors.items() if name.startswith(prefix)}
-    for name in sorted({*expected, *found}):
-        if expected.get(name) != found.get(name):
-            shapes = [tuple(shape) if shape is not None else "none" for shape in (expected.get(name), found.get(name))]
+    _check_shapes(folder, expected, {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)})
+
+
+def _check_shapes(folder: str | Path, expected: Mapping[str, torch.Size], tensors: Mapping[str, Tensor]) -> None:
+    """UserError that names the first tensor which is of another shape than expected, missing or one too many."""
+    for name in sorted({*expected, *tensors}):
+        shapes = expected.get(name), tensors[name].shape if name in tensors else None
+        if shapes[0] != shapes[1]:
+            by_file, found = ("none" if shape is None else tuple(shape) for shape in shapes)
             raise UserError(
-                f"{folder}: {name} is of shape {shapes[0]} by config.json, {shapes[1]} in {BODY_WEIGHTS}; {_MAKE_AGAIN}"
+                f"{folder}: {name} is of shape {by_file} by config.json, {found} in {BODY_WEIGHTS}; {_MAKE_AGAIN}"
             )
 
 
@@ -204,10 +210,7 @@ def load_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) 
 def check_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
     """UserError where the weights of a task model are not those of the module of its kind, which holds no pack."""
     expected = {name: full_shape(parameter) for name, parameter in module.named_parameters()}
-    for name in sorted({*expected, *model.tensors}):
-        shape = model.tensors[name].shape if name in model.tensors else None
-        if (shape is not None) if name.startswith("pack.") else (expected.get(name) != shape):
-            raise UserError(f"{folder}: {name} is not the one of a {(model.task or {})['kind']} model; {_MAKE_AGAIN}")
+    _check_shapes(folder, {name: expected[name] for name in expected if not name.startswith("pack.")}, model.tensors)
 
 
 def save_pack(folder: str | Path, artifact: PackArtifact, tokenizer_folder: str | Path, **facts: Any) -> None:

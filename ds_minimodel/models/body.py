@@ -104,16 +104,12 @@ class Dropout:
     def __init__(self, sample_keys_B: Tensor | None, p: float = 0.0, attention_p: float = 0.0):
         self.sample_keys_B, self.p, self.attention_p = sample_keys_B, p, attention_p
 
-    def row_keys(self, site: int, positions: Tensor) -> Tensor | None:
-        """Row keys (B, S) of dropout `site` at `positions` (S,) or (B, M); None without dropout."""
-        return self._row_keys(self.p, site, positions)
+    def row_keys(self, site: int | range, positions: Tensor) -> Tensor | None:
+        """Row keys (B, S) of dropout `site` at `positions` (S,) or (B, M); None without dropout.
 
-    def attention_row_keys(self, sites: range, positions: Tensor) -> Tensor | None:
-        """Row keys (B, N, Q) of the attention probabilities, one of `sites` for each head; None without dropout."""
-        return self._row_keys(self.attention_p, sites, positions)
-
-    def _row_keys(self, p: float, site: int | range, positions: Tensor) -> Tensor | None:
-        if not p:
+        A range of sites is that of attention probabilities, one for each head: (B, N, Q).
+        """
+        if not (self.attention_p if isinstance(site, range) else self.p):
             return None
         assert self.sample_keys_B is not None, "a batch that trains with dropout needs sample_keys"
         return ops.row_keys(self.sample_keys_B, site, positions)
@@ -317,7 +313,7 @@ class Layer(nn.Module, ABC):
         if queries is not None and read_BM is None:
             queries = _padded(queries, packing)
         positions = torch.arange(projected.shape[1], device=x_BSH.device) if read_BM is None else read_BM
-        row_keys = dropout.attention_row_keys(self.qkv.sites, positions)
+        row_keys = dropout.row_keys(self.qkv.sites, positions)
         given = AttentionInputs(projected, queries, positions, lengths_B, dropout.attention_p, row_keys)
         context_BQH = self.attend(given)
         rows = Rows(positions, dropout)

@@ -93,10 +93,6 @@ class BodyConfig(Section):
         """After how many layers the kinds of layers repeat, where not all are of one kind."""
         return 1
 
-    def sees_all(self, index: int) -> bool:
-        """Whether layer `index`, from 0, sees as far as the sequence goes, not a window of it."""
-        return True
-
     @property
     def task_depths(self) -> tuple[int, ...]:
         """Depths at which a task's model has heads of the body's."""
@@ -143,7 +139,6 @@ class BodyKind(ABC):
     """One kind of body: its configuration, modules, costs, and its names in other libraries.
 
     name: in recipes (model.kind) and config.json. objective: what it is trained with where the recipe names none.
-    without_kernels: what of it runs by torch's own operators, in words, since this package has no kernels for it.
     starts: names of the ways in which a fresh body may start beside `random` (model.initialisation).
     adaptable: parts of the body that step 2 can train beside the pack (adapt.train_positions, train_embedding_norm).
     """
@@ -151,7 +146,6 @@ class BodyKind(ABC):
     name: str
     config: type[BodyConfig]
     objective: str = "masked-lm"
-    without_kernels: tuple[str, ...] = ()
     starts: tuple[str, ...] = ()
     adaptable: tuple[str, ...] = ("positions", "embedding_norm")
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.models.body import LanguagePack, Linear, Norm, Projection
+from ds_minimodel.models.body import LanguagePack, Linear, Projection
 from ds_minimodel.ops.parallel.cross_entropy import linear_cross_entropy, place_of, token_losses
 from ds_minimodel.ops.parallel.group import Group
 from ds_minimodel.ops.parallel.mappings import copy, gather, reduce
@@ -144,15 +144,11 @@ def _by_vocabulary(pack: LanguagePack, group: Group) -> None:
     _put_before(pack, _Vocabulary, group)
 
 
-def _by_its_users(norm: Norm, group: Group) -> None:
-    _put_before(norm, _Shared, group)
-
-
 _WAYS: Mapping[str, Callable[[Any, Group], None]] = {
     "heads": _by_heads,
     "column": lambda linear, group: _by_outputs(linear, group, _Column),
     "gathered": lambda linear, group: _by_outputs(linear, group, _Gathered),
     "row": _by_inputs,
-    "shared": _by_its_users,
+    "shared": lambda norm, group: _put_before(norm, _Shared, group),
     "vocabulary": _by_vocabulary,
 }

@@ -46,7 +46,7 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
     attention_rows = []
     for index, layer in enumerate(theirs.roberta.encoder.layer):
         heads, attention_out, ffn_out = sites.layer(index)
-        attention_rows.append(dropout.attention_row_keys(heads, positions))
+        attention_rows.append(dropout.row_keys(heads, positions))
         layer.attention.output.dropout.register_forward_hook(drop_rows(attention_out))
         layer.output.dropout.register_forward_hook(drop_rows(ffn_out))
     plain = torch.nn.functional.dropout

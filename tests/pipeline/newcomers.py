@@ -78,7 +78,6 @@ class ToyBody(Body):
 class Toy(BodyKind):
     name, config, objective = "toy", ToyConfig, "unswap"
     adaptable = ()
-    without_kernels = ("root-mean-square norm", "ReLU")
 
     def body(self, config, head_depths=()):
         return ToyBody(config, head_depths)

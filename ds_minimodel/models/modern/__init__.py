@@ -97,6 +97,7 @@ class ModernConfig(BodyConfig):
         raise NotImplementedError
 
     def sees_all(self, index: int) -> bool:
+        """Whether layer `index`, from 0, sees as far as the sequence goes, not a window of it."""
         return self.layer(index).window[0] is None
 
 

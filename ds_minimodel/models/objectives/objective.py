@@ -18,7 +18,6 @@ from ds_minimodel.common.sections import Section, Share
 from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from ds_minimodel.data.samples import Integers, Keys, SampleReader, Samples
