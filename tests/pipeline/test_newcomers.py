@@ -40,7 +40,7 @@ def artifacts(workdir):
     return {str(path.relative_to(workdir)): load_file(path) for path in sorted(workdir.rglob("*.safetensors"))}
 
 
-def test_costs_plan_and_doctor_read_the_declarations(tmp_path):
+def test_costs_and_plans_read_the_declarations(tmp_path):
     recipe = make_world(tmp_path)
     rows, roberta, plan = (
         json.loads(newcomers(*arguments, "--json"))["rows"]
@@ -51,8 +51,6 @@ def test_costs_plan_and_doctor_read_the_declarations(tmp_path):
         )
     )
     assert rows[-1]["step"] == "adapt" and rows[-1] != roberta[-1]  # no dense head
-    for text in (newcomers("plan", recipe, *OVERRIDES), newcomers("doctor")):
-        assert "root-mean-square norm, ReLU" in text
     for found in (rows, plan):
         steps, others = (
             {row["step"]: row for row in found if row["system"] == system} for system in ("jointpost", "minijoint")
