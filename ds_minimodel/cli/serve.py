@@ -4,7 +4,7 @@ import argparse
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,41 +47,36 @@ def add_arguments(commands: Commands) -> None:
         nargs="?",
         help="lines to answer together, as they are typed; without it, those of standard input, each at once",
     )
-    _add_pack(predict, "a language; may be repeated; default: the folder `pack` beside MODEL")
+    _add_packs(predict, "a language; may be repeated; default: the folder `pack` beside MODEL")
     predict.add_argument("--head", metavar="N", type=int, help="depth of the head of a body; default: the deepest")
     predict.add_argument("--top", metavar="K", type=int, default=5, help="pieces for each <mask> (5)")
     predict.add_argument("--tokens", metavar="N", type=int, help="with which a decoder continues a text, at most (32)")
-    _add_precision(predict)
     predict.set_defaults(run=_predict)
     embed = commands.add_parser("embed", help="vectors of sentences, the lines of a file, as a .npy")
     embed.add_argument("body", metavar="BODY", help="folder of a body, mini-model or task model")
     embed.add_argument(
         "file", metavar="FILE", nargs="?", default=STDIN, help="a sentence a line; without it, or -, standard input"
     )
-    _add_pack(embed, "the language of the file; default: the folder `pack` beside BODY")
+    _add_packs(embed, "the language of the file; default: the folder `pack` beside BODY")
     embed.add_argument("--out", metavar="OUT", help="FILE.npy to write; default: the name of FILE with .npy after it")
     embed.add_argument("--pool", metavar="NAME", default="mean", help="mean over the tokens, or first: that of <s>")
     embed.add_argument("--depth", metavar="N", type=int, help="layers that are run; default: all")
-    _add_precision(embed)
     embed.set_defaults(run=_embed)
 
     bits = commands.add_parser("bits", help="bits a byte of texts, by a decoder with each of several packs")
     bits.add_argument("body", metavar="BODY", help="folder of a body that predicts next tokens")
     bits.add_argument("texts", metavar="TEXT", nargs="+", help="file of documents, with an empty line between them")
-    _add_pack(bits, "a pack to compare; may be repeated; default: the folder `pack` beside BODY")
+    _add_packs(bits, "a pack to compare; may be repeated; default: the folder `pack` beside BODY")
     bits.add_argument(
         "--context-bytes", metavar="N", type=int, default=600, help="from which a token is predicted, at most (600)"
     )
     bits.add_argument("--json", action="store_true", help="print JSON")
-    _add_precision(bits)
     bits.set_defaults(run=_bits)
 
 
-def _add_pack(command: argparse.ArgumentParser, text: str) -> None:
+def _add_packs(command: argparse.ArgumentParser, text: str) -> None:
+    """Options that say by which packs, and in what, a model answers."""
     command.add_argument("--pack", metavar="LANGUAGE=PACK", action="append", default=[], help=text)
-
-
-def _add_precision(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--precision",
         metavar="NAME",
@@ -115,9 +110,9 @@ def _plug(options: Options) -> None:
 
 
 def _predict(options: Options) -> None:
-    from ds_minimodel.serve.predictor import Predictor, beside
+    from ds_minimodel.serve.predictor import Predictor
 
-    folders = _folders(options.pack) or beside(options.model)
+    folders = _folders(options.pack, options.model)
     predictor = Predictor(options.model, folders, options.head, options.top, options.precision, options.tokens)
     if options.file is not None:
         _answer_file(predictor, options.file)
@@ -132,18 +127,17 @@ def _embed(options: Options) -> None:
     out = Path(options.out or f"{options.file}.npy")
     if out.exists():
         raise UserError(f"{out}: exists; choose another name with --out, or delete it")
-    folders = _folders(options.pack)
+    folders = _folders(options.pack, options.body)
     if len(folders) > 1:
         raise UserError("--pack: a file is in one language; give one, and embed the other files separately")
     from ds_minimodel.serve.embedder import Embedder
-    from ds_minimodel.serve.predictor import beside
     from ds_minimodel.tasks.tables import decoded, read_text, text_lines
 
     if options.file == STDIN:
         lines = text_lines(decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
     else:
         lines = text_lines(read_text(options.file), options.file)
-    embedder = Embedder(options.body, folders or beside(options.body), options.pool, options.depth, options.precision)
+    embedder = Embedder(options.body, folders, options.pool, options.depth, options.precision)
     embedder.write(lines, out)
     say(
         f"{out}: {len(lines):,} vectors of {embedder.size}, computed in {embedder.precision} on the "
@@ -155,9 +149,8 @@ def _bits(options: Options) -> None:
     restart_with_cpu_settings()
     from ds_minimodel.report.render import Table, to_markdown
     from ds_minimodel.serve.bits import bits_per_byte
-    from ds_minimodel.serve.predictor import beside
 
-    folders = _folders(options.pack) or beside(options.body)
+    folders = _folders(options.pack, options.body)
     rows = bits_per_byte(options.body, folders, options.texts, options.context_bytes, options.precision)
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=1, ensure_ascii=False))
@@ -186,7 +179,10 @@ def _converse(predictor: "Predictor") -> None:
         print(json.dumps(answer, ensure_ascii=False), flush=True)
 
 
-def _folders(given: Sequence[str]) -> dict[str, str]:
+def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:
+    """{language: pack}: those given, or the one beside the model."""
+    from ds_minimodel.serve.predictor import beside
+
     folders: dict[str, str] = {}
     for text in given:
         language, equals, folder = text.partition("=")
@@ -195,7 +191,7 @@ def _folders(given: Sequence[str]) -> dict[str, str]:
         if language in folders:
             raise UserError(f"--pack {text}: {language} is given twice")
         folders[language] = folder
-    return folders
+    return folders or beside(model)
 
 
 def _answer_file(predictor: "Predictor", path: str) -> None:

@@ -18,7 +18,7 @@ from ds_minimodel.report.curves import (
     speedups,
     training_curves,
 )
-from ds_minimodel.report.render import Block, Facts, Heading, Notes, Plot, to_html, to_markdown
+from ds_minimodel.report.render import Block, Facts, Heading, Plot, to_html, to_markdown
 
 TITLE = "Mini-model adaptation: report"
 OF_SOURCE = "source_pack_"  # begins the name of a score that the source language's own pack has
@@ -39,7 +39,7 @@ def write_report(out_folder: Path, run: RunResults) -> None:
 
 def report_blocks(run: RunResults) -> list[Block]:
     """Page as a list of blocks, in reading order; what it lacks data for is named at its end."""
-    left_out: list[str] = []
+    left_out: dict[str, str] = {}
     costs = recipe_costs(run.recipe)
     blocks: list[Block] = [Facts(run.facts)]
     if run.target_scores:
@@ -55,17 +55,17 @@ def report_blocks(run: RunResults) -> list[Block]:
             blocks += _task_blocks(run, task, curves, costs)
         blocks += _source_blocks(run, left_out)
     else:
-        left_out.append("Tables 2, 3, 5, Figures 1 and 3: nothing was scored in a target language.")
+        left_out["Tables 2, 3, 5, Figures 1, 3"] = "nothing was scored in a target language"
     blocks += [Heading("Costs"), tables.cost_table(costs)]
     blocks += _loss_blocks(run.losses, left_out)
-    return [*blocks, Heading("Left out"), Notes(left_out)] if left_out else blocks
+    return [*blocks, Heading("Left out"), Facts(left_out)] if left_out else blocks
 
 
-def _speedup_blocks(run: RunResults, left_out: list[str]) -> list[Block]:
+def _speedup_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:
     """Speedups over BL_BASE and differences at equal compute, and Figure 1."""
     found = speedups(run.target_scores)
     if not found:
-        left_out.append("Figure 1, Table 3: near-maximal performance refers to BL_BASE, beside another system.")
+        left_out["Figure 1, Table 3"] = "near-maximal performance refers to BL_BASE, beside another system"
         return []
     caption = (
         "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal performance, 95 % of "
@@ -95,20 +95,20 @@ def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequen
     return [*blocks, Plot(f"figure-3-{task}.png", drawn, caption)]
 
 
-def _source_blocks(run: RunResults, left_out: list[str]) -> list[Block]:
+def _source_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:
     source = run.recipe.languages.source
     if run.source_scores:
         return [Heading("Source language"), tables.source_table(source, training_curves(run.source_scores))]
-    left_out.append(f"Table 5: no task was scored in {source}, the source language.")
+    left_out["Table 5"] = f"no task was scored in {source}, the source language"
     return []
 
 
-def _loss_blocks(losses: Sequence[Row], left_out: list[str]) -> list[Block]:
+def _loss_blocks(losses: Sequence[Row], left_out: dict[str, str]) -> list[Block]:
     if not losses:
-        left_out.append("Losses: no run logged any.")
+        left_out["Losses"] = "no run logged any"
         return []
     blocks: list[Block] = [Heading("Losses"), tables.loss_table(losses)]
     if any(row["held_out"] for row in losses):
         return [*blocks, tables.held_out_table(losses)]
-    left_out.append("Held-out loss: no text was held out (data.held_out).")
+    left_out["Held-out loss"] = "no text was held out (data.held_out)"
     return blocks

@@ -22,12 +22,6 @@ class Facts(NamedTuple):
     by_label: Mapping[str, str]
 
 
-class Notes(NamedTuple):
-    """Notes, a line each."""
-
-    lines: Sequence[str]
-
-
 class Plot(NamedTuple):
     """PNG with two pixels for each pixel of the page; `name` is its file beside the page."""
 
@@ -71,7 +65,7 @@ class Table:
     notes: Sequence[str] = field(default_factory=list)
 
 
-Block = Heading | Facts | Notes | Plot | Table
+Block = Heading | Facts | Plot | Table
 
 
 def to_html(title: str, blocks: Iterable[Block]) -> str:
@@ -96,8 +90,6 @@ def to_markdown(title: str, blocks: Iterable[Block]) -> str:
                     f"- **{escape_markdown(label)}**: {escape_markdown(text)}" for label, text in by_label.items()
                 ]
                 lines += [""]
-            case Notes(notes):
-                lines += [*(f"- {escape_markdown(note)}" for note in notes), ""]
             case Plot(name, _, caption):
                 image = f"![{escape_markdown(caption, in_brackets=True)}]({quote(name)})"
                 lines += [image, "", f"*{escape_markdown(caption)}*", ""]

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from ds_minimodel.report.curves import read_losses
 from ds_minimodel.report.page import write_report
-from ds_minimodel.report.render import Cell, Facts, Heading, Notes, Plot, Table, to_html, to_markdown
+from ds_minimodel.report.render import Cell, Facts, Heading, Plot, Table, to_html, to_markdown
 
 from .some_runs import some_run
 
@@ -81,18 +81,12 @@ A_TABLE = Table("T", ["System", "de|at"], [["A", Cell("1.0", "±0.1", True)]], [
 
 
 def test_the_same_blocks_in_all_forms():
-    blocks = [
-        Heading("H"),
-        Facts({"Seed": "1"}),
-        A_TABLE,
-        Plot("f 1.png", PNG + bytes(16), "caption"),
-        Notes(["n < m"]),
-    ]
+    blocks = [Heading("H"), Facts({"Seed": "1"}), A_TABLE, Plot("f 1.png", PNG + bytes(16), "caption")]
     markdown, html = to_markdown("Title", blocks), to_html("Title", blocks)
     assert "| System | de\\|at |\n| --- | ---: |\n| A | **1.0** ±0.1 |\n| ref | ∞ |\n\na \\* b" in markdown
-    assert "- **Seed**: 1" in markdown and "![caption](f%201.png)" in markdown and "- n &lt; m" in markdown
+    assert "- **Seed**: 1" in markdown and "![caption](f%201.png)" in markdown
     assert "<td><b>1.0</b> <small>±0.1</small></td>" in html and "<dt>Seed</dt><dd>1</dd>" in html
-    assert '<tbody class="references">' in html and '<p class="note">n &lt; m</p>' in html
+    assert '<tbody class="references">' in html
 
 
 HOSTILE = "[x](javascript:alert(1)) ![x](http://a.b/c.png) <script>1</script> `|**b**\n\n# H\n[y]: http://a.b\n[y][y]"
@@ -101,7 +95,7 @@ HOSTILE = "[x](javascript:alert(1)) ![x](http://a.b/c.png) <script>1</script> `|
 def test_nothing_in_a_text_is_a_link_an_image_or_a_tag():
     """Of labels and texts that a report quotes, wherever they stand."""
     table = Table(HOSTILE, ["System", HOSTILE], [["A", Cell(HOSTILE, HOSTILE, True)]], notes=[HOSTILE])
-    blocks = [Heading(HOSTILE), Facts({HOSTILE: HOSTILE}), Notes([HOSTILE]), table, Plot("f.png", PNG, HOSTILE)]
+    blocks = [Heading(HOSTILE), Facts({HOSTILE: HOSTILE}), table, Plot("f.png", PNG, HOSTILE)]
     markdown, html = to_markdown("Title", blocks), to_html("Title", blocks)
     shown = MarkdownIt("gfm-like", {"linkify": False}).render(markdown)
     assert set(re.findall(r"<(\w+)", shown)) <= set("h1 h2 ul li strong em p table thead tbody tr th td img".split())
