@@ -31,16 +31,7 @@ class Trace(NamedTuple):
 
 def on_meta(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """A copy of `module` without memory: parameters and buffers on the meta device, floating ones as `dtype`."""
-
-    def empty(tensor: Tensor) -> Tensor:
-        return torch.empty_like(tensor, device="meta", dtype=dtype if tensor.is_floating_point() else tensor.dtype)
-
-    memo: dict[int, Tensor] = {
-        id(parameter): torch.nn.Parameter(empty(parameter), parameter.requires_grad)
-        for parameter in module.parameters()
-    }
-    memo |= {id(buffer): empty(buffer) for buffer in module.buffers()}
-    return copy.deepcopy(module, memo)
+    return copy.deepcopy(module).to("meta", dtype)
 
 
 def trace(module: torch.nn.Module, batch: dict[str, Any], gradients_leave: bool, device: str) -> Trace:

@@ -40,6 +40,7 @@ from ds_minimodel.data.workers import MpiRanks, ordered_map
 
 SHARD_BYTES = 1 << 28  # text of a shard
 _SUFFIXES = (".bin", ".idx")  # of its files
+_opened_once = functools.lru_cache(maxsize=1)(open_tokenizer)  # by each process
 
 
 def prepare(
@@ -150,7 +151,7 @@ def _encode_chunk(
 ) -> _Part:
     """Tokenise a (shard, chunk), the share `held_out` of its documents apart."""
     shard, chunk = job
-    tokenizer = _tokenizer_of_worker(tokenizer_folder)
+    tokenizer = _opened_once(tokenizer_folder)
     texts = list(documents(chunk))
     kept = [document for document in texts if not min_words or sum(len(line.split()) for line in document) >= min_words]
     stores = [kept]
@@ -184,12 +185,6 @@ def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) 
                 tokens.append(eos)
             lengths.append(len(tokens) - before)
     return _Tokens(np.array(tokens, id_type(tokenizer.vocabulary.size)), np.array(lengths, np.int64))
-
-
-@functools.lru_cache(maxsize=1)
-def _tokenizer_of_worker(folder: str | Path) -> Tokenizer:
-    """The tokenizer of a worker process, which opens it once."""
-    return open_tokenizer(folder)
 
 
 class _Progress(files.Stored):
