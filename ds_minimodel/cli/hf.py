@@ -38,14 +38,11 @@ def _import_hf(options: Options) -> None:
         if options.revision is not None:
             raise UserError(f"--revision {options.revision}: {options.folder} is a folder here; leave the option out")
         module.import_hf(options.folder, options.out, options.language)
-    elif module.hub_name(options.folder):
+    else:
         try:
             module.import_hf_from_hub(options.folder, options.out, options.language, options.revision)
         except UserError as error:
             raise UserError(f"{error} ({options.folder} is no folder here, so it was looked for on the Hub)") from None
-    else:
-        advice = "give that of a downloaded model: config.json, weights and tokenizer files"
-        raise UserError(f"{options.folder}: no such folder; {advice}")
     say(f"{options.out}/body and {options.out}/pack: written")
 
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pandas as pd
 from pydantic import Field
-from typing_extensions import TypedDict  # typing's is none that pydantic reads before Python 3.12
 
 from ds_minimodel.common.files import Amount, Count, Stored, read_model_lines
 from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
@@ -206,16 +205,6 @@ def _ratio(curve: pd.DataFrame, base: pd.DataFrame) -> float:
 LAST_SHARE = 0.05  # share of a run over which its final loss is averaged
 
 
-class LossRow(TypedDict):
-    """Loss of one training run. final: of training. held_out: (step, bits a byte) of text that is held out."""
-
-    system: str
-    stage: str
-    language: str
-    final: float
-    held_out: list[tuple[int, float]]
-
-
 class LossRecord(Stored):
     """What is read of a line of metrics.jsonl; that of step 0 has held-out losses alone."""
 
@@ -225,8 +214,8 @@ class LossRecord(Stored):
     body_bits: Amount | None = Field(None, alias="held_out/body_bits_per_byte")
 
 
-def read_losses(path: Path, system: str, stage: str, language: str) -> LossRow | None:
-    """Loss row of one run, or None where nothing was logged.
+def read_losses(path: Path, system: str, stage: str, language: str) -> Row | None:
+    """Loss row of one run: final, of training, and held_out, [(step, bits a byte)]; None where nothing was logged.
 
     A run that was killed and resumed writes some steps again: the last record of a step counts.
     """
@@ -283,7 +272,7 @@ class RunResults:
     """Results of a recipe in its workdir.
 
     facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
-    and steps with every seed. baselines: rows as of BaselineRow. losses: as of LossRow.
+    and steps with every seed. baselines: rows as of BaselineRow. losses: as of read_losses.
     """
 
     recipe: Recipe
@@ -291,7 +280,7 @@ class RunResults:
     metrics: Mapping[str, str]
     scores: Sequence[Row]
     baselines: Sequence[Row]
-    losses: Sequence[LossRow]
+    losses: Sequence[Row]
 
     @property
     def target_scores(self) -> list[Row]:

@@ -261,7 +261,7 @@ def cost_table(costs: Sequence[Row]) -> Table:
 
 
 def loss_table(losses: Iterable[Row]) -> Table:
-    """Final training loss of every step; rows as of LossRow."""
+    """Final training loss of every step; rows as of read_losses."""
     note = (
         f"Mean training loss (nats a predicted token, mean over heads) over the last {LAST_SHARE:.0%} of the steps. "
         "Each language has a vocabulary of its own: losses compare within a language only."

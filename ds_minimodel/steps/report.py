@@ -13,7 +13,7 @@ from ds_minimodel.common.files import Stored, atomic_folder, read_manifest, read
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, record_of
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.report.curves import SCORES_FILE, BaselineRow, LossRow, Row, RunResults, ScoreRow, read_losses
+from ds_minimodel.report.curves import SCORES_FILE, BaselineRow, Row, RunResults, ScoreRow, read_losses
 from ds_minimodel.report.page import write_report
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, task_inputs
@@ -122,7 +122,7 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
     }
 
 
-def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[LossRow]:
+def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
     source = recipe.languages.source
     for system in recipe.chosen_systems:
         runs = [("pretrain", layout.pretrain(system), source)]

@@ -45,7 +45,7 @@ def test_what_is_not_there(hub, call, files, tmp_path):  # noqa: F811
     for arguments, words in (
         (("someone/nothing", "out"), "someone/nothing on http"),
         ((NAME, "out", "--revision", "never"), f"{NAME} on http"),
-        (("no such folder", "out"), "no such folder: no such folder; give that of a downloaded model"),
+        (("no such folder", "out"), "no such folder is no folder here, so it was looked for on the Hub"),
         ((tmp_path, "out", "--revision", "main"), "is a folder here; leave the option out"),
     ):
         code, err = call(*arguments)

@@ -224,7 +224,10 @@ def test_the_commands(xlm_r, tmp_path, capsys):
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
     pack = ("--pack", tmp_path / "in/pack")
     for arguments, words in (
-        (("import-hf", tmp_path / "no/model", tmp_path / "new"), "no/model: no such folder; give that of a"),
+        (
+            ("import-hf", tmp_path / "no/model", tmp_path / "new"),
+            "no/model is no folder here, so it was looked for on the Hub",
+        ),
         (("export-hf", tmp_path / "no/model", tmp_path / "new"), "no/model: no such folder; give the folder of a"),
         (("import-hf", xlm_r, tmp_path / "in"), "exists"),
         (("import-hf", xlm_r, tmp_path / "new", "--language", "de\n\n<script>"), "--language 'de\\n\\n<script>'"),
