@@ -12,7 +12,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILES = sorted((ROOT / "scripts" / "docker").iterdir())
-CHOICE = "; DSMM_TORCH_SPEC chooses another\n"
 
 
 def torch_wheel(folder, version):
@@ -73,50 +72,36 @@ def install_torch(environment, offered, **variables):
     return version, done.stderr
 
 
-@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="an NVIDIA driver is here")
-def test_without_a_driver_a_cpu_build_is_taken_where_one_is_offered(environment):
-    version, said = install_torch(environment, ["2.13.0", "2.13.0+cpu"])
-    assert version == "2.13.0+cpu"
-    assert said == "torch: torch==2.13.0+cpu, because no NVIDIA driver was found" + CHOICE
-    version, said = install_torch(environment, ["2.13.0", "2.14.0+cpu"])
-    assert version == "2.13.0"
-    assert said.startswith("torch: torch==2.13.0 as pip finds it, 5 GB with CUDA: no NVIDIA driver was found, but no")
-    assert said.endswith(CHOICE) and said.count("\n") == 1
-
-
 BUILDS = ["2.13.0", "2.13.0+cpu", "2.13.0+cu126"]
-NO_NVCC = "; its kernels need an nvcc of CUDA 12, which is not here (CUDA_HOME names its folder)"
+OLD_GPU = "torch==2.13.0+cu126, because of the GPU's compute capability 7.0"
+NO_NVCC = f"{OLD_GPU}; its kernels need an nvcc of CUDA 12, which is not here (CUDA_HOME names its folder)"
+V100 = {"gpus": ["7.0"], "CUDA_HOME": "/nowhere"}
 
 
+@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="an NVIDIA driver is here")
 @pytest.mark.parametrize(
-    "capabilities, offered, version, why",
+    "given, offered, version, words",
     [
-        (["9.0", "7.0", "9.0"], BUILDS, "2.13.0+cu126", "+cu126, because of the GPU's compute capability 7.0"),
-        (["10.0", "9.0"], ["2.13.0"], "2.13.0", " as pip finds it, for compute capability 9.0"),  # B200, H100
+        ({}, BUILDS[:2], "2.13.0+cpu", "torch==2.13.0+cpu, because no NVIDIA driver was found"),
+        ({}, ["2.13.0", "2.14.0+cpu"], "2.13.0", "as pip finds it, 5 GB with CUDA: no NVIDIA driver was found, but no"),
+        ({"gpus": ["9.0", "7.0", "9.0"]}, BUILDS, "2.13.0+cu126", OLD_GPU),
+        ({"gpus": ["10.0", "9.0"]}, BUILDS[:1], "2.13.0", "as pip finds it, for compute capability 9.0"),  # B200, H100
+        ({"DSMM_GPU": "7.0", "CUDA_HOME": "/nowhere"}, BUILDS, "2.13.0+cu126", NO_NVCC),
+        ({"DSMM_GPU": "V100"}, BUILDS, None, "DSMM_GPU=V100: it is a compute capability, such as 7.0"),
+        (V100, BUILDS[:2], None, "compute capability 7.0 needs torch==2.13.0+cu126, which no index here has;"),
+        ({**V100, "DSMM_BUILD_OPS": "1"}, BUILDS, None, NO_NVCC),
     ],
 )
-def test_the_oldest_gpu_decides(environment, tmp_path, capabilities, offered, version, why):
+def test_torch_is_of_a_build_for_the_oldest_gpu(environment, tmp_path, given, offered, version, words):
+    """At hand or named; what cannot be had is said before anything is installed."""
     nvcc = tool(tmp_path / "cuda" / "bin", "nvcc", "echo 'Cuda compilation tools, release 12.6, V12.6.85'").parent
-    found, said = install_torch(environment, offered, PATH=gpus(tmp_path / "tools", *capabilities), CUDA_HOME=str(nvcc))
-    assert (found, said) == (version, f"torch: torch==2.13.0{why}{CHOICE}")
-
-
-def test_a_gpu_that_is_not_at_hand_is_named(environment):
-    version, said = install_torch(environment, BUILDS, DSMM_GPU="7.0", CUDA_HOME="/nowhere")
-    assert version == "2.13.0+cu126"
-    assert said == f"torch: torch==2.13.0+cu126, because of the GPU's compute capability 7.0{NO_NVCC}{CHOICE}"
-    _, said = install_torch(environment, BUILDS, DSMM_GPU="V100")
-    assert said == "error: DSMM_GPU=V100: it is a compute capability, such as 7.0\n"
-
-
-def test_what_cannot_be_had_for_a_v100_is_said_before_anything_is_installed(environment, tmp_path):
-    v100 = {"PATH": gpus(tmp_path, "7.0"), "CUDA_HOME": "/nowhere"}
-    version, said = install_torch(environment, ["2.13.0", "2.13.0+cpu"], **v100)
-    assert version is None and said.count("\n") == 1
-    assert said.startswith("error: a GPU of compute capability 7.0 needs torch==2.13.0+cu126, which no index here has;")
-    version, said = install_torch(environment, BUILDS, DSMM_BUILD_OPS="1", **v100)
-    assert version is None
-    assert said == f"error: torch: torch==2.13.0+cu126, because of the GPU's compute capability 7.0{NO_NVCC}\n"
+    variables = {"CUDA_HOME": str(nvcc), **given}
+    if "gpus" in variables:
+        variables["PATH"] = gpus(tmp_path / "tools", *variables.pop("gpus"))
+    found, said = install_torch(environment, offered, **variables)
+    assert found == version and words in said and said.count("\n") == 1
+    assert said.startswith("torch: " if version else "error: ")
+    assert said.endswith("; DSMM_TORCH_SPEC chooses another\n") or not version
 
 
 @pytest.mark.parametrize(
