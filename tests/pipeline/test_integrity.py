@@ -2,13 +2,11 @@
 line that names it, and nothing on disk is changed."""
 
 import contextlib
-import json
 import os
 import shutil
 
 import pytest
 
-from ..forks import run
 from .conftest import copy_of, refused
 
 BODY, PACK = "pretrain/minijoint/body", "adapt/minijoint/xx/pack"
@@ -176,23 +174,3 @@ def test_nothing_is_done_before_what_is_refused_later(finished):
     stale = finetune / "qa/seed-4.job.json"
     with replaced(stale, finetune / "topic/seed-4.job.json"), pending(finetune, "topic/seed-3"):
         refused_naming(finished, finetune / "qa/seed-4", "run")
-
-
-def test_names_that_leave_the_folder(finished):
-    path = finished.parent / "run" / PACK / "manifest.json"
-    manifest = json.loads(path.read_text())
-    for name in ("/etc/passwd", "a/../../x", ""):
-        files = {**manifest["files"], name: {"bytes": 1, "sha256": "0" * 64}}
-        with written(path, json.dumps({**manifest, "files": files}).encode()):
-            assert "no name below the folder" in refused_naming(finished, path, "adapt")
-
-
-def test_what_is_gone_is_made_again(world, tmp_path):
-    """Deleting an artifact is no damage: its job is done again, to the same bytes."""
-    recipe = copy_of(world, tmp_path)
-    for folder in ("tokens/xx", SCORES):
-        shutil.rmtree(recipe.parent / "run" / folder)
-    code, _, err = run("run", recipe)
-    assert code == 0, err
-    for name in ("tokens/xx/00000.bin", "tokens/xx/manifest.json", f"{SCORES}/scores.json"):
-        assert (recipe.parent / "run" / name).read_bytes() == (world.parent / "run" / name).read_bytes()

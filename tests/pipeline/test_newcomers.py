@@ -42,18 +42,10 @@ def artifacts(workdir):
 
 def test_costs_and_plans_read_the_declarations(tmp_path):
     recipe = make_world(tmp_path)
-    rows, roberta, plan = (
-        json.loads(newcomers(*arguments, "--json"))["rows"]
-        for arguments in (
-            ("flops", recipe, *OVERRIDES),
-            ("flops", recipe, *OVERRIDES[1:]),
-            ("plan", recipe, *OVERRIDES),
-        )
-    )
-    assert rows[-1]["step"] == "adapt" and rows[-1] != roberta[-1]  # no dense head
-    for found in (rows, plan):
+    for command in ("flops", "plan"):
+        rows = json.loads(newcomers(command, recipe, *OVERRIDES, "--json"))["rows"]
         steps, others = (
-            {row["step"]: row for row in found if row["system"] == system} for system in ("jointpost", "minijoint")
+            {row["step"]: row for row in rows if row["system"] == system} for system in ("jointpost", "minijoint")
         )
         assert list(steps) == ["pretrain", "build-mini", "adapt"]
         assert steps["pretrain"] == {**others["pretrain"], "system": "jointpost"}

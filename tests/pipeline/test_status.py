@@ -7,10 +7,6 @@ import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.files import lock, note_holder
-from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.jobs.records import State, state_of
-from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.order import STEPS
 
 from ..forks import run
 from .conftest import copy_of
@@ -95,31 +91,20 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
     assert row["training"] == training
 
 
-def with_a_language_of_tests(recipe):
-    """The recipe with text and test data of another language, yy, which is no target yet; its text."""
+def test_a_language_that_is_added_is_scored_alone(recipe, capsys):
+    """And test data of a language that is no target yet change nothing."""
     text, data = recipe.read_text(), recipe.parent
     for name in ("xx.txt", "topic.xx.jsonl", "qa.xx.json"):
-        (data / name.replace("xx", "yy")).write_bytes((data / name).read_bytes())
-        text = text.replace(f"xx: {data}/{name}", f"xx: {data}/{name}, yy: {data}/{name.replace('xx', 'yy')}")
-    recipe.write_text(text)
-    return text
-
-
-def jobs_left(recipe):
-    jobs = [job for step in ("evaluate", "report") for job in STEPS[step].jobs(load_recipe(recipe))]
-    layout = WorkdirLayout(recipe.parent / "run")
-    left = [job.folder for job in jobs if state_of(job, layout)[0] is not State.COMPLETE]
-    return [str(folder.relative_to(layout.root)) for folder in left]
-
-
-def test_a_language_that_is_added_is_scored_alone(recipe):
-    text = with_a_language_of_tests(recipe)
-    assert jobs_left(recipe) == []
-    recipe.write_text(text.replace("targets: [xx]", "targets: [xx, yy]"))
-    systems = ("bl_base", "bl_small", "minijoint", "minipost", "multijoint")
-    alone = [f"evaluate/baselines/yy/{task}" for task in ("topic", "qa")]
-    seeds = [f"{task}/seed-{seed}" for task in ("topic", "qa") for seed in (3, 4)]
-    assert jobs_left(recipe) == [f"evaluate/{system}/yy/{seed}" for system in systems for seed in seeds] + alone
+        added = data / name.replace("xx", "yy")
+        added.write_bytes((data / name).read_bytes())
+        text = text.replace(f"xx: {data}/{name}", f"xx: {data}/{name}, yy: {added}")
+    left = []
+    for targets in ("[xx]", "[xx, yy]"):
+        recipe.write_text(text.replace("targets: [xx]", f"targets: {targets}"))
+        left.append({name for name, row in states(capsys, recipe).items() if row["state"] != "complete"})
+    assert left[0] == set()
+    assert {"evaluate/baselines/yy/topic", "evaluate/minijoint/yy/qa/seed-4", "adapt/bl_base/yy"} <= left[1]
+    assert all("yy" in name.split("/") for name in left[1])
 
 
 def test_finetuning_seeds_grow_and_shrink(recipe, capsys):

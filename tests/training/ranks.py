@@ -3,7 +3,6 @@
 Rank 0 of `parity` and of `costs` writes what it saw to results.json of its folder.
 """
 
-import contextlib
 import copy
 import gc
 import os
@@ -13,14 +12,11 @@ from unittest import mock
 
 import torch
 from synthetic import (
-    DEPTHS,
-    STEPS,
     TRAINS,
     Sampler,
     losses,
     model,
     observe,
-    other_start,
     resume,
     run_config,
     same,
@@ -39,7 +35,6 @@ from ds_minimodel.costs.tracing import Allocations, saving_to, storage_bytes, te
 from ds_minimodel.ops import product
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.steps.training import micro_batches
-from ds_minimodel.training import loop
 from ds_minimodel.training.checkpoints import storage
 from ds_minimodel.training.loop import optimizer_step
 from ds_minimodel.training.partition import partition_of_run
@@ -304,42 +299,9 @@ def measure(world, what, run):
         return measure_step(model(what), micro_batches(Sampler, run, world), run, world)
 
 
-# --- Runs whose depth rises
-
-
-SWITCH = 3  # the step from which on all layers run; before it the mini-model of the first head
-RISING = [(0, "fp32"), (1, "bf16"), (2, "fp32"), (3, "bf16")]
-KILLED_AFTER = 2  # in the first phase; the resumed run passes the switch
-
-
-def resumed_over_a_switch(world, folder, run):
-    """Whether a run that is stopped in one phase and goes on into the next ends with an undisturbed run's bits."""
-    batches, (shallow, deep) = micro_batches(Sampler, run, world), DEPTHS
-
-    def rising(step):
-        return [{**batch, "depth": shallow if step < SWITCH else deep} for batch in batches(step)]
-
-    def go(where, module, **options):
-        return loop.train(module, rising, run, world, where, "rising", "job", **options)
-
-    weights = go(folder / "undisturbed", model("adapt"))
-    on_snapshot = signal_self(signal.SIGTERM) if world.is_main else lambda *_: None
-    with contextlib.suppress(Stopped):
-        go(folder / "stopped", model("adapt"), snapshot_steps=(KILLED_AFTER,), on_snapshot=on_snapshot)
-    start_of_second = storage.step_of((folder / "stopped" / "checkpoints" / "latest").read_text())
-    return [start_of_second, same(go(folder / "stopped", other_start("adapt")), weights)]
-
-
 def costs(folder):
     world = join_ranks()
-    results = {"costs": {name: measure(world, what, run) for name, (what, run) in MEASURED.items()}}
-    results["costs"] |= {name: measure(world, "pretrain", run) for name, run in OFFLOADED.items()}
-    phases = ((SWITCH, 1.0, 1.0), (STEPS - SWITCH, 2.0, 2.0))
-    results["rising"] = {
-        f"{precision} zero{stage}": resumed_over_a_switch(
-            world, folder / f"{precision}-{stage}", run_config(zero_stage=stage, precision=precision, phases=phases)
-        )
-        for stage, precision in RISING
-    }
+    results = {name: measure(world, what, run) for name, (what, run) in MEASURED.items()}
+    results |= {name: measure(world, "pretrain", run) for name, run in OFFLOADED.items()}
     if world.is_main:
         write_json(folder / "results.json", results)
