@@ -128,10 +128,7 @@ def _train_unigram(
             minloglevel=2,
         )
     except RuntimeError as error:
-        if lines.error is None:
-            raise _explain(str(error), where, vocab_size, vocab_size - size) from error
-    if lines.error is not None:  # SentencePiece up to 0.2.0 takes an error for the end of the text
-        raise lines.error
+        raise lines.error or _explain(str(error), where, vocab_size, vocab_size - size) from error
     return model.getvalue() + (b"" if mask is None else _last_piece(mask)), vocabulary
 
 

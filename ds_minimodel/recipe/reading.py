@@ -6,7 +6,6 @@ What is wrong is one line: the override, or file and line; the key; what is wron
 import difflib
 import os
 import re
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -77,7 +76,7 @@ def _text_of(path: str | Path) -> str:
     if not os.path.isfile(path) and str(path) in (of_package := package_recipes()):
         return of_package[str(path)]
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode) and not str(path).startswith(_PIPES):
+        if os.path.exists(path) and not os.path.isfile(path) and not str(path).startswith(_PIPES):
             raise UserError(f"{path}: a folder, a pipe or a device; name the recipe's YAML file")
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)
