@@ -1,7 +1,5 @@
 """`ds-minimodel fetch-sample` on the command line; the package ds_minimodel_examples does the work."""
 
-from collections.abc import Callable
-
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
@@ -25,25 +23,12 @@ def add_arguments(commands: Commands) -> None:
 
 
 def _run(args: Options) -> None:
-    languages = args.languages.split(",") if args.languages else None
-    manifest = _examples_fetch()(args.out, args.set, languages, log=say)
-    for language, counts in manifest["text"].items():
-        print(
-            f"{printable(args.out)}/text/{language}.txt: {counts['bytes'] / 1e6:.1f} MB, "
-            f"{counts['documents']:,} documents, {counts['lines']:,} lines"
-        )
-    for task, counts in manifest["tasks"].items():
-        print(
-            f"{printable(args.out)}/tasks/{task}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        )
-
-
-def _examples_fetch() -> Callable[..., dict]:
-    """`fetch` of ds_minimodel_examples, which brings lxml; UserError where either is not installed."""
-    try:
+    try:  # it brings lxml
         from ds_minimodel_examples.fetch import fetch
     except ModuleNotFoundError as error:
         raise UserError(
             f"fetch-sample: {error.name} is not installed; run pip install -e '.[sample]' in ds_minimodel's repository"
         ) from None
-    return fetch
+    manifest = fetch(args.out, args.set, args.languages.split(",") if args.languages else None, log=say)
+    languages, tasks = ", ".join(manifest["text"]), ", ".join(manifest["tasks"])
+    print(printable(f"{args.out}: text in {languages}; tasks {tasks}; manifest.json says how much"))

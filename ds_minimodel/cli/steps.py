@@ -138,7 +138,11 @@ def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) ->
         return _do_as_rank(step, recipe, options)
     if not is_pending(step, recipe, options.rebuild):
         return 0
-    return _start_ranks(step, overrides, options)
+    arguments = [step.name, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
+    if options.hostfile:
+        return launch_on_hosts(arguments, options.hostfile, options.ranks, options.deepspeed_args)
+    check_ranks(options.ranks)
+    return launch(arguments, options.ranks)
 
 
 def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
@@ -153,14 +157,6 @@ def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
         raise UserError(f"{step.name}: it runs in one process; start it without a launcher")
     run_step(step, recipe, rebuild=options.rebuild)
     return 0
-
-
-def _start_ranks(step: Step, overrides: list[str], options: Options) -> int:
-    arguments = [step.name, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
-    if options.hostfile:
-        return launch_on_hosts(arguments, options.hostfile, options.ranks, options.deepspeed_args)
-    check_ranks(options.ranks)
-    return launch(arguments, options.ranks)
 
 
 def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:

@@ -17,7 +17,7 @@ from huggingface_hub import ModelCardData, metadata_load
 from pydantic import Field
 
 from ds_minimodel.common.errors import escape_markdown
-from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_model
+from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_manifest, read_model
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.models.artifacts import BodyManifest, PackManifest
 from ds_minimodel.recipe.systems import SYSTEMS
@@ -36,12 +36,6 @@ class _Origin(Stored):
     imported_from: str | None = None
     base_model: str | None = None
     license: Annotated[str, Field(pattern=_LICENSE)] | None = None
-
-
-class _Scored(Stored):
-    """Of the manifest of scores."""
-
-    metric: str
 
 
 def license_of(folder: Path) -> str | None:
@@ -141,7 +135,7 @@ class _Place:
         """{(task, metric): one of each task model}: of the pack on each task, or on the one that is named."""
         found: dict[tuple[str, str], list[float]] = defaultdict(list)
         for path in sorted(self.root.glob(f"evaluate/{self.system}/*/*/*/{SCORES_FILE}")) if self.root else ():
-            metric = read_model(path.parent / MANIFEST, _Scored, "run the step `evaluate` again").metric
+            metric = read_manifest(path.parent)["metric"]
             for row in read_model(path, list[ScoreRow], "run the step `evaluate` again"):
                 is_own = row.language == pack.language and row.step == (pack.steps if self.is_adapted else 0)
                 if is_own and task in (None, row.task):

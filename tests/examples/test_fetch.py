@@ -130,17 +130,11 @@ def test_a_machine_without_apt(tmp_path, monkeypatch):
         fetch(tmp_path / "out", "quickstart", log=lambda line: None)
 
 
-@pytest.mark.parametrize(
-    "missing, message",
-    [
-        ("ds_minimodel_examples", r"ds_minimodel_examples is not installed; it is the folder examples/"),
-        ("lxml", r"lxml is not installed; pip install 'ds_minimodel\[sample\]'"),
-    ],
-)
-def test_what_is_not_installed_is_named(tmp_path, monkeypatch, missing, message):
+@pytest.mark.parametrize("missing", ["ds_minimodel_examples", "lxml"])
+def test_what_is_not_installed_is_named(tmp_path, monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     for module in ("fetch", "extractors", "tasks"):
         monkeypatch.delitem(sys.modules, f"ds_minimodel_examples.{module}")
     options = parse(["fetch-sample", "--out", str(tmp_path / "out")])
-    with pytest.raises(UserError, match=f"fetch-sample: {message}"):
+    with pytest.raises(UserError, match=f"fetch-sample: {missing} is not installed; run pip install"):
         options.run(options)
