@@ -82,10 +82,6 @@ def is_good(checkpoint):
         return False
 
 
-class Lost(AssertionError):
-    """Work was lost, or damage not named."""
-
-
 class Trial:
     """One run in `folder` under faults drawn from `rng`."""
 
@@ -113,8 +109,8 @@ class Trial:
         codes = self._join(processes, patience=TIMEOUT if fault == "SIGTERM" else 1)
         self._check_start(expected, damaged)
         # A rank that is not yet training dies of the signal, and the others of its absence.
-        if fault == "SIGTERM" and -signal.SIGTERM not in codes and not set(codes) <= {0, 3}:
-            raise Lost(f"exit codes {codes} after SIGTERM: {self.log}")
+        if fault == "SIGTERM":
+            assert -signal.SIGTERM in codes or set(codes) <= {0, 3}, f"exit codes {codes} after SIGTERM: {self.log}"
         if self.rng.random() < 0.5:
             self._damage()
 
@@ -123,8 +119,7 @@ class Trial:
         expected, damaged = self._expect()
         codes = self._join(start_ranks(self.ranks, "harness:work", self.folder, self.run), TIMEOUT)
         self._check_start(expected, damaged)
-        if set(codes) != {0}:
-            raise Lost(f"exit codes {codes}: {self.log}")
+        assert set(codes) == {0}, f"exit codes {codes}: {self.log}"
         return (self.folder / "weights-0.safetensors").read_bytes()
 
     def _expect(self):
@@ -143,10 +138,9 @@ class Trial:
         start = self.folder / "start"
         if not start.exists():
             return
-        if int(start.read_text()) != expected:
-            raise Lost(f"went on from step {start.read_text()}, but {expected} is good: {self.log}")
-        if any(f"passing over a damaged checkpoint: {self.checkpoints / name}" not in self.log for name in damaged):
-            raise Lost(f"damaged {damaged} not named: {self.log}")
+        assert int(start.read_text()) == expected, f"from step {start.read_text()}, {expected} is good: {self.log}"
+        for name in damaged:
+            assert f"passing over a damaged checkpoint: {self.checkpoints / name}" in self.log, self.log
 
     def _damage(self):
         """One or two of the good ones, the newest first, but never the oldest, which the run goes on from."""
@@ -200,9 +194,8 @@ class Harness:
         try:
             for _ in range(self.rng.randint(1, LIVES)):
                 trial.live_and_die()
-            if trial.finish() != self.undisturbed[what]:
-                raise Lost("other weights than those of the undisturbed run")
-        except Lost as loss:
+            assert trial.finish() == self.undisturbed[what], "other weights than those of the undisturbed run"
+        except AssertionError as loss:
             self.lost.append(f"trial {self.trials} ({what}): {loss}")
         else:
             shutil.rmtree(trial.folder)

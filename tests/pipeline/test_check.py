@@ -5,28 +5,17 @@ import importlib.util
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.recipe.schema import PaperRecipe
+from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.steps.check import check_ahead
 from ds_minimodel.steps.order import STEPS
 
-CHOSEN = [STEPS[name] for name in ("adapt", "finetune", "evaluate", "report")]
+from .conftest import make_world
 
 
-@pytest.fixture
-def recipe(tmp_path):
-    files = {}
-    for language in ("en", "de"):
-        files[language] = str(tmp_path / f"{language}.txt")
-        (tmp_path / f"{language}.txt").write_text("a b\n")
-    (tmp_path / "topic.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n')
-    task = {"kind": "classification", "train": str(tmp_path / "topic.jsonl"), "test": {}}
-    return {
-        "workdir": str(tmp_path / "run"),
-        "systems": ["bl_base"],
-        "data": {"text": files},
-        "languages": {"source": "en", "targets": ["de"]},
-        "finetune": {"tasks": {"topic": task}},
-    }
+def check(folder, *overrides):
+    """Steps that are to be taken of those after pretraining."""
+    chosen = [STEPS[name] for name in ("adapt", "finetune", "evaluate", "report")]
+    return [step.name for step in check_ahead(load_recipe(make_world(folder), overrides), chosen, 1)]
 
 
 @pytest.fixture
@@ -35,18 +24,15 @@ def no_matplotlib(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
 
 
-def test_a_recipe_with_tasks_is_refused_without_matplotlib(recipe, no_matplotlib):
+def test_a_recipe_with_tasks_is_refused_without_matplotlib(tmp_path, no_matplotlib):
     with pytest.raises(UserError, match="the report needs matplotlib"):
-        check_ahead(PaperRecipe.model_validate(recipe), CHOSEN, 1)
+        check(tmp_path)
 
 
-def test_packs_alone_are_made_without_matplotlib(recipe, no_matplotlib, capsys):
-    assert check_ahead(PaperRecipe.model_validate(recipe | {"finetune": {}}), CHOSEN, 1) == [STEPS["adapt"]]
+def test_packs_alone_are_made_without_matplotlib(tmp_path, no_matplotlib, capsys):
+    assert check(tmp_path, "finetune.tasks={}") == ["adapt"]
     assert "without a report" in capsys.readouterr().err
 
 
-def test_packs_alone_have_a_report_of_costs_and_losses(recipe):
-    assert check_ahead(PaperRecipe.model_validate(recipe | {"finetune": {}}), CHOSEN, 1) == [
-        STEPS["adapt"],
-        STEPS["report"],
-    ]
+def test_packs_alone_have_a_report_of_costs_and_losses(tmp_path):
+    assert check(tmp_path, "finetune.tasks={}") == ["adapt", "report"]

@@ -27,16 +27,11 @@ def workdir(tmp_path_factory):
         (folder / f"bits.{language}.txt").write_text("\n\n".join(text))
         rows = [{"question": "the old", "options": ["wave", "shop in town"], "answer": 0}]
         (folder / f"pick.{language}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    tasks = {
-        "topic": {
-            "kind": "classification",
-            "train": f"{folder}/topic.en.jsonl",
-            "test": {"xx": f"{folder}/topic.xx.jsonl"},
-        },
-        "bits": {"kind": "text", "test": {language: f"{folder}/bits.{language}.txt" for language in ("en", "xx")}},
-        "pick": {"kind": "choice", "test": {"xx": f"{folder}/pick.xx.jsonl"}},
-    }
-    code, _, err = run("run", recipe, *KIND, *SIZES, f"finetune.tasks={json.dumps(tasks)}")
+    topic = f"{{kind: classification, train: {folder}/topic.en.jsonl, test: {{xx: {folder}/topic.xx.jsonl}}}}"
+    bits = f"{{kind: text, test: {{en: {folder}/bits.en.txt, xx: {folder}/bits.xx.txt}}}}"
+    pick = f"{{kind: choice, test: {{xx: {folder}/pick.xx.jsonl}}}}"
+    tasks = f"finetune.tasks={{topic: {topic}, bits: {bits}, pick: {pick}}}"
+    code, _, err = run("run", recipe, *KIND, *SIZES, tasks)
     assert code == 0, err
     return folder / "run"
 

@@ -9,7 +9,6 @@ import shutil
 
 import numpy as np
 import pytest
-import yaml
 
 from ds_minimodel import api
 from ds_minimodel.cli.main import main
@@ -193,20 +192,6 @@ def test_the_code_on_python(world, tmp_path):
         assert text in printed, text
     assert printed.endswith("adapt.steps=many: Input should be a valid integer\n")
     assert all(re.search(rf"import .*\b{name}\b|`{name}`", text_of("docs/api.md")) for name in api.__all__)
-
-
-def test_a_run_in_python_from_nothing(tmp_path):
-    """The last script of docs/api.md in a folder with nothing but the recipe and the text: its workers start too."""
-    data = tmp_path / "data"
-    data.mkdir()
-    recipe = yaml.safe_load(make_world(data).read_text())
-    recipe |= {"workdir": "runs/quickstart", "systems": ["minijoint"], "finetune": {"tasks": {}}}
-    recipe["data"]["workers"] = 2
-    del recipe["adapt"]["depth_schedule"]
-    (tmp_path / "quickstart").write_text(yaml.safe_dump(recipe))
-    printed = run_script(blocks("docs/api.md", "python")[-1], tmp_path)
-    assert printed.count("['minijoint'] ") == 1 and "adapt.steps=many: " in printed
-    assert (tmp_path / "runs/quickstart/report/scores.json").exists()
 
 
 def test_no_pages_code_is_left_out():
