@@ -25,14 +25,13 @@ from ds_minimodel.models.kind import BodyConfig
 class Packing:
     """Places of the real tokens of a padded batch, and conversion between the padded and the packed layout.
 
-    real_T: int64 index of each real token in the batch's B*S positions, rising. num_rows: R, by default T. The rows
+    real_T: int64 index of each real token in the batch's B*S positions, rising. num_rows: R, at least T. The rows
     beyond T are zero wherever they enter, count as position 0 of sample 0, and come out nowhere: they make the shapes
     of products few (ops.rows_for_few_shapes) and change no result.
     """
 
-    def __init__(self, real_T: Tensor, batch_size: int, width: int, num_rows: int | None = None):
-        self.real_T, self.batch_size, self.width = real_T, batch_size, width
-        self.num_rows = len(real_T) if num_rows is None else num_rows
+    def __init__(self, real_T: Tensor, batch_size: int, width: int, num_rows: int):
+        self.real_T, self.batch_size, self.width, self.num_rows = real_T, batch_size, width, num_rows
         self.row_R = self.extend(real_T // width, 0)
         self.position_R1 = self.extend(real_T % width, 0)[:, None]
 
@@ -362,7 +361,7 @@ class LanguagePack(nn.Module):
 
     def logits(self, x_PH: Tensor, table: Tensor) -> Tensor:
         """Scores (P, V) of all tokens, from a head's outputs; not of a pack that is split."""
-        return ops.linear(x_PH, table, self.table("bias") if hasattr(self, "bias") else None)
+        return ops.linear(x_PH, table, self.bias_of(table))
 
     def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""

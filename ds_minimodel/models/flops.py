@@ -194,9 +194,8 @@ def step_flops(step: str, work: Work, depths: Sequence[int], frozen_layers: int 
     if step == "build-mini":
         layers = frozen_layers, num_layers - frozen_layers
         return Cost(build_mini_flops(work, *layers), executed_build_mini(work, *layers))
-    if step == "adapt":
-        return Cost(adapt_flops(work, num_layers), executed_adapt(work, num_layers))
-    raise ValueError(f"no cost is defined for the step {step!r}")
+    assert step == "adapt", step
+    return Cost(adapt_flops(work, num_layers), executed_adapt(work, num_layers))
 
 
 def finetune_flops(work: Work, num_outputs: int, reads_start: bool) -> Cost:
@@ -213,6 +212,5 @@ def finetune_flops(work: Work, num_outputs: int, reads_start: bool) -> Cost:
         head += 2.0 * h * h
     head *= num_queries
     stack = _executed_stack(work, work.layers(num_layers), num_queries, trains=True)
-    return Cost(
-        3 * work.num_sequences * (_all_layers(work, num_layers) + head), work.num_sequences * (stack + 3 * head)
-    )
+    formula = 3 * work.num_sequences * (_all_layers(work, num_layers) + head)
+    return Cost(formula, work.num_sequences * (stack + 3 * head))

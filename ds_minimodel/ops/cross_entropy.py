@@ -74,14 +74,8 @@ def _forward_by_chunks(x, weight, bias, targets, needs_x, needs_weight, needs_bi
     if _is_one_chunk(x):
         logits_PV = product(x, weight.T)
         loss = _loss_and_logit_grad_(logits_PV, bias, targets, needs_grad)
-        empty = x.new_empty(0)
-        return (
-            loss,
-            logits_PV if needs_grad else empty,
-            empty.clone(),
-            empty.to(dtype, copy=True),
-            empty.to(dtype, copy=True),
-        )
+        no_gradients = (x.new_empty(0, dtype=of) for of in (x.dtype, dtype, dtype))
+        return loss, logits_PV if needs_grad else x.new_empty(0), *no_gradients
 
     loss = x.new_zeros((), dtype=dtype)
     grad_x = torch.empty_like(x) if needs_x else x.new_empty(0)
@@ -94,14 +88,9 @@ def _forward_by_chunks(x, weight, bias, targets, needs_x, needs_weight, needs_bi
         x_RH = x[chunk]
         logits_RV = product(x_RH, weight.T, out=buffer_RV[: x_RH.shape[0]])
         loss += _loss_and_logit_grad_(logits_RV, bias, targets[chunk], needs_grad)
-        add_chunk_gradients(
-            logits_RV,
-            x_RH,
-            weight,
-            grad_x[chunk] if needs_x else None,
-            grad_weight if needs_weight else None,
-            grad_bias if needs_bias else None,
-        )
+        grad_x_RH = grad_x[chunk] if needs_x else None
+        wanted = grad_weight if needs_weight else None, grad_bias if needs_bias else None
+        add_chunk_gradients(logits_RV, x_RH, weight, grad_x_RH, *wanted)
     return loss, x.new_empty(0), grad_x, grad_weight, grad_bias
 
 

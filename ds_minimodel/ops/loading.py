@@ -72,8 +72,6 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
     """The implementation of an operator, in words: compiled kernels with their instruction set, or torch and why."""
     device = torch.device(device)
     kind = device_type(device)
-    if kind not in LIBRARIES:
-        return "torch (no kernels for this device)"
     if op.endswith("attention") and kind == "cuda":
         if op == "window_attention":
             return "torch (memory-efficient; with dropout products in fp32)"
