@@ -23,7 +23,6 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from ds_minimodel.common.names import Name, check_workdir
-from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.common.sections import (
     DECIDES_NOTHING,
     RECORDED_ELSEWHERE,
@@ -576,10 +575,6 @@ class Recipe(Section):
         for key, size in self.model.split_sizes.items():
             if size % self.engine.tensor_parallel:
                 raise ValueError(f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide {key} {size}")
-        model, mini = self.model, self.mini
-        layers = max(model.num_layers, mini.depth + mini.new_layers if self.builds_minis else 0)
-        if not DropoutSites.fit(layers, model.num_heads):
-            raise ValueError(f"model: {layers} layers of {model.num_heads} heads have too many dropouts to number")
         lengths = {"pretrain": self.pretrain.seq_length} if self.base is None else {}
         lengths |= {"build_mini": self.build_mini.seq_length} if self.builds_minis else {}
         lengths |= {"adapt": self.adapt.seq_length}

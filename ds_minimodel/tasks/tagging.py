@@ -104,15 +104,16 @@ class Tagging(FinetunedKind[Sentences, TaggedTokens]):
                 by_word.setdefault(word, Counter())[target] += 1
         majority = _most_frequent(sum(by_word.values(), Counter()))
         of_word = {word: _most_frequent(counts) for word, counts in by_word.items()}
-        found: References = {}
-        for name, known in (("majority", {}), ("majority of each word", of_word)):
-            scores: dict[str, float] = {}
-            for language, path in tests.items():
-                test = read_tagged(path, labels)
-                tags = [np.array([known.get(word, majority) for word in words]) for words in test.words]
-                scores[language] = score_tags(tags, test)["score"]
-            found[name] = scores
-        return found
+
+        def score(known: Mapping[str, int], test: Sentences) -> float:
+            tags = [np.array([known.get(word, majority) for word in words]) for words in test.words]
+            return score_tags(tags, test)["score"]
+
+        read = {language: read_tagged(path, labels) for language, path in tests.items()}
+        return {
+            name: {language: score(known, test) for language, test in read.items()}
+            for name, known in (("majority", {}), ("majority of each word", of_word))
+        }
 
     def check_request(self, request: Request, where: str) -> None:
         if "tokens" not in request:

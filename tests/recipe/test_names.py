@@ -68,4 +68,4 @@ def test_next_tokens_take_a_vocabulary_that_loses_nothing(load, refusal):
         "unigram",
         "byte-bpe",
     )
-    assert "tokenizer.kind: Input should be 'byte-bpe'" in refusal("model.kind=llama", "tokenizer.kind=unigram")
+    assert "Input should be 'byte-bpe'" in refusal("model.kind=llama", "tokenizer.kind=unigram")
