@@ -297,12 +297,10 @@ def check_fit(folder: str | Path, pack: PackArtifact, body: BodyArtifact) -> Non
     if has != needed:
         named = [", ".join(sorted(names)) for names in (has, needed)]
         raise UserError(f"{folder}: the pack holds {named[0]}, where languages of this body have {named[1]}")
-    for name in [name for name in pack.tensors if name.startswith("body.")]:
+    for name, tensor in pack.tensors.items():
         own = body.tensors.get(name if body.task else name.removeprefix("body."))
-        if own is None or own.shape != pack.tensors[name].shape:
-            raise UserError(
-                f"{folder}: replaces {name} of shape {tuple(pack.tensors[name].shape)}, which the body has not"
-            )
+        if name.startswith("body.") and (own is None or own.shape != tensor.shape):
+            raise UserError(f"{folder}: replaces {name} of shape {tuple(tensor.shape)}, which the body has not")
 
 
 def plug(model: nn.Module, pack: PackArtifact) -> None:

@@ -21,8 +21,7 @@ from ds_minimodel.models import BodyConfig, products_of
 from ds_minimodel.models.kind import LayerProducts, keys_seen
 
 EFLOP = 1e18
-V100_FLOPS_PER_SECOND = 30e12  # the paper's estimate of what one V100 sustains (section 3)
-EFLOPS_PER_V100_DAY = V100_FLOPS_PER_SECOND * 24 * 3600 / EFLOP  # 2.592
+EFLOPS_PER_V100_DAY = 30e12 * 24 * 3600 / EFLOP  # 30 TFLOP/s are the paper's estimate of a V100 (section 3)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ ACTIVATIONS = {
     ),
     "silu": (F.silu, torch.ops.aten.silu_backward),
 }
-_NUMBERS = {name: number for number, name in enumerate(ACTIVATIONS)}
 
 
 def _activation(number: int) -> tuple[Any, Any]:
@@ -62,4 +61,4 @@ def gated(x: Tensor, activation: str) -> Tensor:
 
     activation: gelu (exact), gelu_tanh (its approximation) or silu.
     """
-    return _differentiable(x, _NUMBERS[activation])
+    return _differentiable(x, list(ACTIVATIONS).index(activation))

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from ds_minimodel.ops.cpu import has_bf16_products
 
-LEAST_ROUNDING = 128
-
 
 def is_emulated(x: Tensor) -> bool:
     """Whether torch would have to emulate a product of `x`. False where it traces: then the product stays whole."""
@@ -36,7 +34,7 @@ def rows_for_few_shapes(num_rows: int, x: Tensor) -> int:
     """
     if x.dtype != torch.bfloat16 or x.device.type != "cpu" or not has_bf16_products():
         return num_rows
-    step = max(LEAST_ROUNDING, (1 << num_rows.bit_length() - 1) // 8)
+    step = max(128, (1 << num_rows.bit_length() - 1) // 8)
     return -(-num_rows // step) * step
 
 

@@ -161,7 +161,7 @@ QUANTISED = {"quant_method": "fp8"}
     "shape, key, value, said",
     [
         ("modernbert as published", "layer_types", FULL + 2 * SLIDING + 4 * FULL, "layer_types"),
-        ("modernbert as published", "hidden_size", 36, "hidden_size 36 / num_heads 4: a head is 9 wide"),
+        ("modernbert as published", "hidden_size", 36, "a head is 9 wide .head_size, or hidden_size / num_heads"),
         ("qwen3", "head_dim", 7, "an even rotary dimension"),
         ("llama, untied", "rope_parameters", YARN, "rope_type 'yarn' is not served"),
         ("llama, untied", "rope_parameters", {**LLAMA3, "low_freq_factor": 8.0}, "rotary_low 8.0 is above rotary_high"),

@@ -74,9 +74,8 @@ class ModernConfig(BodyConfig):
     @model_validator(mode="after")
     def _heads_agree(self) -> Self:
         if self.head_width % 2:
-            size = getattr(self, "head_size", None)
-            where = f"head_size {size}" if size else f"hidden_size {self.hidden_size} / num_heads {self.num_heads}"
-            raise ValueError(f"{where}: a head is {self.head_width} wide, which must be even, for rotary positions")
+            by = "head_size, or hidden_size / num_heads"
+            raise ValueError(f"a head is {self.head_width} wide ({by}), which must be even, for rotary positions")
         if self.num_heads % self.num_key_heads:
             raise ValueError(f"num_kv_heads {self.num_key_heads} does not divide num_heads {self.num_heads}")
         return self
