@@ -58,7 +58,7 @@ class Screen:
             rate = best
 
     def rates(self) -> dict[str, float]:
-        rates = {}
+        rates = dict[str, float]()
         for way, others in FAMILIES.items():
             rates |= dict.fromkeys([way, *others], self.best_rate(way, FULL / 8))
         return rates

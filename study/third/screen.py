@@ -49,6 +49,7 @@ class World:
         self.kept = self.new.vocabulary.kept
         # New merges go on where the old ones end, so each new piece is a row of old ones, wherever it stands.
         self.parts = self.old.cut(self.new.pieces()[self.kept :])
+        assert self.old.scored_after is not None
         self.end = self.old.scored_after
 
     def model(self, way: Way) -> Model:
@@ -216,7 +217,7 @@ def main(folder: Path, language: str, name: str, rate: float, thousands: float, 
     if way.full:  # what trains is fp32, beside the weights in bf16
         masters = [nn.Parameter(p.detach().float()) for p in model.adapters]
     optimizer = torch.optim.AdamW(masters or model.trained, lr=rate, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
-    order, cache, curve = torch.empty(0, dtype=torch.long), {}, []
+    order, cache, curve = torch.empty(0, dtype=torch.long), dict[int, Tensor](), []
     if way.untied:
         some = torch.randperm(len(blocks), generator=generator)[: plan.steps // PASSES * BATCH]
         blocks = blocks[some]

@@ -9,8 +9,9 @@ Shapes: B batch, S sequence, H hidden, V vocabulary, N new rows.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +88,7 @@ class Model:
     input and `extra` from the output; with `untied`, `extra` are the output rows. adapters: of LoRA.
     """
 
-    body: nn.Module
+    body: Any
     kept: Tensor
     rows: nn.Parameter
     way: Way
@@ -186,10 +187,11 @@ class Model:
         penalty = RIDGE * len(x) * float(x.var()) * torch.eye(x_1.shape[1])
         solution = torch.linalg.solve(x_1.T @ x_1 + penalty, x_1.T @ (y - x))
         weight, bias = solution[:-1].T.contiguous(), solution[-1]
-        self.map = tuple(tensor.to(self.kept.dtype) for tensor in (weight, bias, first))
+        dtype = self.kept.dtype
+        self.map = weight.to(dtype), bias.to(dtype), first.to(dtype)
 
 
-def run(layers: Sequence[nn.Module], x_BSH: Tensor) -> Tensor:
+def run(layers: Any, x_BSH: Tensor) -> Tensor:
     for layer in layers:
         x_BSH = layer(x_BSH, None, NO_DROPOUT)
     return x_BSH
@@ -209,7 +211,7 @@ class LowRank(nn.Module):
         return self.linear(x) + 2 * ops.linear(low, self.up.to(x.dtype))
 
 
-def add_adapters(body: nn.Module, rank: int) -> Iterator[nn.Parameter]:
+def add_adapters(body: Any, rank: int) -> Iterator[nn.Parameter]:
     """LoRA in all linear layers but that of queries, keys and values where these are computed apart."""
     for layer in body.layers:
         for name in ("qkv", "attention_out", "ffn_in", "ffn_out"):
@@ -228,7 +230,7 @@ class LowRankProjection(LowRank):
         self.sites, self.num_heads, self.num_key_heads = linear.sites, linear.num_heads, linear.num_key_heads
         self.head_width = linear.head_width
 
-    def forward(self, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
         assert x_BQH is not None
         key_value, query = self.linear(x_BSH, x_BQH)
         low = 2 * ops.linear(ops.linear(x_BSH, self.down.to(x_BSH.dtype)), self.up.to(x_BSH.dtype))
