@@ -2,12 +2,17 @@
 with a topic task and questions, and a recipe that runs in seconds."""
 
 import contextlib
+import fcntl
 import io
 import json
+import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +22,8 @@ from ds_minimodel.steps.order import STEPS
 from ds_minimodel.steps.run import run_step
 from ds_minimodel.training.ranks.launch import CPU
 
-from ..forks import run, run_ranks
+from ..docs import ROOT
+from ..forks import run_ranks
 
 TOPICS = {
     "sea": "wave boat fish salt shore wind",
@@ -151,8 +157,18 @@ def copy_of(world, tmp_path):
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
-    """Recipe of a pipeline that has run to its end, undisturbed."""
-    recipe = make_world(tmp_path_factory.mktemp("world"))
-    code, _, err = run("run", recipe)
-    assert code == 0, err
-    return recipe
+    """Recipe of a pipeline that has run to its end, undisturbed; all workers of pytest-xdist read the same.
+
+    scripts/gpu_check.sh has made it, with Python started as users start it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "world"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+        if not (folder / "pipeline/run/report").exists():
+            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            command = ["bash", ROOT / "scripts/gpu_check.sh", "--cpu", "--out", folder, "pipeline"]
+            done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout
+    return folder / "pipeline/recipe.yaml"
