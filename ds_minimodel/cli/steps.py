@@ -13,6 +13,7 @@ from ds_minimodel.steps.order import STEPS, RunsOn, Step
 from ds_minimodel.steps.run import check_alone, is_pending, run_step, run_step_here, steps_to_run
 from ds_minimodel.training.ranks import mpi
 from ds_minimodel.training.ranks.launch import (
+    PREEMPTED,
     Stopped,
     check_ranks,
     end_with_launcher,
@@ -167,5 +168,6 @@ def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
     except Stopped as stopped:
         if rank_of_environment() == 0:
             print(f"ds-minimodel: {stopped}", file=sys.stderr)
-        sys.exit(0 if stopped.signal_number == signal.SIGTERM else INTERRUPTED)  # of `run` too: no further step
+        ends = 0 if launched() else PREEMPTED  # a launcher takes what is not 0 for a failure of the rank
+        sys.exit(ends if stopped.signal_number == signal.SIGTERM else INTERRUPTED)  # of `run` too: no further step
     return 0

@@ -115,9 +115,12 @@ def build_mini_flops(work: Work, frozen_layers: int, new_layers: int) -> float:
     return work.num_sequences * (passes + 2 * lm_head_flops(work))
 
 
-def adapt_flops(work: Work, num_layers: int) -> float:
-    """Step 2, equation A3: body frozen, embeddings trained through it, tied output projection trained."""
-    passes = 2 * _all_layers(work, num_layers)
+def adapt_flops(work: Work, num_layers: int, trains_body: bool = False) -> float:
+    """Step 2, equation A3: body frozen, embeddings trained through it, tied output projection trained.
+
+    trains_body: all weights of the body train as well.
+    """
+    passes = (2 + trains_body) * _all_layers(work, num_layers)
     return work.num_sequences * (passes + 2 * lm_head_flops(work) + output_gradient_flops(work))
 
 
@@ -172,20 +175,23 @@ def executed_build_mini(work: Work, frozen_layers: int, new_layers: int) -> floa
     return work.num_sequences * (prefix + new + 2 * lm_head_flops(work))
 
 
-def executed_adapt(work: Work, num_layers: int) -> float:
-    """Step 2: every layer passes the gradient back without weight gradients; the output projection trains."""
-    stack = _executed_stack(work, work.layers(num_layers), work.num_read, trains=False)
+def executed_adapt(work: Work, num_layers: int, trains_body: bool = False) -> float:
+    """Step 2: every layer passes the gradient back, weights get one where they train; the output projection trains."""
+    stack = _executed_stack(work, work.layers(num_layers), work.num_read, trains=trains_body)
     return work.num_sequences * (stack + 2 * lm_head_flops(work) + output_gradient_flops(work))
 
 
 # --- Costs of steps and of a recipe ---
 
 
-def step_flops(step: str, work: Work, depths: Sequence[int], frozen_layers: int = 0) -> Cost:
+def step_flops(
+    step: str, work: Work, depths: Sequence[int], frozen_layers: int = 0, trains_body: bool = False, low_rank: int = 0
+) -> Cost:
     """Cost of `work` in the step "pretrain", "build-mini" or "adapt"; work.steps = 1 gives one update.
 
     depths: where heads sit, the deepest being the number of layers that run.
-    frozen_layers: layers below the new ones, in step 1b.
+    frozen_layers: layers below the new ones, in step 1b. trains_body: in step 2 all weights train. low_rank: numbers in
+    low-rank updates that train in step 2, of which each costs a product forward and two backward.
     """
     num_layers = max(depths)
     if step == "pretrain":
@@ -194,7 +200,9 @@ def step_flops(step: str, work: Work, depths: Sequence[int], frozen_layers: int 
         layers = frozen_layers, num_layers - frozen_layers
         return Cost(build_mini_flops(work, *layers), executed_build_mini(work, *layers))
     assert step == "adapt", step
-    return Cost(adapt_flops(work, num_layers), executed_adapt(work, num_layers))
+    more = 6.0 * low_rank * work.num_sequences * work.seq_length
+    formula, executed = (count(work, num_layers, trains_body) for count in (adapt_flops, executed_adapt))
+    return Cost(formula + more, executed + more)
 
 
 def finetune_flops(work: Work, num_outputs: int, reads_start: bool) -> Cost:

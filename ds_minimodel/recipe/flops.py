@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import torch
+
+from ds_minimodel.models import make_body
 from ds_minimodel.models.flops import EFLOP, EFLOPS_PER_V100_DAY, Cost, Work, step_flops
+from ds_minimodel.models.low_rank import add_low_rank, is_low_rank
 from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.recipe.systems import System
 
@@ -37,13 +41,24 @@ def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
         costs["build-mini"] = step_flops("build-mini", work, [mini.depth + mini.new_layers], mini.depth)
     work = whole_work(recipe, adapt, recipe.target_vocab_size, recipe.kept_rows)
     parts = [
-        (share, step_flops("adapt", work, [depth]))
+        (share, adapt_step_flops(recipe, system, work, depth))
         for depth, share in system.adapt_depths(num_layers, mini, adapt.depth_schedule)
     ]
     costs["adapt"] = Cost(
         sum(share * cost.formula for share, cost in parts), sum(share * cost.executed for share, cost in parts)
     )
     return costs
+
+
+def adapt_step_flops(recipe: Recipe, system: System, work: Work, depth: int) -> Cost:
+    """Cost of `work` in step 2 of a system over so many layers."""
+    low_rank = 0
+    if system.trains == "low-rank":
+        with torch.device("meta"):
+            body = make_body(recipe.body_config.with_layers(depth))
+            add_low_rank(body, recipe.adapt.rank, 0)
+        low_rank = sum(parameter.numel() for name, parameter in body.named_parameters() if is_low_rank(name))
+    return step_flops("adapt", work, [depth], trains_body=system.trains == "all", low_rank=low_rank)
 
 
 def step_work(recipe: Recipe, section: Training, vocab_size: int, steps: int = 1, kept: int = 0) -> Work:

@@ -134,6 +134,9 @@ class OptimizerSection(Section):
     """Largest norm of the gradient; 0: not clipped."""
 
 
+_WARM_UP = 0.08  # of the steps
+
+
 class Training(OptimizerSection):
     """One training run on text; the objective has further keys (models/objectives/)."""
 
@@ -145,16 +148,21 @@ class Training(OptimizerSection):
     """Tokens of a sequence, special ones included."""
     lr: PositiveFloat = 7e-4
     """Peak learning rate."""
-    warmup_steps: NonNegativeInt = 10_000
-    """Steps of linear rise to it, below `steps`; then linear fall to 0."""
+    warmup_steps: NonNegativeInt | None = None
+    """Steps of linear rise to it, below `steps`, then linear fall to 0; 8 % of them where not given, as the paper's."""
     held_out_every: Annotated[PositiveInt | None, DECIDES_NOTHING] = None
     """Steps from one loss on held-out text to the next; a twentieth of all where not given."""
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:
-        if self.warmup_steps >= self.steps:
+        if self.warmup >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be below steps {self.steps}")
         return self
+
+    @property
+    def warmup(self) -> int:
+        """Steps of warm-up."""
+        return round(_WARM_UP * self.steps) if self.warmup_steps is None else self.warmup_steps
 
 
 class BuildMini(Training):
@@ -169,6 +177,10 @@ class Adapt(Training):
     """Language → word vectors (fastText's `.vec`), for `focus`, `wechsel` and `ofa`."""
     dictionaries: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
     """Target → word pairs that turn its vectors, for `wechsel` and `ofa`."""
+    rates: Annotated[dict[str, PositiveFloat], RECORDED_ELSEWHERE] = {}
+    """System → peak learning rate, where it is not `lr`."""
+    rank: Annotated[int, Field(ge=1, le=1024), RECORDED_ELSEWHERE] = 16
+    """`lora`: of the updates of the body's linear layers."""
     train_output_bias: bool = True
     """The target's output bias trains too; `false` is the paper's code."""
     train_positions: bool = False
@@ -549,10 +561,26 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _systems_carry_tasks_over(self) -> "Recipe":
+        unknown = sorted(self.adapt.rates.keys() - set(self.systems))
+        if unknown:
+            raise ValueError(f"adapt.rates: {unknown[0]} is not among the systems {', '.join(self.systems)}")
+        for system in self.chosen_systems:
+            if system.trains and self.finetune.finetuned_tasks:
+                raise ValueError(
+                    f"systems: {system.name} trains the body itself, not the one that tasks are finetuned on; "
+                    f"leave out finetune.tasks.{min(self.finetune.finetuned_tasks)}"
+                )
+            if system.trains == "low-rank" and self.engine.tensor_parallel > 1:
+                raise ValueError(f"engine.tensor_parallel: the updates of {system.name} are not cut; give 1")
+        return self
+
+    @model_validator(mode="after")
     def _depths_agree(self) -> "Recipe":
         layers, mini, schedule = self.model.num_layers, self.mini, self.adapt.depth_schedule
         systems = self.chosen_systems
-        if mini.depth > layers or (mini.depth == layers and any(system.needs_shallow_mini for system in systems)):
+        is_read = any(system.builds_mini or Depth.MINI in (system.adapts_at, *system.body_heads) for system in systems)
+        if is_read and mini.depth > layers - any(system.needs_shallow_mini for system in systems):
             raise ValueError(f"mini.depth {mini.depth} must be below model.num_layers {layers}")
         if self.builds_minis and self.build_mini.initialisation == "last" and mini.new_layers > layers:
             raise ValueError(f"build_mini.initialisation last: the body has {layers} layers, not {mini.new_layers}")

@@ -37,7 +37,9 @@ class System:
     is the body's number of layers. body: the system whose body it takes instead of pretraining one of its own.
     adapts_at: how many layers of the body step 2 runs. builds_mini: step 1b trains new layers on top of mini.depth
     of the body's, and step 2 runs those instead. follows_schedule: adapt.depth_schedule, where given, says how many
-    layers step 2 runs when. starts_from_base: can take over a foreign body. color, line, marker: matplotlib's.
+    layers step 2 runs when. starts_from_base: can take over a foreign body. trains: what of the body trains in step 2:
+    "" nothing, "all" its weights, "low-rank" updates of its linear layers; then it can't carry tasks over. color, line,
+    marker: matplotlib's.
     """
 
     name: str
@@ -48,6 +50,7 @@ class System:
     builds_mini: bool = False
     follows_schedule: bool = False
     starts_from_base: bool = False
+    trains: str = ""
     color: str = "#59636e"
     line: Any = "-"
     marker: str = "o"
@@ -123,6 +126,26 @@ SYSTEMS: dict[str, System] = {
             color="#009E73",
             line=(0, (4, 1, 1, 1, 1, 1)),
             marker="v",
+        ),
+        System(
+            "full",
+            "All weights",
+            body="bl_base",
+            trains="all",
+            starts_from_base=True,
+            color="#CC79A7",
+            line=":",
+            marker="x",
+        ),
+        System(
+            "lora",
+            "LoRA",
+            body="bl_base",
+            trains="low-rank",
+            starts_from_base=True,
+            color="#56B4E9",
+            line=(0, (3, 1, 1, 1)),
+            marker="+",
         ),
     )
 }

@@ -27,10 +27,12 @@ from ds_minimodel.models.artifacts import (
 )
 from ds_minimodel.models.body import KEPT
 from ds_minimodel.models.flops import Cost
+from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, merged, replaced
 from ds_minimodel.models.mini import prefix
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import LanguageModel, Tensors, load_into, train_only
 from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.recipe.flops import adapt_step_flops, step_work
 from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
@@ -43,7 +45,6 @@ from ds_minimodel.steps.training import (
     language_model,
     micro_batches,
     snapshot_folder,
-    text_cost,
     text_inputs,
     text_run,
     text_sampler,
@@ -63,6 +64,8 @@ def jobs(context: Context) -> list[Job]:
     source, listed = recipe.languages.source, []
     for system in recipe.chosen_systems:
         inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
+        inputs |= {"lr of it": recipe.adapt.rates[system.name]} if system.name in recipe.adapt.rates else {}
+        inputs |= {"rank": recipe.adapt.rank} if system.trains == "low-rank" else {}
         parents = [layout.pretrain(system), layout.tokenizer(source)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
@@ -86,7 +89,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
     vocab_size = sampler.reader.store.vocabulary.size
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
     source_folder = layout.pretrain(system) / "pack"
-    run = text_run(recipe, section, world, _phases(recipe, system, vocab_size))
+    run = text_run(recipe, section, world, _phases(recipe, system, vocab_size), section.rates.get(system.name))
     frozen, module = adapted_model(recipe, load_body(body_folder), system, vocab_size)
     facts: dict[str, Any] = {
         "initialisation": section.initialisation,
@@ -94,7 +97,8 @@ def _adapt(context: Context, system: System, language: str) -> None:
     }
     first_folder = snapshot_folder(folder, 0)
     source = load_pack(source_folder, frozen.space)
-    world.from_main(lambda: _save_first(context, language, frozen, source, first_folder, facts))
+    own = {f"body.{name}": tensor for name, tensor in frozen.tensors.items() if name in replaced(module)}
+    world.from_main(lambda: _save_first(context, language, own, source, first_folder, facts))
     initial, manifest = load_pack(first_folder, frozen.space, language, 0), read_artifact(first_folder, FirstManifest)
     facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
@@ -106,7 +110,8 @@ def _adapt(context: Context, system: System, language: str) -> None:
         batches = _at_scheduled_depth(batches, section)
 
     def pack_of(step: int, weights: Tensors) -> PackArtifact:
-        tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in weights.items()}
+        trained = merged(weights, frozen.tensors)
+        tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in trained.items()}
         eflops = run.accounting.eflops_until(step)
         return replace(initial, tensors=tensors, steps=step, eflops=eflops)
 
@@ -149,23 +154,18 @@ def _adapt(context: Context, system: System, language: str) -> None:
 
 
 def _save_first(
-    context: Context, language: str, frozen: BodyArtifact, source: PackArtifact, out: Path, facts: dict[str, Any]
+    context: Context, language: str, own: Tensors, source: PackArtifact, out: Path, facts: dict[str, Any]
 ) -> None:
-    """Save the pack of step 0, with what else trains as the frozen model has it; a resumed run has it already."""
+    """Save the pack of step 0, with `own`, what else trains as the body has it; a resumed run has it already."""
     if out.exists():
         return
     first = first_pack(context, language, source.tensors)
-    trained = {
-        f"body.{name}": tensor
-        for name, tensor in frozen.tensors.items()
-        if trains_in_adapt(f"body.{name}", context.recipe.adapt)
-    }
     save_pack(
         out,
         PackArtifact(
             language,
-            first.tensors | trained,
-            frozen.space,
+            first.tensors | own,
+            source.space,
             kept=context.recipe.kept_rows,
             kept_of=facts["parents"]["source"] if context.recipe.kept_rows else "",
         ),
@@ -190,7 +190,9 @@ def adapted_model(
         frozen = prefix(body, depth)
     module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size, recipe.kept_rows)
     load_into(module, frozen.tensors, "body.")
-    train_only(module, lambda name: trains_in_adapt(name, recipe.adapt))
+    if system.trains == "low-rank":
+        add_low_rank(module.body, recipe.adapt.rank, recipe.seed)
+    train_only(module, lambda name: trains_in_adapt(name, recipe.adapt, system))
     return frozen, module
 
 
@@ -204,12 +206,14 @@ def adapt_depths(recipe: Recipe, system: System) -> list[tuple[int, float]]:
     return system.adapt_depths(recipe.model.num_layers, recipe.mini, recipe.adapt.depth_schedule)
 
 
-def trains_in_adapt(name: str, section: Adapt) -> bool:
-    """Whether step 2 trains the model's parameter of this name."""
+def trains_in_adapt(name: str, section: Adapt, system: System) -> bool:
+    """Whether step 2 of a system trains the model's parameter of this name."""
     if name.startswith(f"pack.{KEPT}"):
         return False
     if name.startswith("pack."):
         return name != "pack.bias" or section.train_output_bias
+    if system.trains:
+        return system.trains == "all" or is_low_rank(name)
     return (name == "body.positions" and section.train_positions) or (
         name.startswith("body.embedding_norm.") and section.train_embedding_norm
     )
@@ -218,9 +222,8 @@ def trains_in_adapt(name: str, section: Adapt) -> bool:
 def _phases(recipe: Recipe, system: System, vocab_size: int) -> list[tuple[int, Cost]]:
     """(steps, Cost of one step) for each depth that step 2 trains at."""
     section = recipe.adapt
-    costs = {
-        depth: text_cost(recipe, section, vocab_size, "adapt", (depth,)) for depth, _ in adapt_depths(recipe, system)
-    }
+    work = step_work(recipe, section, vocab_size, kept=recipe.kept_rows)
+    costs = {depth: adapt_step_flops(recipe, system, work, depth) for depth, _ in adapt_depths(recipe, system)}
     if not is_scheduled(recipe, system):
         return [(section.steps, cost) for cost in costs.values()]
     depths = [section.depth_at(step) for step in range(section.steps)]

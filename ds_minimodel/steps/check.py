@@ -5,16 +5,19 @@ import os
 import sys
 from collections.abc import Collection, Iterable
 
+import torch
+
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.jobs.records import refuse_if_stale
 from ds_minimodel.ops.gpu import check_gpus
+from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.schema import OptimizerSection, Recipe
 from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.order import Step
 from ds_minimodel.steps.prepare import check_text
 from ds_minimodel.steps.training import text_steps
-from ds_minimodel.training.ranks.launch import name_the_cpu
+from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 from ds_minimodel.training.run import (
     Accounting,
     Execution,
@@ -42,6 +45,7 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     if os.environ.get("DS_ACCELERATOR") != "cpu":
         check_gpus(ranks)
+    resolve_precision(recipe.engine.precision, torch.device("cuda" if has_gpu() else "cpu"))
     check_text(recipe)
     check_tasks(recipe)
     for section in text_steps(recipe, recipe.chosen_systems).values():
@@ -70,7 +74,7 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
         return
     unknown = _OF_PRECISION if engine.precision == "auto" else ()
     forms: dict[str, tuple[OptimizerSection, Schedule, int, int, Collection[str]]] = {
-        step: (section, Schedule(section.steps, section.lr, section.warmup_steps), section.batch_size, 0, unknown)
+        step: (section, Schedule(section.steps, section.lr, section.warmup), section.batch_size, 0, unknown)
         for step, section in text_steps(recipe, recipe.chosen_systems).items()
     }
     for task in finetune.finetuned_tasks:

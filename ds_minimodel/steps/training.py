@@ -154,16 +154,18 @@ def _sampler(context: Context, section: Training, store: TokenStore, seed: int) 
     return Sampler(SampleReader(store, table(), seed), context.recipe.trained_by, section)
 
 
-def text_run(recipe: Recipe, section: Training, world: World, phases: Sequence[tuple[int, Cost]]) -> Run:
-    """The Run of a step that trains on text. `phases`: (steps, Cost of one step) each."""
+def text_run(
+    recipe: Recipe, section: Training, world: World, phases: Sequence[tuple[int, Cost]], lr: float | None = None
+) -> Run:
+    """The Run of a step that trains on text. phases: (steps, Cost of one step) each. lr: where not the section's."""
     return training_run(
         recipe,
         section,
         world,
         steps=section.steps,
         batch_size=section.batch_size,
-        lr=section.lr,
-        warmup_steps=section.warmup_steps,
+        lr=lr or section.lr,
+        warmup_steps=section.warmup,
         tokens_per_step=section.batch_size * section.seq_length,
         phases=tuple((steps, cost.formula, cost.executed) for steps, cost in phases),
     )
@@ -172,9 +174,8 @@ def text_run(recipe: Recipe, section: Training, world: World, phases: Sequence[t
 def text_cost(
     recipe: Recipe, section: Training, vocab_size: int, step: str, depths: Sequence[int], frozen_layers: int = 0
 ) -> Cost:
-    """Cost of one optimizer step of a step that trains on text."""
-    kept = recipe.kept_rows if step == "adapt" else 0
-    return step_flops(step, step_work(recipe, section, vocab_size, kept=kept), depths, frozen_layers)
+    """Cost of one optimizer step of a step that trains on the source's text."""
+    return step_flops(step, step_work(recipe, section, vocab_size), depths, frozen_layers)
 
 
 def micro_batches(sampler: BatchSource, run: Run, world: World) -> Batches:

@@ -95,7 +95,7 @@ def test_a_signal_reaches_the_ranks_which_save(recipe):
     process, ranks = train(recipe, "bl_base")
     process.send_signal(signal.SIGTERM)
     errors = said_by(process)
-    assert process.returncode == 0, errors
+    assert process.returncode == 75, errors
     assert errors.count("stopped after step") == errors.count("stopping after this step") == 1
     assert "Traceback" not in errors
     assert is_saved(run_of(recipe, "bl_base"))

@@ -53,6 +53,9 @@ _MEETING = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a 
 EXPORTED = "DS_ DEEPSPEED_ DSMM_ NCCL_ GLOO_ TORCH_ OMP_ GOMP_ MKL_ MALLOC_ HF_ LD_LIBRARY_PATH".split()
 
 
+PREEMPTED = os.EX_TEMPFAIL  # the exit code of what SIGTERM has ended, its state saved: to be started again
+
+
 def launched() -> bool:
     """Whether a launcher started this process as one of several ranks."""
     return "RANK" in os.environ or mpi.started()
@@ -185,7 +188,7 @@ def launch(arguments: Sequence[str], ranks: int) -> int:
     if received:
         if failures:
             _say("not all ranks have saved; the same command goes on from the last checkpoint")
-        sys.exit(0 if received[0] == signal.SIGTERM and not failures else 1)
+        sys.exit(PREEMPTED if received[0] == signal.SIGTERM and not failures else 1)
     for rank, code in failures.items():
         if code < 0 and code != -signal.SIGTERM:  # which the launcher sends to the others
             name = signal.Signals(-code).name

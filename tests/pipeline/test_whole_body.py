@@ -1,0 +1,72 @@
+"""Systems that train the body itself, as users would without this package: all its weights, or low-rank updates."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.recipe.reading import load_recipe
+
+from ..forks import run
+from .conftest import prepare, refused, run_two_ranks
+from .test_extension import make_recipe
+
+SETTINGS = ["systems=[bl_base, full, lora]", "adapt.rank=2", "adapt.rates={full: 1e-3, lora: 5e-3}"]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def folder(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    code, _, err = run("run", make_recipe(folder, request.param), *SETTINGS)
+    assert code == 0, err
+    assert err.count("bits a byte before") >= 3 and "LoRA: xx, bits: " in err
+    return folder
+
+
+def rows_of(folder, system, part="pack"):
+    return load_file(folder / f"run/adapt/{system}/xx/{part}/embeddings.safetensors")
+
+
+@pytest.mark.parametrize("system", ["full", "lora"])
+def test_the_body_that_comes_out_is_another_one_and_better(folder, tmp_path, system):
+    base = load_file(folder / "base/body/model.safetensors")
+    first, last = rows_of(folder, system, "snapshots/step-00000000"), rows_of(folder, system)
+    changed = {name for name in last if not torch.equal(first[name], last[name])}
+    of_body = {f"body.{name}" for name in base}
+    updated = {name for name in of_body if ".qkv.w" in name or "_out.w" in name or "_in.w" in name}
+    assert (
+        changed & of_body == (of_body if system == "full" else updated) and changed - of_body == last.keys() - of_body
+    )
+    assert all(torch.equal(first[name], base[name.removeprefix("body.")]) for name in first.keys() & of_body)
+    scores = json.loads((folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json").read_text())
+    assert scores[-1]["bits_per_byte"] < scores[0]["bits_per_byte"]
+    assert scores[-1]["on_source_bits_per_byte"] != scores[0]["source_pack_bits_per_byte"]
+
+    body, pack = folder / "run/pretrain/bl_base/body", folder / f"run/adapt/{system}/xx/pack"
+    code, _, err = run("export-hf", body, tmp_path / "hf", "--pack", pack, "--dtype", "bf16")
+    assert code == 0, err
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype="auto")
+    assert theirs.dtype == torch.bfloat16
+    torch.testing.assert_close(
+        theirs.model.layers[1].mlp.down_proj.weight, last["body.layers.1.ffn_out.weight"].bfloat16()
+    )
+
+
+def test_two_ranks_train_the_same_body(folder, tmp_path):
+    recipe = prepare(make_recipe(tmp_path, "output" not in rows_of(folder, "full")), *SETTINGS)
+    run_two_ranks(recipe, *SETTINGS, "systems=[full, lora]", "finetune.tasks={}", "engine.zero_stage=3")
+    for system in ("full", "lora"):
+        for name, tensor in rows_of(tmp_path, system).items():
+            torch.testing.assert_close(tensor, rows_of(folder, system)[name], rtol=2e-3, atol=2e-4)
+
+
+def test_costs_and_refusals(folder):
+    recipe = load_recipe(folder / "recipe.yaml", SETTINGS)
+    spent = {row["system"]: row["executed_eflops"] for row in recipe_costs(recipe)}
+    assert spent["bl_base"] < spent["lora"] < spent["full"] < 1.5 * spent["bl_base"]
+    path = folder / "recipe.yaml"
+    assert "adapt.rates: minipost is not among" in refused("run", path, "systems=[lora]", "adapt.rates={minipost: 1.0}")
+    assert "updates of lora are not cut" in refused("run", path, "systems=[lora]", "engine.tensor_parallel=2")
