@@ -21,7 +21,7 @@ from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact,
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.models.artifacts import BodyManifest, PackManifest
 from ds_minimodel.recipe.systems import SYSTEMS
-from ds_minimodel.report.curves import SCORES_FILE, ScoreRow
+from ds_minimodel.report.curves import BITS, OF_SOURCE, SCORES_FILE, ScoreRow
 
 CARD = "README.md"
 # A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
@@ -89,14 +89,22 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
         "\n| | |\n|---|---|",
         *(f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()),
     ]
+    load = '.from_pretrained("FOLDER")  # this one, or its name on the Hub'
+    lines += ["\n```python", f"from transformers import AutoTokenizer, {class_name}\n"]
+    lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}", "```"]
     if scores:
-        lines += [f"\nScores of the run in {escape_markdown(language)}: means over the task models."]
-        lines += ["\n| task | metric | score | models |\n|---|---|---|---|"]
+        lines += [f"\nScores of the run in {escape_markdown(language)}, as means over the models of a task."]
+        lines += ["\n| task | metric | the model as it came | this model | models |\n|---|---|---|---|---|"]
         lines += [
-            f"| {escape_markdown(task)} | {escape_markdown(metric)} | {fmean(of_task):.1f} | {len(of_task)} |"
-            for (task, metric), of_task in scores.items()
+            f"| {escape_markdown(task)} | {escape_markdown(metric)} | {_mean(rows, OF_SOURCE + column)} "
+            f"| {_mean(rows, column)} | {len(rows)} |"
+            for (task, metric, column), rows in scores.items()
         ]
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
+
+
+def _mean(rows: list[dict[str, Any]], column: str) -> str:
+    return f"{fmean(row[column] for row in rows):.{3 if column.endswith(BITS) else 1}f}" if column in rows[0] else "–"
 
 
 def _origin(folders: list[Path]) -> _Origin:
@@ -131,13 +139,16 @@ class _Place:
         """Bodies of the workdir, which may be imported ones."""
         return sorted(self.root.glob("pretrain/*/body")) if self.root else []
 
-    def scores(self, pack: PackManifest, task: str | None) -> dict[tuple[str, str], list[float]]:
-        """{(task, metric): one of each task model}: of the pack on each task, or on the one that is named."""
-        found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    def scores(self, pack: PackManifest, task: str | None) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+        """{(task, metric, its column): rows of each model}: of the pack on the task that is named, or as a body."""
+        found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
         for path in sorted(self.root.glob(f"evaluate/{self.system}/*/*/*/{SCORES_FILE}")) if self.root else ():
             metric = read_manifest(path.parent)["metric"]
             for row in read_model(path, list[ScoreRow], "run the step `evaluate` again"):
                 is_own = row.language == pack.language and row.step == (pack.steps if self.is_adapted else 0)
-                if is_own and task in (None, row.task):
-                    found[row.task, metric].append(row.score)
+                is_finetuned = any(self.root.glob(f"finetune/*/{row.task}")) if self.root else False
+                if is_own and (row.task == task or (task is None and not is_finetuned)):
+                    values = row.model_dump()
+                    column, of_column = (BITS, "bits a byte") if BITS in values else ("score", metric)
+                    found[row.task, of_column, column].append(values)
         return found

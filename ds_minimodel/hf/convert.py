@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,7 +34,7 @@ from ds_minimodel.common.files import (
 from ds_minimodel.common.hub import hub_api
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE, Vocabulary, VocabularyManifest
-from ds_minimodel.hf import ARCHITECTURES
+from ds_minimodel.hf import ARCHITECTURES, gguf
 from ds_minimodel.hf.architecture import Architecture
 from ds_minimodel.hf.card import CARD, hub_name, license_of, model_card
 from ds_minimodel.hf.vocabularies import GENERATION_FILE, TOKENIZER_FILES, keep_tokenizer, token_ids, write_tokenizer
@@ -51,11 +52,39 @@ from ds_minimodel.models.artifacts import (
 )
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, encode, tensors_under
+from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.tasks import task_of
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"  # after either's name: which part holds which tensor
 _WEIGHTS = (SAFETENSORS, f"{SAFETENSORS}{_INDEX}", PICKLE, f"{PICKLE}{_INDEX}")  # the first that is there is read
+
+
+def import_model(
+    model: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE, revision: str | None = None
+) -> None:
+    """Import a folder, a GGUF file or, where neither is there, a model of the Hub, as import_hf does.
+
+    revision: of a model of the Hub.
+    """
+    path = Path(model)
+    if path.exists():
+        if revision is not None:
+            raise UserError(f"--revision {revision}: {model} is here, not on the Hub; leave the option out")
+        if path.is_dir():
+            import_hf(path, out, language)
+            return
+        refuse_existing(out)
+        parent = Path(out).absolute().parent
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".gguf-") as folder:
+            gguf.write_folder(path, folder)
+            import_hf(folder, out, language, path.stem)
+    else:
+        try:
+            import_hf_from_hub(str(model), out, language, revision)
+        except UserError as error:
+            raise UserError(f"{error} ({model} is no folder here, so it was looked for on the Hub)") from None
 
 
 def import_hf_from_hub(
@@ -293,28 +322,45 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 # Export.
 
 
-def export_hf(artifact: str | Path, out: str | Path, pack: str | Path | None = None, depth: int | None = None) -> None:
+def export_hf(
+    artifact: str | Path,
+    out: str | Path,
+    pack: str | Path | None = None,
+    depth: int | None = None,
+    dtype: str = "fp32",
+    suppress_new: bool = False,
+) -> None:
     """Write a body, mini-model or task model with a language pack as a Hugging Face folder.
 
     A body becomes RobertaForMaskedLM, or BertForMaskedLM where it is BERT's, with its head of `depth` (default:
     the deepest) and the layers below it; a task model the class of its kind (tasks/), such as
-    RobertaForSequenceClassification. pack: default the folder `pack` beside the artifact. Raises UserError where a part
-    is missing or does not fit, or that library has no such bodies.
+    RobertaForSequenceClassification. pack: default the folder `pack` beside the artifact. dtype: of the weights, as in
+    ops/precision.py. suppress_new: whether generation leaves out the pieces that the pack adds to its base's. Raises
+    UserError where a part is missing or does not fit, or that library has no such bodies.
     """
     artifact, out = Path(artifact), Path(out)
     refuse_existing(out)
     body, pack = load_body(artifact), Path(pack or artifact.parent / "pack")
     if not pack.is_dir():
         raise UserError(f"{pack}: no such language pack; give one with --pack")
-    language = whole_pack(load_pack(pack, body.space), pack, artifact)
+    added = load_pack(pack, body.space)
+    language = whole_pack(added, pack, artifact)
     check_fit(pack, language, body)
     vocabulary = read_artifact(pack, VocabularyManifest).vocabulary(pack)
+    if suppress_new and not added.kept:
+        raise UserError(f"{pack}: adds no pieces to a base's vocabulary that generation could leave out")
     model = exported(artifact, body, language, vocabulary, depth)
     with atomic_folder(out) as temporary:
         config = body.config.with_layers(model.num_layers)
         ids = write_tokenizer(pack, temporary, config, is_task=body.task is not None)
-        write_json(temporary / "config.json", {**model.config, **ids})
-        save_file(model.tensors, temporary / SAFETENSORS, metadata={"format": "pt"})
+        as_type = DTYPES[dtype]
+        write_json(temporary / "config.json", {**model.config, **ids, "dtype": str(as_type).removeprefix("torch.")})
+        tensors = {name: tensor.to(as_type) for name, tensor in model.tensors.items()}
+        save_file(tensors, temporary / SAFETENSORS, metadata={"format": "pt"})
+        if suppress_new:
+            path = temporary / GENERATION_FILE
+            settings = read_json(path) if path.is_file() else {}
+            write_json(path, {**settings, "suppress_tokens": [*range(added.kept, len(language.tensors["tokens"]))]})
         card = model_card(pack, artifact, model.class_name, model.num_layers, (body.task or {}).get("name"))
         (temporary / CARD).write_text(card, encoding="utf-8")
 

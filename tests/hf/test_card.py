@@ -1,6 +1,7 @@
 """The model card of an export: what manifests and the run say, and nothing that is not known."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -33,7 +34,7 @@ def imported(xlm_r, tmp_path_factory):
 
 @pytest.fixture
 def workdir(imported, tmp_path):
-    """A workdir with this base: a German pack of MiniPost, with scores of two tasks."""
+    """A workdir with this base: a German pack of MiniPost, with scores of two finetuned tasks and of a text."""
     body, source = load_body(imported / "body"), load_pack(imported / "pack")
     work = tmp_path / "runs/extend"
     folders, system = WorkdirLayout(work), SYSTEMS["minipost"]
@@ -46,7 +47,10 @@ def workdir(imported, tmp_path):
         for task, seed, step, score in [("topic", 1, 150, 9.0), ("topic", 1, 300, 60.0), ("topic", 2, 300, 61.0)]
     ]
     qa = [{**rows[1], "task": "qa", "score": 35.5}, {**rows[1], "task": "qa", "language": "fr"}]
-    for task, part in (("topic", rows), ("qa", qa)):
+    text = [{**rows[1], "task": "text", "bits_per_byte": 1.2345, "source_pack_bits_per_byte": 2.0}]
+    for task in ("topic", "qa"):
+        folders.finetune(system, task, seed=1).mkdir(parents=True)
+    for task, part in (("topic", rows), ("qa", qa), ("text", text)):
         folder = folders.evaluate(system, "de", task, seed=1)
         folder.mkdir(parents=True)
         (folder / "scores.json").write_text(json.dumps(part))
@@ -71,7 +75,10 @@ def test_of_a_run(workdir, tmp_path):
     }
     facts = card["ds_minimodel"]
     assert (facts["system"], facts["steps"], facts["eflops"], facts["layers"]) == ("minipost", 300, 0.25, 3)
-    assert "| topic | accuracy | 60.5 | 2 |" in text and "| license of the base | cc-by-4.0 |" in text
+    assert "| text | bits a byte | 2.000 | 1.234 | 1 |" in text and "| license of the base | cc-by-4.0 |" in text
+    assert "| topic |" not in text and "| qa |" not in text, "those are scores of task models"
+    (code,) = re.findall("```python\n(.*)```", text, re.DOTALL)
+    exec(code.replace("FOLDER", str(tmp_path / "out")))
 
     body = load_body(workdir / "pretrain/bl_base/body")
     names = {name: tensor for name, tensor in body.tensors.items() if not name.startswith("heads.")}
@@ -81,7 +88,7 @@ def test_of_a_run(workdir, tmp_path):
     save_body(tmp_path / "model", type(body)(body.config, (), own, body.space, task), "task-model")
     export_hf(tmp_path / "model", tmp_path / "task", workdir / "adapt/minipost/de/pack")
     card, text = card_of(tmp_path / "task")
-    assert "| qa | F1 by MLQA's rules | 35.5 | 1 |" in text and "| topic |" not in text
+    assert "| qa | F1 by MLQA's rules | – | 35.5 | 1 |" in text and "| topic |" not in text
 
 
 def test_names_that_a_hub_would_not_take(workdir, tmp_path):

@@ -78,7 +78,7 @@ def test_new_rows_begin_as_the_mean_of_their_parts(folder):
 
 def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(folder, tmp_path):
     body, pack, out = folder / "run/pretrain/bl_base/body", folder / "run/adapt/bl_base/xx/pack", tmp_path / "hf"
-    code, _, err = run("export-hf", body, out, "--pack", pack)
+    code, _, err = run("export-hf", body, out, "--pack", pack, "--suppress-new")
     assert code == 0, err
     before, after = (AutoTokenizer.from_pretrained(place) for place in (folder / "theirs", out))
     old, new = (AutoModelForCausalLM.from_pretrained(place).eval() for place in (folder / "theirs", out))
@@ -92,6 +92,10 @@ def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(
         and after.decode(after(added)["input_ids"]) == added
     )
     assert after.special_tokens_map == before.special_tokens_map
+    assert new.generate(ids, max_new_tokens=9, do_sample=False).equal(
+        old.generate(ids, max_new_tokens=9, do_sample=False)
+    )
+    assert "adds no pieces" in refused("export-hf", body, tmp_path / "more", "--suppress-new")
 
 
 def test_a_pack_is_asked_beside_its_base_and_plugged_it_is_whole(folder, tmp_path):
