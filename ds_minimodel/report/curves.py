@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -210,12 +211,14 @@ class LossRecord(Stored):
 
     step: Count
     loss: Amount = math.nan
+    executed_eflops: Amount = 0.0
+    tflops_per_second: Amount = math.inf
     bits: Amount | None = Field(None, alias="held_out/bits_per_byte")
     body_bits: Amount | None = Field(None, alias="held_out/body_bits_per_byte")
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> Row | None:
-    """Loss row of one run: final, of training, and held_out, [(step, bits a byte)]; None where nothing was logged.
+    """Loss row of one run: final, of training; held_out, [(step, bits a byte)]; hours of steps. None without a log.
 
     A run that was killed and resumed writes some steps again: the last record of a step counts.
     """
@@ -225,6 +228,9 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
         return None
     of_body = any(record.body_bits is not None for record in records.values())
     held_out = {step: record.body_bits if of_body else record.bits for step, record in sorted(records.items())}
+    work = [0.0, *(record.executed_eflops for _, record in sorted(records.items()))]
+    rates = (record.tflops_per_second for _, record in sorted(records.items()))
+    seconds = sum((end - start) * 1e6 / rate for (start, end), rate in zip(pairwise(work), rates, strict=True) if rate)
     losses = [record.loss for step, record in records.items() if step >= max(1, (1 - LAST_SHARE) * max(records))]
     return {
         "system": system,
@@ -232,10 +238,14 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
         "language": language,
         "final": statistics.fmean(losses),
         "held_out": [(step, bits) for step, bits in held_out.items() if bits is not None],
+        "hours": seconds / 3600,
     }
 
 
 SCORES_FILE = "scores.json"
+BITS = "bits_per_byte"  # the score that is shown of a task that has it
+OF_SOURCE = "source_pack_"  # begins the name of a score that the source language's own pack has: the untouched model's
+ON_SOURCE = "on_source_"  # and of one that an added language's pack has on the source's texts
 
 
 class ScoreRow(Stored):

@@ -9,6 +9,8 @@ from ds_minimodel.common.files import atomic_folder, write_json
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.report import plots, tables
 from ds_minimodel.report.curves import (
+    OF_SOURCE,
+    ON_SOURCE,
     SCORES_FILE,
     Row,
     RunResults,
@@ -18,10 +20,10 @@ from ds_minimodel.report.curves import (
     speedups,
     training_curves,
 )
-from ds_minimodel.report.render import Block, Facts, Heading, Plot, to_html, to_markdown
+from ds_minimodel.report.render import Block, Facts, Findings, Heading, Plot, to_html, to_markdown
+from ds_minimodel.report.verdict import verdicts
 
 TITLE = "Mini-model adaptation: report"
-OF_SOURCE = "source_pack_"  # begins the name of a score that the source language's own pack has
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 
 
@@ -41,16 +43,18 @@ def report_blocks(run: RunResults) -> list[Block]:
     """Page as a list of blocks, in reading order; what it lacks data for is named at its end."""
     left_out: dict[str, str] = {}
     costs = recipe_costs(run.recipe)
-    blocks: list[Block] = [Facts(run.facts)]
+    first = verdicts(run)
+    blocks: list[Block] = [*([Findings(first)] if first else []), Facts(run.facts)]
     if run.target_scores:
         curves = training_curves(run.target_scores)
-        blocks.append(tables.summary_table(curves, costs))
+        untouched = _untouched(run.target_scores, "score")
+        blocks.append(tables.summary_table(curves, costs, untouched if run.recipe.base else None))
         blocks += _speedup_blocks(run, left_out)
         caption = (
             f"Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. {_BANDS}"
         )
         blocks += [Heading("Training curves")]
-        blocks += [Plot("figure-3.png", plots.plot_average_scores(curves), caption)]
+        blocks += [Plot("figure-3.png", plots.plot_average_scores(curves, untouched), caption)]
         for task in names_in(curves, "task"):
             blocks += _task_blocks(run, task, curves, costs)
         blocks += _source_blocks(run, left_out)
@@ -80,19 +84,24 @@ def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequen
     baselines = [row for row in run.baselines if row["task"] == task]
     metric, estimates = run.metrics[task], near_maximal(curves)
     title = metric if task in run.recipe.finetune.finetuned_tasks else f"{metric}, not finetuned"
-    blocks: list[Block] = [Heading(task), tables.final_scores_table(task, title, curves, costs, baselines)]
-    columns = further_columns(rows)
-    for column in columns:
-        if not column.startswith(OF_SOURCE):
-            of_source = training_curves(rows, OF_SOURCE + column) if OF_SOURCE + column in columns else None
+    untouched = _untouched(rows, "score")
+    scores = tables.final_scores_table(task, title, curves, costs, baselines, of_source=untouched)
+    blocks: list[Block] = [Heading(task), scores]
+    for column in further_columns(rows):
+        if not column.startswith((OF_SOURCE, ON_SOURCE)):
             scale, name = tables.SCALES.get(column, tables.PERCENT), column.replace("_", " ")
-            further = training_curves(rows, column)
+            further, of_source = training_curves(rows, column), _untouched(rows, column)
             blocks.append(tables.final_scores_table(task, name, further, costs, (), scale, of_source))
     if estimates:
         blocks.append(tables.near_maximal_table(task, estimates))
     caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"
-    drawn = plots.plot_task_scores(curves, task, metric)
+    drawn = plots.plot_task_scores(curves, task, metric, untouched)
     return [*blocks, Plot(f"figure-3-{task}.png", drawn, caption)]
+
+
+def _untouched(rows: Sequence[Row], column: str) -> pd.DataFrame | None:
+    """Curves of the untouched model's scores, where it was scored."""
+    return training_curves(rows, OF_SOURCE + column) if OF_SOURCE + column in further_columns(rows) else None
 
 
 def _source_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:

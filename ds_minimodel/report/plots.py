@@ -59,7 +59,7 @@ def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
                 axes.plot([at, at], [one.low, one.high], color=INK, linewidth=0.9)
                 text = f"{one.value:.1f}×" if one.value else "never"
                 axes.annotate(text, (at, max(one.value, one.high)), (0, 2), textcoords="offset points", ha="center")
-        _draw_level(axes, 1, name_of(BASELINE))
+        _draw_level(axes, 1, name_of(BASELINE), (0, (1, 1.5)))
         axes.set_xticks(range(len(groups)), groups, color=INK)
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("speedup over BL_BASE (times)")
@@ -68,21 +68,24 @@ def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
         return _png(figure)
 
 
-def plot_average_scores(curves: pd.DataFrame) -> bytes:
+def plot_average_scores(curves: pd.DataFrame, untouched: pd.DataFrame | None = None) -> bytes:
     """Figure 3: score curves averaged over languages, a panel for each task and a line for each system."""
     return _score_panels(
-        curves, [(task, task, AVERAGE) for task in names_in(curves, "task")], "mean over languages (%)"
+        curves, [(task, task, AVERAGE) for task in names_in(curves, "task")], "mean over languages (%)", untouched
     )
 
 
-def plot_task_scores(curves: pd.DataFrame, task: str, metric: str) -> bytes:
+def plot_task_scores(curves: pd.DataFrame, task: str, metric: str, untouched: pd.DataFrame | None = None) -> bytes:
     """Score curves of a task, a panel for each language. metric: what its scores are, such as "accuracy"."""
     languages = names_in(curves.xs(task, level="task"), "language")
-    return _score_panels(curves, [(language, task, language) for language in languages], f"{metric} (%)")
+    panels = [(language, task, language) for language in languages]
+    return _score_panels(curves, panels, f"{metric} (%)", untouched)
 
 
-def _score_panels(curves: pd.DataFrame, panels: Sequence[tuple[str, str, str]], ylabel: str) -> bytes:
-    """panels: (title, task, language)."""
+def _score_panels(
+    curves: pd.DataFrame, panels: Sequence[tuple[str, str, str]], ylabel: str, untouched: pd.DataFrame | None
+) -> bytes:
+    """panels: (title, task, language). untouched: scores of the model as it came."""
     unit, systems = v100_unit(curves["eflops"].max()), names_in(curves, "system")
     targets = NEAR_MAXIMAL * last_points(curves)["mean"]
     with rc_context(RC_PARAMS):
@@ -94,7 +97,10 @@ def _score_panels(curves: pd.DataFrame, panels: Sequence[tuple[str, str, str]], 
             for system in systems:
                 _draw_curve(axes, system, curves.loc[system, task, language], unit)
             if BASELINE in systems:
-                _draw_level(axes, targets[BASELINE, task, language], "95 % of BL_BASE")
+                _draw_level(axes, targets[BASELINE, task, language], "95 % of BL_BASE", (0, (1, 1.5)))
+            if untouched is not None and task in names_in(untouched, "task"):
+                before = last_points(untouched)["mean"][systems[0], task, language]
+                _draw_level(axes, before, "untouched model", (0, (6, 2, 1, 2)))
             axes.set_title(title)
             axes.margins(x=0.02, y=0.06)
             axes.set_xlim(0)
@@ -112,8 +118,8 @@ def _draw_curve(axes: Axes, system: str, points: pd.DataFrame, unit: ComputeUnit
     axes.fill_between(x, low, high, color=drawn.color, alpha=0.13, linewidth=0)
 
 
-def _draw_level(axes: Axes, height: float, label: str) -> None:
-    axes.axhline(height, color=GREY, linestyle=(0, (1, 1.5)), linewidth=1.1, label=label, zorder=1)
+def _draw_level(axes: Axes, height: float, label: str, dashes: Any) -> None:
+    axes.axhline(height, color=GREY, linestyle=dashes, linewidth=1.1, label=label, zorder=1)
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -22,6 +22,12 @@ class Facts(NamedTuple):
     by_label: Mapping[str, str]
 
 
+class Findings(NamedTuple):
+    """What the page has to say first, a line each."""
+
+    lines: Sequence[str]
+
+
 class Plot(NamedTuple):
     """PNG with two pixels for each pixel of the page; `name` is its file beside the page."""
 
@@ -65,7 +71,7 @@ class Table:
     notes: Sequence[str] = field(default_factory=list)
 
 
-Block = Heading | Facts | Plot | Table
+Block = Heading | Facts | Findings | Plot | Table
 
 
 def to_html(title: str, blocks: Iterable[Block]) -> str:
@@ -90,6 +96,8 @@ def to_markdown(title: str, blocks: Iterable[Block]) -> str:
                     f"- **{escape_markdown(label)}**: {escape_markdown(text)}" for label, text in by_label.items()
                 ]
                 lines += [""]
+            case Findings(found):
+                lines += [*(f"- {escape_markdown(line)}" for line in found), ""]
             case Plot(name, _, caption):
                 image = f"![{escape_markdown(caption, in_brackets=True)}]({quote(name)})"
                 lines += [image, "", f"*{escape_markdown(caption)}*", ""]

@@ -60,12 +60,17 @@ def _percent(part: float, whole: float | None) -> Cell:
 # --- scores
 
 
-def summary_table(curves: pd.DataFrame, costs: Iterable[Row]) -> Table:
-    """Summary as in the paper's section 4.1: cost of step 2, and score retained."""
-    spent, ends = adapt_costs(costs), last_points(curves)["mean"].xs(AVERAGE, level="language").unstack()
+def summary_table(curves: pd.DataFrame, costs: Iterable[Row], untouched: pd.DataFrame | None = None) -> Table:
+    """Summary as in the paper's section 4.1: cost of step 2, and score retained.
+
+    untouched: scores of the model as it came, where there was one; then what is retained is the gain over these.
+    """
+    spent, ends = adapt_costs(costs), _averages(curves)
     unit = v100_unit(max(spent.values(), default=0))
     of_base = ends.loc[BASELINE] if BASELINE in ends.index else ends.iloc[0] * math.nan
-    retained = (ends / of_base[of_base > 0]).mean(axis=1)
+    before = 0.0 if untouched is None else _averages(untouched).iloc[0]
+    gain = of_base - before
+    retained = ((ends - before) / gain[gain > 0]).mean(axis=1)
     rows: list[CellRow] = [
         [
             name_of(system),
@@ -75,9 +80,16 @@ def summary_table(curves: pd.DataFrame, costs: Iterable[Row]) -> Table:
         ]
         for system in ends.index
     ]
-    notes = ["Score retained: the system's average final score over BL_BASE's, mean over tasks."]
-    columns = ["System", f"step 2, {unit.name} a language", "of BL_BASE's cost", "score retained"]
+    what = "score" if untouched is None else "gain"
+    over = "" if untouched is None else ", each less the untouched model's; of tasks where BL_BASE is better than that"
+    notes = [f"{what.capitalize()} retained: the system's average final score over BL_BASE's{over}, mean over tasks."]
+    columns = ["System", f"step 2, {unit.name} a language", "of BL_BASE's cost", f"{what} retained"]
     return Table("Summary", columns, rows, notes=notes)
+
+
+def _averages(curves: pd.DataFrame) -> pd.DataFrame:
+    """Final scores, the mean over languages: a row for each system, a column for each task."""
+    return last_points(curves)["mean"].xs(AVERAGE, level="language").unstack()
 
 
 def speedups_table(found: Mapping[str, Mapping[str, Speedup]]) -> Table:
@@ -127,7 +139,7 @@ def final_scores_table(
             before.append([f"{name_of(system)}, unadapted", EMPTY, EMPTY, *_score_cells(first.loc[system], scale)])
         if of_source is not None:
             own = last_points(of_source).loc[system, task]
-            before.append([f"{name_of(system)}, source's pack", EMPTY, EMPTY, *_score_cells(own, scale)])
+            before.append([f"{name_of(system)}, untouched (source's pack)", EMPTY, EMPTY, *_score_cells(own, scale)])
     languages = names_in(ends, "language")
     references: list[CellRow] = [[name, EMPTY, EMPTY, *cells] for name, cells in _reference_rows(baselines, languages)]
     return Table(

@@ -2,6 +2,8 @@
 
 All packs of a language are scored, from the unadapted one (step 0) to the last, for the training curves; the
 source language is scored with its own pack. A kind of task that is not finetuned is scored with the body of step 1.
+Beside a base's packs stand the scores of the base as it came, and of an added language what its pack takes of the
+source's texts.
 """
 
 from collections.abc import Callable
@@ -22,14 +24,14 @@ from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import TaskModel, load_into, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
-from ds_minimodel.recipe.schema import Task
+from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.recipe.systems import System
-from ds_minimodel.report.curves import SCORES_FILE, Row
+from ds_minimodel.report.curves import OF_SOURCE, ON_SOURCE, SCORES_FILE, Row
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import INFERENCE_TOKENS, Examples, inference_batches
-from ds_minimodel.tasks.kind import Encoded, Logits
+from ds_minimodel.tasks.kind import Encoded, Logits, Scores
 
 
 def jobs(context: Context) -> list[Job]:
@@ -38,10 +40,10 @@ def jobs(context: Context) -> list[Job]:
     listed: list[Job] = []
     source = recipe.languages.source
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
-        of_source = (layout.pretrain(system), layout.tokenizer(source)) if KINDS[task.kind].scored_with_source else ()
+        of_source = (layout.pretrain(system), layout.tokenizer(source)) if _asks_source(recipe, task) else ()
         for language, seed in product(recipe.languages_of_task(name), seeds_of_task(recipe, name)):
             inputs = {
-                "task": task_inputs(recipe, name, task.test_files(language)),
+                "task": task_inputs(recipe, name, [*task.test_files(language), *_on_source(recipe, task, language)]),
                 "language": language,
                 "seed": seed,
                 **recipe.engine.recorded(),
@@ -56,6 +58,18 @@ def jobs(context: Context) -> list[Job]:
             make = partial(_evaluate, context, system, name, language, seed, folder)
             listed.append(Job(folder, inputs, parents, make))
     return listed
+
+
+def _asks_source(recipe: Recipe, task: Task) -> bool:
+    """Whether the texts of a target language are scored with the source's pack, too."""
+    return recipe.base is not None or KINDS[task.kind].scored_with_source
+
+
+def _on_source(recipe: Recipe, task: Task, language: str) -> list[str]:
+    """The source's test file where a language that is added to its vocabulary is scored on it, else nothing."""
+    source = recipe.languages.source
+    is_asked = recipe.kept_rows and KINDS[task.kind].causal and language != source
+    return task.test_files(source) if is_asked else []
 
 
 def _model(context: Context, system: System, name: str, seed: int) -> Path:
@@ -96,8 +110,12 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
     records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
     outputs = partial(_in_source_language, context, system, name, module_of, model.space)
     records = kind.with_source(records, outputs)
-    encoded = kind.encode(tokenizer, records, task, max_length, model.config.separators)
+    encode = partial(kind.encode, tokenizer, task=task, max_length=max_length, separators=model.config.separators)
+    encoded = encode(records)
     in_source = language == recipe.languages.source
+    untouched: Scores = {}
+    if _asks_source(recipe, task) and not in_source:
+        untouched = _named(OF_SOURCE, kind.score(task, language, records, *outputs(records)))
     module = module_of(recipe.source_vocab_size if in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
     for folder, step in own:
@@ -113,11 +131,22 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
                 "step": 0 if in_source else pack.steps,
                 "eflops": 0.0 if in_source else pack.eflops,
                 **kind.score(task, language, records, encoded, logits),
+                **untouched,
             }
         )
+        if step == recipe.adapt.steps:
+            for path in _on_source(recipe, task, language):
+                theirs = kind.read(path, task, recipe.languages.source, None)
+                again = encode(theirs)
+                score = kind.score(task, recipe.languages.source, theirs, again, _logits(module, again.examples))
+                rows[-1] = {**rows[-1], **_named(ON_SOURCE, score)}
         progress.update(len(rows))
     progress.close()
     return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
+
+
+def _named(prefix: str, scores: Scores) -> Scores:
+    return {prefix + name: value for name, value in scores.items()}
 
 
 def _module(context: Context, task: Task, folder: Path, model: BodyArtifact, vocab_size: int) -> TaskModel:

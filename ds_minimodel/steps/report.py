@@ -15,6 +15,7 @@ from ds_minimodel.jobs.records import Job, record_of
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.report.curves import SCORES_FILE, BaselineRow, Row, RunResults, ScoreRow, read_losses
 from ds_minimodel.report.page import write_report
+from ds_minimodel.report.verdict import verdicts
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, task_inputs
 from ds_minimodel.tasks import KINDS
@@ -68,8 +69,8 @@ def _score_references(recipe: Recipe, name: str, language: str, out: Path) -> No
         write_manifest(folder, kind="baselines")
 
 
-def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> Path:
-    """Write the report of a run and return its folder. needed: all jobs that it is made from, complete."""
+def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> list[str]:
+    """Write the report of a run and return what to say of it. needed: all jobs that it is made from, complete."""
     finished = max(record_of(job.folder).stat().st_mtime for job in needed)
     results = RunResults(
         recipe,
@@ -80,7 +81,7 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> Path:
         list(_losses(recipe, layout)),
     )
     write_report(layout.report(), results)
-    return layout.report()
+    return [f"{layout.report()}/report.html", *verdicts(results)]
 
 
 def _reference_scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:

@@ -124,7 +124,8 @@ def _report(recipe: Recipe) -> None:
     for job in needed:
         if not is_complete(job):
             raise UserError(f"{job.folder}: not complete; run that step first, or `ds-minimodel run`")
-    print(printable(f"{report.write(recipe, WorkdirLayout(recipe.workdir), needed)}/report.html"), file=sys.stderr)
+    for line in report.write(recipe, WorkdirLayout(recipe.workdir), needed):
+        print(printable(line), file=sys.stderr)
 
 
 def is_pending(step: Step, recipe: Recipe, rebuild: bool = False) -> bool:

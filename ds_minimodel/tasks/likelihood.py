@@ -6,8 +6,8 @@ Nothing is finetuned. Both count bytes of the raw text, so that vocabularies com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,10 +59,7 @@ class LikelihoodKind(TaskKind[R, Scored]):
 
 @dataclass(frozen=True)
 class Documents:
-    """Texts; source_pack: bits a byte of the source language's pack on them, where that was asked."""
-
     texts: list[str]
-    source_pack: float | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -108,15 +105,10 @@ class Text(LikelihoodKind[Documents]):
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
         return Scored(examples, np.ones(len(owner), np.int64), np.array(owner))
 
-    def with_source(self, records: Documents, outputs: Callable[[Documents], tuple[Scored, Logits]]) -> Documents:
-        encoded, logits = outputs(records)
-        return replace(records, source_pack=_bits_per_byte(records, encoded, logits))
-
     def score(self, task: TaskSettings, language: str, records: Documents, encoded: Scored, logits: Logits) -> Scores:
-        """ "bits_per_byte", that of the source's own pack beside it; "score" is bytes in 100 bits: more is better."""
-        bits = _bits_per_byte(records, encoded, logits)
-        of_source = {} if records.source_pack is None else {"source_pack_bits_per_byte": records.source_pack}
-        return {"score": 100 / bits, "bits_per_byte": bits, **of_source}
+        """ "bits_per_byte"; "score" is bytes in 100 bits: more is better."""
+        bits = float(encoded.nats(logits, len(records.texts)).sum()) / math.log(2) / records.num_bytes
+        return {"score": 100 / bits, "bits_per_byte": bits}
 
     def metric(self, task: TaskSettings, source: str) -> str:
         return "bytes in 100 bits (100 / bits a byte)"
@@ -244,7 +236,3 @@ def _parts(ids: list[int], max_length: int, bos: int | None, ends: list[int] | N
         for part in parts[1:]:
             part[0] = bos
     return parts
-
-
-def _bits_per_byte(records: Documents, encoded: Scored, logits: Logits) -> float:
-    return float(encoded.nats(logits, len(records.texts)).sum()) / math.log(2) / records.num_bytes

@@ -35,6 +35,7 @@ def some_run(systems=("bl_base", "minijoint"), languages=("de", "tr"), tasks=("t
                 "language": language,
                 "final": 4.0,
                 "held_out": [(0, 2.0), (5, 1.5), (10, 1.6)],
+                "hours": 0.25,
             }
             for system in systems
             for language in languages

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from html import escape
 
 import pytest
@@ -47,6 +48,28 @@ def test_report_holds_scores_page_and_plots(tmp_path):
     assert names_of_paper(folder) == {"Figure 1", "Figure 3", "Table 2", "Table 3", "Table 5"}
     for text in ("Summary", "Speedup over BL_BASE", "completion, F1", "completion, exact match", "Cost of each step"):
         assert text in html and text in markdown
+
+
+def test_a_report_over_a_base_begins_with_what_became_of_the_untouched_model(tmp_path):
+    run = some_run(languages=("de",))
+    scores = [
+        row | ({} if row["language"] == "en" else {"source_pack_score": 58.5, "on_source_score": 79.0})
+        for row in run.scores
+    ]
+    write_report(tmp_path, replace(run, scores=scores, recipe=run.recipe.model_copy(update={"base": "base"})))
+    markdown, html = texts(tmp_path)
+    for text in (
+        "BL_BASE: de, topic: 58.5 accuracy before, 60.5 after; "
+        "en, topic, with the pack of de: 80.0 accuracy before, 79.0 after; 15 min of training.",
+        "MiniJoint: de, topic: 58.5 accuracy before, 58.5 after",
+    ):
+        assert markdown.index(text) < markdown.index("**Summary**") and text in html
+    assert "worse than the untouched model" not in markdown
+    assert "| BL_BASE, untouched (source's pack) |" in markdown and "gain retained" in markdown
+    worse = [row | {"source_pack_score": 59.0} if row["language"] == "de" else row for row in scores]
+    write_report(tmp_path, replace(run, scores=worse, recipe=run.recipe.model_copy(update={"base": "base"})))
+    (line,) = re.findall("^- .*worse than the untouched model.*", texts(tmp_path)[0], re.MULTILINE)
+    assert "MiniJoint, de, topic: 59.0 accuracy before, 58.5 after" in line
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
@@ -112,11 +135,13 @@ def metrics(path, records):
 
 def test_losses_of_a_resumed_run_count_once_and_end_with_the_mean_of_the_last_twentieth(tmp_path):
     records = [{"step": step, "loss": 9.0 if step < 38 else 2.0, "lr": 1e-3} for step in range(1, 41)]
-    records += [{"step": 39, "loss": 4.0}, {"step": 40, "loss": 6.0, "held_out/bits_per_byte": 1.5}]
+    records += [{"step": 39, "loss": 4.0, "executed_eflops": 0.0072, "tflops_per_second": 1.0}]
+    records += [{"step": 40, "loss": 6.0, "held_out/bits_per_byte": 1.5, "executed_eflops": 0.0108}]
+    records[-1]["tflops_per_second"] = 0.5
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records) + '{"step": 41, "lo', encoding="utf-8")
     row = {"system": "minijoint", "stage": "adapt", "language": "de", "final": 4.0, "held_out": [(40, 1.5)]}
-    assert read_losses(path, "minijoint", "adapt", "de") == row
+    assert read_losses(path, "minijoint", "adapt", "de") == {**row, "hours": pytest.approx(2 + 2)}
     assert read_losses(tmp_path / "none.jsonl", "minijoint", "adapt", "de") is None
 
 

@@ -51,11 +51,6 @@ def test_every_token_is_counted_once_whatever_the_length(special, start, tmp_pat
         score = TEXT.score(SETTINGS, "de", records, encoded, logits(encoded))
         assert score["bits_per_byte"] == pytest.approx(sum(ids) / 10 / math.log(2) / 12)
         assert score["score"] == pytest.approx(100 / score["bits_per_byte"])
-    with_source = TEXT.with_source(records, lambda of_source: (encoded, logits(encoded)))
-    assert (
-        TEXT.score(SETTINGS, "de", with_source, encoded, logits(encoded))["source_pack_bits_per_byte"]
-        == (score["bits_per_byte"])
-    )
 
 
 def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
