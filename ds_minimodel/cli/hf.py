@@ -1,22 +1,36 @@
-"""`ds-minimodel import-hf` and `export-hf` on the command line."""
+"""Models of others on the command line: `ds-minimodel extend`, `import-hf` and `export-hf`."""
 
+import argparse
 import importlib
-from pathlib import Path
+import math
 from types import ModuleType
 
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 
 def add_arguments(commands: Commands) -> None:
-    """Add the two commands to argparse's `commands`."""
+    """Add the commands to argparse's `commands`."""
+    extending = commands.add_parser("extend", help="add a language to a model from its text: all steps, by one dial")
+    extending.add_argument("model", metavar="MODEL", help="folder of Hugging Face's, GGUF file or name on the Hub")
+    extending.add_argument("text", metavar="TEXT", nargs="+", help="files, globs or data sets of the Hub")
+    extending.add_argument("--language", metavar="CODE", required=True, help="of the text")
+    extending.add_argument("--out", metavar="OUT", help="folder for all that is made; default: extended-CODE")
+    extending.add_argument("--source", metavar="CODE", default="en", help="a language of the model's; default: en")
+    extending.add_argument("--source-text", metavar="TEXT", nargs="+", default=[], help="text of it, to compare")
+    extending.add_argument("--column", metavar="NAME", default="text", help="of JSON lines and Parquet; default: text")
+    length = extending.add_mutually_exclusive_group()
+    length.add_argument("--hours", type=_number, metavar="H", help="of training here; default: 1")
+    length.add_argument("--tokens", type=_number, metavar="N", help="of training, such as 50M")
+    extending.set_defaults(run=_extend)
     importing = commands.add_parser(
         "import-hf", help="read a Hugging Face folder: RoBERTa, BERT, ModernBERT, Llama, Qwen and others"
     )
     importing.add_argument(
-        "folder", metavar="DIR", help="weights, configuration and tokenizer files, or the model's name on the Hub"
+        "folder", metavar="MODEL", help="folder with weights, configuration and tokenizer, GGUF file or name on the Hub"
     )
     importing.add_argument("out", metavar="OUT", help="folder for body and pack")
     importing.add_argument(
@@ -29,25 +43,51 @@ def add_arguments(commands: Commands) -> None:
     exporting.add_argument("out", metavar="OUT", help="folder to write")
     exporting.add_argument("--pack", metavar="PACK", help="language pack; default: the folder `pack` beside ARTIFACT")
     exporting.add_argument("--depth", metavar="N", type=int, help="language-model head; default: the deepest")
+    exporting.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="default: fp32")
+    exporting.add_argument(
+        "--suppress-new", action="store_true", help="generation leaves out what an added language has of its own"
+    )
     exporting.set_defaults(run=_export_hf)
 
 
+def _number(text: str) -> float:
+    """argparse's type of an amount, which may end in k, M or G."""
+    unit = {"k": 1e3, "M": 1e6, "G": 1e9}.get(text[-1:], 1)
+    try:
+        number = float(text if unit == 1 else text[:-1]) * unit
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount")
+    return number
+
+
+def _extend(options: Options) -> None:
+    restart_with_cpu_settings()
+    out = options.out or f"extended-{options.language}"
+    model = hugging_face_module("extend").extend(
+        options.model,
+        options.text,
+        options.language,
+        out,
+        source=options.source,
+        source_text=options.source_text,
+        hours=options.hours,
+        tokens=options.tokens and int(options.tokens),
+        column=options.column,
+        say=say,
+    )
+    say(f"{model}: for transformers' from_pretrained; {out}/recipe.yaml: what ran")
+
+
 def _import_hf(options: Options) -> None:
-    module = hugging_face_module("hf.convert")
-    if Path(options.folder).is_dir():
-        if options.revision is not None:
-            raise UserError(f"--revision {options.revision}: {options.folder} is a folder here; leave the option out")
-        module.import_hf(options.folder, options.out, options.language)
-    else:
-        try:
-            module.import_hf_from_hub(options.folder, options.out, options.language, options.revision)
-        except UserError as error:
-            raise UserError(f"{error} ({options.folder} is no folder here, so it was looked for on the Hub)") from None
+    hugging_face_module("hf.convert").import_model(options.folder, options.out, options.language, options.revision)
     say(f"{options.out}/body and {options.out}/pack: written")
 
 
 def _export_hf(options: Options) -> None:
-    hugging_face_module("hf.convert").export_hf(options.artifact, options.out, options.pack, options.depth)
+    more = options.depth, options.dtype, options.suppress_new
+    hugging_face_module("hf.convert").export_hf(options.artifact, options.out, options.pack, *more)
     say(f"{options.out}: written")
 
 

@@ -5,21 +5,22 @@ from typing import Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.extension import Extension, read_extension
-from ds_minimodel.models.flops import Work, step_flops
+from ds_minimodel.models.flops import step_flops
+from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.report.render import Cell, Table
 
-SIZES = 0, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
+SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
 OFTEN = 50  # occurrences in the text by which a piece's row can be learned
 
 
 def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     """Rows as JSON: for each target and number of new pieces, as many as its text supports.
 
-    tokens_per_word, bytes_per_token: of the recipe's text, before anything of it is put aside. rarest: occurrences of
-    the rarest piece. output_megabytes: of the rows in fp32. flops_per_byte: of step 2 over the whole body, which is
-    what a text costs whatever it is cut into. best: the cheapest of those whose pieces occur OFTEN. UserError for a
-    recipe without a base, or one whose vocabulary cannot be extended.
+    tokens, tokens_per_word, bytes_per_token: of the recipe's text, before anything of it is put aside. rarest:
+    occurrences of the rarest piece. output_megabytes: of the rows in fp32. flops_per_byte: of step 2 over the whole
+    body, which is what a text costs whatever it is cut into. best: the cheapest of those whose pieces occur OFTEN.
+    UserError for a recipe without a base, or one whose vocabulary cannot be extended.
     """
     if recipe.base is None:
         raise UserError("fertility: the recipe has no base whose vocabulary new pieces would extend")
@@ -29,7 +30,9 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
         found = read_extension(
             Path(recipe.base) / "pack", text, source, SIZES[-1], f"fertility {language}", recipe.data.column
         )
-        of_language = [_row(recipe, language, found, size) for size in SIZES if size <= len(found.merges)]
+        often = sum(count >= OFTEN for count in found.counts)
+        sizes = {*SIZES, *([often] if often < SIZES[1] else [])}  # of a short text
+        of_language = [_row(recipe, language, found, size) for size in sorted(sizes) if size <= len(found.merges)]
         able = [row for row in of_language if row["rarest"] is None or row["rarest"] >= OFTEN]
         best = min(able, key=lambda row: row["flops_per_byte"])
         rows += [{**row, "best": row is best} for row in of_language]
@@ -40,12 +43,13 @@ def _row(recipe: Recipe, language: str, found: Extension, size: int) -> dict[str
     tokens, config, kept = found.tokens_with(size), recipe.body_config, recipe.source_vocab_size
     num_bytes = found.num_bytes / max(1, tokens)
     section = recipe.adapt
-    work = Work(config, kept + size, section.seq_length, recipe.trained_by.share_read(section), kept=kept)
-    cost = step_flops("adapt", work, [config.num_layers]).executed
+    work = step_work(recipe, section, kept + size, kept=kept)
+    cost = step_flops("adapt", work, [config.num_layers]).executed / work.num_sequences
     matrices = sum(name != "bias" for name in config.language_tensors)
     return {
         "language": language,
         "new_pieces": size,
+        "tokens": tokens,
         "tokens_per_word": tokens / max(1, found.words),
         "bytes_per_token": num_bytes,
         "rarest": found.counts[size - 1] if size else None,

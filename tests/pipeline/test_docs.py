@@ -114,7 +114,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
             if text.startswith("# extend.yaml"):
                 (folder / "extend.yaml").write_text(text, encoding="utf-8")
         for command in commands(page):
-            if "ds-minimodel " not in command or is_on_recipe(command) or command in done:
+            if "ds-minimodel " not in command or " extend " in command or is_on_recipe(command) or command in done:
                 continue
             replaced = command.replace("--ranks 8", "--ranks 1")
             typed, arguments = give(replaced, monkeypatch)
@@ -158,11 +158,18 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
         if name in command.lower():
             _, arguments = give(command, monkeypatch)
             options = small if arguments[0] in ("run", "fertility") else []
+            if arguments[0] == "extend":
+                options = ["--tokens", "5k"]
+                arguments = [text for text in arguments if text not in ("--hours", "1")]
             if arguments[0] == "plan":
                 options = [f"{step}.batch_size=8" for step in ("build_mini", "adapt")]
             do([*arguments, *options], folder, capsys)
     (code,) = (text for text in blocks("docs/tutorial.md", "python") if f"{name}-de" in text)
     assert run_script(code, folder).strip()
+    if name == "smollm2":
+        (code,) = (text for text in blocks("docs/api.md", "python") if "SmolLM2" in text)
+        code = code.replace("smollm2", "by_api").replace("hours=2", "tokens=5000")
+        assert "by_api/pack" not in (printed := run_script(code, folder)) and "data/news.en.txt en " in printed
 
 
 def test_commands_on_recipes(world, tmp_path, capsys):
@@ -184,7 +191,7 @@ def test_the_code_on_python(world, tmp_path):
     (copy.parent / "run").rename(tmp_path / "runs/quickstart")
     text = copy.read_text().replace(f"{copy.parent}/run", "runs/quickstart")
     (tmp_path / "quickstart").write_text(text)
-    code = "\n".join(blocks("docs/api.md", "python"))
+    code = "\n".join(text for text in blocks("docs/api.md", "python") if "SmolLM2" not in text)
     for theirs, ours in (("/de", "/xx"), ('"de"', '"xx"'), ("depth=2, top", "depth=1, top"), ("seed-1", "seed-3")):
         code = code.replace(theirs, ours)
     printed = run_script(code, tmp_path)

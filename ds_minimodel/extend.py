@@ -1,0 +1,190 @@
+"""A language added to somebody's model from its text, by one dial: how long, or how many tokens.
+
+What is chosen here stands in the recipe that is written, and the recipe is what runs.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_write
+from ds_minimodel.costs.fertility import fertility
+from ds_minimodel.costs.measure import measured_rows
+from ds_minimodel.data.reader import find_text, read_documents
+from ds_minimodel.data.samples import is_held_out
+from ds_minimodel.hf.convert import export_hf, import_model
+from ds_minimodel.hf.samples import samples, samples_page
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.recipe.base import read_base
+from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.run import run_recipe
+from ds_minimodel.training.ranks.launch import name_the_cpu
+from ds_minimodel.training.ranks.world import join_ranks
+
+HELD_OUT = 0.02  # of the documents
+TEST_BYTES = 100_000  # of held-out text that is scored
+HOURS = 1.0  # where nothing is said
+MOST_PASSES = 4  # over the text
+LENGTH = 128
+BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
+RATE = 4e-3  # the best of the third study's screen
+OPENINGS, WORDS = 5, 6  # of held-out documents, that samples continue
+QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
+
+
+def extend(
+    model: str | Path,
+    text: Sequence[str | Path],
+    language: str,
+    out: str | Path,
+    *,
+    source: str = "en",
+    source_text: Sequence[str | Path] = (),
+    hours: float | None = None,
+    tokens: int | None = None,
+    column: str = "text",
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Add `language` to a model that predicts next tokens, and return the folder `from_pretrained` reads, out/model.
+
+    model: a folder of Hugging Face's, a GGUF file or a name of the Hub. text, source_text: files, globs or data sets of
+    the language and of one that the model knows; without the latter nothing is known of what the new pieces take from
+    it. hours: of training on this machine, one by default, at most MOST_PASSES over the text; or tokens: of training.
+    out gets base/, the recipe, its workdir run/, model/ and samples.md; the same call goes on where one was
+    interrupted. UserError as of the steps that it takes.
+    """
+    out = Path(out)
+    name_the_cpu()
+    base, path = out / "base", out / "recipe.yaml"
+    if hours is not None and tokens is not None:
+        raise UserError("extend: give hours or tokens, not both")
+    for files in (text, source_text):
+        find_text(files)
+    if not base.exists():
+        say(f"{base}: the model comes in")
+        import_model(model, base, source)
+    if not path.exists():
+        texts = {source: [*map(str, source_text)], language: [*map(str, text)]}
+        tests = _tests(out, texts, column)
+        values = _values(out, texts, tests, column, source, language)
+        _choose(values, language, hours, tokens, say)
+        with atomic_write(path) as file:
+            file.write(_yaml(values).encode())
+    recipe = load_recipe(path)
+    run_recipe(recipe)
+    layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
+    if not (out / "model").exists():
+        export_hf(layout.pretrain(system) / "body", out / "model", layout.adapt(system, target) / "pack")
+    if not (out / "samples.md").exists():
+        with tempfile.TemporaryDirectory(dir=out) as folder:
+            export_hf(base / "body", Path(folder) / "base")
+            prompts = _openings(recipe, target), QUESTIONS
+            places = {"before": Path(folder) / "base", "after": out / "model"}
+            written = {name: samples(place, *prompts) for name, place in places.items()}
+        with atomic_write(out / "samples.md") as file:
+            file.write(samples_page(written).encode())
+    return out / "model"
+
+
+def _openings(recipe: Recipe, language: str) -> list[str]:
+    """The first words of some held-out documents."""
+    path = recipe.finetune.tasks["text"].test[language]
+    documents = itertools.islice(read_documents([path]), OPENINGS)
+    return [" ".join(" ".join(document).split()[:WORDS]) for document in documents]
+
+
+def _tests(out: Path, texts: dict[str, list[str]], column: str) -> dict[str, str]:
+    """Held-out documents of each language as a file: {language: path}. They are those that training leaves out."""
+    tests = {}
+    for language, files in texts.items():
+        if not files:
+            continue
+        chosen, size = list[str](), 0
+        for document in read_documents(files, column):
+            if is_held_out(document, HELD_OUT):
+                chosen.append("\n".join(document) + "\n")
+                size += len(chosen[-1].encode())
+                if size >= TEST_BYTES:
+                    break
+        if not chosen:
+            raise UserError(
+                f"{files[0]}: none of its documents is among the {HELD_OUT:.0%} held out; give a longer text, with an "
+                "empty line between documents"
+            )
+        path = out / "test" / f"{language}.txt"
+        path.parent.mkdir(exist_ok=True)
+        with atomic_write(path) as file:
+            file.write("\n".join(chosen).encode())
+        tests[language] = str(path)
+    return tests
+
+
+def _values(
+    out: Path, texts: dict[str, list[str]], tests: dict[str, str], column: str, source: str, language: str
+) -> dict[str, Any]:
+    """The recipe but for what _choose decides."""
+    positions = read_base(out / "base").config.max_positions
+    task = {"kind": "text", "test": tests, "context_bytes": 600, "max_length": min(positions, 1024)}
+    given = {name: files for name, files in texts.items() if files}
+    return {
+        "workdir": str(out / "run"),
+        "base": str(out / "base"),
+        "systems": ["bl_base"],
+        "languages": {"source": source, "targets": [language]},
+        "tokenizer": {"vocabulary": "extend", "vocab_size": 6},
+        "data": {"text": given, "column": column, "held_out": HELD_OUT},
+        "adapt": {
+            "steps": 10,
+            "batch_size": 8,
+            "seq_length": min(positions, LENGTH),
+            "lr": RATE,
+            "clip": 1.0,
+            "weight_decay": 0.0,
+        },
+        "finetune": {"tasks": {"text": task}},
+        "engine": {"zero_stage": 0, "micro_batch_size": 8},
+    }
+
+
+def _choose(
+    values: dict[str, Any], language: str, hours: float | None, tokens: int | None, say: Callable[[str], None]
+) -> None:
+    """Choose the number of new pieces by what a byte of text then costs, and the steps by hours or tokens."""
+    sizes = fertility(_recipe(values))
+    (best,) = [row for row in sizes if row["best"]]
+    without = sizes[0]
+    if not best["new_pieces"]:
+        raise UserError(f"{language}: no piece occurs often enough in this text to be learned; give more of it")
+    values["tokenizer"]["vocab_size"] = best["new_pieces"]
+    one_pass = best["tokens"]
+    say(
+        f"{language}: {best['new_pieces']:,} new pieces, {best['bytes_per_token']:.2f} bytes a token "
+        f"(before {without['bytes_per_token']:.2f}); {one_pass:,} tokens of text"
+    )
+    if tokens is None:
+        (measured,) = measured_rows(_recipe(values), "adapt", join_ranks(1))
+        rate = measured["tokens_per_second"]
+        tokens = min(int((HOURS if hours is None else hours) * 3600 * rate), MOST_PASSES * one_pass)
+        say(f"{rate:,.0f} tokens a second here: {tokens:,} tokens in {tokens / rate / 3600:.1f} hours")
+    batch = next(size for most, size in BATCHES.items() if tokens <= most)
+    steps = max(10, tokens // (batch * values["adapt"]["seq_length"]))
+    values["adapt"] |= {"batch_size": batch, "steps": steps}
+
+
+def _recipe(values: dict[str, Any]) -> Recipe:
+    return recipe_of_text(_yaml(values), "the recipe of extend")
+
+
+def _yaml(values: dict[str, Any]) -> str:
+    stream = io.StringIO()
+    YAML().dump(values, stream)
+    return stream.getvalue()

@@ -1,0 +1,61 @@
+"""A language added to somebody's model by one command."""
+
+import json
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ..forks import run
+from ..hf.test_decoders import save_llama
+from .conftest import make_world, refused
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A world with a Llama in `theirs`, that knows its English."""
+    folder = tmp_path_factory.mktemp("extend")
+    make_world(folder)
+    for language in ("en", "xx"):
+        path = folder / f"{language}.txt"
+        path.write_text(path.read_text() * 4)
+    save_llama(folder / "en.txt", folder / "theirs", "$A")
+    return folder
+
+
+def extend(folder, *more):
+    return "extend", folder / "theirs", folder / "xx.txt", "--language", "xx", "--out", folder / "out", *more
+
+
+def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
+    arguments = extend(texts, "--source-text", texts / "en.txt", "--tokens", "20k")
+    code, _, err = run(*arguments)
+    assert code == 0, err
+    out = texts / "out"
+    assert {path.name for path in out.iterdir()} == {"base", "recipe.yaml", "run", "test", "model", "samples.md"}
+    recipe = yaml.safe_load((out / "recipe.yaml").read_text())
+    assert recipe["adapt"]["steps"] == 20_000 // (8 * 64)
+    model, tokenizer = (kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    base = AutoTokenizer.from_pretrained(texts / "theirs")
+    english, added = ((texts / f"{language}.txt").read_text()[:400] for language in ("en", "xx"))
+    assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
+    assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
+    rows = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
+    assert model.config.vocab_size == len(base) + len(rows) == len(base) + recipe["tokenizer"]["vocab_size"]
+    (scores,) = (out / "run/evaluate/bl_base/xx/text").glob("*/scores.json")
+    last = json.loads(scores.read_text())[-1]
+    assert last["bits_per_byte"] < last["source_pack_bits_per_byte"]
+    (said,) = [line for line in err.splitlines() if line.startswith("BL_BASE: ")]
+    assert f"xx, text: {last['source_pack_bits_per_byte']:.3f} bits a byte before, {last['bits_per_byte']:.3f}" in said
+    assert "en, text, with the pack of xx: " in said and said in (out / "run/report/report.html").read_text()
+    assert (out / "samples.md").read_text().count("- after: ") == 5
+    code, _, err = run(*arguments)
+    assert code == 0 and "adapt bl_base xx" not in err, "all is there"
+
+
+def test_mistakes_are_one_line(texts):
+    missing = refused("extend", texts / "theirs", texts / "none.txt", "--language", "xx", "--out", texts / "new")
+    assert "none.txt: no such text file" in missing and not (texts / "new").exists()
+    assert "not allowed with" in refused(*extend(texts, "--hours", "1", "--tokens", "5k"))
+    assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
