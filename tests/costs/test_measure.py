@@ -4,7 +4,11 @@ import json
 
 import pytest
 
-from ..forks import run
+from ds_minimodel.cli import costs
+from ds_minimodel.cli.main import main
+from ds_minimodel.training.ranks.launch import CPU
+
+from ..forks import COMMAND, run, start_ranks
 from ..pipeline.conftest import RECIPE
 
 
@@ -33,10 +37,24 @@ def test_a_few_updates_say_what_all_take(recipe, step, systems, measured):
     assert list(recipe.parent.iterdir()) == [recipe]
 
 
-def test_on_several_ranks(recipe):
-    code, out, err = run("plan", recipe, "systems=[multijoint]", "--measure", "--ranks", "2")
-    assert code == 0, err
-    assert "| MultiJoint | adapt |" in out and "Ranks: 2" in out and list(recipe.parent.iterdir()) == [recipe]
+def test_on_several_ranks(recipe, monkeypatch):
+    """Forks are in the place of the ranks that a launcher would start."""
+    said = []
+
+    def launch(arguments, ranks):
+        started = start_ranks(ranks, COMMAND, [str(argument) for argument in arguments])
+        said.extend(rank.communicate() for rank in started)
+        return max(rank.returncode for rank in started)
+
+    for name, value in CPU.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(costs, "launch", launch)
+    with pytest.raises(SystemExit) as end:
+        main(["plan", str(recipe), "systems=[multijoint]", "--measure", "--ranks", "2"])
+    (out, err), (nothing, _) = said
+    assert end.value.code == 0, err
+    assert "| MultiJoint | adapt |" in out and "Ranks: 2" in out and not nothing
+    assert list(recipe.parent.iterdir()) == [recipe]
 
 
 def test_a_step_that_no_system_has_is_refused(recipe):

@@ -7,7 +7,6 @@ from torch.library import opcheck
 
 from ds_minimodel import ops
 
-
 MOST = 4  # cases of an operator, for each of which torch traces anew
 
 
