@@ -14,6 +14,7 @@ from ds_minimodel.models.flops import Cost, Work, finetune_flops, step_flops
 from ds_minimodel.models.mini import is_layer_from
 from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, to_tensors, train_only
 from ds_minimodel.recipe.schema import Finetune, Recipe, Training
+from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
 from ds_minimodel.steps.adapt import trains_in_adapt
 from ds_minimodel.steps.training import training_run
 from ds_minimodel.tasks.batches import join
@@ -103,7 +104,7 @@ def trains(work: Workload, recipe: Recipe) -> Callable[[str], bool]:
         return lambda name: not name.startswith("pack.")
     if work.name == "build-mini":
         return lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), work.frozen_layers)
-    return lambda name: trains_in_adapt(name, recipe.adapt)
+    return lambda name: trains_in_adapt(name, recipe.adapt, SYSTEMS[BASELINE])
 
 
 def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | LanguageModel:

@@ -14,13 +14,15 @@ FULL = 512  # thousand tokens of "BL_BASE in full"
 LANGUAGE = "el"
 # A way's rate is the best of three or more, of which no edge is the best, in its family; the others take it over.
 FAMILIES = {
-    "forward": ["teacher", "head", "tail"],
+    "forward": ["tail", "head", "teacher"],
     "whole": ["apart"],
-    "short-0": ["short-2", "short-4+2", "short-fit-4+2"],
-    "mini-4+2": ["mini-8+4", "drawn"],
+    "short-0": ["short-4+2", "short-2", "short-fit-4+2"],
     "lora": [],
+    "mini-4+2": [],
     "mini-forward-4+2": [],
     "untied": [],
+    "drawn": [],
+    "mini-8+4": [],
     "lora-rows": [],
     "full": [],
 }
@@ -57,11 +59,14 @@ class Screen:
                 return rate
             rate = best
 
-    def rates(self) -> dict[str, float]:
-        rates = dict[str, float]()
+    def first(self) -> dict[str, tuple[float, float]]:
+        """{way: (bits, rate)} of the first round."""
+        found = {}
         for way, others in FAMILIES.items():
-            rates |= dict.fromkeys([way, *others], self.best_rate(way, FULL / 8))
-        return rates
+            rate = self.best_rate(way, FULL / 8)
+            for member in (way, *others):
+                found[member] = self.bits(member, rate, FULL / 8), rate
+        return found
 
 
 def main(folder: Path, rounds: list[str]) -> None:
@@ -70,9 +75,7 @@ def main(folder: Path, rounds: list[str]) -> None:
         for way in ("lora", "whole"):
             screen.bits(way, 1e-3, 0)
     if {"first", "second", "third"} & set(rounds):
-        first = {}
-        for way, rate in screen.rates().items():
-            first[way] = screen.bits(way, rate, FULL / 8), rate
+        first = screen.first()
     if {"second", "third"} & set(rounds):
         better = sorted(first, key=lambda way: first[way][0])[: len(first) // 2]
         chosen = dict.fromkeys([*better, "whole", "lora"])
