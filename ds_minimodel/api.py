@@ -11,7 +11,7 @@ from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.serve.bits import bits_per_byte
 from ds_minimodel.serve.embedder import Embedder
-from ds_minimodel.serve.packs import plugged_module, save_plugged
+from ds_minimodel.serve.packs import join_packs, plugged_module, save_plugged
 from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.steps.run import run_recipe
 from ds_minimodel.steps.status import look
@@ -34,6 +34,7 @@ __all__ = [
     "export_hf",
     "extend",
     "import_model",
+    "join_packs",
     "load_body",
     "load_pack",
     "load_recipe",

@@ -54,12 +54,12 @@ def extend(
     column: str = "text",
     say: Callable[[str], None] = print,
 ) -> Path:
-    """Add `language` to a model that predicts next tokens, and return the folder `from_pretrained` reads, out/model.
+    """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
 
     model: a folder of Hugging Face's, a GGUF file or a name of the Hub. text, source_text: files, globs or data sets of
     the language and of one that the model knows; without the latter nothing is known of what the new pieces take from
     it. hours: of training on this machine, one by default, at most MOST_PASSES over the text; or tokens: of training.
-    out gets base/, the recipe, its workdir run/, model/ and samples.md; the same call goes on where one was
+    out gets base/, the recipe, its workdir run/, model/ and, of what predicts next tokens, samples.md; the same call goes on where one was
     interrupted. UserError as of the steps that it takes.
     """
     out = Path(out)
@@ -84,7 +84,7 @@ def extend(
     layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
     if not (out / "model").exists():
         export_hf(layout.pretrain(system) / "body", out / "model", layout.adapt(system, target) / "pack")
-    if not (out / "samples.md").exists():
+    if recipe.finetune.tasks and not (out / "samples.md").exists():
         with tempfile.TemporaryDirectory(dir=out) as folder:
             export_hf(base / "body", Path(folder) / "base")
             prompts = _openings(recipe, target), QUESTIONS
@@ -132,7 +132,8 @@ def _values(
     out: Path, texts: dict[str, list[str]], tests: dict[str, str], column: str, source: str, language: str
 ) -> dict[str, Any]:
     """The recipe but for what _choose decides."""
-    positions = read_base(out / "base").config.max_positions
+    base = read_base(out / "base")
+    positions = base.config.max_positions
     task = {"kind": "text", "test": tests, "context_bytes": 600, "max_length": min(positions, 1024)}
     given = {name: files for name, files in texts.items() if files}
     return {
@@ -150,7 +151,7 @@ def _values(
             "clip": 1.0,
             "weight_decay": 0.0,
         },
-        "finetune": {"tasks": {"text": task}},
+        "finetune": {"tasks": {"text": task} if base.config.causal else {}},
         "engine": {"zero_stage": 0, "micro_batch_size": 8},
     }
 

@@ -21,7 +21,7 @@ STDIN = "-"
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    pack = commands.add_parser("pack", help="show or check a language pack, or put it beside a body")
+    pack = commands.add_parser("pack", help="show or check a language pack, put it beside a body, join several")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
     show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
     show.add_argument("pack", metavar="PACK")
@@ -39,6 +39,10 @@ def add_arguments(commands: Commands) -> None:
         "--onto", action="store_true", help="BODY is another one of the pack's embedding space, by your declaration"
     )
     plug.set_defaults(run=_plug)
+    join = actions.add_parser("join", help="write one pack of several languages that were added to one base")
+    join.add_argument("out", metavar="OUT")
+    join.add_argument("packs", metavar="PACK", nargs="+", help="two or more; a piece of two of them is the first one's")
+    join.set_defaults(run=_join)
     predict = commands.add_parser("predict", help="ask a task model or a body, in any language with a pack")
     predict.add_argument("model", metavar="MODEL", help="folder of a task model or a body")
     predict.add_argument(
@@ -107,6 +111,15 @@ def _plug(options: Options) -> None:
 
     save_plugged(options.body, options.pack, options.out, options.onto)
     say(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`")
+
+
+def _join(options: Options) -> None:
+    from ds_minimodel.serve.packs import join_packs
+
+    if len(options.packs) < 2:
+        raise UserError("pack join: give two packs or more")
+    join_packs(options.packs, options.out)
+    say(f"{options.out}: a pack; put it beside the base's body with `ds-minimodel pack plug`")
 
 
 def _predict(options: Options) -> None:

@@ -121,6 +121,25 @@ def extend_tokenizer(
         files.write_manifest(folder, kind="tokenizer", **vocabulary.facts(), text=names_of(sources))
 
 
+def join_tokenizers(first: str | Path, other: str | Path, out: str | Path, kept: int) -> list[int]:
+    """Write the vocabulary of `first` with the pieces that only `other` has behind it into the new folder `out`.
+
+    Both extend one base, of which the first `kept` ids are. The merges of `other` follow those of `first`. Returns the
+    ids that `other` gives to the pieces that were taken, less `kept`, in the order of their ids in `out`.
+    """
+    one, two = (TokenizerJson(Path(folder) / JSON_FILE) for folder in (first, other))
+    merges = [(left, right) for left, right in two.content["model"]["merges"][-(two.size - kept) :]]
+    taken = {*one.strings.values()}
+    chosen = [place for place, merge in enumerate(merges) if "".join(merge) not in taken]
+    joined = with_merges(one.content, [merges[place] for place in chosen], one.size)
+    shutil.copytree(first, out, ignore=shutil.ignore_patterns("*.safetensors", files.MANIFEST))
+    TokenizerJson(Path(out) / JSON_FILE, joined).load().save(str(Path(out) / JSON_FILE))
+    manifest = files.read_artifact(first, VocabularyManifest)
+    vocabulary = replace(manifest.vocabulary(first), size=one.size + len(chosen), kept=kept)
+    files.write_manifest(Path(out), kind="tokenizer", **vocabulary.facts())
+    return chosen
+
+
 def _byte_level(base: Path) -> TokenizerJson:
     """The base's file; UserError where its merges cannot go on."""
     path = base / JSON_FILE

@@ -1,12 +1,17 @@
 """Language packs (`ds-minimodel pack`): show one, check that it is whole and fits a body, put both side by side."""
 
 import shutil
+import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_manifest
+from ds_minimodel.data.extension import join_tokenizers
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.models import artifacts
 from ds_minimodel.models.artifacts import (
@@ -75,6 +80,34 @@ def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Pa
             save_pack(temporary / "pack", replace(pack, space=body.space), pack_folder, **facts)
         else:
             shutil.copytree(pack_folder, temporary / "pack")
+
+
+def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
+    """Write one pack with the rows of several that extend the same base: a model that reads all of their languages.
+
+    A piece that two of them have is one row, that of the first which is named. UserError where they extend different
+    bases or replace parts of the body.
+    """
+    out, (first, *others) = Path(out), packs
+    if out.exists():
+        raise UserError(f"{out}: exists; choose another name or delete it")
+    joined = load_pack(first)
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer = Path(first)
+        for number, folder in enumerate(others):
+            pack = load_pack(folder)
+            for name, one in ((first, joined), (folder, pack)):
+                if not one.kept or any(part.startswith("body.") for part in one.tensors):
+                    raise UserError(f"{name}: is no pack that only adds rows to a base's; those can be joined")
+            if pack.kept_of != joined.kept_of:
+                raise UserError(f"{folder}: extends another base than {first}")
+            place = Path(temporary) / str(number)
+            chosen = join_tokenizers(tokenizer, folder, place, joined.kept)
+            rows = {name: torch.cat((rows, pack.tensors[name][chosen])) for name, rows in joined.tensors.items()}
+            language, eflops = f"{joined.language}+{pack.language}", joined.eflops + pack.eflops
+            joined = replace(joined, tensors=rows, language=language, steps=joined.steps + pack.steps, eflops=eflops)
+            tokenizer = place
+        save_pack(out, joined, tokenizer)
 
 
 def plugged_module(body: BodyArtifact, pack: PackArtifact) -> LanguageModel:
