@@ -5,10 +5,11 @@ import json
 import pytest
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from ..forks import run
 from ..hf.test_decoders import save_llama
+from ..hf.test_modernbert import save_modernbert
 from .conftest import make_world, refused
 
 
@@ -52,6 +53,19 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert (out / "samples.md").read_text().count("- after: ") == 5
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
+
+
+def test_a_body_that_is_trained_with_masks(texts, tmp_path):
+    save_modernbert(texts / "en.txt", tmp_path / "theirs")
+    arguments = ["--language", "xx", "--source-text", texts / "en.txt", "--tokens", "10k", "--out", tmp_path / "out"]
+    code, _, err = run("extend", tmp_path / "theirs", texts / "xx.txt", *arguments)
+    assert code == 0, err
+    base, tokenizer = (AutoTokenizer.from_pretrained(tmp_path / place) for place in ("theirs", "out/model"))
+    english, added = ((texts / f"{language}.txt").read_text()[:200] for language in ("en", "xx"))
+    assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
+    assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out/model")
+    assert model(**tokenizer(added, return_tensors="pt")).logits.isfinite().all()
 
 
 def test_mistakes_are_one_line(texts):
