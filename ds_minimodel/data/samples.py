@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.random import permute, sample_key
+from ds_minimodel.common.random import Stream, draws, permute, sample_key, stream_key, uniform
 from ds_minimodel.common.vocabulary import FILLER
 from ds_minimodel.data.store import Reader, TokenStore
 from ds_minimodel.data.tokenizer import Tokenizer
@@ -211,6 +211,29 @@ class SampleReader:
         for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
             tokens[row, first : first + size] = self.store.read(start, start + size)
         return tokens, lengths
+
+
+class MixedReader:
+    """Samples of a text, but for a share of those of another one in the same ids.
+
+    Which they are is a function of the sample's key, so that it does not depend on ranks or interruptions either.
+    """
+
+    def __init__(self, reader: SampleReader | MixedReader, other: SampleReader | MixedReader, share: float):
+        self.reader, self.other, self.share = reader, other, share
+        self.store: TokenStore = reader.store
+        self.blocks: BlockTable = reader.blocks
+
+    def read(self, first: int, last: int) -> Samples:
+        """The samples [first, last)."""
+        own, others = self.reader.read(first, last), self.other.read(first, last)
+        replaced = uniform(draws(stream_key(own.keys, Stream.REPLAY), 0, 1))[:, 0] < self.share
+        width = max(own.tokens.shape[1], others.tokens.shape[1])
+        tokens = np.full((len(replaced), width), FILLER, np.int64)
+        for chosen, samples in ((~replaced, own), (replaced, others)):
+            tokens[chosen, : samples.tokens.shape[1]] = samples.tokens[chosen]
+        lengths = np.where(replaced, others.lengths, own.lengths)
+        return Samples(tokens, lengths, np.where(replaced, others.keys, own.keys))
 
 
 HELD_OUT = "held_out"  # folder of the store of these documents, in that of the others

@@ -177,6 +177,8 @@ class Adapt(Training):
     """Language → word vectors (fastText's `.vec`), for `focus`, `wechsel` and `ofa`."""
     dictionaries: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
     """Target → word pairs that turn its vectors, for `wechsel` and `ofa`."""
+    replay: Probability = 0.0
+    """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
     rates: Annotated[dict[str, PositiveFloat], RECORDED_ELSEWHERE] = {}
     """System → peak learning rate, where it is not `lr`."""
     rank: Annotated[int, Field(ge=1, le=1024), RECORDED_ELSEWHERE] = 16
@@ -470,7 +472,8 @@ class Recipe(Section):
     @property
     def languages_of_text(self) -> list[str]:
         """Languages whose text is trained on: the source too where a body is pretrained or a mini-model built."""
-        return self.languages.all if self.base is None or self.builds_minis else self.languages.targets
+        needs_source = self.base is None or self.builds_minis or self.adapt.replay
+        return self.languages.all if needs_source else self.languages.targets
 
     def languages_of_task(self, name: str) -> list[str]:
         """The recipe's languages that the task `name` has test data in."""
@@ -520,6 +523,12 @@ class Recipe(Section):
             )
         if self._base.language not in (UNKNOWN_LANGUAGE, self.languages.source):
             raise ValueError(f"languages.source {self.languages.source}: the base's pack is of {self._base.language}")
+        return self
+
+    @model_validator(mode="after")
+    def _replayed_text_has_ids(self) -> "Recipe":
+        if self.adapt.replay and not self.kept_rows:
+            raise ValueError("adapt.replay: a vocabulary of its own has no ids for source text; extend the base's")
         return self
 
     @model_validator(mode="after")

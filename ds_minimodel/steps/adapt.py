@@ -69,12 +69,12 @@ def jobs(context: Context) -> list[Job]:
         parents = [layout.pretrain(system), layout.tokenizer(source)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
-            folder = layout.adapt(system, language)
+            folder, read = layout.adapt(system, language), [language, *([source] if recipe.adapt.replay else [])]
             listed.append(
                 Job(
                     folder,
                     {**inputs, "language": language, **initial_inputs(recipe, language)},
-                    (*parents, layout.tokenizer(language), layout.tokens(language)),
+                    (*parents, layout.tokenizer(language), *map(layout.tokens, read)),
                     partial(_adapt, context, system, language),
                     finished_checkpoints(folder),
                 )
@@ -85,7 +85,7 @@ def jobs(context: Context) -> list[Job]:
 def _adapt(context: Context, system: System, language: str) -> None:
     recipe, layout, world = context.recipe, context.layout, context.world
     section, folder = recipe.adapt, layout.adapt(system, language)
-    sampler = text_sampler(context, section, language)
+    sampler = text_sampler(context, section, language, section.replay)
     vocab_size = sampler.reader.store.vocabulary.size
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
     source_folder = layout.pretrain(system) / "pack"

@@ -14,7 +14,7 @@ import torch
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import sha256_of_file
-from ds_minimodel.data.samples import HELD_OUT, BlockTable, SampleReader, bytes_of_ids
+from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader, bytes_of_ids
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import inputs_hash
@@ -129,10 +129,17 @@ def training_run(
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 
-def text_sampler(context: Context, section: Training, language: str) -> Sampler:
-    """Samples of a step that trains on one language's text, of which the main rank reads every byte once before."""
+def text_sampler(context: Context, section: Training, language: str, replay: float = 0.0) -> Sampler:
+    """Samples of a step that trains on one language's text, of which the main rank reads every byte once before.
+
+    replay: share of the samples that are of the source's text.
+    """
     context.world.from_main(lambda: _store(context, language, verify=True).num_tokens)
-    return _sampler(context, section, _store(context, language), context.recipe.seed)
+    sampler = _sampler(context, section, _store(context, language), context.recipe.seed)
+    if not replay:
+        return sampler
+    of_source = text_sampler(context, section, context.recipe.languages.source)
+    return Sampler(MixedReader(sampler.reader, of_source.reader, replay), sampler.objective, section)
 
 
 def held_out_sampler(context: Context, section: Training, language: str) -> Sampler | None:

@@ -6,7 +6,7 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import permute, sample_key
 from ds_minimodel.common.vocabulary import FILLER, IGNORED, Vocabulary
-from ds_minimodel.data.samples import BlockTable, SampleReader
+from ds_minimodel.data.samples import BlockTable, MixedReader, SampleReader
 from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
 from ds_minimodel.models.objectives.objective import MaskedLmSettings, choose_positions, replacements
@@ -96,6 +96,16 @@ def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(s
         for batch in epochs
     ]
     assert sum(masks[0][row] == masks[1][row] for row in masks[0]) < 0.1 * last
+
+
+def test_a_share_of_the_samples_is_another_texts_whatever_the_slice(store):
+    one, other = (SampleReader(store, BlockTable(store, "complete", length), seed=length) for length in (30, 20))
+    mixed = Sampler(MixedReader(one, other, 0.25), OBJECTIVES["masked-lm"], MaskedLmSettings(mask_prob=0.15))
+    whole = [*samples(mixed.rows(0, 400))]
+    assert whole == [sample for first in range(0, 400, 80) for sample in samples(mixed.rows(first, first + 80))]
+    keys = [{int(key) for key in reader.read(0, 400).keys.view(np.int32)} for reader in (one, other)]
+    counts = [sum(sample[3] in own for sample in whole) for own in keys]
+    assert sum(counts) == 400 and 70 < counts[1] < 130
 
 
 def random_rows(count, width, vocab_size):

@@ -63,6 +63,17 @@ def test_two_ranks_train_the_same_body(folder, tmp_path):
             torch.testing.assert_close(tensor, rows_of(folder, system)[name], rtol=2e-3, atol=2e-4)
 
 
+def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
+    recipe = make_recipe(tmp_path, "output" not in rows_of(folder, "full"))
+    code, _, err = run("run", recipe, *SETTINGS, "systems=[full]", "adapt.rates={full: 1e-3}", "adapt.replay=0.5")
+    assert code == 0, err
+    name = "run/evaluate/full/xx/bits/seed-1/scores.json"
+    forgets, keeps = (json.loads((place / name).read_text())[-1] for place in (folder, tmp_path))
+    assert keeps["on_source_bits_per_byte"] < forgets["on_source_bits_per_byte"]
+    refusal = refused("run", folder / "recipe.yaml", "adapt.replay=0.5", "tokenizer.vocabulary=replace")
+    assert "no ids for source text" in refusal
+
+
 def test_costs_and_refusals(folder):
     recipe = load_recipe(folder / "recipe.yaml", SETTINGS)
     spent = {row["system"]: row["executed_eflops"] for row in recipe_costs(recipe)}

@@ -20,7 +20,7 @@ from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ds_minimodel.data.samples import Integers, Keys, SampleReader, Samples
+    from ds_minimodel.data.samples import Integers, Keys, MixedReader, SampleReader, Samples
     from ds_minimodel.models.body import LanguagePack
 
 
@@ -81,7 +81,7 @@ class Objective(ABC):
 class Sampler:
     """Batches of an objective on a text, as functions of the samples' global numbers."""
 
-    def __init__(self, reader: SampleReader, objective: Objective, settings: Section):
+    def __init__(self, reader: SampleReader | MixedReader, objective: Objective, settings: Section):
         """UserError where the vocabulary of the text has not the special tokens that the objective needs."""
         self.reader, self.objective, self.settings = reader, objective, settings
         for token in objective.needs:
