@@ -39,8 +39,8 @@ engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
 
 # As of docs/launch.md, but for what keeps tests side by side apart; `--ranks` is a command of ours.
 LAUNCHERS = {
-    "torchrun": "-m torch.distributed.run --nproc_per_node 2 --master_port {port} -m ds_minimodel",
-    "deepspeed": "-m deepspeed.launcher.runner --num_gpus 2 --master_port {port} --module ds_minimodel",
+    "torchrun": ("torch.distributed.run:main", "--nproc_per_node {ranks} --master_port {port} -m ds_minimodel"),
+    "deepspeed": ("deepspeed.launcher.runner:main", "--num_gpus {ranks} --master_port {port} --module ds_minimodel"),
 }
 
 
@@ -48,9 +48,8 @@ def start(recipe, *overrides, ranks=2, launcher="ranks"):
     step = ["pretrain", str(recipe), *overrides]
     if launcher == "ranks":
         return forks.start(*step, "--ranks", ranks)
-    command = [sys.executable, *LAUNCHERS[launcher].format(port=forks.free_port()).split(), *step]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    function, options = LAUNCHERS[launcher]
+    return forks.Fork(function, [*options.format(ranks=ranks, port=forks.free_port()).split(), *step])
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +127,7 @@ def test_ranks_save_and_end_when_who_started_them_is_killed(recipe):
 
 
 def test_a_signal_to_torchrun_saves(recipe):
-    process, _ = train(recipe, "minijoint", launcher="torchrun")
+    process, _ = train(recipe, "minijoint", launcher="torchrun", ranks=1)
     process.send_signal(signal.SIGTERM)
     errors = said_by(process)
     assert "ds-minimodel: stopped after step" in errors and "SignalException" in errors  # the latter is torchrun's own
