@@ -8,13 +8,14 @@ weights without it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ds_minimodel import ops
-from ds_minimodel.models.body import Body, Linear, Projection
+from ds_minimodel.models.body import Body, GeluLinear, Linear, Projection
 from ds_minimodel.models.trainable import Tensors
 
 _SCALE = 2.0  # alpha over rank, as is usual
@@ -30,11 +31,18 @@ def add_low_rank(body: Body, rank: int, seed: int) -> None:
                 down = torch.randn(rank, linear.in_features, generator=draw, device="cpu") / linear.in_features**0.5
                 linear.register_parameter(DOWN, nn.Parameter(down.to(linear.weight.device)))
                 linear.register_parameter(UP, nn.Parameter(linear.weight.new_zeros(linear.out_features, rank)))
-                linear.register_forward_hook(_add_to_projection if isinstance(linear, Projection) else _add)
+                if isinstance(linear, GeluLinear):
+                    linear.forward = MethodType(_forward_with_gelu, linear)  # type: ignore[method-assign]
+                else:
+                    linear.register_forward_hook(_add_to_projection if isinstance(linear, Projection) else _add)
 
 
 def _low(linear: Any, x: Tensor, up: Tensor) -> Tensor:
     return _SCALE * ops.linear(ops.linear(x, linear.down), up)
+
+
+def _forward_with_gelu(linear: Any, x: Tensor) -> Tensor:
+    return ops.bias_gelu(ops.linear(x, linear.weight) + _low(linear, x, linear.up), linear.bias)
 
 
 def _add(linear: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:

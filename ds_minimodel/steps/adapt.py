@@ -212,8 +212,8 @@ def trains_in_adapt(name: str, section: Adapt, system: System) -> bool:
         return False
     if name.startswith("pack."):
         return name != "pack.bias" or section.train_output_bias
-    if system.trains:
-        return system.trains == "all" or is_low_rank(name)
+    if system.trains == "all" or is_low_rank(name):
+        return True
     return (name == "body.positions" and section.train_positions) or (
         name.startswith("body.embedding_norm.") and section.train_embedding_norm
     )
