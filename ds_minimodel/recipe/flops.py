@@ -2,11 +2,7 @@
 
 from typing import Any
 
-import torch
-
-from ds_minimodel.models import make_body
 from ds_minimodel.models.flops import EFLOP, EFLOPS_PER_V100_DAY, Cost, Work, step_flops
-from ds_minimodel.models.low_rank import add_low_rank, is_low_rank
 from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.recipe.systems import System
 
@@ -54,6 +50,11 @@ def adapt_step_flops(recipe: Recipe, system: System, work: Work, depth: int) -> 
     """Cost of `work` in step 2 of a system over so many layers."""
     low_rank = 0
     if system.trains == "low-rank":
+        import torch  # which the costs of other systems do without
+
+        from ds_minimodel.models import make_body
+        from ds_minimodel.models.low_rank import add_low_rank, is_low_rank
+
         with torch.device("meta"):
             body = make_body(recipe.body_config.with_layers(depth))
             add_low_rank(body, recipe.adapt.rank, 0)
