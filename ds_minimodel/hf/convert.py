@@ -70,9 +70,8 @@ def import_model(
     path = Path(model)
     if path.exists():
         if revision is not None:
-            raise UserError(
-                f"--revision {revision}: {model} is a {'folder' if path.is_dir() else 'file'} here; leave the option out"
-            )
+            kind = "folder" if path.is_dir() else "file"
+            raise UserError(f"--revision {revision}: {model} is a {kind} here; leave the option out")
         if path.is_dir():
             import_hf(path, out, language)
             return
