@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import itertools
-import tempfile
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_write
+from ds_minimodel.common.files import atomic_write, read_model, write_json
+from ds_minimodel.common.names import check_name
 from ds_minimodel.costs.fertility import fertility
 from ds_minimodel.costs.measure import measured_rows
 from ds_minimodel.data.reader import find_text, read_documents
@@ -37,7 +38,9 @@ MOST_PASSES = 4  # over the text
 LENGTH = 128
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
 RATE = 4e-3  # the best of the third study's screen
-OPENINGS, WORDS = 5, 6  # of held-out documents, that samples continue
+OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
+FEWEST_PIECES = 6  # that a recipe takes
+CALL, RECIPE = "call.json", "recipe.yaml"
 QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
 
 
@@ -60,20 +63,28 @@ def extend(
     the language and of one that the model knows; without the latter nothing is known of what the new pieces take from
     it. hours: of training on this machine, one by default, at most MOST_PASSES over the text; or tokens: of training.
     out gets base/, the recipe, its workdir run/, model/ and, of what predicts next tokens, samples.md; the same call
-    goes on where one was interrupted. UserError as of the steps that it takes.
+    goes on where one was interrupted, and another is refused. UserError as of the steps that it takes.
     """
     out = Path(out)
     name_the_cpu()
-    base, path = out / "base", out / "recipe.yaml"
+    base, path = out / "base", out / RECIPE
+    texts = {source: [*map(str, source_text)], language: [*map(str, text)]}
     if hours is not None and tokens is not None:
         raise UserError("extend: give hours or tokens, not both")
-    for files in (text, source_text):
+    if language == source:
+        raise UserError(f"extend: {language} is the language that the model knows; --source names another")
+    for name, files in texts.items():
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise UserError(f"extend: the language {error}") from None
         find_text(files)
+    given = {"out": str(out), "model": str(model), "source": source, "language": language, "texts": texts, "column": column}
+    _begin(out, {**given, "hours": hours, "tokens": tokens})
     if not base.exists():
         say(f"{base}: the model comes in")
         import_model(model, base, source)
     if not path.exists():
-        texts = {source: [*map(str, source_text)], language: [*map(str, text)]}
         tests = _tests(out, texts, column)
         values = _values(out, texts, tests, column, source, language)
         _choose(values, language, hours, tokens, say)
@@ -85,21 +96,35 @@ def extend(
     if not (out / "model").exists():
         export_hf(layout.pretrain(system) / "body", out / "model", layout.adapt(system, target) / "pack")
     if recipe.finetune.tasks and not (out / "samples.md").exists():
-        with tempfile.TemporaryDirectory(dir=out) as folder:
-            export_hf(base / "body", Path(folder) / "base")
-            prompts = _openings(recipe, target), QUESTIONS
-            places = {"before": Path(folder) / "base", "after": out / "model"}
-            written = {name: samples(place, *prompts) for name, place in places.items()}
+        places, prompts = {"before": out / "before", "after": out / "model"}, (_openings(recipe, target), QUESTIONS)
+        shutil.rmtree(places["before"], ignore_errors=True)
+        export_hf(base / "body", places["before"])
+        written = {name: samples(place, *prompts) for name, place in places.items()}
+        shutil.rmtree(places["before"])
         with atomic_write(out / "samples.md") as file:
             file.write(samples_page(written).encode())
     return out / "model"
+
+
+def _begin(out: Path, call: dict[str, Any]) -> None:
+    """Write down what is asked for; UserError where `out` holds what was made by another call, or by none."""
+    former = read_model(out / CALL, dict[str, Any], "delete that file") if (out / CALL).exists() else None
+    if former is None and out.exists() and any(out.iterdir()):
+        raise UserError(f"{out}: exists and was not begun by extend; give another --out")
+    decided = list(call) if (out / RECIPE).exists() else ["model", "source"] if (out / "base").exists() else []
+    for name in decided:
+        if former is not None and former.get(name) != call[name]:
+            raise UserError(
+                f"{out}: was begun with {name} {former.get(name)}, not {call[name]}; give another --out, or that again"
+            )
+    write_json(out / CALL, call)
 
 
 def _openings(recipe: Recipe, language: str) -> list[str]:
     """The first words of some held-out documents."""
     path = recipe.finetune.tasks["text"].test[language]
     documents = itertools.islice(read_documents([path]), OPENINGS)
-    return [" ".join(" ".join(document).split()[:WORDS]) for document in documents]
+    return [" ".join(" ".join(document).split()[:WORDS])[:CHARACTERS] for document in documents]
 
 
 def _tests(out: Path, texts: dict[str, list[str]], column: str) -> dict[str, str]:
@@ -121,7 +146,6 @@ def _tests(out: Path, texts: dict[str, list[str]], column: str) -> dict[str, str
                 "empty line between documents"
             )
         path = out / "test" / f"{language}.txt"
-        path.parent.mkdir(exist_ok=True)
         with atomic_write(path) as file:
             file.write("\n".join(chosen).encode())
         tests[language] = str(path)
@@ -163,8 +187,11 @@ def _choose(
     sizes = fertility(_recipe(values))
     (best,) = [row for row in sizes if row["best"]]
     without = sizes[0]
-    if not best["new_pieces"]:
-        raise UserError(f"{language}: no piece occurs often enough in this text to be learned; give more of it")
+    if best["new_pieces"] < FEWEST_PIECES:
+        raise UserError(
+            f"{language}: no new pieces pay: they occur too seldom in this text, or the model's own cut it as well; "
+            "give more text"
+        )
     values["tokenizer"]["vocab_size"] = best["new_pieces"]
     one_pass = best["tokens"]
     say(

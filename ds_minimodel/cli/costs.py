@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.cli.hf import hugging_face_module
 from ds_minimodel.cli.steps import (
-    INTERRUPTED,
     Commands,
     Options,
     add_engine_options,
@@ -19,7 +18,16 @@ from ds_minimodel.cli.steps import (
 )
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.costs.memory import NAMES
-from ds_minimodel.training.ranks.launch import check_ranks, launch, launched, name_the_cpu, restart_with_cpu_settings
+from ds_minimodel.training.ranks.launch import (
+    INTERRUPTED,
+    Stopped,
+    check_ranks,
+    end_with_launcher,
+    launch,
+    launched,
+    name_the_cpu,
+    restart_with_cpu_settings,
+)
 
 if TYPE_CHECKING:
     from ds_minimodel.report.render import Table
@@ -110,7 +118,6 @@ def _measure(options: Options) -> int:
         return launch([*arguments, *(["--json"] if options.json else [])], options.ranks)
     from ds_minimodel.costs.measure import measured_rows
     from ds_minimodel.costs.tables import measured_table
-    from ds_minimodel.training.ranks.launch import Stopped, end_with_launcher
     from ds_minimodel.training.ranks.world import join_ranks
 
     if launched():

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -13,14 +14,22 @@ from typing import Any, NoReturn
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hf, look, sample, serve, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError
-from ds_minimodel.training.ranks.launch import check_environment, end_undisturbed, launched, rank_of_environment
+from ds_minimodel.training.ranks.launch import (
+    INTERRUPTED,
+    PREEMPTED,
+    Stopped,
+    check_environment,
+    end_undisturbed,
+    launched,
+    rank_of_environment,
+)
 
 USER_ERROR, FAILURE = 2, 1
 _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection that is broken
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit: 0 done, 2 the user's mistake (one line on standard error), 1 anything else."""
+    """Run one command and exit: 0 done, 2 the user's mistake (one line), 75 saved after SIGTERM, 1 anything else."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # of names in any bytes
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -36,6 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except UserError as error:
         streams.say(f"ds-minimodel: {f'rank {rank}: ' if rank else ''}{error}")
         sys.exit(USER_ERROR)
+    except Stopped as stopped:
+        if rank == 0:
+            streams.say(f"ds-minimodel: {stopped}")
+        ends = 0 if launched() else PREEMPTED  # a launcher takes what is not 0 for a failure of the rank
+        sys.exit(ends if stopped.signal_number == signal.SIGTERM else INTERRUPTED)
     except OtherRankFailed as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
     except RuntimeError as error:

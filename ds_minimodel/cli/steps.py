@@ -3,8 +3,6 @@
 import argparse
 import json
 import shlex
-import signal
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +11,12 @@ from ds_minimodel.steps.order import STEPS, RunsOn, Step
 from ds_minimodel.steps.run import check_alone, is_pending, run_step, run_step_here, steps_to_run
 from ds_minimodel.training.ranks import mpi
 from ds_minimodel.training.ranks.launch import (
-    PREEMPTED,
-    Stopped,
     check_ranks,
     end_with_launcher,
     launch,
     launch_on_hosts,
     launched,
     name_the_cpu,
-    rank_of_environment,
     ranks_on_hosts,
     restart_with_cpu_settings,
 )
@@ -31,8 +26,6 @@ if TYPE_CHECKING:
 
 Commands = Any  # what argparse's add_subparsers gives, which it keeps private
 Options = argparse.Namespace
-
-INTERRUPTED = 1
 
 
 def add_arguments(commands: Commands) -> None:
@@ -163,11 +156,5 @@ def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
 def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
     if launched():
         end_with_launcher()
-    try:
-        run_step_here(step, recipe, options.rebuild)
-    except Stopped as stopped:
-        if rank_of_environment() == 0:
-            print(f"ds-minimodel: {stopped}", file=sys.stderr)
-        ends = 0 if launched() else PREEMPTED  # a launcher takes what is not 0 for a failure of the rank
-        sys.exit(ends if stopped.signal_number == signal.SIGTERM else INTERRUPTED)  # of `run` too: no further step
+    run_step_here(step, recipe, options.rebuild)
     return 0

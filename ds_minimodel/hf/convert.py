@@ -79,8 +79,8 @@ def import_model(
         parent = Path(out).absolute().parent
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=parent, prefix=".gguf-") as folder:
-            gguf.write_folder(path, folder)
-            import_hf(folder, out, language, path.stem)
+            gguf.write_folder(path, Path(folder) / path.stem)
+            import_hf(Path(folder) / path.stem, out, language)
     else:
         try:
             import_hf_from_hub(str(model), out, language, revision)

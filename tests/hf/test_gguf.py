@@ -73,6 +73,8 @@ def test_it_comes_in_as_its_folder_does(text_file, tmp_path, monkeypatch):
     for part in ("body/model", "pack/embeddings"):
         one, other = (load_file(tmp_path / name / f"{part}.safetensors") for name in ("new/out", "again"))
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    manifest = json.loads((tmp_path / "new/out/pack/manifest.json").read_text())
+    assert manifest["imported_from"] == "tiny" and "base_model" not in manifest, "a file's name is none on the Hub"
     text = text_file.read_text()[:300]
     one, other = (AutoTokenizer.from_pretrained(tmp_path / place)(text) for place in ("new/out/pack", "theirs"))
     assert one["input_ids"] == other["input_ids"]

@@ -1,16 +1,18 @@
 """A language added to somebody's model by one command."""
 
 import json
+import signal
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from ..forks import run
+from ..forks import run, start
 from ..hf.test_decoders import save_llama
 from ..hf.test_modernbert import save_modernbert
-from .conftest import make_world, refused
+from .conftest import make_world, refused, stop_when
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,9 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     code, _, err = run(*arguments)
     assert code == 0, err
     out = texts / "out"
-    assert {path.name for path in out.iterdir()} == {"base", "recipe.yaml", "run", "test", "model", "samples.md"}
+    assert {path.name for path in out.iterdir()} == {
+        *("call.json", "base", "recipe.yaml", "run", "test", "model", "samples.md")
+    }
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
     assert recipe["adapt"]["steps"] == 20_000 // (8 * 64)
     model, tokenizer = (kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer))
@@ -53,6 +57,22 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert (out / "samples.md").read_text().count("- after: ") == 5
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
+    for option, value in (("language", "yy"), ("source", "de"), ("tokens", "30k")):
+        assert f"out: was begun with {option} " in refused(*arguments, f"--{option}", value)
+
+
+def test_it_is_stopped_and_goes_on_to_the_same_bits(texts):
+    def place(name):
+        return [*extend(texts)[:-1], texts / name, "--tokens", "100k"]
+
+    metrics = texts / "stopped/run/adapt/bl_base/xx/run/metrics.jsonl"
+    code, err = stop_when(start(*place("stopped")), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGTERM)
+    assert code == 75 and "stopped after step" in err and "Traceback" not in err
+    for name in ("stopped", "whole"):
+        code, _, err = run(*place(name))
+        assert code == 0, err
+    one, other = (load_file(texts / name / "model/model.safetensors") for name in ("stopped", "whole"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_body_that_is_trained_with_masks(texts, tmp_path):
@@ -73,3 +93,6 @@ def test_mistakes_are_one_line(texts):
     assert "none.txt: no such text file" in missing and not (texts / "new").exists()
     assert "not allowed with" in refused(*extend(texts, "--hours", "1", "--tokens", "5k"))
     assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
+    assert "--source names another" in refused(*extend(texts, "--source", "xx"))
+    assert "holds a slash" in refused(*extend(texts, "--source", "e/n"))
+    assert "was not begun by extend" in refused(*extend(texts, "--out", texts))

@@ -53,6 +53,7 @@ _MEETING = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a 
 EXPORTED = "DS_ DEEPSPEED_ DSMM_ NCCL_ GLOO_ TORCH_ OMP_ GOMP_ MKL_ MALLOC_ HF_ LD_LIBRARY_PATH".split()
 
 
+INTERRUPTED = 1  # the exit code after SIGINT
 PREEMPTED = os.EX_TEMPFAIL  # the exit code of what SIGTERM has ended, its state saved: to be started again
 
 
