@@ -79,7 +79,14 @@ def extend(
         except ValueError as error:
             raise UserError(f"extend: the language {error}") from None
         find_text(files)
-    given = {"out": str(out), "model": str(model), "source": source, "language": language, "texts": texts, "column": column}
+    given = {
+        "out": str(out),
+        "model": str(model),
+        "source": source,
+        "language": language,
+        "texts": texts,
+        "column": column,
+    }
     _begin(out, {**given, "hours": hours, "tokens": tokens})
     if not base.exists():
         say(f"{base}: the model comes in")

@@ -86,7 +86,7 @@ def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
     """Write one pack with the rows of several that extend the same base: a model that reads all of their languages.
 
     A piece that two of them have is one row, that of the first which is named. UserError where they extend different
-    bases or replace parts of the body.
+    bases, are of one language or replace parts of the body.
     """
     out, (first, *others) = Path(out), packs
     if out.exists():
@@ -101,6 +101,8 @@ def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
                     raise UserError(f"{name}: is no pack that only adds rows to a base's; those can be joined")
             if pack.kept_of != joined.kept_of:
                 raise UserError(f"{folder}: extends another base than {first}")
+            if {*pack.language.split("+")} & {*joined.language.split("+")}:
+                raise UserError(f"{folder}: is of {pack.language}, as one before it; give each language once")
             place = Path(temporary) / str(number)
             chosen = join_tokenizers(tokenizer, folder, place, joined.kept)
             rows = {name: torch.cat((rows, pack.tensors[name][chosen])) for name, rows in joined.tensors.items()}

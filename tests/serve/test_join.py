@@ -68,5 +68,7 @@ def test_what_cannot_be_joined_is_refused(folder, tmp_path):
     assert "no pack that only adds rows" in refused(
         "pack", "join", tmp_path / "a", packs(folder)[0], folder / "base/pack"
     )
+    xx = packs(folder)[0]
+    assert "give each language once" in refused("pack", "join", tmp_path / "a", xx, xx)
     assert "give two packs" in refused("pack", "join", tmp_path / "a", packs(folder)[0])
     assert not (tmp_path / "a").exists()
