@@ -37,7 +37,8 @@ HOURS = 1.0  # where nothing is said
 MOST_PASSES = 4  # over the text
 LENGTH = 128
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
-RATE = 4e-3  # the best of the third study's screen
+# What trains: the system and its rate, by the third study's screen.
+TRAINS = {"rows": ("bl_base", 4e-3), "lora": ("lora", 2e-3), "all": ("full", 1e-4)}
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 FEWEST_PIECES = 6  # that a recipe takes
 CALL, RECIPE = "call.json", "recipe.yaml"
@@ -55,6 +56,7 @@ def extend(
     hours: float | None = None,
     tokens: int | None = None,
     column: str = "text",
+    trains: str = "rows",
     say: Callable[[str], None] = print,
 ) -> Path:
     """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
@@ -62,8 +64,10 @@ def extend(
     model: a folder of Hugging Face's, a GGUF file or a name of the Hub. text, source_text: files, globs or data sets of
     the language and of one that the model knows; without the latter nothing is known of what the new pieces take from
     it. hours: of training on this machine, one by default, at most MOST_PASSES over the text; or tokens: of training.
-    out gets base/, the recipe, its workdir run/, model/ and, of what predicts next tokens, samples.md; the same call
-    goes on where one was interrupted, and another is refused. UserError as of the steps that it takes.
+    trains: the "rows" of new pieces alone, by which all else stays to the bit; with "lora" low-rank updates of the body,
+    too, with "all" all of its weights. out gets base/, the recipe, its workdir run/, model/ and, of what predicts next
+    tokens, samples.md; the same call goes on where one was interrupted, and another is refused. UserError as of the
+    steps that it takes.
     """
     out = Path(out)
     name_the_cpu()
@@ -93,7 +97,7 @@ def extend(
         import_model(model, base, source)
     if not path.exists():
         tests = _tests(out, texts, column)
-        values = _values(out, texts, tests, column, source, language)
+        values = _values(out, texts, tests, column, source, language, *TRAINS[trains])
         _choose(values, language, hours, tokens, say)
         with atomic_write(path) as file:
             file.write(_yaml(values).encode())
@@ -160,7 +164,14 @@ def _tests(out: Path, texts: dict[str, list[str]], column: str) -> dict[str, str
 
 
 def _values(
-    out: Path, texts: dict[str, list[str]], tests: dict[str, str], column: str, source: str, language: str
+    out: Path,
+    texts: dict[str, list[str]],
+    tests: dict[str, str],
+    column: str,
+    source: str,
+    language: str,
+    system: str,
+    rate: float,
 ) -> dict[str, Any]:
     """The recipe but for what _choose decides."""
     base = read_base(out / "base")
@@ -170,7 +181,7 @@ def _values(
     return {
         "workdir": str(out / "run"),
         "base": str(out / "base"),
-        "systems": ["bl_base"],
+        "systems": [system],
         "languages": {"source": source, "targets": [language]},
         "tokenizer": {"vocabulary": "extend", "vocab_size": 6},
         "data": {"text": given, "column": column, "held_out": HELD_OUT},
@@ -178,7 +189,7 @@ def _values(
             "steps": 10,
             "batch_size": 8,
             "seq_length": min(positions, LENGTH),
-            "lr": RATE,
+            "lr": rate,
             "clip": 1.0,
             "weight_decay": 0.0,
         },

@@ -22,6 +22,12 @@ def add_arguments(commands: Commands) -> None:
     extending.add_argument("--source", metavar="CODE", default="en", help="a language of the model's; default: en")
     extending.add_argument("--source-text", metavar="TEXT", nargs="+", default=[], help="text of it, to compare")
     extending.add_argument("--column", metavar="NAME", default="text", help="of JSON lines and Parquet; default: text")
+    extending.add_argument(
+        "--train",
+        choices=("rows", "lora", "all"),
+        default="rows",
+        help="of new pieces alone, by which all else stays; low-rank updates of the body, too; all its weights",
+    )
     length = extending.add_mutually_exclusive_group()
     length.add_argument("--hours", type=_number, metavar="H", help="of training here; default: 1")
     length.add_argument("--tokens", type=_number, metavar="N", help="of training, such as 50M")
@@ -75,6 +81,7 @@ def _extend(options: Options) -> None:
         hours=options.hours,
         tokens=options.tokens and int(options.tokens),
         column=options.column,
+        trains=options.train,
         say=say,
     )
     say(f"{model}: for transformers' from_pretrained; {out}/recipe.yaml: what ran")

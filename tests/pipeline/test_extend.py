@@ -78,12 +78,14 @@ def test_it_is_stopped_and_goes_on_to_the_same_bits(texts):
 def test_a_body_that_is_trained_with_masks(texts, tmp_path):
     save_modernbert(texts / "en.txt", tmp_path / "theirs")
     arguments = ["--language", "xx", "--source-text", texts / "en.txt", "--tokens", "10k", "--out", tmp_path / "out"]
+    arguments += ["--train", "lora"]
     code, _, err = run("extend", tmp_path / "theirs", texts / "xx.txt", *arguments)
     assert code == 0, err
     base, tokenizer = (AutoTokenizer.from_pretrained(tmp_path / place) for place in ("theirs", "out/model"))
     english, added = ((texts / f"{language}.txt").read_text()[:200] for language in ("en", "xx"))
     assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
+    assert (tmp_path / "out/run/adapt/lora/xx/pack").is_dir()
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out/model")
     assert model(**tokenizer(added, return_tensors="pt")).logits.isfinite().all()
 
