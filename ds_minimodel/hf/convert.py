@@ -348,6 +348,8 @@ def export_hf(
     language = whole_pack(added, pack, artifact)
     check_fit(pack, language, body)
     vocabulary = read_artifact(pack, VocabularyManifest).vocabulary(pack)
+    if suppress_new and (body.task is not None or not body.config.causal):
+        raise UserError(f"{artifact}: generates no text; leave --suppress-new out")
     if suppress_new and not added.kept:
         raise UserError(f"{pack}: adds no pieces to a base's vocabulary that generation could leave out")
     model = exported(artifact, body, language, vocabulary, depth)
@@ -357,11 +359,15 @@ def export_hf(
         as_type = DTYPES[dtype]
         write_json(temporary / "config.json", {**model.config, **ids, "dtype": str(as_type).removeprefix("torch.")})
         tensors = {name: tensor.to(as_type) for name, tensor in model.tensors.items()}
+        for name, tensor in tensors.items():
+            if not tensor.isfinite().all():
+                raise UserError(f"{artifact}: {name} has numbers larger than {dtype} has; give --dtype bf16")
         save_file(tensors, temporary / SAFETENSORS, metadata={"format": "pt"})
         if suppress_new:
             path = temporary / GENERATION_FILE
             settings = read_json(path) if path.is_file() else {}
-            write_json(path, {**settings, "suppress_tokens": [*range(added.kept, len(language.tensors["tokens"]))]})
+            own, new = settings.get("suppress_tokens") or [], range(added.kept, len(language.tensors["tokens"]))
+            write_json(path, {**settings, "suppress_tokens": [*own, *new]})
         card = model_card(pack, artifact, model.class_name, model.num_layers, (body.task or {}).get("name"))
         (temporary / CARD).write_text(card, encoding="utf-8")
 

@@ -54,9 +54,11 @@ def samples(folder: str | Path, openings: Sequence[str], questions: Sequence[str
     continued = [Sample(text, write(tokenizer(text, return_tensors="pt")["input_ids"])) for text in openings]
     answers = []
     for question in questions if tokenizer.chat_template else ():
-        ids = tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )["input_ids"]
+        asked = [{"role": "user", "content": question}]
+        with one_line(folder, "its chat template does not run"):
+            ids = tokenizer.apply_chat_template(
+                asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )["input_ids"]
         answers.append(Sample(question, write(ids)))
     return Samples(continued, answers, tokens / max(seconds, 1e-9), num_bytes / max(seconds, 1e-9))
 
