@@ -297,6 +297,8 @@ def check_fit(folder: str | Path, pack: PackArtifact, body: BodyArtifact) -> Non
     if has != needed:
         named = [", ".join(sorted(names)) for names in (has, needed)]
         raise UserError(f"{folder}: the pack holds {named[0]}, where languages of this body have {named[1]}")
+    if body.task is not None and any(name.startswith("body.layers.") for name in pack.tensors):
+        raise UserError(f"{folder}: has a body of its own, which is not the one that the task was finetuned on")
     for name, tensor in pack.tensors.items():
         own = body.tensors.get(name if body.task else name.removeprefix("body."))
         if name.startswith("body.") and (own is None or own.shape != tensor.shape):

@@ -88,6 +88,14 @@ def test_tensors_that_no_pack_has(family, pack, change, words):
         check_pack(pack, family.body)
 
 
+def test_a_body_that_was_trained_takes_no_tasks(family, pack):
+    layers = {f"body.{name}": rows for name, rows in load_file(family.body / "model.safetensors").items()}
+    sealed(pack, lambda tensors: tensors.update(layers))
+    check_pack(pack, family.body)
+    with pytest.raises(UserError, match="not the one that the task was finetuned on"):
+        check_pack(pack, family.classification)
+
+
 @pytest.mark.parametrize(
     "change, words",
     [
