@@ -83,15 +83,10 @@ def extend(
         except ValueError as error:
             raise UserError(f"extend: the language {error}") from None
         find_text(files)
-    given = {
-        "out": str(out),
-        "model": str(model),
-        "source": source,
-        "language": language,
-        "texts": texts,
-        "column": column,
-    }
-    _begin(out, {**given, "hours": hours, "tokens": tokens})
+    if trains not in TRAINS:
+        raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(TRAINS)}")
+    call = {"out": str(out), "model": str(model), "source": source, "language": language, "texts": texts}
+    _begin(out, {**call, "column": column, "hours": hours, "tokens": tokens, "trains": trains})
     if not base.exists():
         say(f"{base}: the model comes in")
         import_model(model, base, source)

@@ -57,8 +57,8 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert (out / "samples.md").read_text().count("- after: ") == 5
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
-    for option, value in (("language", "yy"), ("source", "de"), ("tokens", "30k")):
-        assert f"out: was begun with {option} " in refused(*arguments, f"--{option}", value)
+    for option, value in (("language", "yy"), ("source", "de"), ("tokens", "30k"), ("train", "lora")):
+        assert f"out: was begun with {option}" in refused(*arguments, f"--{option}", value)
 
 
 def test_it_is_stopped_and_goes_on_to_the_same_bits(texts):
