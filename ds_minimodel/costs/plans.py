@@ -119,7 +119,7 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
             module = model_of(recipe, system, step)
         # The last rank's part is the largest.
         split_model(module, Group(engine.tensor_parallel - 1, engine.tensor_parallel))
-        key = step, module.body.config, module.body.head_depths, depth
+        key = step, system.trains, module.body.config, module.body.head_depths, depth
         if key not in planners:
             batch_of = partial(largest_batch, recipe, section, depth)
             planners[key] = Planner(module, batch_of, precision, device)

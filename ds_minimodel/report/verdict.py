@@ -57,4 +57,6 @@ def _mean(rows: list[Row], column: str) -> float:
 
 
 def _time(hours: float) -> str:
-    return f"{hours:.1f} h" if hours >= 0.95 else f"{hours * 60:.0f} min"
+    return (
+        f"{hours:.1f} h" if hours >= 0.95 else f"{hours * 60:.0f} min" if hours >= 1 / 30 else f"{hours * 3600:.0f} s"
+    )

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from ds_minimodel.costs.plans import plans
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 
@@ -81,3 +82,9 @@ def test_costs_and_refusals(folder):
     path = folder / "recipe.yaml"
     assert "adapt.rates: minipost is not among" in refused("run", path, "systems=[lora]", "adapt.rates={minipost: 1.0}")
     assert "updates of lora are not cut" in refused("run", path, "systems=[lora]", "engine.tensor_parallel=2")
+
+
+def test_the_plan_counts_what_trains(folder):
+    rows = {row["system"]: row for row in plans(load_recipe(folder / "recipe.yaml", SETTINGS), 1, "cpu")}
+    taken = {name: row["memory"]["optimizer"] + row["memory"]["activations"] for name, row in rows.items()}
+    assert taken["bl_base"] < taken["lora"] < taken["full"]
