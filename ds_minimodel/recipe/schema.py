@@ -570,7 +570,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _systems_carry_tasks_over(self) -> "Recipe":
+    def _bodies_that_train_fit(self) -> "Recipe":
         unknown = sorted(self.adapt.rates.keys() - set(self.systems))
         if unknown:
             raise ValueError(f"adapt.rates: {unknown[0]} is not among the systems {', '.join(self.systems)}")

@@ -64,7 +64,7 @@ def jobs(context: Context) -> list[Job]:
     source, listed = recipe.languages.source, []
     for system in recipe.chosen_systems:
         inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
-        inputs |= {"lr of it": recipe.adapt.rates[system.name]} if system.name in recipe.adapt.rates else {}
+        inputs |= {"rate": recipe.adapt.rates[system.name]} if system.name in recipe.adapt.rates else {}
         inputs |= {"rank": recipe.adapt.rank} if system.trains == "low-rank" else {}
         parents = [layout.pretrain(system), layout.tokenizer(source)]
         parents += [layout.build_mini(system)] if system.builds_mini else []

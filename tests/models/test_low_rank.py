@@ -4,7 +4,7 @@ import pytest
 import torch
 from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
 
-from ds_minimodel.models.low_rank import add_low_rank, merged, replaced
+from ds_minimodel.models.low_rank import add_low_rank, merged
 from ds_minimodel.models.modern import FAMILIES
 from tests.small_models import masked_lm
 
@@ -22,10 +22,5 @@ def test_merged_weights_compute_what_the_updates_do(config):
     weights = {name: tensor.detach() for name, tensor in updated.named_parameters()}
     found = merged(weights, {name.removeprefix("body."): tensor for name, tensor in weights.items()})
     plain.load_state_dict(found)
-    updated.requires_grad_(False)
-    for name, parameter in updated.named_parameters():
-        parameter.requires_grad_(name.endswith((".down", ".up")))
-    changed = {name for name in found if not torch.equal(found[name], weights[name])}
-    assert changed == {f"body.{name}" for name in replaced(updated)} and len(changed) == 8
     for batch in (mlm_batch(), read_everywhere(mlm_batch())):
         torch.testing.assert_close(updated(batch), plain(batch), rtol=1e-4, atol=1e-4)
