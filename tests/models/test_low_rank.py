@@ -1,5 +1,7 @@
 """Low-rank updates: what trains with them is what their merged weights compute, in every kind of body."""
 
+from typing import Any
+
 import pytest
 import torch
 from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
@@ -8,8 +10,8 @@ from ds_minimodel.models.low_rank import add_low_rank, merged
 from ds_minimodel.models.modern import FAMILIES
 from tests.small_models import masked_lm
 
-SIZES = dict(num_layers=2, hidden_size=16, num_heads=2, ffn_size=24, max_positions=16)
-CONFIGS = [own.config(**SIZES, **({"num_kv_heads": 1} if own.config.causal else {})) for own in FAMILIES]
+SIZES: Any = dict(num_layers=2, hidden_size=16, num_heads=2, ffn_size=24, max_positions=16)
+CONFIGS = [own.config(**SIZES | ({"num_kv_heads": 1} if own.config.causal else {})) for own in FAMILIES]
 
 
 @pytest.mark.parametrize("config", [body_config(2), *CONFIGS], ids=lambda own: own.kind)
