@@ -440,6 +440,13 @@ class Recipe(Section):
         return [SYSTEMS[name] for name in dict.fromkeys(system.body_name for system in self.chosen_systems)]
 
     @property
+    def reads_mini_depth(self) -> bool:
+        """Whether mini.depth says anything of the systems."""
+        return any(
+            system.builds_mini or Depth.MINI in (system.adapts_at, *system.body_heads) for system in self.chosen_systems
+        )
+
+    @property
     def builds_minis(self) -> bool:
         return any(system.builds_mini for system in self.chosen_systems)
 
@@ -588,8 +595,7 @@ class Recipe(Section):
     def _depths_agree(self) -> "Recipe":
         layers, mini, schedule = self.model.num_layers, self.mini, self.adapt.depth_schedule
         systems = self.chosen_systems
-        is_read = any(system.builds_mini or Depth.MINI in (system.adapts_at, *system.body_heads) for system in systems)
-        if is_read and mini.depth > layers - any(system.needs_shallow_mini for system in systems):
+        if self.reads_mini_depth and mini.depth > layers - any(system.needs_shallow_mini for system in systems):
             raise ValueError(f"mini.depth {mini.depth} must be below model.num_layers {layers}")
         if self.builds_minis and self.build_mini.initialisation == "last" and mini.new_layers > layers:
             raise ValueError(f"build_mini.initialisation last: the body has {layers} layers, not {mini.new_layers}")

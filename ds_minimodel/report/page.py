@@ -24,7 +24,7 @@ from ds_minimodel.report.render import Block, Facts, Findings, Heading, Plot, to
 from ds_minimodel.report.verdict import verdicts
 
 TITLE = "Mini-model adaptation: report"
-_BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
+_BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance; dashes and dots: the untouched model."
 
 
 def write_report(out_folder: Path, run: RunResults) -> None:

@@ -114,13 +114,18 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
         "Recipe": recipe.name or "not from a file",
         "Results of": datetime.datetime.fromtimestamp(finished, datetime.UTC).date().isoformat(),
         "Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
-        "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
-        f"{recipe.tokenizer.vocab_size:,}; mini-models of depth {recipe.mini.depth}",
+        "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary {_vocabulary(recipe)}"
+        + (f"; mini-models of depth {recipe.mini.depth}" if recipe.reads_mini_depth else ""),
         "Step 2": f"{recipe.adapt.steps:,} updates of {recipe.adapt.batch_size} x {recipe.adapt.seq_length} tokens",
         "Run": f"{seeds}adapted on {run.world_size} rank(s), "
         f"ZeRO {run.zero_stage}, {run.precision}, {run.device}, torch {run.torch}",
         **origin,
     }
+
+
+def _vocabulary(recipe: Recipe) -> str:
+    new = recipe.tokenizer.vocab_size
+    return f"{recipe.kept_rows + new:,}, of which {new:,} are new" if recipe.kept_rows else f"{new:,}"
 
 
 def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
