@@ -91,7 +91,7 @@ def extend(
         say(f"{base}: the model comes in")
         import_model(model, base, source)
     if not path.exists():
-        tests = _tests(out, texts, column)
+        tests = _tests(out, texts, column, say)
         values = _values(out, texts, tests, column, source, language, *TRAINS[trains])
         _choose(values, language, hours, tokens, say)
         with atomic_write(path) as file:
@@ -133,7 +133,7 @@ def _openings(recipe: Recipe, language: str) -> list[str]:
     return [" ".join(" ".join(document).split()[:WORDS])[:CHARACTERS] for document in documents]
 
 
-def _tests(out: Path, texts: dict[str, list[str]], column: str) -> dict[str, str]:
+def _tests(out: Path, texts: dict[str, list[str]], column: str, say: Callable[[str], None]) -> dict[str, str]:
     """Held-out documents of each language as a file: {language: path}. They are those that training leaves out."""
     tests = {}
     for language, files in texts.items():
@@ -151,6 +151,8 @@ def _tests(out: Path, texts: dict[str, list[str]], column: str) -> dict[str, str
                 f"{files[0]}: none of its documents is among the {HELD_OUT:.0%} held out; give a longer text, with an "
                 "empty line between documents"
             )
+        if size < TEST_BYTES / 10:
+            say(f"{language}: only {size:,} bytes are held out, and scores of so little say little")
         path = out / "test" / f"{language}.txt"
         with atomic_write(path) as file:
             file.write("\n".join(chosen).encode())

@@ -138,6 +138,12 @@ def busy_cores(seconds: float = 0.1) -> float:
     return sum(busy[core] for core in os.sched_getaffinity(0) if core < len(busy)) / 100
 
 
+def _program() -> list[str]:
+    """Python's options that start this package, also where the folder in which it was started has one of its name."""
+    own = Path(__file__).parents[3]
+    return [*([] if own == Path.cwd() else ["-P"]), "-m", "ds_minimodel"]
+
+
 def restart_with_cpu_settings() -> None:
     """Where there is no GPU, replace this process by one with `cpu_settings`, unless it has them.
 
@@ -149,7 +155,7 @@ def restart_with_cpu_settings() -> None:
         cores = min((os.cpu_count() or 1) // ranks_here, len(os.sched_getaffinity(0)))
         share["OMP_NUM_THREADS"] = str(max(1, cores))
     if not has_gpu() and not {*CPU, *share} <= os.environ.keys():
-        command = [sys.executable, "-m", "ds_minimodel", *sys.argv[1:]]
+        command = [sys.executable, *_program(), *sys.argv[1:]]
         os.execve(sys.executable, command, cpu_settings((ranks_here or 1) - 1) | share | os.environ)
 
 
@@ -183,7 +189,7 @@ def launch(arguments: Sequence[str], ranks: int) -> int:
     failures: dict[int, int] = {}
     with passed_on_to_children() as received:
         try:
-            elastic_launch(config, "env")(*given, sys.executable, "-u", "-m", "ds_minimodel", *arguments)
+            elastic_launch(config, "env")(*given, sys.executable, "-u", *_program(), *arguments)
         except ChildFailedError as error:
             failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
     if received:
