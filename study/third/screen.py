@@ -4,7 +4,7 @@
 
 trains the way (ways.py) at a rate for as many FLOPs as the whole body takes for so many thousand tokens, and adds a
 line of JSON to FOLDER/screen.jsonl, unless it is there. FOLDER has texts.py's files, `base` and `runs/third`
-(screen.sh). Bits a byte are from at most 600 bytes of context, whatever the vocabulary.
+(run.sh). Bits a byte are from at most 600 bytes of context, whatever the vocabulary.
 """
 
 import json
