@@ -18,15 +18,15 @@ FAMILIES = {
     "whole": ["apart"],
     "short-0": ["short-4+2", "short-2", "short-fit-4+2"],
     "lora": [],
+    "lora-rows": [],
     "mini-4+2": [],
+    "full": [],
     "mini-forward-4+2": [],
     "untied": [],
     "drawn": [],
     "mini-8+4": [],
-    "lora-rows": [],
-    "full": [],
 }
-FIRST_RATES = {"full": 1e-4, "lora": 1e-3}
+FIRST_RATES = {"full": 1e-4, "lora": 2e-3}
 
 
 class Screen:
