@@ -25,6 +25,7 @@ from ds_minimodel.data.reader import COLUMN, find_text, names_of, pinned, read_d
 from ds_minimodel.data.tokenizer import JSON_FILE, TokenizerJson
 
 FEWEST = 2  # occurrences of a new piece in the text
+_LONGEST = 32  # pieces of a word that are looked at together
 Merge = tuple[str, str]
 
 
@@ -78,8 +79,9 @@ def read_extension(
     words = 0
     of_text = _words(runner, lines(text))
     pieces = [
-        _Word([token.value for token in runner.model.tokenize(word)], of_text[word], of_source[word])
+        _Word(part, of_text[word], of_source[word])
         for word in sorted(of_text.keys() | of_source.keys())
+        for part in _parts([token.value for token in runner.model.tokenize(word)])
     ]
     num_bytes = sum(len("".join(word.pieces)) * word.count for word in pieces)  # a character of a piece is a byte
     tokens = sum(len(word.pieces) * word.count for word in pieces)
@@ -160,6 +162,11 @@ def _words(runner: Runner, lines: Iterable[str]) -> Counter[str]:
         normal = runner.normalizer.normalize_str(line) if runner.normalizer else line
         counts.update(word for word, _ in runner.pre_tokenizer.pre_tokenize_str(normal))
     return counts
+
+
+def _parts(pieces: list[str]) -> Iterator[list[str]]:
+    """A word's pieces, of a longer one than words are (text without spaces) in parts, whose pairs are counted anew."""
+    yield from (pieces[start : start + _LONGEST] for start in range(0, len(pieces), _LONGEST))
 
 
 @dataclass
