@@ -112,15 +112,8 @@ def extend_tokenizer(
             f"tokenizer.vocab_size={new_pieces}: the text ({', '.join(map(str, text))}) supports at most "
             f"{len(extension.merges)} pieces beside the base's; lower it to that or add text"
         )
-    extended = TokenizerJson(Path(out) / JSON_FILE, with_merges(extension.file.content, extension.merges, rows))
-    manifest = files.read_artifact(base, VocabularyManifest, verify=True)
-    vocabulary = replace(manifest.vocabulary(base), size=rows + new_pieces, kept=rows)
-    with files.atomic_folder(out) as folder:
-        for name in manifest.files.keys() - {JSON_FILE}:
-            if not name.endswith(".safetensors"):
-                shutil.copyfile(base / name, folder / name)
-        extended.load().save(str(folder / JSON_FILE))
-        files.write_manifest(folder, kind="tokenizer", **vocabulary.facts(), text=names_of(sources))
+    content = with_merges(extension.file.content, extension.merges, rows)
+    _write(base, content, out, rows + new_pieces, rows, text=names_of(sources))
 
 
 def join_tokenizers(first: str | Path, other: str | Path, out: str | Path, kept: int) -> list[int]:
@@ -133,13 +126,22 @@ def join_tokenizers(first: str | Path, other: str | Path, out: str | Path, kept:
     merges = [(left, right) for left, right in two.content["model"]["merges"][-(two.size - kept) :]]
     taken = {*one.strings.values()}
     chosen = [place for place, merge in enumerate(merges) if "".join(merge) not in taken]
-    joined = with_merges(one.content, [merges[place] for place in chosen], one.size)
-    shutil.copytree(first, out, ignore=shutil.ignore_patterns("*.safetensors", files.MANIFEST))
-    TokenizerJson(Path(out) / JSON_FILE, joined).load().save(str(Path(out) / JSON_FILE))
-    manifest = files.read_artifact(first, VocabularyManifest)
-    vocabulary = replace(manifest.vocabulary(first), size=one.size + len(chosen), kept=kept)
-    files.write_manifest(Path(out), kind="tokenizer", **vocabulary.facts())
+    content = with_merges(one.content, [merges[place] for place in chosen], one.size)
+    _write(Path(first), content, out, one.size + len(chosen), kept)
     return chosen
+
+
+def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, kept: int, **facts: Any) -> None:
+    """Write the artifact folder `out`: a tokenizer.json of `content`, and all else that `base` has of a tokenizer."""
+    extended = TokenizerJson(Path(out) / JSON_FILE, content)
+    manifest = files.read_artifact(base, VocabularyManifest, verify=True)
+    vocabulary = replace(manifest.vocabulary(base), size=size, kept=kept)
+    with files.atomic_folder(out) as folder:
+        for name in manifest.files.keys() - {JSON_FILE}:
+            if not name.endswith(".safetensors"):
+                shutil.copyfile(base / name, folder / name)
+        extended.load().save(str(folder / JSON_FILE))
+        files.write_manifest(folder, kind="tokenizer", **vocabulary.facts(), **facts)
 
 
 def _byte_level(base: Path) -> TokenizerJson:

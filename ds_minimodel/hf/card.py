@@ -21,7 +21,8 @@ from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact,
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.models.artifacts import BodyManifest, PackManifest
 from ds_minimodel.recipe.systems import SYSTEMS
-from ds_minimodel.report.curves import BITS, OF_SOURCE, SCORES_FILE, ScoreRow
+from ds_minimodel.report.curves import OF_SOURCE, SCORES_FILE, ScoreRow, shown_score
+from ds_minimodel.report.tables import PERCENT, SCALES
 
 CARD = "README.md"
 # A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
@@ -96,15 +97,17 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
         lines += [f"\nScores of the run in {escape_markdown(language)}, as means over the models of a task."]
         lines += ["\n| task | metric | the model as it came | this model | models |\n|---|---|---|---|---|"]
         lines += [
-            f"| {escape_markdown(task)} | {escape_markdown(metric)} | {_mean(rows, OF_SOURCE + column)} "
+            f"| {escape_markdown(task)} | {escape_markdown(metric)} | {_mean(rows, column, OF_SOURCE)} "
             f"| {_mean(rows, column)} | {len(rows)} |"
             for (task, metric, column), rows in scores.items()
         ]
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
 
 
-def _mean(rows: list[dict[str, Any]], column: str) -> str:
-    return f"{fmean(row[column] for row in rows):.{3 if column.endswith(BITS) else 1}f}" if column in rows[0] else "–"
+def _mean(rows: list[dict[str, Any]], column: str, of: str = "") -> str:
+    """Of a column, or of that with `of` before its name."""
+    form, name = SCALES.get(column, PERCENT).form, of + column
+    return form.format(fmean(row[name] for row in rows)) if name in rows[0] else "–"
 
 
 def _origin(folders: list[Path]) -> _Origin:
@@ -149,6 +152,6 @@ class _Place:
                 is_finetuned = any(self.root.glob(f"finetune/*/{row.task}")) if self.root else False
                 if is_own and (row.task == task or (task is None and not is_finetuned)):
                     values = row.model_dump()
-                    column, of_column = (BITS, "bits a byte") if BITS in values else ("score", metric)
+                    column, of_column = shown_score(values, metric)
                     found[row.task, of_column, column].append(values)
         return found

@@ -10,7 +10,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from ds_minimodel.common.errors import UserError, one_line
 
-SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _PACKAGES = "gguf", "accelerate"  # that transformers reads it with
 

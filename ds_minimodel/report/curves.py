@@ -272,6 +272,11 @@ class BaselineRow(Stored):
     reason: str | None = None
 
 
+def shown_score(row: Row, metric: str) -> tuple[str, str]:
+    """(column, name) of the score that a sentence or a card shows of rows like this; metric: what "score" is."""
+    return (BITS, "bits a byte") if BITS in row else ("score", metric)
+
+
 def further_columns(rows: Iterable[Row]) -> list[str]:
     """Names of the further scores in score rows, in the order of the alphabet."""
     return sorted({name for row in rows for name in row} - ScoreRow.model_fields.keys())

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from statistics import fmean
 
-from ds_minimodel.report.curves import BITS, OF_SOURCE, ON_SOURCE, Row, RunResults, in_order, name_of
-from ds_minimodel.report.tables import SCALES
+from ds_minimodel.report.curves import OF_SOURCE, ON_SOURCE, Row, RunResults, in_order, name_of, shown_score
+from ds_minimodel.report.tables import PERCENT, SCALES
 
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
 
@@ -30,8 +30,7 @@ def _changes(run: RunResults, system: str) -> Iterator[tuple[str, bool]]:
     source = run.recipe.languages.source
     for task in dict.fromkeys(row["task"] for row in rows):
         of_task = [row for row in rows if row["task"] == task]
-        column = BITS if BITS in of_task[0] else "score"
-        unit = "bits a byte" if column == BITS else run.metrics[task]
+        column, unit = shown_score(of_task[0], run.metrics[task])
         for language in dict.fromkeys(row["language"] for row in of_task):
             own = [row for row in of_task if row["language"] == language]
             before, after = _mean(own, OF_SOURCE + column), _mean(own, column)
@@ -47,9 +46,9 @@ def _changes(run: RunResults, system: str) -> Iterator[tuple[str, bool]]:
 
 
 def _change(name: str, before: float, after: float, column: str, unit: str) -> tuple[str, bool]:
-    scale = SCALES.get(column)
-    shown = [f"{value:.3f}" if scale else f"{value:.1f}" for value in (before, after)]
-    return f"{name}: {shown[0]} {unit} before, {shown[1]} after", after > before if scale else after < before
+    scale = SCALES.get(column, PERCENT)
+    shown = [scale.form.format(value) for value in (before, after)]
+    return f"{name}: {shown[0]} {unit} before, {shown[1]} after", after != scale.best((before, after))
 
 
 def _mean(rows: list[Row], column: str) -> float:
