@@ -70,7 +70,7 @@ class World:
         if way.untied:
             model.extra = nn.Parameter(rows.clone())
         if way.rank:
-            model.adapters = list(add_adapters(body, way.rank))
+            model.adapters = list(add_adapters(body, way))
         if way.full:
             model.kept = nn.Parameter(kept)
             model.adapters = [*body.parameters(), model.kept]

@@ -32,7 +32,7 @@ class Way:
     bottom, top: layers that training runs, or that the gradient goes through; the rest of the body is left out, or
     runs without gradient (`runs_all`). fitted: between them is an affine map by least squares, else the residual path
     alone. inputs, outputs: whether the rows learn from what they are there. apart: each has moments of its own. old:
-    the base's pieces. rank: of LoRA in every linear layer; full: all weights train. drawn: so many of the middle
+    the base's pieces. rank: of LoRA in the linear layers that the gradient goes through; full: all weights train. drawn: so many of the middle
     layers run, others each step. warm_up: share of the FLOPs for a first stretch by the way `first`.
     """
 
@@ -75,6 +75,8 @@ WAYS = {
         Way("lora", rank=16, old=True, rates=(5e-4, 1e-3, 2e-3)),
         Way("full", full=True, old=True, rates=(5e-5, 1e-4, 2e-4)),
         Way("lora-rows", rank=16, rates=(1e-3, 2e-3, 4e-3)),
+        Way("lora-top-10", 0, 10, rank=16, inputs=False, rates=(2e-3, 4e-3, 8e-3)),
+        Way("lora-short-4+6", 4, 6, rank=16, rates=(2e-3, 4e-3, 8e-3)),
     )
 }
 TEACH = Way("teach", 6, 0)  # input rows alone, by what the old pieces of the same text make of the lowest layers
@@ -211,13 +213,13 @@ class LowRank(nn.Module):
         return self.linear(x) + 2 * ops.linear(low, self.up.to(x.dtype))
 
 
-def add_adapters(body: Any, rank: int) -> Iterator[nn.Parameter]:
-    """LoRA in all linear layers but that of queries, keys and values where these are computed apart."""
-    for layer in body.layers:
+def add_adapters(body: Any, way: Way) -> Iterator[nn.Parameter]:
+    """LoRA in the linear layers that the way's gradient goes through."""
+    for layer in [*body.layers[: way.bottom], *body.layers[len(body.layers) - way.top :]]:
         for name in ("qkv", "attention_out", "ffn_in", "ffn_out"):
-            low = LowRank(getattr(layer, name), rank)
+            low = LowRank(getattr(layer, name), way.rank)
             if name == "qkv":
-                low = LowRankProjection(getattr(layer, name), rank)
+                low = LowRankProjection(getattr(layer, name), way.rank)
             setattr(layer, name, low)
             yield from (low.down, low.up)
 
