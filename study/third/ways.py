@@ -32,8 +32,9 @@ class Way:
     bottom, top: layers that training runs, or that the gradient goes through; the rest of the body is left out, or
     runs without gradient (`runs_all`). fitted: between them is an affine map by least squares, else the residual path
     alone. inputs, outputs: whether the rows learn from what they are there. apart: each has moments of its own. old:
-    the base's pieces. rank: of LoRA in the linear layers that the gradient goes through; full: all weights train. drawn: so many of the middle
-    layers run, others each step. warm_up: share of the FLOPs for a first stretch by the way `first`.
+    the base's pieces. rank: of LoRA in the linear layers that the gradient goes through; full: all weights train.
+    drawn: so many of the middle layers run, others each step. share: of the FLOPs for a first stretch by the way
+    `first`.
     """
 
     name: str
